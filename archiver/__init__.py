@@ -1,0 +1,1 @@
+"""The archiver: decides which rolled files have served their time."""

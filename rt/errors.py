@@ -1,0 +1,44 @@
+"""Errors: each class says whose fault it was, each message says what, where and what to do."""
+
+from rt.position import Position
+
+
+class RtError(Exception):
+    """The base of everything this package raises on purpose; `OSError` passes through as it is."""
+
+
+class Misuse(RtError, ValueError):  # noqa: N818 - the field's word, not a suffix
+    """The caller asked for something that cannot be: a bad name, a closed publisher."""
+
+
+class PeerError(RtError):
+    """The other side of a connection broke the protocol; nothing it said was taken."""
+
+
+class Refused(RtError):  # noqa: N818
+    """A limit or a policy said no: wrong role, not your session, disk below its reserve."""
+
+    def __init__(self, code: str, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class Stopped(RtError):  # noqa: N818
+    """The object was closed, or the wait was ended, by another thread."""
+
+
+class WriterFailed(RtError):  # noqa: N818
+    """A write or sync of our own log failed; the writer has ended and nothing more is taken."""
+
+
+class CorruptLog(RtError):  # noqa: N818
+    """The log on disk is not what its writer wrote; the file is kept and reading stops here."""
+
+    def __init__(self, path: str, position: Position, reason: str) -> None:
+        super().__init__(path, position, reason)
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: corrupt at {self.position}: {self.reason}; keep the file, refetch it from a peer"

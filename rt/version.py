@@ -1,0 +1,5 @@
+"""The version of the package, of the log format and of the wire."""
+
+from typing import Final
+
+VERSION: Final = "0.1.0"
