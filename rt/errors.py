@@ -41,4 +41,4 @@ class CorruptLog(RtError):  # noqa: N818
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.path}: corrupt at {self.position}: {self.reason}; keep the file, refetch it from a peer"
+        return f"{self.path}: corrupt at {self.position}: {self.reason}; the file is kept"

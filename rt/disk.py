@@ -1,0 +1,187 @@
+"""Disk: the few things the log asks of a file system, so that a test may lose, tear or fill it."""
+
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+IOV_MAX: Final = 1024  # POSIX lets one writev take this many parts on Linux
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+COPY_BYTES: Final = 256 * 1024  # one read and write where the kernel cannot copy between files
+
+
+class File(Protocol):
+    """One open file: read anywhere, append at the end."""
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Write all parts at the end; return the bytes written or raise `OSError`."""
+
+    def copy(self, source: "File", offset: int, length: int) -> None:
+        """Append `length` bytes of `source` from `offset`; `EOFError` if it holds fewer."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset`; fewer at the end of the file."""
+
+    def size(self) -> int:
+        """The bytes in the file now."""
+
+    def truncate(self, length: int) -> None:
+        """Cut the file to `length` bytes; appends go on from there."""
+
+    def sync(self) -> None:
+        """Return when all bytes and the length are on stable storage; never retry a failure."""
+
+    def close(self) -> None:
+        """Release the descriptor."""
+
+
+class Disk(Protocol):
+    """A file system: the one seam between this project's decisions and the machine."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and appending; `create` makes the file and syncs its directory."""
+
+    def open_read(self, path: str) -> File:
+        """Open for reading only; `FileNotFoundError` if there is none."""
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, in no order; empty if it is not there."""
+
+    def make_directory(self, path: str) -> None:
+        """Make the directory and its parents, each synced into its parent."""
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename within one directory and sync that directory."""
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_end", "_fd")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._end = os.fstat(fd).st_size
+
+    def fileno(self) -> int:
+        """The descriptor, for those who must hand it to the kernel themselves."""
+        return self._fd
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Write all parts at the end; a full disk shows as a short write first, then raises."""
+        total = sum(map(len, parts))
+        written = os.pwritev(self._fd, parts[:IOV_MAX], self._end)
+        self._end += written
+        if written < total:
+            rest = memoryview(b"".join(parts))[written:]
+            while rest:
+                written = os.pwrite(self._fd, rest, self._end)
+                self._end += written
+                rest = rest[written:]
+        return total
+
+    def copy(self, source: "File", offset: int, length: int) -> None:
+        """Append bytes of another file, inside the kernel where it can."""
+        if not isinstance(source, OsFile):
+            raise TypeError("an OsFile copies from an OsFile only")
+        copied = self._copy_in_kernel(source, offset, length)
+        while copied < length:
+            chunk = source.pread(min(COPY_BYTES, length - copied), offset + copied)
+            if not chunk:
+                raise EOFError(f"the source ends {length - copied} bytes early")
+            copied += self.append([chunk])
+
+    def _copy_in_kernel(self, source: "OsFile", offset: int, length: int) -> int:
+        copied = 0
+        while copied < length:
+            try:
+                count = os.copy_file_range(
+                    source._fd, self._fd, length - copied, offset + copied, self._end
+                )
+            except OSError as error:
+                if error.errno in _CANNOT_COPY:
+                    break
+                raise
+            if count == 0:
+                break
+            copied += count
+            self._end += count
+        return copied
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset`."""
+        return os.pread(self._fd, length, offset)
+
+    def size(self) -> int:
+        """The bytes in the file now, whoever appended them."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, length: int) -> None:
+        """Cut the file to `length` bytes."""
+        os.ftruncate(self._fd, length)
+        self._end = length
+
+    def sync(self) -> None:
+        """Flush data and length; fdatasync includes the length when it changed."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._fd)
+
+
+_CANNOT_COPY: Final = frozenset({18, 22, 38, 95})  # EXDEV, EINVAL, ENOSYS, EOPNOTSUPP
+
+
+class OsDisk:
+    """The file system of the operating system."""
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        """Open for reading and appending."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return OsFile(os.open(path, flags))
+        except FileNotFoundError:
+            if not create:
+                raise
+        file = OsFile(os.open(path, flags | os.O_CREAT, FILE_MODE))
+        sync_directory(os.path.dirname(path))
+        return file
+
+    def open_read(self, path: str) -> OsFile:
+        """Open for reading only."""
+        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory; empty if it is not there."""
+        try:
+            return os.listdir(path)
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        """Make the directory and its missing parents, from the top, each synced."""
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        self.make_directory(parent)
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        sync_directory(parent)
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename within one directory and sync that directory."""
+        os.replace(source, target)
+        sync_directory(os.path.dirname(target))
+
+
+def sync_directory(path: str) -> None:
+    """Return when the names in the directory are on stable storage."""
+    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
