@@ -1,0 +1,166 @@
+"""Names: one short grammar for what a peer may call itself, and the only road from it to a path."""
+
+import posixpath
+import re
+from typing import Final, NewType
+
+from rt.errors import Misuse
+
+SessionName = NewType("SessionName", str)
+StreamName = NewType("StreamName", str)
+NodeName = NewType("NodeName", str)
+ClusterName = NewType("ClusterName", str)
+PeerName = NewType("PeerName", str)  # whose a certificate is: a node, a publisher, a subscriber
+NameGlob = NewType("NameGlob", str)  # a name in which `*` stands for any run of characters
+
+NAME_LENGTH_MAX: Final = 63  # a DNS label, so that a name may become a host or a Kubernetes label
+SHOWN_LENGTH_MAX: Final = 40  # of a refused text in a message: enough to recognise, little to abuse
+
+_NAME: Final = re.compile(r"[a-z0-9]+(?:[-._][a-z0-9]+)*")  # one reading per text: no backtracking
+_GLOB: Final = re.compile(r"[-._a-z0-9*]+")
+
+# Directories and files of our own; a peer that could take one of these names could shadow it.
+_OURS: Final = frozenset({"in", "out", "log", "manifest", "state", "quarantine", "lock", "certs"})
+_OUR_ENDINGS: Final = (".idx", ".lock", ".old", ".tmp")
+# Devices on Windows with any ending, so that a copy of the tree onto such a share stays possible.
+_DEVICES: Final = frozenset(
+    {"aux", "con", "nul", "prn"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
+)
+_RULE: Final = (
+    "use 1 to 63 lower-case letters and digits, with single '-', '.' or '_' inside, such as 'jfk'"
+)
+
+
+def parse_session(text: str) -> SessionName:
+    """Return `text` as a session name, one publisher's identity in a stream.
+
+    Args:
+        text: What a user, a file or a peer called the session.
+
+    Raises:
+        Misuse: `text` is outside the grammar or reserved; the message says which rule it broke.
+
+    >>> parse_session("jfk.runway-4")
+    'jfk.runway-4'
+    """
+    return SessionName(_parse("session", text))
+
+
+def parse_stream(text: str) -> StreamName:
+    """Return `text` as a stream name; `Misuse` as for `parse_session`."""
+    return StreamName(_parse("stream", text))
+
+
+def parse_node(text: str) -> NodeName:
+    """Return `text` as a node name; `Misuse` as for `parse_session`."""
+    return NodeName(_parse("node", text))
+
+
+def parse_cluster(text: str) -> ClusterName:
+    """Return `text` as a cluster name; `Misuse` as for `parse_session`."""
+    return ClusterName(_parse("cluster", text))
+
+
+def parse_peer(text: str) -> PeerName:
+    """Return `text` as the name in a certificate; `Misuse` as for `parse_session`."""
+    return PeerName(_parse("peer", text))
+
+
+def parse_glob(text: str) -> NameGlob:
+    """Return `text` as a glob over names: the letters of a name and `*`, nothing else.
+
+    Raises:
+        Misuse: `text` has another character, is too long, or has no `*` and is not a name.
+
+    >>> parse_glob("jfk-*")
+    'jfk-*'
+    """
+    if not isinstance(text, str) or "*" not in text:
+        return NameGlob(_parse("name or glob", text))
+    if len(text) > NAME_LENGTH_MAX or not _GLOB.fullmatch(text):
+        raise Misuse(f"not a glob over names: {shown(text)}; {_RULE}, and '*' for any characters")
+    return NameGlob(text)
+
+
+def glob_matches(glob: NameGlob, name: str) -> bool:
+    """Tell whether `name` is one of those that `glob` stands for.
+
+    The first and last part are anchored and the others searched from left to right, which takes
+    the earliest place of each and so never has to try again: time is linear in the name.
+
+    >>> glob_matches(parse_glob("jfk-*"), "jfk-4"), glob_matches(parse_glob("jfk-*"), "jfk")
+    (True, False)
+    """
+    first, *others = glob.split("*")
+    if not others:
+        return name == glob
+    last = others.pop()
+    start, end = len(first), len(name) - len(last)
+    if start > end or not (name.startswith(first) and name.endswith(last)):
+        return False
+    for part in others:
+        found = name.find(part, start, end)
+        if found < 0:
+            return False
+        start = found + len(part)
+    return True
+
+
+def stream_directory(root: str, stream: str) -> str:
+    """Return where `stream` lives under `root`; `Misuse` unless it is a stream name."""
+    return posixpath.join(root, parse_stream(stream))
+
+
+def session_directory(root: str, stream: str, session: str) -> str:
+    """Return where a session of a stream lives under `root`: the only road from a name to a path.
+
+    The names are parsed here again, whatever their type says, since a cast is quickly written.
+
+    Args:
+        root: The caller's own directory; it is trusted and taken as it is.
+        stream: The stream's name.
+        session: The session's name.
+
+    Raises:
+        Misuse: One of the names is not a name, so there is no such directory.
+
+    >>> session_directory("/var/lib/rt", "flights", "jfk")
+    '/var/lib/rt/flights/jfk'
+    """
+    return posixpath.join(stream_directory(root, stream), parse_session(session))
+
+
+def shown(text: object) -> str:
+    r"""Return a hostile text as it may stand in a message: quoted, ASCII, at most 40 characters.
+
+    >>> shown("a\nb")
+    "'a\\nb'"
+    """
+    if not isinstance(text, str):
+        return f"a value of type {type(text).__name__}"
+    escaped = ascii(text[:SHOWN_LENGTH_MAX])[1:-1]
+    whole = len(text) <= SHOWN_LENGTH_MAX and len(escaped) <= SHOWN_LENGTH_MAX
+    return f"'{escaped}'" if whole else f"'{escaped[:SHOWN_LENGTH_MAX]}'..."
+
+
+def _parse(noun: str, text: object) -> str:
+    if isinstance(text, str) and len(text) <= NAME_LENGTH_MAX and _NAME.fullmatch(text):
+        if not _is_reserved(text):
+            return text
+        raise Misuse(f"not a {noun} name: {shown(text)} is reserved; choose another")
+    raise Misuse(f"not a {noun} name: {shown(text)}{_reason(text)}; {_RULE}")
+
+
+def _is_reserved(name: str) -> bool:
+    first = name.partition(".")[0]
+    return name in _OURS or first in _DEVICES or first == "log" or name.endswith(_OUR_ENDINGS)
+
+
+def _reason(text: object) -> str:
+    if not isinstance(text, str):
+        return ""
+    if not text:
+        return " is empty"
+    if len(text) > NAME_LENGTH_MAX:
+        return f" has {len(text)} characters"
+    return " has upper-case letters" if _NAME.fullmatch(text.lower()) else ""
