@@ -42,3 +42,7 @@ class CorruptLog(RtError):  # noqa: N818
 
     def __str__(self) -> str:
         return f"{self.path}: corrupt at {self.position}: {self.reason}; the file is kept"
+
+
+class FrameError(RtError):
+    """Bytes that were to be a frame are none; the caller knows where they came from."""

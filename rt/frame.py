@@ -1,0 +1,159 @@
+"""Frame: the unit that is written, checksummed, shipped and merged (docs/LOG_FORMAT.md)."""
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import zstandard
+
+from rt.errors import FrameError
+from rt.limits import BODY_BYTES_MAX, ZSTD_WINDOW_BYTES_MAX
+
+MAGIC: Final = b"RTF\x01"  # the last byte is the version of the format
+HEADER: Final = struct.Struct("<4sIQQqQIIIIBBB5s")
+HEADER_BYTES: Final = HEADER.size
+_SEALED: Final = struct.Struct("<QQqQIIIIBBB5s")  # what the header's own CRC covers
+_RESERVED: Final = bytes(5)
+_UNSIGNED_END: Final = 1 << 64
+
+KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
+
+
+class Kind(IntEnum):
+    """What the body of a frame is."""
+
+    MESSAGES = 0
+    RANGE = 1
+    CONTROL = 2
+
+
+class Codec(IntEnum):
+    """How the body of a frame is stored."""
+
+    NONE = 0
+    ZSTD = 1
+
+
+class Header(NamedTuple):
+    """The 64 bytes in front of every body; positions, sizes and times as in LOG_FORMAT.md."""
+
+    position: int
+    sequence: int
+    time_ns: int
+    durable: int
+    messages: int
+    length: int
+    raw_length: int
+    body_crc: int
+    kind: int
+    codec: int
+    columns: int
+
+    @property
+    def size(self) -> int:
+        """The bytes this frame takes in a file, header, body and padding."""
+        return frame_size(self.length, self.messages)
+
+
+def frame_size(length: int, count: int) -> int:
+    """Return the bytes of a frame: a multiple of 8, and no fewer than its messages.
+
+    >>> frame_size(length=20, count=1), frame_size(length=20, count=1000)
+    (88, 1000)
+    """
+    return (max(HEADER_BYTES + length, count) + 7) & ~7
+
+
+def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+    """Read and check the header at `offset`; `FrameError` names the first thing wrong with it."""
+    if len(data) - offset < HEADER_BYTES:
+        raise FrameError("the header is incomplete")
+    magic, seal, *fields, reserved = HEADER.unpack_from(data, offset)
+    if magic != MAGIC:
+        raise FrameError("no frame starts here" if magic[:3] != MAGIC[:3] else "unknown version")
+    if crc32(memoryview(data)[offset + 8 : offset + HEADER_BYTES]) != seal:
+        raise FrameError("the header's CRC does not match")
+    header = Header._make(fields)
+    if reserved != _RESERVED or header.kind > Kind.CONTROL or header.codec > Codec.ZSTD:
+        raise FrameError("the header asks for something this version does not know")
+    if header.length > BODY_BYTES_MAX or header.raw_length > BODY_BYTES_MAX:
+        raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")
+    if header.columns & ~KEYS_COLUMN:
+        raise FrameError("the header names a column this version does not know")
+    if header.codec == Codec.NONE and header.length != header.raw_length:
+        raise FrameError("the header contradicts itself: not compressed, yet two lengths")
+    if header.kind == Kind.MESSAGES and not 0 < header.messages <= header.raw_length // 12:
+        # 12 bytes are a message's share of the columns: its time and its end
+        raise FrameError("the header's message count cannot be")
+    return header
+
+
+def seal_header(header: Header) -> bytes:
+    """Return the 64 bytes of a header; `FrameError` if it could not be read back."""
+    try:
+        sealed = _SEALED.pack(*header, _RESERVED)
+    except struct.error as error:
+        raise FrameError(f"a header field is out of its bounds: {error}") from None
+    return b"".join((MAGIC, crc32(sealed).to_bytes(4, "little"), sealed))
+
+
+def body_matches(header: Header, body: bytes | memoryview) -> bool:
+    """Whether `body` (as on disk, without padding) is the one the header was sealed for."""
+    return len(body) == header.length and crc32(body) == header.body_crc
+
+
+def encode_frame(
+    body: bytes,
+    *,
+    position: int,
+    sequence: int,
+    time_ns: int,
+    messages: int,
+    kind: Kind = Kind.MESSAGES,
+    durable: int = 0,
+    columns: int = 0,
+    compressor: zstandard.ZstdCompressor | None = None,
+) -> tuple[bytes, bytes, bytes]:
+    """Return header, body and padding, ready for one writev.
+
+    A compressed body is taken only where it is shorter. `FrameError` if the body is too long.
+    """
+    raw_length, codec = len(body), Codec.NONE
+    if raw_length > BODY_BYTES_MAX:
+        raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")
+    if compressor is not None and len(packed := compressor.compress(body)) < raw_length:
+        body, codec = packed, Codec.ZSTD
+    header = Header(
+        position, sequence, time_ns, durable, messages, len(body), raw_length,
+        crc32(body), kind, codec, columns,
+    )  # fmt: skip
+    return seal_header(header), body, bytes(header.size - HEADER_BYTES - len(body))
+
+
+def open_body(header: Header, body: bytes | memoryview) -> bytes | memoryview:
+    """Check the body against its header and return it decompressed.
+
+    `FrameError` on a wrong CRC or a compressed body that is not exactly `raw_length` bytes; never
+    allocates more than that.
+    """
+    if not body_matches(header, body):
+        raise FrameError("the body's CRC does not match")
+    if header.codec == Codec.NONE:
+        return body
+    return _decompress(body, header.raw_length)
+
+
+def _decompress(body: bytes | memoryview, raw_length: int) -> bytes:
+    try:
+        stated = zstandard.get_frame_parameters(body)
+        if stated.content_size != raw_length or stated.window_size > ZSTD_WINDOW_BYTES_MAX:
+            raise FrameError("the compressed body does not state the size its header does")
+        raw = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompress(
+            body, max_output_size=raw_length, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise FrameError(f"the body does not decompress: {error}") from None
+    if len(raw) != raw_length:
+        raise FrameError("the compressed body is not as long as its header says")
+    return raw

@@ -1,0 +1,57 @@
+"""Walk: checks that each frame of a log stands where it says it does."""
+
+from rt.errors import FrameError
+from rt.frame import Header, Kind
+from rt.position import Position
+from rt.ranges import Range, decode_range
+
+
+class Walk:
+    """Takes the frames of one log in order and knows what must come next.
+
+    In a session every header holds its own place. In a merged log a range frame holds its own, and
+    the session frames behind it keep the headers they were written with, whose places the range
+    frame names. A block that was moved, repeated or is left over from before fits neither.
+    """
+
+    __slots__ = ("_expected", "left", "merged", "position", "range")
+
+    def __init__(self, position: Position, *, merged: bool) -> None:
+        self.position = position
+        self.merged = merged
+        self.left = 0  # bytes of the current range still to come
+        self.range: Range | None = None  # the current range, from its first frame to its last
+        self._expected = 0  # the session position of the next frame of the range
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the log may roll here: between ranges, or between any frames of a session."""
+        return self.left == 0
+
+    def step(self, header: Header, body: bytes | memoryview = b"") -> None:
+        """Take the next frame; `FrameError` if it cannot be the next.
+
+        Args:
+            header: of the frame at `position`, its own CRC checked.
+            body: of a range frame, its CRC checked; not looked at for other frames.
+        """
+        if self.left:
+            self._step_inside(header)
+        elif header.position != self.position:
+            raise FrameError(f"the frame was written for {Position(header.position)}")
+        elif self.merged:
+            self._enter(decode_range(header, body))
+        elif header.kind == Kind.RANGE:
+            raise FrameError("a session holds no range frames")
+        self.position = Position(self.position + header.size)
+
+    def _enter(self, new: Range) -> None:
+        self.range, self.left, self._expected = new, new.length, new.first
+
+    def _step_inside(self, header: Header) -> None:
+        if header.kind == Kind.RANGE or header.position != self._expected:
+            raise FrameError("the frame is not of the range it stands in")
+        if header.size > self.left:
+            raise FrameError("the frame is longer than the rest of its range")
+        self.left -= header.size
+        self._expected += header.size
