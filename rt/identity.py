@@ -1,0 +1,184 @@
+"""Identity: who a certificate says its holder is, and what that lets it do.
+
+A certificate carries its identity as URIs in the subject alternative name, and nowhere else:
+
+    rt://publisher/jfk        role and name, exactly one of these
+    rt://session/jfk-*        a session glob that a publisher may push
+    rt://stream/*             a stream glob that a subscriber may pull
+
+The letters of names and globs stand for themselves in a URI, so there is no encoding to get wrong.
+"""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from rt.errors import Misuse, Refused
+from rt.names import NameGlob, PeerName, glob_matches, parse_glob, parse_peer, shown
+
+SCHEME: Final = "rt://"
+GLOBS_MAX: Final = 256  # URIs of at most 80 bytes: 20 KiB, a fifth of what OpenSSL takes as a chain
+VALID_DAYS_MAX: Final = 398  # the public web's ceiling since 2020; OpenSSL itself accepts 10 years
+REFUSED_CODE: Final = "certificate"
+
+
+class Role(StrEnum):
+    """What the holder of a certificate is."""
+
+    NODE = "node"
+    PUBLISHER = "publisher"
+    SUBSCRIBER = "subscriber"
+
+
+USAGES: Final = {
+    Role.NODE: frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}),
+    Role.PUBLISHER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
+    Role.SUBSCRIBER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One peer as its certificate describes it; what is not granted here is not allowed.
+
+    Attributes:
+        name: The peer's name.
+        role: What it is.
+        sessions: Globs of the sessions a publisher may push.
+        streams: Globs of the streams a subscriber may pull.
+    """
+
+    name: PeerName
+    role: Role
+    sessions: tuple[NameGlob, ...] = ()
+    streams: tuple[NameGlob, ...] = ()
+
+    @property
+    def is_node(self) -> bool:
+        """Whether the peer is a member of the cluster."""
+        return self.role is Role.NODE
+
+    def may_push(self, session: str) -> bool:
+        """Tell whether the peer may write this session: only a publisher, only its own."""
+        return self.role is Role.PUBLISHER and _any_matches(self.sessions, session)
+
+    def may_pull(self, stream: str) -> bool:
+        """Tell whether the peer may read this stream: a node always, a subscriber its own."""
+        return self.is_node or (self.role is Role.SUBSCRIBER and _any_matches(self.streams, stream))
+
+    def uris(self) -> tuple[str, ...]:
+        """Return the identity as the URIs that `parse_identity` reads."""
+        return (
+            f"{SCHEME}{self.role}/{self.name}",
+            *(f"{SCHEME}session/{glob}" for glob in self.sessions),
+            *(f"{SCHEME}stream/{glob}" for glob in self.streams),
+        )
+
+
+def parse_identity(uris: Iterable[str]) -> Identity:
+    """Return the identity that the URIs of a certificate spell.
+
+    URIs of another scheme are somebody else's business and passed over; one of ours that cannot
+    be read refuses the whole certificate.
+
+    Raises:
+        Refused: No role, several roles, an unknown word, or a name outside the grammar.
+
+    >>> parse_identity(["rt://publisher/jfk", "rt://session/jfk-*"]).may_push("jfk-1")
+    True
+    """
+    ours = [uri.removeprefix(SCHEME) for uri in uris if uri.startswith(SCHEME)]
+    if len(ours) > GLOBS_MAX + 1:
+        raise _refused(f"it has {len(ours)} rt:// entries, at most {GLOBS_MAX + 1} are read")
+    words: dict[str, list[str]] = {"session": [], "stream": [], **{role: [] for role in Role}}
+    for uri in ours:
+        noun, _, text = uri.partition("/")
+        if noun not in words:
+            raise _refused(f"{shown(uri)} is none of {', '.join(words)}")
+        words[noun].append(text)
+    try:
+        return _identity(words)
+    except Misuse as error:
+        raise _refused(str(error)) from error
+
+
+def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> Identity:
+    """Return the identity in a certificate whose signature and dates were verified before.
+
+    This is the part that the TLS library leaves open: it accepts a certificate without extended
+    key usage, one valid for ten years, and any certificate of the authority for any purpose.
+
+    Args:
+        der: The certificate, DER encoded.
+        usage: The extended key usage it must state: server or client authentication.
+
+    Raises:
+        Refused: The certificate does not say what it must, in one sentence.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        usages = _usages(certificate)
+        uris = _uris(certificate)
+    except _UNREADABLE as error:
+        raise _refused(f"it cannot be read: {error}") from error
+    lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    if lifetime > timedelta(days=VALID_DAYS_MAX):
+        raise _refused(f"it is valid for {lifetime.days} days, at most {VALID_DAYS_MAX} are taken")
+    if usage not in usages:
+        raise _refused(f"its extended key usage lacks {_USAGE_WORDS[usage]} authentication")
+    return parse_identity(uris)
+
+
+_UNREADABLE: Final = (
+    ValueError,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+_USAGE_WORDS: Final = {
+    ExtendedKeyUsageOID.SERVER_AUTH: "server",
+    ExtendedKeyUsageOID.CLIENT_AUTH: "client",
+}
+
+
+def _identity(words: dict[str, list[str]]) -> Identity:
+    roles = [(role, text) for role in Role for text in words[role]]
+    if len(roles) != 1:
+        count = "no" if not roles else "more than one"
+        raise _refused(f"it names {count} role, such as rt://publisher/jfk")
+    [(role, name)] = roles
+    return Identity(
+        name=parse_peer(name),
+        role=role,
+        sessions=tuple(parse_glob(text) for text in words["session"]),
+        streams=tuple(parse_glob(text) for text in words["stream"]),
+    )
+
+
+def _usages(certificate: x509.Certificate) -> Set[x509.ObjectIdentifier]:
+    try:
+        return set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    except x509.ExtensionNotFound:
+        return set()
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def _any_matches(globs: Iterable[NameGlob], name: str) -> bool:
+    return any(glob_matches(glob, name) for glob in globs)
+
+
+def _refused(reason: str) -> Refused:
+    words = f"certificate refused: {reason}; issue another with rt certs issue"
+    return Refused(REFUSED_CODE, words)
