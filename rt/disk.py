@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 IOV_MAX: Final = 1024  # POSIX lets one writev take this many parts on Linux
 FILE_MODE: Final = 0o600
@@ -33,6 +33,14 @@ class File(Protocol):
 
     def close(self) -> None:
         """Release the descriptor."""
+
+
+class Span(NamedTuple):
+    """Bytes of a file that are to be copied without being looked at."""
+
+    file: File
+    offset: int
+    length: int
 
 
 class Disk(Protocol):

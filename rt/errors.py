@@ -46,3 +46,7 @@ class CorruptLog(RtError):  # noqa: N818
 
 class FrameError(RtError):
     """Bytes that were to be a frame are none; the caller knows where they came from."""
+
+
+class ManifestError(RtError):
+    """A manifest line is damaged or contradicts another; the caller knows of which log."""

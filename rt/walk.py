@@ -23,6 +23,12 @@ class Walk:
         self.range: Range | None = None  # the current range, from its first frame to its last
         self._expected = 0  # the session position of the next frame of the range
 
+    def copy(self) -> "Walk":
+        """Return another walk at the same place, to try frames on before they are written."""
+        other = Walk(self.position, merged=self.merged)
+        other.left, other.range, other._expected = self.left, self.range, self._expected
+        return other
+
     @property
     def at_boundary(self) -> bool:
         """Whether the log may roll here: between ranges, or between any frames of a session."""

@@ -1,0 +1,138 @@
+"""ActiveFile: the one file of a log that still grows, with its index and what it holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rt.disk import Disk, File, Span
+from rt.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.index import ENTRY_BYTES, SUFFIX, Index, IndexEntry, encode_index
+from rt.limits import INDEX_EVERY_BYTES
+from rt.position import Position
+from rt.recovery import Verdict, judge
+from rt.seek import walk_before
+from rt.walk import Walk
+
+_INDEX_BUFFER: Final = 64  # entries kept back; those that never reach the disk are scanned again
+
+
+@dataclass(slots=True)
+class Facts:
+    """What a manifest line will say of a file; counted as headers go by."""
+
+    frames: int = 0
+    first: int = 0
+    next: int = 0
+    first_time_ns: int = 0
+    last_time_ns: int = 0
+
+    def take(self, header: Header) -> None:
+        """Count a frame that numbers messages of this log."""
+        if not self.frames:
+            self.first, self.first_time_ns = header.sequence, header.time_ns
+        self.frames += 1
+        self.next = header.sequence + header.messages
+        self.last_time_ns = header.time_ns
+
+
+class ActiveFile:
+    """Appends whole frames; keeps the index and the facts of one file in step with them."""
+
+    __slots__ = ("_file", "_index_file", "_indexed_to", "_merged", "_pending", "facts", "start")
+
+    def __init__(self, disk: Disk, path: str, start: Position, *, merged: bool) -> None:
+        """Open the file at `path`, made if it is not there."""
+        self.start = start
+        self.facts = Facts()
+        self._merged = merged
+        self._file: File = disk.open(path, create=True)
+        self._index_file: File = disk.open(path + SUFFIX, create=True)
+        self._pending: list[IndexEntry] = []
+        self._indexed_to = 0
+
+    def recover(self, *, durable: int) -> tuple[Verdict, Walk]:
+        """Judge the bytes that are there, count what they hold, and mend the index.
+
+        Reads from the last index entry on, so that a restart does not read the whole file.
+        """
+        size = self._file.size()
+        walk = walk_before(
+            self._file.pread,
+            Index(self._index_file.pread, self._index_file.size()),
+            self.start,
+            lambda entry: entry.offset >= size,
+            merged=self._merged,
+        )
+        if walk.position.offset:
+            self.facts.take(parse_header(self._file.pread(HEADER_BYTES, 0)))
+        self._cut_index(walk.position.offset)
+        offset = walk.position.offset
+
+        def seen(header: Header) -> None:
+            nonlocal offset
+            self._note(header, offset)
+            offset += header.size
+
+        verdict = judge(self._file.pread, size, walk, durable=durable, seen=seen)
+        return verdict, walk
+
+    def append(
+        self,
+        parts: Sequence[bytes | memoryview],
+        headers: Sequence[Header],
+        copied: Span | None = None,
+    ) -> None:
+        """Append frames: the bytes of `parts`, then the `copied` bytes of another log's file.
+
+        Raises:
+            OSError: for example a full disk; what was written of the frames is cut again.
+        """
+        end = self._file.size()
+        try:
+            self._file.append(parts)
+            if copied is not None:
+                self._file.copy(*copied)
+        except (OSError, EOFError):
+            self._file.truncate(end)
+            raise
+        self._take(headers, end)
+
+    def cut(self, length: int) -> None:
+        """Cut the file behind its last whole frame; only what no one was told of lies there."""
+        self._file.truncate(length)
+
+    def sync(self) -> None:
+        """Return when the file's bytes and length are on stable storage."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Write what is left of the index and release the descriptors."""
+        self._write_index()
+        self._index_file.close()
+        self._file.close()
+
+    def _take(self, headers: Sequence[Header], offset: int) -> None:
+        for header in headers:
+            self._note(header, offset)
+            offset += header.size
+
+    def _note(self, header: Header, offset: int) -> None:
+        if self._merged and header.kind != Kind.RANGE:
+            return
+        self.facts.take(header)
+        if self._merged or offset >= self._indexed_to:
+            self._indexed_to = offset + INDEX_EVERY_BYTES
+            self._pending.append(IndexEntry(offset, header.time_ns, header.sequence))
+            if len(self._pending) >= _INDEX_BUFFER:
+                self._write_index()
+
+    def _write_index(self) -> None:
+        if self._pending:
+            self._index_file.append([encode_index(self._pending)])
+            self._pending.clear()
+
+    def _cut_index(self, offset: int) -> None:
+        index = Index(self._index_file.pread, self._index_file.size())
+        kept = index.count(lambda entry: entry.offset >= offset)
+        self._index_file.truncate(kept * ENTRY_BYTES)
+        self._indexed_to = index[kept - 1].offset + INDEX_EVERY_BYTES if kept else 0

@@ -1,0 +1,181 @@
+"""Manifest: the synced lines that make a rolled, archived or quarantined file a fact."""
+
+import json
+import secrets
+from bisect import bisect_right
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+from rt.errors import ManifestError
+from rt.limits import MANIFEST_LINE_BYTES_MAX
+from rt.position import FILE_BYTES_MAX, Position, file_position
+
+FILE_NAME: Final = "manifest"
+FORMAT: Final = 1
+SESSION, MERGED = "session", "merged"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The first line: which log this is. A log deleted and made again has another id."""
+
+    kind: str  # "session" or "merged"
+    stream: str
+    name: str  # of the session; "out" for a merged log
+    id: str  # 32 hexadecimal digits, random
+    created_ns: int
+
+    @property
+    def merged(self) -> bool:
+        """Whether the frames of this log stand in ranges."""
+        return self.kind == MERGED
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """A file takes no more frames: it ends at `end`, whatever bytes may stand behind that."""
+
+    file: Position
+    end: int  # bytes of whole frames
+    first: int  # number of its first message: sequence number, or number in the merged stream
+    next: int  # number after its last message
+    first_time_ns: int
+    last_time_ns: int
+    at_ns: int  # when it was rolled; its age counts from here
+
+    @property
+    def messages(self) -> int:
+        """Numbers the file holds; where a session jumps, the jump is counted."""
+        return self.next - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A rolled file was truncated to 0 bytes; the name and this line stay."""
+
+    file: Position
+    at_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Bytes of a file from `offset` on were set aside as damaged."""
+
+    file: Position
+    offset: int
+    at_ns: int
+    reason: str
+
+
+Entry = Identity | Rolled | Archived | Quarantined
+_ENTRIES: Final[dict[str, type[Entry]]] = {
+    "log": Identity,
+    "rolled": Rolled,
+    "archived": Archived,
+    "quarantined": Quarantined,
+}
+_WORDS: Final = {entry: word for word, entry in _ENTRIES.items()}
+
+
+def new_identity(kind: str, stream: str, name: str, *, created_ns: int) -> Identity:
+    """Return the identity of a log that is being made now, with a random id."""
+    return Identity(kind, stream, name, secrets.token_hex(16), created_ns)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return one line: a JSON object, a space, its CRC-32 in 8 hexadecimal digits, a newline."""
+    fields: dict[str, Any] = {"rt": FORMAT, "what": _WORDS[type(entry)], **asdict(entry)}
+    if "file" in fields:
+        fields["file"] = fields["file"].file_name
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    return b"%s %08x\n" % (text, crc32(text))
+
+
+def decode_entry(line: bytes) -> Entry:
+    """Read one line without its newline; `ManifestError` names what is wrong with it."""
+    text, _, seal = line.rpartition(b" ")
+    if seal != b"%08x" % crc32(text):
+        raise ManifestError("a line's CRC does not match")
+    try:
+        fields = json.loads(text)
+        if fields.pop("rt") != FORMAT:
+            raise ManifestError("a line is of another version of the format")
+        entry = _ENTRIES[fields.pop("what")]
+        if "file" in fields:
+            fields["file"] = file_position(fields["file"])
+        return _checked(entry(**fields))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"a line does not say what it should: {error}") from None
+
+
+def _checked(entry: Entry) -> Entry:
+    for name, expected in type(entry).__annotations__.items():
+        if not isinstance(getattr(entry, name), expected):
+            raise ManifestError(f"{name} is not of the type {expected.__name__}")
+    if isinstance(entry, Rolled) and not 0 <= entry.end <= FILE_BYTES_MAX:
+        raise ManifestError(f"a file cannot end at {entry.end}")
+    return entry
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What the lines read so far say; feed it the bytes of the file as they come."""
+
+    identity: Identity | None = None
+    rolled: dict[Position, Rolled] = field(default_factory=dict)
+    archived: dict[Position, Archived] = field(default_factory=dict)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    length: int = 0  # bytes of whole lines taken
+    _order: list[Position] = field(default_factory=list)
+
+    def feed(self, data: bytes) -> int:
+        """Take the whole lines at the start of `data`; return how many bytes they are.
+
+        A last line without its newline is left for the next call: it was not yet written.
+        """
+        taken = 0
+        while (end := data.find(b"\n", taken)) >= 0:
+            self.add(decode_entry(data[taken:end]))
+            taken = end + 1
+        if len(data) - taken > MANIFEST_LINE_BYTES_MAX:
+            raise ManifestError("a line is longer than any we write")
+        self.length += taken
+        return taken
+
+    def add(self, entry: Entry) -> None:
+        """Take one fact; `ManifestError` if it contradicts what is known."""
+        if isinstance(entry, Identity):
+            if self.identity not in (None, entry):
+                raise ManifestError("it names two logs")
+            self.identity = entry
+        elif self.identity is None:
+            raise ManifestError("its first line does not name the log")
+        elif isinstance(entry, Rolled):
+            self._add_rolled(entry)
+        elif isinstance(entry, Archived):
+            self.archived[entry.file] = entry
+        else:
+            self.quarantined.append(entry)
+
+    def _add_rolled(self, entry: Rolled) -> None:
+        if self.rolled.setdefault(entry.file, entry) != entry:
+            raise ManifestError(f"it rolls {entry.file.file_name} twice")
+        if not self._order or self._order[-1] < entry.file:
+            self._order.append(entry.file)
+
+    @property
+    def order(self) -> list[Position]:
+        """The rolled files, oldest first."""
+        return self._order
+
+    def successor(self, file: Position) -> Position | None:
+        """The rolled file after `file`, or None if there is none yet."""
+        place = bisect_right(self._order, file)
+        return self._order[place] if place < len(self._order) else None
+
+    def rolled_end(self, file: Position) -> int | None:
+        """Where a rolled file ends, or None while it is active."""
+        rolled = self.rolled.get(file)
+        return None if rolled is None else rolled.end
