@@ -1,0 +1,611 @@
+"""TLS: real handshakes over loopback; whoever is refused, both sides end with a clear line."""
+
+import inspect
+import os
+import socket
+import ssl
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from rt import tls
+from rt.certificates import CertificateFiles, init_authority, issue
+from rt.errors import Misuse, PeerError, Refused
+from rt.identity import Role
+from rt.tls import Contexts, accept, client_context, connect, server_context
+
+TIMEOUT_S = 10.0
+CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+SERVER = ExtendedKeyUsageOID.SERVER_AUTH
+LOCAL = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
+
+
+class Authority:
+    """A certificate authority that can be told to sign what it never should."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.files = init_authority(directory)
+        with open(self.files.cert, "rb") as file:
+            self.certificate = x509.load_pem_x509_certificate(file.read())
+        with open(self.files.key, "rb") as file:
+            self.key = serialization.load_pem_private_key(file.read(), None)
+
+    def forge(
+        self,
+        path,
+        *,
+        uris=("rt://publisher/jfk", "rt://session/jfk"),
+        hosts=(),
+        usages=(CLIENT,),
+        start_days=-1,
+        days=30,
+        signer=None,
+        common_name="jfk",
+        may_sign=False,
+        key_identifier=True,
+    ):
+        """Write a certificate with any fault; return its files, with the CA that peers trust."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer, issuer_key = signer or (self.certificate.subject, self.key)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        if issuer is None:  # signed by itself
+            issuer, issuer_key = subject, key
+        start = datetime.now(UTC) + timedelta(days=start_days)
+        builder = x509.CertificateBuilder(
+            issuer, subject, key.public_key(), 7, start, start + timedelta(days=days)
+        )
+        names = [x509.UniformResourceIdentifier(uri) for uri in uris] + list(hosts)
+        extensions = [
+            (x509.BasicConstraints(ca=may_sign, path_length=None), True),
+            (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+        ]
+        if key_identifier:
+            identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+            extensions.append((identifier, False))
+        if may_sign:
+            usage = dict.fromkeys(inspect.signature(x509.KeyUsage).parameters, False)
+            usage = x509.KeyUsage(**(usage | {"key_cert_sign": True}))
+            extensions.append((usage, True))
+        if names:
+            extensions.append((x509.SubjectAlternativeName(names), False))
+        if usages:
+            extensions.append((x509.ExtendedKeyUsage(usages), False))
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical)
+        certificate = builder.sign(issuer_key, hashes.SHA256())
+        files = CertificateFiles(self.files.ca, f"{path}.pem", f"{path}.key")
+        with open(files.cert, "wb") as file:
+            file.write(certificate.public_bytes(serialization.Encoding.PEM))
+        with open(files.key, "wb", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+            file.write(
+                key.private_bytes(
+                    serialization.Encoding.PEM,
+                    serialization.PrivateFormat.PKCS8,
+                    serialization.NoEncryption(),
+                )
+            )
+        return files
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """Return the authority that all good certificates of this file come from."""
+    return Authority(str(tmp_path_factory.mktemp("authority") / "certs"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory):
+    """Return an authority that nobody here trusts."""
+    return Authority(str(tmp_path_factory.mktemp("stranger") / "certs"))
+
+
+@pytest.fixture(scope="session")
+def node(authority):
+    """Return the files of a good node."""
+    return issue(authority.directory, "node-1", Role.NODE)
+
+
+@pytest.fixture(scope="session")
+def publisher(authority):
+    """Return the files of a good publisher of the session jfk."""
+    return issue(authority.directory, "jfk", Role.PUBLISHER)
+
+
+@pytest.fixture
+def listener():
+    """Return a listening socket of 127.0.0.1."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(TIMEOUT_S)
+        yield listening
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Return the thread in which the other side runs."""
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def server_of(files):
+    """Return a server context of issued or forged files."""
+    return server_context(files.ca, files.cert, files.key)
+
+
+def client_of(files):
+    """Return a client context of issued or forged files."""
+    return client_context(files.ca, files.cert, files.key)
+
+
+def outcome(action):
+    """Return what `action` returned, its socket closed, or the error that it raised."""
+    try:
+        sock, identity = action()
+    except (OSError, PeerError, Refused) as error:
+        return error
+    sock.close()
+    return identity
+
+
+def accept_one(listener, context, **options):
+    """Accept one connection and return its socket and identity."""
+    plain, _ = listener.accept()
+    return accept(plain, context, **({"timeout_s": TIMEOUT_S} | options))
+
+
+@pytest.fixture
+def meet(pool, listener):
+    """Return a function that lets two contexts shake hands: an identity or an error for each."""
+
+    def run(server, client, **options):
+        serving = pool.submit(outcome, lambda: accept_one(listener, server, **options))
+        dialled = outcome(lambda: connect(listener.getsockname(), client, TIMEOUT_S))
+        return serving.result(TIMEOUT_S), dialled
+
+    return run
+
+
+def clear_line(error, words):
+    """Check that an error is one readable line which says `words`, of a class that is ours."""
+    assert isinstance(error, (PeerError, Refused)), repr(error)
+    line = str(error)
+    assert words in line
+    assert line.startswith("127.0.0.1:")
+    assert "\n" not in line
+    assert "_ssl.c" not in line
+    assert len(line) < 300
+
+
+def test_good_certificates_make_two_known_peers(meet, node, publisher):
+    """The matrix of refusals below means nothing unless the good pair gets through."""
+    served, dialled = meet(server_of(node), client_of(publisher))
+    assert (dialled.name, dialled.role) == ("node-1", Role.NODE)
+    assert (served.name, served.role, served.sessions) == ("jfk", Role.PUBLISHER, ("jfk",))
+
+
+def test_valid_certificate_does_not_open_another_session(meet, node, publisher):
+    """The TLS library accepts any certificate of the authority; the identity must not."""
+    served, _ = meet(server_of(node), client_of(publisher))
+    assert served.may_push("jfk")
+    assert not served.may_push("lga")
+    assert not served.may_pull("flights")
+    assert not served.is_node
+
+
+TEN_YEARS = {"days": 3650}
+# What is wrong with the client's certificate; what the server says; what the client says.
+BAD_CLIENTS = {
+    "expired": ({"start_days": -40}, "has expired", "refused our certificate as expired"),
+    "not yet valid": ({"start_days": 1}, "not yet valid; compare the clocks", "refused our"),
+    "server usage only": ({"usages": [SERVER]}, "another purpose", "another purpose or role"),
+    "mail usage only": (
+        {"usages": [ExtendedKeyUsageOID.EMAIL_PROTECTION]},
+        "another purpose",
+        "another purpose or role",
+    ),
+    "any usage": (
+        {"usages": [ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE]},
+        "purpose",
+        "another purpose or role",
+    ),
+    "no usage": ({"usages": ()}, "lacks client authentication", "says: certificate refused"),
+    "no alternative name": ({"uris": ()}, "names no role", "names no role"),
+    "host names only": ({"uris": (), "hosts": LOCAL}, "names no role", "names no role"),
+    "sessions without role": ({"uris": ["rt://session/*"]}, "no role", "no role"),
+    "role in the common name": (
+        {"uris": (), "common_name": "rt://publisher/jfk"},
+        "names no role",
+        "names no role",
+    ),
+    "two roles": (
+        {"uris": ["rt://publisher/jfk", "rt://subscriber/jfk"]},
+        "more than one role",
+        "more than one role",
+    ),
+    "two names": (
+        {"uris": ["rt://publisher/jfk", "rt://publisher/lga"]},
+        "more than one role",
+        "more than one role",
+    ),
+    "unknown word": ({"uris": ["rt://admin/jfk"]}, "is none of session", "is none of session"),
+    "hostile name": ({"uris": ["rt://publisher/../x"]}, "not a peer name", "not a peer name"),
+    "hostile glob": (
+        {"uris": ["rt://publisher/jfk", "rt://session/(a+)+*"]},
+        "not a glob",
+        "not a glob",
+    ),
+    "ten years": (TEN_YEARS, "valid for 3650 days", "valid for 3650 days"),
+    "no issuer's key": ({"key_identifier": False}, "certificate was refused", "refused our"),
+    "its own authority": (
+        {"may_sign": True, "signer": (None, None)},
+        "signed by",
+        "another authority",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_CLIENTS)
+def test_client_with_a_bad_certificate_is_refused(fault, meet, authority, node, tmp_path):
+    """Each row is a certificate that somebody could really hold."""
+    changes, server_says, client_says = BAD_CLIENTS[fault]
+    files = authority.forge(str(tmp_path / "x"), **changes)
+    served, dialled = meet(server_of(node), client_of(files))
+    clear_line(served, server_says)
+    clear_line(dialled, client_says)
+
+
+NODE = {"uris": ["rt://node/n"], "hosts": LOCAL, "usages": [SERVER, CLIENT]}
+# What is wrong with the server's certificate; what the client says; what the server says.
+BAD_SERVERS = {
+    "expired": ({"start_days": -40}, "has expired", "refused our certificate as expired"),
+    "not yet valid": ({"start_days": 1}, "not yet valid; compare the clocks", "refused our"),
+    "client usage only": ({"usages": [CLIENT]}, "another purpose", "another purpose or role"),
+    "no usage": ({"usages": ()}, "lacks server authentication", "lacks server authentication"),
+    "other host": (
+        {"hosts": [x509.DNSName("example.org")]},
+        "for another address",
+        "refused our certificate",
+    ),
+    "host in the common name": (
+        {"hosts": (), "common_name": "127.0.0.1"},
+        "for another address",
+        "refused our certificate",
+    ),
+    "no role": ({"uris": ()}, "names no role", "names no role"),
+    "a publisher's": (
+        {"uris": ["rt://publisher/n"]},
+        "it is a publisher's; a node is wanted",
+        "it is a publisher's; a node is wanted",
+    ),
+    "two roles": (
+        {"uris": ["rt://node/n", "rt://publisher/n"]},
+        "more than one role",
+        "more than one role",
+    ),
+    "ten years": (TEN_YEARS, "valid for 3650 days", "valid for 3650 days"),
+    "its own authority": (
+        {"may_sign": True, "signer": (None, None)},
+        "signed by",
+        "another authority",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_SERVERS)
+def test_node_with_a_bad_certificate_is_refused(fault, meet, authority, publisher, tmp_path):
+    """A publisher must not hand its data to whoever answers at the address."""
+    changes, client_says, server_says = BAD_SERVERS[fault]
+    files = authority.forge(str(tmp_path / "n"), **(NODE | changes))
+    served, dialled = meet(server_of(files), client_of(publisher))
+    clear_line(dialled, client_says)
+    clear_line(served, server_says)
+
+
+def test_client_of_another_authority_is_refused(meet, node, authority, stranger):
+    """Two clusters on one network must not mix."""
+    files = issue(stranger.directory, "jfk", Role.PUBLISHER, force=True)
+    served, dialled = meet(server_of(node), client_context(node.ca, files.cert, files.key))
+    clear_line(served, "signed by another authority; give both sides the same ca.pem")
+    clear_line(dialled, "of another authority; give both sides the same ca.pem")
+
+
+def test_node_of_another_authority_is_refused(meet, publisher, stranger):
+    """A stranger that took over the address gets nothing."""
+    files = issue(stranger.directory, "node-1", Role.NODE, force=True)
+    served, dialled = meet(server_of(files), client_of(publisher))
+    clear_line(dialled, "signed by another authority; give both sides the same ca.pem")
+    clear_line(served, "of another authority; give both sides the same ca.pem")
+
+
+@pytest.mark.parametrize("may_sign", [False, True])
+def test_leaf_signed_by_a_leaf_is_refused(may_sign, meet, authority, node, tmp_path):
+    """Else every publisher could make nodes; the authority allows no authority below itself."""
+    middle = authority.forge(str(tmp_path / "m"), may_sign=may_sign, common_name="middle")
+    with open(middle.cert, "rb") as file:
+        chain = file.read()
+    with open(middle.key, "rb") as file:
+        key = serialization.load_pem_private_key(file.read(), None)
+    signer = (x509.load_pem_x509_certificate(chain).subject, key)
+    files = authority.forge(str(tmp_path / "x"), signer=signer, common_name="below")
+    with open(files.cert, "ab") as file:
+        file.write(chain)
+    served, dialled = meet(server_of(node), client_of(files))
+    clear_line(served, "authority below the authority" if may_sign else "no authority")
+    clear_line(dialled, "refused our certificate")
+
+
+def test_client_without_a_certificate_is_told_that_it_needs_one(meet, node):
+    """The client's handshake succeeds in TLS 1.3; the helper must not report success."""
+    context = ssl.create_default_context(cafile=node.ca)
+    served, dialled = meet(server_of(node), context)
+    clear_line(served, "the other side sent no certificate")
+    clear_line(dialled, "it wants a certificate and we sent none")
+
+
+def test_role_that_is_not_served_here_is_refused_on_both_sides(meet, node, publisher):
+    """The members' port of a node is for members."""
+    served, dialled = meet(server_of(node), client_of(publisher), roles=(Role.NODE,))
+    clear_line(served, "it is a publisher's; a node is wanted here")
+    clear_line(dialled, "the other side says: certificate refused: it is a publisher's")
+    assert isinstance(served, Refused)
+    assert isinstance(dialled, Refused)
+
+
+def test_tls_1_2_client_is_refused(meet, node, publisher):
+    """An old client must hear the version, not a reset."""
+    context = ssl.create_default_context(cafile=node.ca)
+    context.load_cert_chain(publisher.cert, publisher.key)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    served, dialled = meet(server_of(node), context)
+    clear_line(served, "no TLS 1.3")
+    clear_line(dialled, "both sides need TLS 1.3")
+
+
+def test_tls_1_2_server_is_refused(meet, node, publisher):
+    """A downgrade by the server is no better than one by the client."""
+    context = server_of(node)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    served, dialled = meet(context, client_of(publisher))
+    clear_line(dialled, "TLS 1.3")
+    clear_line(served, "no TLS 1.3")
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "plain HTTP"),
+        (b"\0" * 64, "does not speak TLS"),
+        (b"RTFRAME1" * 8, "does not speak TLS"),
+        (b"", "hung up"),
+        (b"\x16\x03\x01", "hung up"),
+    ],
+)
+def test_plaintext_client_is_named_as_such(sent, words, pool, listener, node):
+    """The most common wrong setting of all, on the side that can know it."""
+    serving = pool.submit(outcome, lambda: accept_one(listener, server_of(node)))
+    with socket.create_connection(listener.getsockname(), TIMEOUT_S) as plain:
+        plain.sendall(sent)
+        plain.shutdown(socket.SHUT_WR)
+        clear_line(serving.result(TIMEOUT_S), words)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"])
+def test_client_that_resets_before_it_is_accepted_is_one_line_too(sent, listener, node):
+    """Port scanners do this all day."""
+    plain = socket.create_connection(listener.getsockname(), TIMEOUT_S)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    plain.sendall(sent)
+    plain.close()
+    error = outcome(lambda: accept_one(listener, server_of(node)))
+    assert isinstance(error, PeerError)
+    assert "hung up before TLS began" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak TLS"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak TLS"),
+        (b"", "hung up"),
+    ],
+)
+def test_plaintext_server_is_named_as_such(sent, words, pool, listener, publisher):
+    """A dialler that reached the wrong port must say so."""
+
+    def answer():
+        plain, _ = listener.accept()
+        with plain:
+            plain.recv(65536)
+            plain.sendall(sent)
+
+    answering = pool.submit(answer)
+    clear_line(outcome(lambda: connect(listener.getsockname(), client_of(publisher))), words)
+    answering.result(TIMEOUT_S)
+
+
+def test_silent_client_is_given_up_at_the_deadline(pool, listener, node):
+    """Netty had no handshake timeout: a silent peer held a thread for ever."""
+    serving = pool.submit(outcome, lambda: accept_one(listener, server_of(node), timeout_s=0.05))
+    with socket.create_connection(listener.getsockname(), TIMEOUT_S) as plain:
+        error = serving.result(TIMEOUT_S)
+        assert isinstance(error, TimeoutError)
+        assert "not agreed on in time" in str(error)
+        assert plain.recv(1) == b""
+
+
+def test_silent_server_is_given_up_at_the_deadline(listener, publisher):
+    """The kernel accepts for a node that hangs; the dialler must come back."""
+    error = outcome(lambda: connect(listener.getsockname(), client_of(publisher), 0.05))
+    assert isinstance(error, TimeoutError)
+    assert "not agreed on in time" in str(error)
+
+
+@pytest.mark.parametrize("sent", [b"\xff\xff", b"\x01\x02" + b"x" * 513, b"\x05\0ab", b""])
+def test_server_that_gives_no_proper_verdict_is_refused(sent, pool, listener, node, publisher):
+    """A node may be hostile too: a length is checked before it is believed."""
+
+    def answer():
+        plain, _ = listener.accept()
+        with server_of(node).wrap_socket(plain, server_side=True) as sock:
+            sock.sendall(sent)
+
+    answering = pool.submit(answer)
+    error = outcome(lambda: connect(listener.getsockname(), client_of(publisher)))
+    clear_line(error, "claims" if len(sent) != 4 and sent else "hung up")
+    answering.result(TIMEOUT_S)
+
+
+def test_verdict_of_a_hostile_peer_is_shown_escaped(pool, listener, node, publisher):
+    """Its words go into our log and our terminal."""
+    words = "\x1b[2J\nall is well\u202e".encode()
+
+    def answer():
+        plain, _ = listener.accept()
+        with server_of(node).wrap_socket(plain, server_side=True) as sock:
+            sock.sendall(len(words).to_bytes(2, "little") + words)
+
+    answering = pool.submit(answer)
+    error = outcome(lambda: connect(listener.getsockname(), client_of(publisher)))
+    answering.result(TIMEOUT_S)
+    clear_line(error, r"the other side says: \x1b[2J\nall is well\u202e")
+
+
+def test_nobody_at_the_address_is_the_plain_error_of_the_system(publisher):
+    """A node that is down is no matter of TLS; reconnecting tells the two apart."""
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        address = closing.getsockname()
+    assert isinstance(
+        outcome(lambda: connect(address, client_of(publisher))), ConnectionRefusedError
+    )
+
+
+def test_data_flows_both_ways_after_the_verdicts(pool, listener, node, publisher):
+    """The verdicts must leave nothing behind in the stream, and the timeout must be set."""
+
+    def echo():
+        sock, _ = accept_one(listener, server_of(node))
+        with sock:
+            while data := sock.recv(65536):
+                sock.sendall(data)
+
+    echoing = pool.submit(echo)
+    sent = os.urandom(1 << 18)
+    sock, _ = connect(listener.getsockname(), client_of(publisher), TIMEOUT_S)
+    with sock:
+        assert sock.version() == "TLSv1.3"
+        assert sock.gettimeout() == TIMEOUT_S
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        received = b""
+        for start in range(0, len(sent), 1 << 14):
+            sock.sendall(sent[start : start + (1 << 14)])
+            received += sock.recv(1 << 14)
+        while len(received) < len(sent):
+            received += sock.recv(1 << 16)
+    assert received == sent
+    echoing.result(TIMEOUT_S)
+
+
+def test_no_session_is_ever_resumed(pool, listener, node, publisher):
+    """A ticket would let a peer in on the strength of a certificate that has expired since."""
+    serving = pool.submit(accept_one, listener, server_of(node))
+    sock, _ = connect(listener.getsockname(), client_of(publisher), TIMEOUT_S)
+    served, _ = serving.result(TIMEOUT_S)
+    with sock, served:
+        assert sock.session is None or not sock.session.has_ticket
+
+
+def test_context_is_made_anew_when_its_files_change(authority):
+    """Certificates live for days; renewing one must not need a restart."""
+    files = issue(authority.directory, "renewed", Role.NODE)
+    contexts = Contexts(files, server_context)
+    first = contexts.current()
+    assert contexts.current() is first
+    issue(authority.directory, "renewed", Role.NODE, force=True)
+    assert contexts.current() is not first
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "other key"])
+def test_files_that_cannot_be_loaded_leave_the_last_good_context(damage, authority, publisher):
+    """A half-done renewal must not take a running node down, and must not go unsaid."""
+    files = issue(authority.directory, "half", Role.NODE, force=True)
+    contexts = Contexts(files, server_context)
+    first = contexts.current()
+    os.unlink(files.key)
+    if damage == "empty":
+        os.close(os.open(files.key, os.O_CREAT, 0o600))
+    elif damage == "other key":
+        os.link(publisher.key, files.key)
+    assert contexts.current() is first
+    assert "half.key" in contexts.problem
+    issue(authority.directory, "half", Role.NODE, force=True)
+    assert contexts.current() is not first
+    assert contexts.problem is None
+
+
+@pytest.mark.parametrize("make", [server_context, client_context])
+def test_wrong_files_are_named_at_the_start(make, node, publisher, tmp_path):
+    """An operator who mixed up two paths must read which."""
+    missing = str(tmp_path / "missing.pem")
+    with pytest.raises(Misuse, match=r"missing\.pem: no such file"):
+        make(missing, node.cert, node.key)
+    with pytest.raises(Misuse, match=r"jfk\.key: no certificate can be read"):
+        make(publisher.key, node.cert, node.key)
+    with pytest.raises(Misuse, match=r"jfk\.key: not a certificate and its"):
+        make(node.ca, node.cert, publisher.key)
+
+
+def test_key_that_everyone_may_read_is_not_used(authority, tmp_path):
+    """It must be taken for stolen."""
+    files = authority.forge(str(tmp_path / "open"))
+    os.chmod(files.key, 0o644)
+    with pytest.raises(Misuse, match="everyone may read this key"):
+        client_of(files)
+
+
+def test_encrypted_key_is_refused_without_asking_the_terminal(authority, tmp_path):
+    """A service that waits for a password at a terminal waits for ever."""
+    files = authority.forge(str(tmp_path / "locked"))
+    with open(files.key, "rb+") as file:
+        key = serialization.load_pem_private_key(file.read(), None)
+        file.seek(0)
+        file.truncate()
+        encryption = serialization.BestAvailableEncryption(b"secret")
+        file.write(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+            )
+        )
+    with pytest.raises(Misuse, match="unencrypted key"):
+        client_of(files)
+
+
+def test_refusals_leave_no_socket_and_no_thread_behind(meet, node):
+    """A stranger who knocks a thousand times must not cost a thousand descriptors."""
+    context = ssl.create_default_context(cafile=node.ca)
+    server = server_of(node)
+    meet(server, context)
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(20):
+        meet(server, context)
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_every_described_reason_is_a_sentence_with_a_remedy_or_a_pointer():
+    """The tables are what operators read at night."""
+    from rt import tls_errors
+
+    for table in (tls_errors._FOUND, tls_errors._TOLD, tls_errors._SEEN):
+        for words in table.values():
+            assert 20 < len(words) < 120
+    unknown = ssl.SSLError(1, "[SSL: TLSV1_ALERT_INTERNAL_ERROR] x")
+    unknown.reason = "TLSV1_ALERT_INTERNAL_ERROR"
+    assert tls.describe_tls_error(unknown).endswith("its TLS alert is 'internal error'")
