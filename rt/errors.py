@@ -50,3 +50,19 @@ class FrameError(RtError):
 
 class ManifestError(RtError):
     """A manifest line is damaged or contradicts another; the caller knows of which log."""
+
+
+class FlushTimeout(RtError, TimeoutError):  # noqa: N818
+    """A level was not reached in time; the messages stay in the log and go on shipping."""
+
+    def __init__(self, reached: str, wanted: str, timeout_s: float) -> None:
+        super().__init__(reached, wanted, timeout_s)
+        self.reached = reached.lower()
+        self.wanted = wanted.lower()
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wanted} was not reached within {self.timeout_s:g} s, only {self.reached}; the "
+            "messages stay in the log and go on shipping; is `rt push` running?"
+        )

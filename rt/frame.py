@@ -56,6 +56,13 @@ class Header(NamedTuple):
         return frame_size(self.length, self.messages)
 
 
+class Encoded(NamedTuple):
+    """A frame that is about to be written."""
+
+    header: Header
+    parts: tuple[bytes, bytes, bytes]  # header, body, padding
+
+
 def frame_size(length: int, count: int) -> int:
     """Return the bytes of a frame: a multiple of 8, and no fewer than its messages.
 
@@ -114,8 +121,8 @@ def encode_frame(
     durable: int = 0,
     columns: int = 0,
     compressor: zstandard.ZstdCompressor | None = None,
-) -> tuple[bytes, bytes, bytes]:
-    """Return header, body and padding, ready for one writev.
+) -> Encoded:
+    """Return the frame for its place, its parts ready for one writev.
 
     A compressed body is taken only where it is shorter. `FrameError` if the body is too long.
     """
@@ -128,7 +135,8 @@ def encode_frame(
         position, sequence, time_ns, durable, messages, len(body), raw_length,
         crc32(body), kind, codec, columns,
     )  # fmt: skip
-    return seal_header(header), body, bytes(header.size - HEADER_BYTES - len(body))
+    padding = bytes(header.size - HEADER_BYTES - len(body))
+    return Encoded(header, (seal_header(header), body, padding))
 
 
 def open_body(header: Header, body: bytes | memoryview) -> bytes | memoryview:

@@ -91,6 +91,9 @@ class Position(int):
         return f"Position('{self}')"
 
 
+START: Final = Position(0)
+
+
 def file_position(name: str) -> Position | None:
     """Return where the file called `name` starts, or None if the name is not of a log file."""
     match = _FILE_NAME.fullmatch(name)

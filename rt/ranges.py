@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Self
 
 from rt.errors import FrameError
-from rt.frame import Header, Kind, encode_frame
+from rt.frame import Encoded, Header, Kind, encode_frame
 from rt.position import Position
 
 DIGEST_BYTES: Final = 16
@@ -52,17 +52,15 @@ class Range(NamedTuple):
         fields = (self.instruction, self.term, self.first, self.length, self.skip, len(name), 0)
         return _BODY.pack(*fields, self.digest) + name
 
-    def frame(self, position: int) -> bytes:
-        """Return the whole range frame for its place in the merged log."""
-        return b"".join(
-            encode_frame(
-                self.body(),
-                position=position,
-                sequence=self.number,
-                time_ns=self.time_ns,
-                messages=self.messages,
-                kind=Kind.RANGE,
-            )
+    def frame(self, position: int) -> Encoded:
+        """Return the range frame for its place in the merged log."""
+        return encode_frame(
+            self.body(),
+            position=position,
+            sequence=self.number,
+            time_ns=self.time_ns,
+            messages=self.messages,
+            kind=Kind.RANGE,
         )
 
 
