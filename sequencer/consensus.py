@@ -205,8 +205,8 @@ class Consensus(Protocol):
         """Take a message of `sender`, whose name the transport has proved.
 
         Raises:
-            PeerError: the bytes are malformed or the sender's configuration is another one;
-                nothing of the message was taken.
+            PeerError: the bytes are malformed, break the protocol, or the sender's configuration
+                is another one; no entry, vote or acknowledgement of the message was taken.
         """
 
     def tick(self) -> None:

@@ -1,0 +1,87 @@
+"""Quorum: who counts, and what a majority of them has reached."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rt.errors import Misuse
+from sequencer.consensus import FOUNDER, MEMBERS_ALLOWED
+
+# A member with this incarnation counts nowhere: its old state is lost, its new one is not complete.
+SUSPENDED: Final = (1 << 62) - 1
+
+Incarnations = Mapping[str, int]
+
+
+def checked_members(members: Iterable[str]) -> tuple[str, ...]:
+    """Return the members sorted; `Misuse` unless they are 1, 3, 5 or 7 different names."""
+    names = tuple(sorted(members))
+    if len(names) not in MEMBERS_ALLOWED or len(set(names)) != len(names) or "" in names:
+        raise Misuse(f"a cluster has 1, 3, 5 or 7 members with different names, not {list(names)}")
+    return names
+
+
+def majority_of(count: int) -> int:
+    """The fewest of `count` members of which any two groups share one."""
+    return count // 2 + 1
+
+
+def reached(values: Sequence[int], majority: int) -> int:
+    """The largest value that `majority` of the values have reached; 0 if there are too few.
+
+    >>> reached([7, 5, 9], 2)
+    7
+    """
+    if len(values) < majority:
+        return 0
+    return sorted(values, reverse=True)[majority - 1]
+
+
+class Roster:
+    """The incarnation of each member as the log has it: which copy of a node's state counts.
+
+    The names are fixed for the life of a cluster. A node that lost its state comes back under its
+    name with another incarnation, and the log says, one entry at a time, that the old one is
+    suspended and the new one admitted. Because the majority stays the same number while a member
+    is suspended, any two quorums share a member, before, while and after.
+
+    An entry takes effect when it is in the log, committed or not, and loses it when it is cut.
+    """
+
+    __slots__ = ("_history",)
+
+    def __init__(self, index: int, incarnations: Incarnations) -> None:
+        self._history: list[tuple[int, Incarnations]] = [(index, dict(incarnations))]
+
+    @classmethod
+    def founding(cls, members: Iterable[str]) -> "Roster":
+        """The roster of a new cluster."""
+        return cls(0, dict.fromkeys(members, FOUNDER))
+
+    @property
+    def now(self) -> Incarnations:
+        """The incarnations that count at the end of the log."""
+        return self._history[-1][1]
+
+    @property
+    def changed_at(self) -> int:
+        """The index of the entry that made the present roster."""
+        return self._history[-1][0]
+
+    def at(self, index: int) -> tuple[tuple[str, int], ...]:
+        """The roster as of the entry `index`, for a snapshot."""
+        before = [roster for start, roster in self._history if start <= index]
+        return tuple(sorted(before[-1].items()))
+
+    def change(self, index: int, name: str, incarnation: int) -> None:
+        """Take the change that the entry `index` makes."""
+        self._history.append((index, {**self.now, name: incarnation}))
+
+    def cut(self, index: int) -> None:
+        """Forget the changes of the entries from `index` on."""
+        while self._history[-1][0] >= index and len(self._history) > 1:
+            self._history.pop()
+
+    def compact(self, index: int) -> None:
+        """Forget the rosters that were replaced before the entry `index`."""
+        while len(self._history) > 1 and self._history[1][0] <= index:
+            del self._history[0]
