@@ -1,0 +1,119 @@
+"""`rt certs`: from an empty directory to three peers that know each other."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from rt.certificates import CertificateFiles
+from rt.cli_certs import certs
+from rt.tls import client_context, server_context
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that runs `rt certs` in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RT_CERTS", raising=False)
+    return lambda *arguments, **options: CliRunner(**options).invoke(certs, arguments)
+
+
+def done(result):
+    """Return the output of a command that succeeded."""
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def failed(result, code=1):
+    """Return the output of a command that failed without a traceback."""
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit)
+    return result.output
+
+
+def test_examples_of_the_help_run_as_they_stand(run):
+    """The first thing a reader does is to paste them."""
+    text = done(run("--help"))
+    examples = re.findall(r"^ +rt certs (.*)$", text, re.MULTILINE)
+    assert len(examples) == 5
+    for example in examples:
+        done(run(*(word.strip("'") for word in example.split())))
+
+
+@pytest.mark.parametrize("command", ["init", "issue", "show"])
+def test_each_command_has_an_example_in_its_help(run, command):
+    """A synopsis tells what may be said, an example what to say."""
+    assert f"rt certs {command}" in done(run(command, "--help"))
+
+
+def test_what_was_issued_is_shown(run):
+    """An operator must be able to see what a file allows before he hands it out."""
+    done(run("init"))
+    done(run("issue", "jfk", "--role", "publisher", "--session", "jfk", "--session", "jfk-*"))
+    facts = json.loads(done(run("show", "certs/jfk.pem", "--json")))
+    assert facts["name"] == "jfk"
+    assert facts["role"] == "publisher"
+    assert facts["sessions"] == ["jfk", "jfk-*"]
+    assert facts["streams"] == []
+    assert facts["days_left"] == 30
+    table = done(run("show", "certs/jfk.pem"))
+    assert re.search(r"^sessions +jfk, jfk-\*$", table, re.MULTILINE)
+    assert "streams" not in table
+
+
+def test_hosts_of_a_node_are_shown(run):
+    """`wrong host` is answered by looking here."""
+    done(run("init"))
+    done(run("issue", "n", "--role", "node", "--host", "n.example.org", "--host", "::1"))
+    facts = json.loads(done(run("show", "certs/n.pem", "--json")))
+    assert facts["hosts"] == ["n.example.org", "::1"]
+
+
+def test_authority_is_shown_as_one(run):
+    """Nobody should take ca.pem for a peer's certificate."""
+    done(run("init"))
+    assert json.loads(done(run("show", "certs/ca.pem", "--json")))["role"] == "authority"
+
+
+def test_files_of_the_command_line_are_taken_by_tls(run):
+    """The commands and the connections must agree about the files."""
+    done(run("init", "c"))
+    done(run("issue", "n", "--role", "node", "--dir", "c"))
+    done(run("issue", "s", "--role", "subscriber", env={"RT_CERTS": "c"}))
+    for name, make in (("n", server_context), ("s", client_context)):
+        files = CertificateFiles("c/ca.pem", f"c/{name}.pem", f"c/{name}.key")
+        make(files.ca, files.cert, files.key)
+
+
+def test_renewing_takes_force_and_says_so(run):
+    """The second issue of a name is a renewal or a mistake; only the operator knows."""
+    done(run("init"))
+    request = ("issue", "jfk", "--role", "publisher")
+    done(run(*request))
+    assert "use force" in failed(run(*request))
+    done(run(*request, "--force"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "code"),
+    [
+        (["issue", "jfk", "--role", "publisher"], "make one with rt certs init", 1),
+        (["issue", "../jfk", "--role", "publisher"], "not a peer name", 1),
+        (["issue", "jfk"], "--role", 2),
+        (["issue", "jfk", "--role", "admin"], "admin", 2),
+        (["issue", "jfk", "--role", "publisher", "--days", "91"], "91", 2),
+        (["issue", "n", "--role", "node", "--session", "x"], "a node pushes no sessions", 1),
+        (["show", "nowhere.pem"], "nowhere.pem: no such certificate", 1),
+        (["show", "."], "directory", 1),
+    ],
+)
+def test_wrong_use_is_one_line(run, arguments, words, code):
+    """No traceback, no half-made file, and an exit code that a script can read."""
+    assert words in failed(run(*arguments), code)
+
+
+def test_file_that_is_no_certificate_is_named(run, tmp_path):
+    """A key given for a certificate must not be printed or half read."""
+    done(run("init"))
+    assert "not a certificate" in failed(run("show", "certs/ca.key"))
