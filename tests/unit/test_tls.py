@@ -309,6 +309,19 @@ def test_node_with_a_bad_certificate_is_refused(fault, meet, authority, publishe
     clear_line(served, server_says)
 
 
+def test_host_is_never_taken_from_the_common_name(pool, listener, authority, publisher, tmp_path):
+    """Names in the common name are not under the authority's rules (RFC 6125, 6.4.4)."""
+    files = authority.forge(
+        str(tmp_path / "n"), **(NODE | {"hosts": (), "common_name": "localhost"})
+    )
+    serving = pool.submit(outcome, lambda: accept_one(listener, server_of(files)))
+    address = ("localhost", listener.getsockname()[1])
+    dialled = outcome(lambda: connect(address, client_of(publisher), TIMEOUT_S))
+    assert isinstance(dialled, PeerError)
+    assert "for another host than the one dialled" in str(dialled)
+    clear_line(serving.result(TIMEOUT_S), "refused our certificate")
+
+
 def test_client_of_another_authority_is_refused(meet, node, authority, stranger):
     """Two clusters on one network must not mix."""
     files = issue(stranger.directory, "jfk", Role.PUBLISHER, force=True)
