@@ -218,11 +218,12 @@ class Consensus(Protocol):
     def persisted(self, ready: Ready) -> None:
         """All that `ready` wanted durable is durable."""
 
-    def compact(self, index: int, data: bytes) -> Snapshot:
+    def compact(self, index: int, data: bytes) -> Snapshot | None:
         """Take the application's state as of the applied entry `index`; the log is cut behind it.
 
         Returns:
             The snapshot, for the journal to save; until it has, a restart uses the older one.
+            None if a newer one is there already, such as one that the leader has just sent.
         """
 
     def read_index(self, ticket: int) -> None:

@@ -157,9 +157,10 @@ class Raft:
         if self._leader is not None:
             self._leader.advance()
 
-    def compact(self, index: int, data: bytes) -> Snapshot:
+    def compact(self, index: int, data: bytes) -> Snapshot | None:
         """Take the application's state and cut the log behind it."""
-        return self._core.compact(index, data)
+        needed = index if self._leader is None else self._leader.needed(index)
+        return self._core.compact(index, data, needed)
 
     def status(self) -> Status:
         """What can be shown."""

@@ -196,17 +196,24 @@ class Core:
         self.snapshot, self.blob, self._installing = snapshot, blob, snapshot
         self.commit = self._handed = snapshot.index
 
-    def compact(self, index: int, data: bytes) -> Snapshot:
-        """Make a snapshot of the applied entry `index` and cut the log a little behind it."""
+    def compact(self, index: int, data: bytes, needed: int) -> Snapshot | None:
+        """Make a snapshot of the applied entry `index` and cut the log a little behind it.
+
+        Args:
+            index: the last entry in it.
+            data: the application's state.
+            needed: an index behind which a peer still needs every entry.
+        """
+        if self.snapshot is not None and index <= self.snapshot.index:
+            return None
         term = self.log.term_at(index)
-        if term is None or not index <= min(self._handed, self.log.durable):
+        if term is None or index > min(self._handed, self.log.durable):
             raise Misuse(f"entry {index} is not one that was handed over and is durable")
-        snapshot = Snapshot(index, term, self.roster.at(index), data)
-        if self.snapshot is None or self.snapshot.index < index:
-            self.snapshot, self.blob = snapshot, encode_snapshot(snapshot)
-            self.log.compact(index - self.settings.trail_entries)
-            self.roster.compact(self.log.base)
-        return snapshot
+        self.snapshot = Snapshot(index, term, self.roster.at(index), data)
+        self.blob = encode_snapshot(self.snapshot)
+        self.log.compact(min(needed, index - self.settings.trail_entries))
+        self.roster.compact(self.log.base)
+        return self.snapshot
 
     def take_ready(self) -> Ready | None:
         """The duties that have gathered, or None."""

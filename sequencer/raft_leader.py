@@ -146,6 +146,16 @@ class Leader:
             peer.send_snapshot(self._core.blob, snapshot.index, snapshot.term)
             self._send_chunk(peer)
 
+    def needed(self, index: int) -> int:
+        """The entry, at most `index`, behind which none may go: a live peer's snapshot ends there.
+
+        Otherwise a snapshot that takes longer than the log lasts would be followed by another.
+        """
+        sending = [
+            peer.blob_index for peer in self._peers.values() if peer.blob and self._is_live(peer)
+        ]
+        return min([index, *sending])
+
     def _send_chunk(self, peer: Progress) -> None:
         end = peer.offset + self._core.settings.chunk_bytes
         peer.round_told = self.reads.round
