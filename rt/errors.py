@@ -1,5 +1,6 @@
 """Errors: each class says whose fault it was, each message says what, where and what to do."""
 
+from rt.events import Gap
 from rt.position import Position
 
 
@@ -66,3 +67,14 @@ class FlushTimeout(RtError, TimeoutError):  # noqa: N818
             f"{self.wanted} was not reached within {self.timeout_s:g} s, only {self.reached}; the "
             "messages stay in the log and go on shipping; is `rt push` running?"
         )
+
+
+class GapError(RtError):
+    """Messages were archived before they were read; `gap` says which, `gap.end` is what is left."""
+
+    def __init__(self, gap: Gap) -> None:
+        super().__init__(gap)
+        self.gap = gap
+
+    def __str__(self) -> str:
+        return str(self.gap)

@@ -139,14 +139,11 @@ def encode_frame(
     return Encoded(header, (seal_header(header), body, padding))
 
 
-def open_body(header: Header, body: bytes | memoryview) -> bytes | memoryview:
-    """Check the body against its header and return it decompressed.
+def unpack_body(header: Header, body: bytes | memoryview) -> bytes | memoryview:
+    """Return a body, whose CRC was checked, decompressed.
 
-    `FrameError` on a wrong CRC or a compressed body that is not exactly `raw_length` bytes; never
-    allocates more than that.
+    `FrameError` if a compressed body is not exactly `raw_length` bytes; never allocates more.
     """
-    if not body_matches(header, body):
-        raise FrameError("the body's CRC does not match")
     if header.codec == Codec.NONE:
         return body
     return _decompress(body, header.raw_length)

@@ -74,7 +74,7 @@ class Publisher:
         ...     publisher.publish(b"AA1 departed", key=b"AA1")
         ...     publisher.flush("synced").position
         0
-        Position('0.0.112')
+        Position('0.0.104')
     """
 
     def __init__(

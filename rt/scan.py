@@ -59,6 +59,10 @@ class Scan:
         self.walk.step(header, body)
         return Frame(header, body, position)
 
+    def forget(self) -> None:
+        """Read anew what was read ahead: it may have been written since."""
+        self._data = b""
+
     def _hold(self, offset: int, length: int) -> bool:
         start = offset - self._base
         if start < 0 or start + length > len(self._data):

@@ -29,6 +29,11 @@ class Walk:
         other.left, other.range, other._expected = self.left, self.range, self._expected
         return other
 
+    def skip_range(self) -> None:
+        """Pass over what is left of the current range."""
+        self.position = Position(self.position + self.left)
+        self.left = 0
+
     @property
     def at_boundary(self) -> bool:
         """Whether the log may roll here: between ranges, or between any frames of a session."""

@@ -1,0 +1,85 @@
+"""LogDirectory: what a reader knows of a log: its manifest so far, and its files."""
+
+import os
+from typing import Final
+
+from rt.appender import log_files
+from rt.disk import Disk, File, OsDisk
+from rt.errors import CorruptLog, ManifestError
+from rt.index import SUFFIX, Index
+from rt.manifest import FILE_NAME, Manifest
+from rt.position import Position
+
+_NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
+
+
+class LogDirectory:
+    """A log directory that others write. It may be empty, or not there yet."""
+
+    def __init__(self, path: str, disk: Disk | None = None) -> None:
+        self.path = path
+        self.disk = disk or OsDisk()
+        self.manifest = Manifest()
+        self._manifest_file: File | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the log has been made."""
+        return self.manifest.identity is not None
+
+    @property
+    def merged(self) -> bool:
+        """Whether it is a merged log; False until it is there."""
+        return self.manifest.identity is not None and self.manifest.identity.merged
+
+    def refresh(self) -> bool:
+        """Read what the manifest says anew; return whether there was anything.
+
+        Raises:
+            CorruptLog: a line of the manifest is damaged.
+        """
+        path = os.path.join(self.path, FILE_NAME)
+        if self._manifest_file is None:
+            try:
+                self._manifest_file = self.disk.open_read(path)
+            except FileNotFoundError:
+                return False
+        known = self.manifest.length
+        length = self._manifest_file.size() - known
+        if length <= 0:
+            return False
+        try:
+            return bool(self.manifest.feed(self._manifest_file.pread(length, known)))
+        except ManifestError as error:
+            raise CorruptLog(path, Position(0), str(error)) from None
+
+    def files(self) -> list[Position]:
+        """Where the files that still hold their bytes start, oldest first."""
+        archived = self.manifest.archived
+        return [start for start in log_files(self.disk, self.path) if start not in archived]
+
+    def file_from(self, position: Position) -> Position | None:
+        """The file that `position` lies in, else the next one there is, else None."""
+        return next((start for start in self.files() if start >= position.file), None)
+
+    def open_file(self, start: Position) -> File:
+        """Open a file for reading; `FileNotFoundError` if it is not there."""
+        return self.disk.open_read(self.file_path(start))
+
+    def open_index(self, start: Position) -> tuple[Index, File | None]:
+        """Open the index of a file, an empty one if there is none; close what comes with it."""
+        try:
+            file = self.disk.open_read(self.file_path(start) + SUFFIX)
+        except FileNotFoundError:
+            return _NO_INDEX, None
+        return Index(file.pread, file.size()), file
+
+    def file_path(self, start: Position) -> str:
+        """The path of a file."""
+        return os.path.join(self.path, start.file_name)
+
+    def close(self) -> None:
+        """Release the manifest."""
+        if self._manifest_file is not None:
+            self._manifest_file.close()
+            self._manifest_file = None

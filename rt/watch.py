@@ -1,0 +1,167 @@
+"""Watch: wakes who waits for directories to change; a wake-up only, the disk is the truth."""
+
+import os
+import select
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from inotify_simple import INotify, flags
+
+from rt.errors import Misuse
+
+MODES: Final = ("auto", "inotify", "poll")
+# Always, whatever inotify says: events may be lost, and a network file system sends none.
+POLL_S: Final = 0.25
+# Where inotify cannot be had: 200 looks a second and waiter, about 1 % of a core.
+_POLL_ONLY_S: Final = 0.005
+_MASK: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What may have changed; `rescan` means anything may have."""
+
+    directories: frozenset[str] = frozenset()
+    rescan: bool = False
+
+
+class Wake:
+    """Lets another thread end a wait: a descriptor that can be polled beside a socket."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """The descriptor to poll for reading."""
+        return self._fd
+
+    def set(self) -> None:
+        """End the wait, or the next one. After `close` it does nothing."""
+        if self._fd >= 0:
+            os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        """Forget all that was set."""
+        try:
+            os.eventfd_read(self._fd)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Watch:
+    """Watches many directories with one inotify instance, or by polling where there is none."""
+
+    def __init__(self, mode: str = "auto") -> None:
+        """Open the watch.
+
+        Args:
+            mode: `inotify` fails where it cannot be had, `poll` never tries, `auto` falls back.
+
+        Raises:
+            Misuse: no such mode.
+            OSError: `inotify`, and the system has none left (fs.inotify.max_user_instances).
+        """
+        if mode not in MODES:
+            raise Misuse(f"watch mode {mode!r}; use one of {', '.join(MODES)}")
+        self._inotify: INotify | None = None
+        self._directories: dict[int, str] = {}
+        self._missing: set[str] = set()  # not there yet, or no watch was left for it
+        if mode != "poll":
+            try:
+                self._inotify = INotify(nonblocking=True)
+            except OSError:
+                if mode == "inotify":
+                    raise
+
+    @property
+    def polls(self) -> bool:
+        """Whether something has to be found by looking, because no event will tell of it."""
+        return self._inotify is None or bool(self._missing)
+
+    def fileno(self) -> int:
+        """The descriptor to poll for reading, or -1 when there is only polling."""
+        return -1 if self._inotify is None else self._inotify.fileno()
+
+    def add(self, directory: str) -> None:
+        """Watch a directory from now on; it need not be there yet."""
+        self._missing.add(directory)
+        self._add_missing()
+
+    def wait(self, timeout_s: float, *others: Wake) -> Changes:
+        """Wait until something may have changed, one of `others` is set, or the time is over."""
+        if self.polls:
+            timeout_s = min(timeout_s, _POLL_ONLY_S)
+        poller = select.poll()
+        if self._inotify is not None:
+            poller.register(self._inotify.fileno(), select.POLLIN)
+        for other in others:
+            poller.register(other.fileno(), select.POLLIN)
+        poller.poll(max(0, int(min(timeout_s, POLL_S) * 1000 + 0.999)))
+        for other in others:
+            other.clear()
+        return self.changes()
+
+    def changes(self) -> Changes:
+        """Return what events tell of since the last call, without waiting."""
+        self._add_missing()
+        if self._inotify is None:
+            return Changes(rescan=True)
+        changed, rescan = set(), False
+        for event in self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                rescan = True
+            elif event.mask & flags.IGNORED:
+                self._forget(event.wd)
+            elif event.wd in self._directories:
+                changed.add(self._directories[event.wd])
+        return Changes(frozenset(changed), rescan)
+
+    def close(self) -> None:
+        """Release the inotify instance."""
+        if self._inotify is not None:
+            self._inotify.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _forget(self, descriptor: int) -> None:
+        directory = self._directories.pop(descriptor, None)
+        if directory is not None:
+            self._missing.add(directory)
+
+    def _add_missing(self) -> None:
+        if self._inotify is None:
+            return
+        for directory in list(self._missing):
+            try:
+                self._directories[self._inotify.add_watch(directory, _MASK)] = directory
+            except OSError:
+                continue  # not there yet, or max_user_watches: found by polling meanwhile
+            self._missing.discard(directory)
+
+
+def directories_in(path: str) -> Iterable[str]:
+    """Return the names of the directories in `path`, none if it is not there."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
