@@ -126,6 +126,24 @@ class Appender:
         self._active().append(parts, headers, copied)
         self.walk = after
 
+    def cut(self, position: Position) -> None:
+        """End the log at a frame of its active file: what follows is about to be written again."""
+        file = self._active()
+        file.cut(position.offset)
+        self._close_file()
+        self._file = ActiveFile(
+            self.disk, self._path(position), position.file, merged=self.identity.merged
+        )
+        _, self.walk = self._file.recover(durable=0)
+
+    def read(self, position: Position, length: int) -> bytes:
+        """Read up to `length` bytes at a position, from the file it lies in."""
+        file = self.disk.open_read(self._path(position))
+        try:
+            return file.pread(length, position.offset)
+        finally:
+            file.close()
+
     def sync(self) -> Durable:
         """Return the end as it stood when the sync began, now durable. A failure is final."""
         end = self.walk.position  # read before the file: a roll in between has synced the old one

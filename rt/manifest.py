@@ -25,6 +25,7 @@ class Identity:
     name: str  # of the session; "out" for a merged log
     id: str  # 32 hexadecimal digits, random
     created_ns: int
+    group: str = ""  # sessions of one group publish the same numbered messages; "" is none
 
     @property
     def merged(self) -> bool:
@@ -79,9 +80,11 @@ _ENTRIES: Final[dict[str, type[Entry]]] = {
 _WORDS: Final = {entry: word for word, entry in _ENTRIES.items()}
 
 
-def new_identity(kind: str, stream: str, name: str, *, created_ns: int) -> Identity:
+def new_identity(
+    kind: str, stream: str, name: str, *, created_ns: int, group: str = ""
+) -> Identity:
     """Return the identity of a log that is being made now, with a random id."""
-    return Identity(kind, stream, name, secrets.token_hex(16), created_ns)
+    return Identity(kind, stream, name, secrets.token_hex(16), created_ns, group)
 
 
 def encode_entry(entry: Entry) -> bytes:

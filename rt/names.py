@@ -66,6 +66,11 @@ def parse_peer(text: str) -> PeerName:
     return PeerName(_parse("peer", text))
 
 
+def parse_group(text: str) -> str:
+    """Return `text` as the name of a group of sessions, "" for none; `Misuse` as above."""
+    return _parse("group", text) if text else ""
+
+
 def parse_glob(text: str) -> NameGlob:
     """Return `text` as a glob over names: the letters of a name and `*`, nothing else.
 

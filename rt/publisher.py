@@ -13,6 +13,7 @@ from typing import Final, Self
 from rt.confirmations import ConfirmationsFile, Level
 from rt.errors import FlushTimeout, Misuse, Stopped, WriterFailed
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
+from rt.names import parse_group
 from rt.position import Position
 from rt.writer import SessionWriter, WriterSettings
 
@@ -83,6 +84,7 @@ class Publisher:
         *,
         stream: str,
         session: str,
+        group: str = "",
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
     ) -> None:
@@ -92,6 +94,9 @@ class Publisher:
             root: directory under which streams live.
             stream: name of the stream.
             session: this publisher's own name in the stream; one live writer at a time.
+            group: redundant publishers, each with a session of its own, that publish the same
+                messages under the same sequence numbers name one group: each number is merged
+                once, from whoever brings it first. It is fixed when the session is made.
             writer: durability, sizes, compression.
             batching: how messages become frames.
 
@@ -100,7 +105,7 @@ class Publisher:
             CorruptLog: the session's log was damaged.
         """
         self._batching = batching or Batching()
-        self._writer = SessionWriter(root, stream, session, writer)
+        self._writer = SessionWriter(root, stream, session, writer, group=parse_group(group))
         self.name = session
         self._linger_ns = int(self._batching.linger_s * 1e9)
         self._frame_bytes = self._batching.frame_bytes

@@ -86,6 +86,8 @@ class SessionWriter:
         session: str,
         settings: WriterSettings | None = None,
         disk: Disk | None = None,
+        *,
+        group: str = "",
     ) -> None:
         """Take the session's lock, recover its last run, and stand ready for the next.
 
@@ -99,7 +101,7 @@ class SessionWriter:
         disk.make_directory(self.directory)
         self._lock_fd = _take_lock(self.directory, session)
         try:
-            self._appender = self._recovered(disk, stream, session)
+            self._appender = self._recovered(disk, stream, session, group)
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -114,11 +116,15 @@ class SessionWriter:
         self._syncer = threading.Thread(target=self._sync_loop, name=f"sync {session}", daemon=True)
         self._syncer.start()
 
-    def _recovered(self, disk: Disk, stream: str, session: str) -> Appender:
-        identity = new_identity(SESSION, stream, session, created_ns=time.time_ns())
+    def _recovered(self, disk: Disk, stream: str, session: str, group: str) -> Appender:
+        identity = new_identity(SESSION, stream, session, created_ns=time.time_ns(), group=group)
         appender = Appender(disk, self.directory, identity)
-        if (appender.identity.stream, appender.identity.name) != (stream, session):
-            raise Misuse(f"{self.directory} holds another session: {appender.identity.name!r}")
+        there = appender.identity
+        if (there.stream, there.name, there.group) != (stream, session, group):
+            raise Misuse(
+                f"{self.directory} holds session {there.name!r} of stream {there.stream!r} and "
+                f"group {there.group!r}; it cannot be opened as another"
+            )
         confirmed = ConfirmationsFile(self.directory).read()
         appender.recover(durable=confirmed.received, cut=False)
         self.next_sequence = appender.next_number

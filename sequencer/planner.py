@@ -1,0 +1,108 @@
+"""Planner: turns what a majority holds durably into the next instruction."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rt.limits import MIB
+from rt.position import Position
+from sequencer.instruction import SLICES_MAX, Merge, Slice
+from sequencer.ledger import Ledger
+from sequencer.session_log import SessionLog, SessionLogs
+
+# Of one session in one instruction: 10 ms of copying, which is what a flood can delay others by.
+SLICE_BYTES_MAX: Final = 4 * MIB
+# Of all sessions together: each node executes an instruction within about 0.1 s.
+INSTRUCTION_BYTES_MAX: Final = 32 * MIB
+
+
+def majority_end(ends: list[Position], members: int) -> Position | None:
+    """Return the position that a majority of all members holds, None if too few were heard.
+
+    >>> majority_end([Position(100), Position(300), Position(200)], 3)
+    Position('0.0.200')
+    """
+    needed = members // 2 + 1
+    return sorted(ends, reverse=True)[needed - 1] if len(ends) >= needed else None
+
+
+class Planner:
+    """Plans on the ledger as it is, so at most one instruction may be under way."""
+
+    def __init__(self, logs: SessionLogs) -> None:
+        self._logs = logs
+        self._groups: dict[str, str] = {}
+        self._turn = 0  # where the round of sessions begins next, should the bytes not suffice
+
+    def plan(self, ledger: Ledger, durable: Mapping[str, Position], time_ns: int) -> Merge | None:
+        """Return the next instruction, or None if nothing is to be merged.
+
+        Every session that has something gets a slice, so one that floods delays the others by
+        one instruction at most.
+
+        Args:
+            ledger: the state the instruction will meet.
+            durable: per session, up to where a majority of the nodes holds it durably.
+            time_ns: now.
+
+        Raises:
+            CorruptLog: the copy of a session on this node is damaged.
+        """
+        waiting = [name for name, end in durable.items() if end > ledger.merged_to(name)]
+        if not waiting:
+            return None
+        start = self._turn % len(waiting)
+        share = max(INSTRUCTION_BYTES_MAX // min(len(waiting), SLICES_MAX), 1)
+        slices: list[Slice] = []
+        grouped: set[str] = set()
+        for name in (waiting[start:] + waiting[:start])[:SLICES_MAX]:
+            each = self._slice(ledger, name, durable[name], min(share, SLICE_BYTES_MAX))
+            # a watermark moves with each slice, so a group gets one slice an instruction
+            if each is not None and each.watermark_name not in grouped:
+                grouped.add(each.watermark_name)
+                slices.append(each)
+        self._turn += 1
+        return Merge(max(time_ns, ledger.time_ns), tuple(slices)) if slices else None
+
+    def _slice(self, ledger: Ledger, name: str, durable: Position, limit: int) -> Slice | None:
+        log = self._logs[name]
+        after = ledger.merged_to(name)
+        first = log.next_place(after)
+        rolled = log.log.manifest.rolled_end(first.file)
+        file_end = durable if durable.file == first.file else Position(first.file + (rolled or 0))
+        group = self._group(name, log)
+        watermark = ledger.watermark(f"group {group}" if group else name)
+        return _cut(log, name, group, after, first, file_end, watermark, limit)
+
+    def _group(self, name: str, log: SessionLog) -> str:
+        if name not in self._groups:
+            identity = log.log.manifest.identity
+            self._groups[name] = identity.group if identity else ""
+        return self._groups[name]
+
+
+def _cut(  # noqa: PLR0917 - what one slice is made of, in its own order
+    log: SessionLog,
+    name: str,
+    group: str,
+    after: Position,
+    first: Position,
+    end: Position,
+    watermark: int,
+    limit: int,
+) -> Slice | None:
+    """Take frames up to `limit` bytes, at least one; end before repeats that follow new ones."""
+    length = messages = skip = 0
+    upcoming = watermark
+    for header, _ in log.headers(first, end):
+        if length and length + header.size > limit:
+            break
+        repeats = min(max(0, upcoming - header.sequence), header.messages)
+        if repeats and messages > skip:
+            break
+        length += header.size
+        messages += header.messages
+        skip += repeats
+        upcoming = max(upcoming, header.sequence + header.messages)
+    if not length:
+        return None
+    return Slice(name, after, first, length, messages, skip, watermark, upcoming, group)

@@ -1,0 +1,90 @@
+"""SessionLog: a session's copy on a node, as the sequencer reads it: headers, no payload."""
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from rt.disk import Disk, File
+from rt.errors import CorruptLog, FrameError
+from rt.frame import HEADER_BYTES, Header, parse_header
+from rt.log_directory import LogDirectory
+from rt.position import Position
+from rt.walk import Walk
+
+# Small frames come many to a read; behind a large one the next read begins at the next header.
+_READ_BYTES: Final = 16 * 1024
+
+
+class SessionLog:
+    """One session's files, one of them open at a time."""
+
+    __slots__ = ("_file", "_start", "log")
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.log = LogDirectory(directory, disk)
+        self._file: File | None = None
+        self._start: Position | None = None
+
+    def file(self, start: Position) -> File:
+        """Return the file that starts at `start`; `FileNotFoundError` if it is not there."""
+        if self._file is None or self._start != start:
+            self.close()
+            self._file, self._start = self.log.open_file(start), start
+        return self._file
+
+    def next_place(self, after: Position) -> Position:
+        """Return where the frame after `after` is: there, or at the start of the next file."""
+        self.log.refresh()
+        if self.log.manifest.rolled_end(after.file) != after.offset:
+            return after
+        return self.log.file_from(after.next_file()) or after
+
+    def headers(self, first: Position, end: Position) -> Iterator[tuple[Header, bytes]]:
+        """Give the headers of the frames from `first` to `end`, in one file, parsed and as bytes.
+
+        Raises:
+            CorruptLog: no frame of this session stands where one must.
+        """
+        file, walk = self.file(first.file), Walk(first, merged=False)
+        data, base = b"", first.offset
+        while walk.position < end:
+            at = walk.position.offset - base
+            if at + HEADER_BYTES > len(data):
+                base, at = walk.position.offset, 0
+                data = file.pread(min(_READ_BYTES, end - walk.position), base)
+            try:
+                header = parse_header(data, at)
+                walk.step(header)
+            except FrameError as error:
+                path = os.path.join(self.log.path, first.file_name)
+                raise CorruptLog(path, walk.position, str(error)) from None
+            yield header, data[at : at + HEADER_BYTES]
+
+    def close(self) -> None:
+        """Release the files."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._start = None, None
+        self.log.close()
+
+
+class SessionLogs:
+    """The copies of all sessions on a node."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        """Read below `root`, where each session has a directory of its name."""
+        self._disk = disk
+        self._root = root
+        self._logs: dict[str, SessionLog] = {}
+
+    def __getitem__(self, session: str) -> SessionLog:
+        log = self._logs.get(session)
+        if log is None:
+            log = self._logs[session] = SessionLog(self._disk, os.path.join(self._root, session))
+        return log
+
+    def close(self) -> None:
+        """Release all files."""
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
