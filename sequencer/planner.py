@@ -15,16 +15,6 @@ SLICE_BYTES_MAX: Final = 4 * MIB
 INSTRUCTION_BYTES_MAX: Final = 32 * MIB
 
 
-def majority_end(ends: list[Position], members: int) -> Position | None:
-    """Return the position that a majority of all members holds, None if too few were heard.
-
-    >>> majority_end([Position(100), Position(300), Position(200)], 3)
-    Position('0.0.200')
-    """
-    needed = members // 2 + 1
-    return sorted(ends, reverse=True)[needed - 1] if len(ends) >= needed else None
-
-
 class Planner:
     """Plans on the ledger as it is, so at most one instruction may be under way."""
 

@@ -1,0 +1,290 @@
+"""Node: composes a stream's server, its copies of sessions and its sequencer into one process."""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import SystemRandom
+from typing import Final
+
+from rt.appender import Durable
+from rt.confirmations import Confirmations
+from rt.disk import OsDisk
+from rt.errors import Misuse, PeerError, RtError
+from rt.manifest import MERGED, Identity, new_identity
+from rt.names import stream_directory
+from rt.node_inbox import Inboxes, NodeInbox
+from rt.node_settings import NodeSettings
+from rt.position import Position
+from rt.subscriber import MERGED_NAME
+from rt.watch import Wake
+from sequencer.consensus import Snapshot
+from sequencer.executor import Executor
+from sequencer.journal import Opened, found, open_journal
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.member import Member, SnapshotPlan
+from sequencer.planner import Planner
+from sequencer.raft import Raft
+from sequencer.session_log import SessionLogs
+
+_log: Final = logging.getLogger("rt.node")
+_RETRY_S: Final = 0.5  # after a full disk
+_INCARNATION_END: Final = 1 << 61
+
+
+class Node:
+    """One node of a stream: serves its pushers and pullers, and takes part in the sequencing.
+
+    Threads: one a connection (replicator), one that syncs, one that sequences. They meet in
+    `_held` (what became durable) and `_heard` (what other nodes said), and in nothing else.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Recover what is on the disk; `start` begins to serve.
+
+        Raises:
+            Misuse: the directories do not belong together.
+            CorruptLog: the merged log is damaged.
+            Refused: the state directory is another node's.
+        """
+        self.settings = settings
+        self.stream = settings.stream
+        self.failure: RtError | OSError | None = None
+        self._disk = OsDisk()
+        self._top = stream_directory(settings.root, settings.stream)
+        self._stopping = False
+        self._stopped = threading.Event()
+        self._events = threading.Condition()
+        self._held: dict[str, Durable] = {}
+        self._heard: deque[tuple[str, bytes]] = deque()
+        self._feeds: set[NodeFeed] = set()
+        self._pool = ThreadPoolExecutor(1, "snapshot")
+        self._snapshot: tuple[SnapshotPlan, Future[Durable]] | None = None
+        opened = self._open_journal()
+        self._inboxes = Inboxes(self._disk, os.path.join(self._top, "in"), self.stream, self._hold)
+        self._member = self._make_member(opened)
+        self.merged_end = self._member.executor.ledger.end
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+            for name, work in (("sync", self._inboxes.run), ("sequence", self._sequence))
+        ]
+
+    def start(self) -> list[str]:
+        """Begin to sync and sequence; return a sentence for each session that is damaged."""
+        ledger = self._member.executor.ledger
+        damaged = self._inboxes.open_all(ledger.merged_to)
+        for sentence in damaged:
+            _log.error("%s; this session is not merged until it is mended", sentence)
+        for thread in self._threads:
+            thread.start()
+        return damaged
+
+    def claim(self, identity: Identity, peer: str, wake: Wake) -> NodeInbox:
+        """Give a pushing connection the copy it fills (`replicator.host.Host`)."""
+        merged_to = self._member.executor.ledger.merged_to(identity.name)
+        inbox = self._inboxes.claim(identity, peer, wake, merged_to)
+        _log.info("session %s is pushed by %s from %s", inbox.session, peer, inbox.appender.end)
+        return inbox
+
+    def feed(self, wake: Wake) -> "NodeFeed":
+        """Give a pulling connection the merged log (`replicator.host.Host`)."""
+        feed = NodeFeed(self, os.path.join(self._top, MERGED_NAME), wake)
+        with self._events:
+            self._feeds.add(feed)
+        return feed
+
+    def forget(self, feed: "NodeFeed") -> None:
+        """A pulling connection has ended."""
+        with self._events:
+            self._feeds.discard(feed)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the node has stopped; False if the time ran out first."""
+        return self._stopped.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Sync what was received, execute what was decided, save a snapshot, release the files.
+
+        The server is stopped before this, so that nothing more comes.
+        """
+        self._inboxes.stop()
+        for thread in self._threads[:1]:
+            thread.join()
+        with self._events:
+            self._stopping = True
+            self._events.notify()
+        for thread in self._threads[1:]:
+            thread.join()
+        self._pool.shutdown()
+        self._inboxes.close()
+        self._member.executor.close()
+        self._stopped.set()
+
+    def _open_journal(self) -> Opened:
+        settings, path = self.settings, os.path.join(self._top, "state")
+        fresh = SystemRandom().randrange(1, _INCARNATION_END)
+        cluster, node = settings.cluster_id or self.stream, settings.name
+        if len(settings.members) <= 1 and not self._disk.names(path):
+            if self._disk.names(os.path.join(self._top, MERGED_NAME)):
+                raise Misuse(f"{path} is empty, yet there is a merged log beside it; restore it")
+            found(self._disk, path, cluster=cluster, node=node, directory=fresh)
+        opened = open_journal(self._disk, path, cluster=cluster, node=node, fresh=fresh)
+        if opened.damage:
+            _log.error(
+                "%s: %s; this node learns from the others before it votes", path, opened.damage
+            )
+        return opened
+
+    def _make_member(self, opened: Opened) -> Member:
+        settings, state = self.settings, opened.state
+        ledger = _ledger_of(state.snapshot, settings.file_bytes)
+        logs = SessionLogs(self._disk, os.path.join(self._top, "in"))
+        identity = self._merged_identity()
+        members = settings.member_names
+        return Member(
+            settings.name,
+            members,
+            engine=Raft(
+                settings.name, members, chance=SystemRandom(),
+                cluster=settings.cluster_id or self.stream, state=state,
+            ),
+            journal=opened.journal,
+            executor=Executor(
+                self._disk, os.path.join(self._top, MERGED_NAME), identity, ledger, logs
+            ),
+            planner=Planner(logs),
+            send=self._send,
+            now_ns=time.time_ns,
+        )  # fmt: skip
+
+    def _merged_identity(self) -> Identity:
+        """All nodes of a cluster write the same log, so its id is the cluster's."""
+        if self.settings.cluster_id:
+            return Identity(MERGED, self.stream, MERGED_NAME, self.settings.cluster_id, 0)
+        return new_identity(MERGED, self.stream, MERGED_NAME, created_ns=time.time_ns())
+
+    def _send(self, to: str, data: bytes) -> None:
+        raise Misuse(f"a message of {len(data)} bytes for {to!r}, yet this node is alone")
+
+    def _hold(self, end: Durable, session: str) -> None:
+        with self._events:
+            self._held[session] = end
+            self._events.notify()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (RtError, OSError) as error:
+            _log.critical("this node stops: %s", error)
+            self.failure = error
+            self._inboxes.stop()
+            with self._events:
+                self._stopping = True
+                self._events.notify()
+            self._stopped.set()
+
+    def _sequence(self) -> None:
+        member, tick_s = self._member, self.settings.tick_s
+        next_tick = next_snapshot = time.monotonic()
+        while not self._stopping or self._held:
+            held, heard = self._await_events(next_tick - time.monotonic())
+            for session, end in held.items():
+                member.hold(session, end)
+            for sender, data in heard:
+                self._hear(sender, data)
+            now = time.monotonic()
+            if now >= next_tick:
+                next_tick = now + tick_s
+                member.tick()
+            self._advance(set(held))
+            if now >= next_snapshot or self._snapshot:
+                next_snapshot = self._take_snapshot(now, next_snapshot)
+        self._save_last_snapshot()
+
+    def _await_events(self, timeout_s: float) -> tuple[dict[str, Durable], list[tuple[str, bytes]]]:
+        with self._events:
+            if not (self._held or self._heard or self._stopping):
+                self._events.wait(max(0.0, timeout_s))
+            held, self._held = self._held, {}
+            heard = list(self._heard)
+            self._heard.clear()
+        return held, heard
+
+    def _hear(self, sender: str, data: bytes) -> None:
+        try:
+            self._member.hear(sender, data)
+        except PeerError as error:
+            _log.warning("from node %s: %s", sender, error)
+
+    def _advance(self, changed: set[str]) -> None:
+        try:
+            merged = self._member.run()
+        except OSError as error:
+            _log.error("merging pauses: %s; it goes on when the disk has room", error)
+            time.sleep(_RETRY_S)
+            return
+        ledger = self._member.executor.ledger
+        if ledger.end != self.merged_end:
+            self.merged_end = ledger.end
+            with self._events:
+                feeds = list(self._feeds)
+            for feed in feeds:
+                feed.wake.set()
+        for session in changed.union(merged):
+            self._confirm(session, ledger)
+
+    def _confirm(self, session: str, ledger: Ledger) -> None:
+        inbox = self._inboxes.get(session)
+        if inbox is None:
+            return
+        known, merged = inbox.confirmations, ledger.merged_to(session)
+        merged_at = ledger.end if merged > known.merged else known.merged_at
+        replicated = max(known.replicated, self._member.holdings.agreed(session), merged)
+        inbox.confirm(Confirmations(inbox.durable, replicated, merged, merged_at))
+
+    def _take_snapshot(self, now: float, due: float) -> float:
+        """Start a snapshot when it is due; save it once the merged log is durable so far."""
+        if self._snapshot is None:
+            plan = self._member.plan_snapshot()
+            if plan is not None:
+                self._snapshot = (plan, self._pool.submit(self._member.executor.sync))
+            return now + self.settings.snapshot_s
+        planned, durable = self._snapshot
+        if durable.done():
+            self._snapshot = None
+            if durable.result() >= planned.end:  # an OSError here ends the node
+                self._member.save_snapshot(planned)
+        return due
+
+    def _save_last_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot[1].result()
+        durable, plan = self._member.executor.sync(), self._member.plan_snapshot()
+        if plan is not None and durable >= plan.end:
+            self._member.save_snapshot(plan)
+
+
+class NodeFeed:
+    """The merged log as a pulling connection sees it (`replicator.host.Feed`)."""
+
+    def __init__(self, node: Node, directory: str, wake: Wake) -> None:
+        self._node = node
+        self.directory = directory
+        self.wake = wake
+
+    def end(self) -> Position:
+        """Serve no byte behind this: it may yet be cut and written again after a crash."""
+        return self._node.merged_end
+
+    def release(self) -> None:
+        """The connection has ended."""
+        self._node.forget(self)
+
+
+def _ledger_of(snapshot: Snapshot | None, file_bytes: int) -> Ledger:
+    if snapshot is None:
+        return Ledger(file_bytes_max=file_bytes)
+    return decode_ledger(snapshot.data)

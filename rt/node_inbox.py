@@ -1,0 +1,190 @@
+"""Inboxes: the copies of sessions on a node, who fills them, and how durable they are."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from rt.appender import Appender, Durable
+from rt.confirmations import Confirmations
+from rt.disk import Disk
+from rt.errors import CorruptLog, ManifestError, Misuse, Refused
+from rt.log_directory import LogDirectory
+from rt.manifest import SESSION, Identity
+from rt.names import parse_session
+from rt.position import Position
+from rt.watch import Wake, directories_in
+
+# One journal commit of the file system serves all syncs that wait for it, so many files are
+# synced side by side; more threads than this did not make 1,000 files faster.
+_SYNC_THREADS: Final = 8
+
+
+class NodeInbox:
+    """One session's copy. The connection that fills it appends; the syncer makes it durable."""
+
+    def __init__(
+        self, appender: Appender, durable: Durable, changed: Callable[["NodeInbox"], None]
+    ) -> None:
+        self.appender = appender
+        self.session = appender.identity.name
+        self.durable = durable
+        self.confirmations = Confirmations(received=durable)
+        self.peer = ""  # who fills it now; "" if nobody
+        self.heard_ns = 0
+        self._changed = changed
+        self._wake: Wake | None = None
+
+    def written(self) -> None:
+        """Say that bytes were appended: they are to be made durable."""
+        self._changed(self)
+
+    def confirmed(self) -> Confirmations:
+        """How far the session has come on this node."""
+        return self.confirmations
+
+    def confirm(self, confirmations: Confirmations) -> None:
+        """Say how far it has come; whoever fills it is woken to pass that on."""
+        if confirmations != self.confirmations:
+            self.confirmations = confirmations
+            if self._wake is not None:
+                self._wake.set()
+
+    def claim(self, peer: str, wake: Wake) -> None:
+        """Let `peer` fill it. `Refused` while another connection does."""
+        if self.peer:
+            raise Refused("busy", f"session {self.session!r} is being pushed by {self.peer!r}")
+        self.peer, self._wake, self.heard_ns = peer, wake, time.time_ns()
+
+    def release(self) -> None:
+        """The connection that filled it has ended."""
+        self.peer, self._wake = "", None
+
+
+class Inboxes:
+    """All sessions of a node, found again after a restart by their directories."""
+
+    def __init__(
+        self, disk: Disk, root: str, stream: str, durable: Callable[[Durable, str], None]
+    ) -> None:
+        """Stand ready; `open_all` finds what is there.
+
+        Args:
+            disk: where.
+            root: directory in which each session has one of its name.
+            stream: the stream of this node; sessions of another are refused.
+            durable: is told up to where a session has become durable, by the syncer's thread.
+        """
+        self._disk = disk
+        self._root = root
+        self._stream = stream
+        self._told = durable
+        self._inboxes: dict[str, NodeInbox] = {}
+        self._lock = threading.Lock()
+        self._dirty: dict[str, NodeInbox] = {}
+        self._changed = threading.Condition(self._lock)
+        self._stopping = False
+        self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync")
+
+    def open_all(self, merged_to: Callable[[str], Position]) -> list[str]:
+        """Open the sessions that are there; return a sentence for each that is damaged.
+
+        Args:
+            merged_to: up to where a session was merged, which proves that it was durable.
+        """
+        damaged = []
+        for name in sorted(directories_in(self._root)):
+            log = LogDirectory(os.path.join(self._root, name), self._disk)
+            try:
+                log.refresh()
+                if log.manifest.identity is not None:  # else it was about to be made
+                    self._open(parse_session(name), log.manifest.identity, merged_to(name))
+            except (CorruptLog, ManifestError, Misuse) as error:
+                damaged.append(str(error))
+            finally:
+                log.close()
+        return damaged
+
+    def claim(self, identity: Identity, peer: str, wake: Wake, merged_to: Position) -> NodeInbox:
+        """Return the copy of the session that `identity` names, for `peer` to fill.
+
+        Raises:
+            Refused: it is of another stream, another log has its name, or somebody fills it.
+            CorruptLog: the copy is damaged.
+        """
+        name = parse_session(identity.name)
+        if identity.kind != SESSION or identity.stream != self._stream:
+            raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
+        with self._lock:
+            inbox = self._inboxes.get(name)
+        if inbox is None:
+            inbox = self._open(name, identity, merged_to)
+        if inbox.appender.identity != identity:
+            raise Refused(
+                "other-log",
+                f"session {name!r} is another log here: its directory was deleted and made again; "
+                "publish under another name",
+            )
+        inbox.claim(peer, wake)
+        return inbox
+
+    def get(self, session: str) -> NodeInbox | None:
+        """Return the copy of a session, if there is one."""
+        with self._lock:
+            return self._inboxes.get(session)
+
+    def every(self) -> Collection[NodeInbox]:
+        """Return all copies."""
+        with self._lock:
+            return list(self._inboxes.values())
+
+    def run(self) -> None:
+        """Make durable what is written, until stopped. For a thread of its own.
+
+        Raises:
+            OSError: a sync failed; nothing may be acknowledged any more, so the node has to end.
+        """
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._dirty or self._stopping)
+                batch, self._dirty = list(self._dirty.values()), {}
+                if not batch and self._stopping:
+                    return
+            self._sync(batch)
+
+    def stop(self) -> None:
+        """Let `run` sync what is still to be synced, and end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Release all files."""
+        self._pool.shutdown()
+        for inbox in self.every():
+            inbox.appender.close()
+
+    def _open(self, name: str, identity: Identity, merged_to: Position) -> NodeInbox:
+        appender = Appender(self._disk, os.path.join(self._root, name), identity)
+        appender.recover(durable=merged_to)
+        inbox = NodeInbox(appender, appender.sync(), self._mark)
+        with self._lock:
+            self._inboxes[name] = inbox
+        self._told(inbox.durable, name)
+        return inbox
+
+    def _mark(self, inbox: NodeInbox) -> None:
+        with self._changed:
+            self._dirty[inbox.session] = inbox
+            self._changed.notify()
+
+    def _sync(self, batch: list[NodeInbox]) -> None:
+        if len(batch) == 1:
+            ends = [batch[0].appender.sync()]
+        else:
+            ends = list(self._pool.map(lambda inbox: inbox.appender.sync(), batch))
+        for inbox, end in zip(batch, ends, strict=True):
+            inbox.durable = end
+            self._told(end, inbox.session)

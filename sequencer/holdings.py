@@ -1,0 +1,90 @@
+"""Holdings: up to where each node holds each session durably, and what a majority holds."""
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from rt.errors import Misuse, PeerError
+from rt.names import parse_session
+from rt.position import START, Position
+
+_HEAD: Final = struct.Struct("<BI")
+_ITEM: Final = struct.Struct("<QB")
+SESSIONS_MAX: Final = 100_000  # in one report: 7 MB at most
+
+
+class Holdings:
+    """What is known of every member's copies. Only the leader needs the others'."""
+
+    def __init__(self, name: str, members: Iterable[str]) -> None:
+        self._name = name
+        self._held: dict[str, dict[str, Position]] = {member: {} for member in members}
+        self._needed = len(self._held) // 2 + 1
+        self._unreported: set[str] = set()
+
+    @property
+    def own(self) -> Mapping[str, Position]:
+        """Up to where this node holds each session durably."""
+        return self._held[self._name]
+
+    def hold(self, session: str, end: Position) -> None:
+        """This node now holds `session` durably up to `end`."""
+        self._held[self._name][session] = end
+        self._unreported.add(session)
+
+    def agreed(self, session: str) -> Position:
+        """Up to where a majority holds `session` durably."""
+        ends = sorted((held.get(session, START) for held in self._held.values()), reverse=True)
+        return ends[self._needed - 1]
+
+    def of(self, member: str) -> Mapping[str, Position]:
+        """What a member said it holds."""
+        return self._held[member]
+
+    def hear(self, sender: str, data: bytes) -> list[str]:
+        """Take a member's report; return the sessions it speaks of. `PeerError` if it is none."""
+        whole, items = decode_report(data)
+        held = self._held.get(sender)
+        if held is None:
+            raise PeerError(f"{sender!r} is not a member, yet reports what it holds")
+        if whole:
+            held.clear()  # a member that lost its disk holds less than it did
+        held.update(items)
+        return list(items)
+
+    def report(self, *, whole: bool) -> bytes | None:
+        """Return what to tell the leader: everything, or what changed since the last report."""
+        sessions = self.own if whole else self._unreported
+        if not sessions and not whole:
+            return None
+        items = {session: self.own[session] for session in sessions}
+        self._unreported.clear()
+        return encode_report(items, whole=whole)
+
+
+def encode_report(items: Mapping[str, Position], *, whole: bool) -> bytes:
+    """Lay out a report: whether it is whole, how many sessions, then end and name of each."""
+    parts = [_HEAD.pack(whole, len(items))]
+    for session, end in items.items():
+        name = session.encode()
+        parts += (_ITEM.pack(end, len(name)), name)
+    return b"".join(parts)
+
+
+def decode_report(data: bytes) -> tuple[bool, dict[str, Position]]:
+    """Read a report; `PeerError` if it is none, and then nothing of it was taken."""
+    try:
+        whole, count = _HEAD.unpack_from(data)
+        if whole > 1 or count > SESSIONS_MAX:
+            raise PeerError("a report of more sessions than there can be")
+        items, offset = {}, _HEAD.size
+        for _ in range(count):
+            end, length = _ITEM.unpack_from(data, offset)
+            name = data[offset + _ITEM.size : offset + _ITEM.size + length].decode("ascii")
+            items[str(parse_session(name))] = Position(end & ((1 << 63) - 1))
+            offset += _ITEM.size + length
+    except (struct.error, UnicodeDecodeError, Misuse) as error:
+        raise PeerError(f"a report that cannot be read: {error}") from None
+    if offset != len(data):
+        raise PeerError("a report is followed by bytes that are not of it")
+    return bool(whole), items

@@ -1,0 +1,233 @@
+"""Member: one node's sequencer: an engine, its journal, the ledger, and the merge they drive."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rt.errors import PeerError, Refused
+from rt.position import Position
+from sequencer.consensus import Consensus, Entry, Kind, Message
+from sequencer.executor import Executor
+from sequencer.holdings import Holdings
+from sequencer.instruction import (
+    Instruction,
+    Merge,
+    Roll,
+    decode_instruction,
+    encode_instruction,
+)
+from sequencer.journal import Journal
+from sequencer.planner import Planner
+
+_CONSENSUS: Final = b"\x01"
+_HOLDINGS: Final = b"\x02"
+WHOLE_REPORT_TICKS: Final = 20  # a report may be lost on the way; all is told again after this
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """A state that may become a snapshot once the merged log is durable up to `end`."""
+
+    index: int
+    data: bytes
+    end: Position
+
+
+class Committed(NamedTuple):
+    """An entry that is to be executed; the engine's own entries have no instruction."""
+
+    entry: Entry
+    instruction: Instruction | None
+
+
+class Member:
+    """Does a node's sequencing duties, each when it is called; one thread calls.
+
+    It has no thread, clock or socket of its own, so that a simulation drives it as a node does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[str],
+        *,
+        engine: Consensus,
+        journal: Journal,
+        executor: Executor,
+        planner: Planner,
+        send: Callable[[str, bytes], None],
+        now_ns: Callable[[], int],
+    ) -> None:
+        """Stand ready.
+
+        Args:
+            name: this node.
+            members: all nodes.
+            engine: started from what `journal` gave back.
+            journal: where the engine's state is made durable.
+            executor: started from the same snapshot.
+            planner: reads this node's copies.
+            send: takes a message for a member; may lose it.
+            now_ns: the clock that merge times are taken from.
+        """
+        self.name = name
+        self.engine = engine
+        self.executor = executor
+        self.holdings = Holdings(name, members)
+        self._journal = journal
+        self._planner = planner
+        self._send = send
+        self._now_ns = now_ns
+        self._waiting: set[str] = set()  # sessions a majority may hold more of than was merged
+        self._undecided: Entry | None = None  # our own proposal
+        self._committed: deque[Committed] = deque()
+        self._snapshot_index = executor.ledger.index
+        self._leader = ""
+        self._ticks = 0
+        self._roll_wanted = False
+
+    @property
+    def missing(self) -> tuple[str, Position] | None:
+        """The session, and up to where, that the next instruction needs and this node lacks."""
+        return self._lack(self._committed[0]) if self._committed else None
+
+    def hold(self, session: str, end: Position) -> None:
+        """This node now holds `session` durably up to `end`."""
+        self.holdings.hold(session, end)
+        self._waiting.add(session)
+
+    def hear(self, sender: str, data: bytes) -> None:
+        """Take a member's message; `PeerError` if it is none, and then nothing of it was taken."""
+        kind, body = data[:1], data[1:]
+        if kind == _CONSENSUS:
+            self.engine.step(sender, body)
+        elif kind == _HOLDINGS:
+            self._waiting.update(self.holdings.hear(sender, body))
+        else:
+            raise PeerError(f"a message of an unknown kind from {sender!r}")
+
+    def tick(self) -> None:
+        """Let one unit of time pass."""
+        self._ticks += 1
+        self.engine.tick()
+        if self._ticks % WHOLE_REPORT_TICKS == 0:
+            self._report(whole=True)
+
+    def roll(self) -> None:
+        """Ask for the merged log's active file to be ended, by an instruction, if this leads."""
+        self._roll_wanted = True
+
+    def run(self) -> list[str]:
+        """Do all that can be done now; return the sessions that were merged further.
+
+        Raises:
+            WriterFailed: the journal's disk failed; this node has to end.
+            CorruptLog: a copy or the merged log is damaged.
+            OSError: the merged log cannot be written; call again when it can.
+        """
+        merged: list[str] = []
+        self._notice_leader()
+        self._report(whole=False)
+        while True:
+            self._propose()
+            ready = self.engine.ready()
+            if ready is None:
+                break
+            self._post(ready.early)
+            if ready.must_persist:
+                self._journal.persist(ready)  # a crash here repeats; nobody was told
+            self.engine.persisted(ready)
+            self._post(ready.messages)
+            self._committed.extend(map(_decoded, ready.committed))
+            merged += self._execute()
+        return merged + self._execute()
+
+    def plan_snapshot(self) -> SnapshotPlan | None:
+        """Return the state to snapshot, if anything was executed since the last one."""
+        ledger = self.executor.ledger
+        if ledger.index <= self._snapshot_index or self.executor.is_repeating:
+            return None
+        return SnapshotPlan(ledger.index, ledger.encode(), ledger.end)
+
+    def save_snapshot(self, plan: SnapshotPlan) -> None:
+        """Save a planned snapshot, the merged log being durable up to its end."""
+        snapshot = self.engine.compact(plan.index, plan.data)
+        if snapshot is not None:
+            self._journal.save_snapshot(snapshot)
+        self._snapshot_index = plan.index
+
+    def _notice_leader(self) -> None:
+        if self.engine.leader == self._leader:
+            return
+        self._leader = self.engine.leader
+        self._undecided = None  # whatever became of it, its slices are checked when executed
+        if self.engine.leads:
+            self._waiting.update(self.holdings.own)
+        self._report(whole=True)
+
+    def _report(self, *, whole: bool) -> None:
+        if not self._leader or self._leader == self.name:
+            return
+        report = self.holdings.report(whole=whole)
+        if report is not None:
+            self._send(self._leader, _HOLDINGS + report)
+
+    def _post(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self._send(message.to, _CONSENSUS + message.data)
+
+    def _propose(self) -> None:
+        """Propose what a majority holds; one instruction under way carries all that came since."""
+        if self._undecided is not None or not self.engine.leads or self._committed:
+            return
+        instruction = self._next_instruction()
+        if instruction is None:
+            return
+        try:
+            self._undecided = self.engine.propose(encode_instruction(instruction))
+        except Refused:
+            return  # leadership moved or is moving; the new leader plans the same bytes
+
+    def _next_instruction(self) -> Merge | Roll | None:
+        ledger = self.executor.ledger
+        if self._roll_wanted and ledger.end.offset:
+            self._roll_wanted = False
+            return Roll(self._now_ns())
+        agreed = {session: self.holdings.agreed(session) for session in self._waiting}
+        agreed = {each: end for each, end in agreed.items() if end > ledger.merged_to(each)}
+        self._waiting = set(agreed)
+        own = self.holdings.own  # a leader plans what it holds itself, since it reads the headers
+        mine = {each: min(end, own[each]) for each, end in agreed.items() if each in own}
+        return self._planner.plan(ledger, mine, self._now_ns()) if mine else None
+
+    def _execute(self) -> list[str]:
+        """Execute what was committed, in order, as far as the bytes are here."""
+        merged: list[str] = []
+        while self._committed and not self._lack(self._committed[0]):
+            entry, instruction = self._committed[0]
+            if instruction is None:
+                self.executor.ledger.index = entry.index
+            else:
+                self.executor.execute(entry.index, entry.term, instruction)
+            if isinstance(instruction, Merge):
+                merged += [each.session for each in instruction.slices]
+            self._committed.popleft()
+            if self._undecided is not None and self._undecided.index <= entry.index:
+                self._undecided = None
+        return merged
+
+    def _lack(self, committed: Committed) -> tuple[str, Position] | None:
+        if not isinstance(committed.instruction, Merge):
+            return None
+        own, ledger = self.holdings.own, self.executor.ledger
+        for each in committed.instruction.slices:
+            held = own.get(each.session)
+            if ledger.accepts(each) and (held is None or held < each.end):
+                return each.session, each.end
+        return None
+
+
+def _decoded(entry: Entry) -> Committed:
+    is_command = entry.kind is Kind.COMMAND
+    return Committed(entry, decode_instruction(entry.command) if is_command else None)
