@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rt.disk import Disk, File, Span
+from rt.errors import DiskFailed, FrameError
 from rt.frame import HEADER_BYTES, Header, Kind, parse_header
 from rt.index import ENTRY_BYTES, SUFFIX, Index, IndexEntry, encode_index
 from rt.limits import INDEX_EVERY_BYTES
@@ -38,22 +39,34 @@ class Facts:
 class ActiveFile:
     """Appends whole frames; keeps the index and the facts of one file in step with them."""
 
-    __slots__ = ("_file", "_index_file", "_indexed_to", "_merged", "_pending", "facts", "start")
+    __slots__ = (
+        "_file", "_index_file", "_indexed_to", "_indexes", "_merged", "_pending", "_session",
+        "facts", "start",
+    )  # fmt: skip
 
-    def __init__(self, disk: Disk, path: str, start: Position, *, merged: bool) -> None:
+    def __init__(
+        self, disk: Disk, path: str, start: Position, *, merged: bool, session: str
+    ) -> None:
         """Open the file at `path`, made if it is not there."""
         self.start = start
         self.facts = Facts()
         self._merged = merged
+        self._session = session
         self._file: File = disk.open(path, create=True)
-        self._index_file: File = disk.open(path + SUFFIX, create=True)
+        try:
+            self._index_file: File = disk.open(path + SUFFIX, create=True)
+        except OSError:
+            self._file.close()
+            raise
+        self._indexes = True
         self._pending: list[IndexEntry] = []
         self._indexed_to = 0
 
     def recover(self, *, durable: int) -> tuple[Verdict, Walk]:
         """Judge the bytes that are there, count what they hold, and mend the index.
 
-        Reads from the last index entry on, so that a restart does not read the whole file.
+        Reads from the last index entry on, so that a restart does not read the whole file; all
+        of it where no whole frame stands there, since what comes before would not be counted.
         """
         size = self._file.size()
         walk = walk_before(
@@ -62,9 +75,25 @@ class ActiveFile:
             self.start,
             lambda entry: entry.offset >= size,
             merged=self._merged,
+            session=self._session,
         )
-        if walk.position.offset:
+        begin = walk.position
+        if begin.offset and self._count_first():
+            verdict = self._judge(walk, size, durable)
+            if walk.position > begin:
+                return verdict, walk
+        self.facts = Facts()
+        walk = Walk(self.start, merged=self._merged, session=self._session)
+        return self._judge(walk, size, durable), walk
+
+    def _count_first(self) -> bool:
+        try:
             self.facts.take(parse_header(self._file.pread(HEADER_BYTES, 0)))
+        except FrameError:
+            return False
+        return True
+
+    def _judge(self, walk: Walk, size: int, durable: int) -> Verdict:
         self._cut_index(walk.position.offset)
         offset = walk.position.offset
 
@@ -73,8 +102,7 @@ class ActiveFile:
             self._note(header, offset)
             offset += header.size
 
-        verdict = judge(self._file.pread, size, walk, durable=durable, seen=seen)
-        return verdict, walk
+        return judge(self._file.pread, size, walk, durable=durable, seen=seen)
 
     def append(
         self,
@@ -86,6 +114,7 @@ class ActiveFile:
 
         Raises:
             OSError: for example a full disk; what was written of the frames is cut again.
+            DiskFailed: and that could not be done.
         """
         end = self._file.size()
         try:
@@ -93,7 +122,7 @@ class ActiveFile:
             if copied is not None:
                 self._file.copy(*copied)
         except (OSError, EOFError):
-            self._file.truncate(end)
+            take_back(self._file, end)
             raise
         self._take(headers, end)
 
@@ -108,8 +137,10 @@ class ActiveFile:
     def close(self) -> None:
         """Write what is left of the index and release the descriptors."""
         self._write_index()
-        self._index_file.close()
-        self._file.close()
+        try:
+            self._index_file.close()
+        finally:
+            self._file.close()
 
     def _take(self, headers: Sequence[Header], offset: int) -> None:
         for header in headers:
@@ -127,12 +158,24 @@ class ActiveFile:
                 self._write_index()
 
     def _write_index(self) -> None:
-        if self._pending:
-            self._index_file.append([encode_index(self._pending)])
-            self._pending.clear()
+        try:
+            if self._pending and self._indexes:
+                self._index_file.append([encode_index(self._pending)])
+        except OSError:
+            self._indexes = False  # a log does not stop for its index, which can be made again
+        self._pending.clear()
 
     def _cut_index(self, offset: int) -> None:
+        self._pending.clear()
         index = Index(self._index_file.pread, self._index_file.size())
         kept = index.count(lambda entry: entry.offset >= offset)
         self._index_file.truncate(kept * ENTRY_BYTES)
         self._indexed_to = index[kept - 1].offset + INDEX_EVERY_BYTES if kept else 0
+
+
+def take_back(file: File, end: int) -> None:
+    """Cut what was half written behind `end`; `DiskFailed` if it stays."""
+    try:
+        file.truncate(end)
+    except OSError as error:
+        raise DiskFailed(error.errno, error.strerror) from error

@@ -2,12 +2,12 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NewType
 
-from rt.active_file import ActiveFile, Facts
+from rt.active_file import ActiveFile, Facts, take_back
 from rt.disk import Disk, File, Span
-from rt.errors import CorruptLog, ManifestError, Misuse
+from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
 from rt.frame import Header
 from rt.manifest import FILE_NAME, Archived, Identity, Manifest, Rolled, encode_entry
 from rt.position import Position, file_position
@@ -30,21 +30,31 @@ class Appender:
         """Open the log in `directory`; make it, with `identity`, if there is none.
 
         Raises:
-            ManifestError: the manifest is damaged.
+            ManifestError: the manifest is damaged, or is gone while its files are not.
         """
         self.disk = disk
         self.directory = directory
         self.torn: Torn | None = None
         self._file: ActiveFile | None = None
+        self._failure: DiskFailed | None = None
         self._closing = threading.Lock()  # a file is not closed while it is being synced
         disk.make_directory(directory)
         path = os.path.join(directory, FILE_NAME)
         self._manifest_file: File = disk.open(path, create=True)
-        self.manifest = load_manifest(self._manifest_file, path)
-        if self.manifest.identity is None:
-            self.record(identity)
+        try:
+            self.manifest = load_manifest(self._manifest_file, path)
+            if self.manifest.identity is None:
+                self._begin(identity, path)
+        except BaseException:
+            self._manifest_file.close()
+            raise
         self.identity: Identity = self.manifest.identity or identity
-        self.walk = Walk(self._last_rolled_end(), merged=self.identity.merged)
+        self.walk = self._walk(self._last_rolled_end())
+
+    def _begin(self, identity: Identity, path: str) -> None:
+        if log_files(self.disk, self.directory):
+            raise ManifestError(f"{path}: does not name the log whose files stand beside it")
+        self.record(identity)
 
     @property
     def end(self) -> Position:
@@ -83,15 +93,18 @@ class Appender:
         start = self._active_start()
         if start is None:
             return
-        file = ActiveFile(self.disk, self._path(start), start, merged=self.identity.merged)
-        verdict, walk = file.recover(durable=durable)
-        if isinstance(verdict, Corrupt):
+        file = self._open_file(start)
+        try:
+            verdict, walk = file.recover(durable=durable)
+            if isinstance(verdict, Corrupt):
+                raise CorruptLog(self._path(start), verdict.at, verdict.reason)
+            if isinstance(verdict, Torn):
+                self.torn = verdict
+                if cut:
+                    file.cut(verdict.at.offset)
+        except BaseException:
             file.close()
-            raise CorruptLog(self._path(start), verdict.at, verdict.reason)
-        if isinstance(verdict, Torn):
-            self.torn = verdict
-            if cut:
-                file.cut(verdict.at.offset)
+            raise
         self._file, self.walk = file, walk
 
     def begin_file(self, start: Position) -> None:
@@ -102,8 +115,8 @@ class Appender:
         """
         if self._file is not None or start < self.end:
             raise Misuse(f"{self._path(start)} cannot follow {self.end} in {self.directory}")
-        self._file = ActiveFile(self.disk, self._path(start), start, merged=self.identity.merged)
-        self.walk = Walk(start, merged=self.identity.merged)
+        self._file = self._open_file(start)
+        self.walk = self._walk(start)
 
     def append(
         self,
@@ -122,8 +135,15 @@ class Appender:
 
         Raises:
             OSError: the bytes could not be written; the log ends where it did.
+            DiskFailed: nor could they be taken back, or a sync failed before: this log has ended.
         """
-        self._active().append(parts, headers, copied)
+        file = self._active()
+        self._check()
+        try:
+            file.append(parts, headers, copied)
+        except DiskFailed as error:
+            self._failure = error
+            raise
         self.walk = after
 
     def cut(self, position: Position) -> None:
@@ -131,9 +151,7 @@ class Appender:
         file = self._active()
         file.cut(position.offset)
         self._close_file()
-        self._file = ActiveFile(
-            self.disk, self._path(position), position.file, merged=self.identity.merged
-        )
+        self._file = self._open_file(position.file)
         _, self.walk = self._file.recover(durable=0)
 
     def read(self, position: Position, length: int) -> bytes:
@@ -145,20 +163,29 @@ class Appender:
             file.close()
 
     def sync(self) -> Durable:
-        """Return the end as it stood when the sync began, now durable. A failure is final."""
+        """Return the end as it stood when the sync began, now durable.
+
+        Raises:
+            DiskFailed: this sync failed, or one before it; it is not tried again.
+        """
         end = self.walk.position  # read before the file: a roll in between has synced the old one
         with self._closing:
+            self._check()
             if self._file is not None:
-                self._file.sync()
+                self._settle(self._file.sync)
         return Durable(end)
 
     def roll(self, at_ns: int) -> Rolled:
         """End the active file: sync it, then write the line that makes its end a fact."""
         number, facts, end = self.next_number, self.facts, self.sync()
+        if not facts.frames:  # an empty file repeats what was, so that searches find an order
+            order = self.manifest.order
+            time_ns = self.manifest.rolled[order[-1]].last_time_ns if order else 0
+            facts = Facts(0, number, number, time_ns, time_ns)
         line = Rolled(
             end.file,
             end.offset,
-            facts.first if facts.frames else number,
+            facts.first,
             number,
             facts.first_time_ns,
             facts.last_time_ns,
@@ -168,16 +195,82 @@ class Appender:
         self._close_file()
         return line
 
+    def follow_roll(self, line: Rolled) -> None:
+        """End the active file of a copy where the log it is a copy of has, by that log's line.
+
+        Raises:
+            Misuse: the copy ends elsewhere.
+        """
+        if self._file is None or self.sync() != line.file + line.end:
+            raise Misuse(f"{self.directory} ends at {self.end}, not where {line} says")
+        self.record(line)
+        self._close_file()
+
+    def archive(self, line: Archived) -> None:
+        """Give up the bytes of a rolled file; its name and its lines stay."""
+        self.record(line)
+        self._empty(line.file)
+
+    def skip_archived(self, rolled: Rolled, line: Archived) -> None:
+        """Go on behind a file that a copy can never have all of: its source has archived it."""
+        self._close_file()
+        self.record(rolled)
+        self.record(line)
+        self._empty(line.file)
+        self.walk = self._walk(Position(rolled.file + rolled.end))
+
+    def _empty(self, start: Position) -> None:
+        file = self.disk.open(self._path(start), create=True)
+        try:
+            file.truncate(0)
+        finally:
+            file.close()
+
     def record(self, entry: Identity | Rolled | Archived) -> None:
-        """Write a manifest line and sync it, before the act it speaks of."""
+        """Write a manifest line and sync it, before the act it speaks of.
+
+        Raises:
+            OSError: the line could not be written; nothing was recorded.
+            DiskFailed: it may or may not be on the disk: this log has ended.
+        """
+        self._check()
+        self.manifest.check(entry)
+        end = self._manifest_file.size()
+        try:
+            self._manifest_file.append([encode_entry(entry)])
+        except OSError:
+            self._settle(lambda: take_back(self._manifest_file, end))
+            raise
+        self._settle(self._manifest_file.sync)
         self.manifest.add(entry)
-        self._manifest_file.append([encode_entry(entry)])
-        self._manifest_file.sync()
 
     def close(self) -> None:
         """Write the index and release the files; nothing is synced by this."""
-        self._close_file()
-        self._manifest_file.close()
+        try:
+            self._close_file()
+        finally:
+            self._manifest_file.close()
+
+    def _settle(self, act: Callable[[], None]) -> None:
+        """Do what is never tried again, because a second try may say it went well."""
+        try:
+            act()
+        except OSError as error:
+            self._failure = DiskFailed(error.errno, error.strerror)
+            raise self._failure from error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise DiskFailed(self._failure.errno, self._failure.strerror)
+
+    def _walk(self, position: Position) -> Walk:
+        return Walk(position, merged=self.identity.merged, session=self.identity.session)
+
+    def _open_file(self, start: Position) -> ActiveFile:
+        identity = self.identity
+        return ActiveFile(
+            self.disk, self._path(start), start, merged=identity.merged, session=identity.session
+        )
 
     def _active(self) -> ActiveFile:
         if self._file is None:
@@ -186,9 +279,9 @@ class Appender:
 
     def _close_file(self) -> None:
         with self._closing:
-            if self._file is not None:
-                self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            if file is not None:
+                file.close()
 
     def _path(self, start: Position) -> str:
         return os.path.join(self.directory, start.file_name)

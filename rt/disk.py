@@ -1,6 +1,8 @@
 """Disk: the few things the log asks of a file system, so that a test may lose, tear or fill it."""
 
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -68,8 +70,13 @@ class OsFile:
     __slots__ = ("_end", "_fd")
 
     def __init__(self, fd: int) -> None:
+        """Take over `fd`; `OSError` if it is not of a regular file."""
         self._fd = fd
-        self._end = os.fstat(fd).st_size
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "not a regular file")
+        self._end = status.st_size
 
     def fileno(self) -> int:
         """The descriptor, for those who must hand it to the kernel themselves."""
@@ -138,27 +145,33 @@ class OsFile:
         os.close(self._fd)
 
 
-_CANNOT_COPY: Final = frozenset({18, 22, 38, 95})  # EXDEV, EINVAL, ENOSYS, EOPNOTSUPP
+_CANNOT_COPY: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+# A link is not followed, and a pipe that took a log's name does not make us wait for its writer.
+_OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class OsDisk:
     """The file system of the operating system."""
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        """Open for reading and appending."""
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        """Open for reading and appending.
+
+        With `create` the directory is synced though the file be there: the life that made it may
+        have ended before it synced the name.
+        """
+        if not create:
+            return OsFile(os.open(path, os.O_RDWR | _OPEN_FLAGS))
+        file = OsFile(os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, FILE_MODE))
         try:
-            return OsFile(os.open(path, flags))
-        except FileNotFoundError:
-            if not create:
-                raise
-        file = OsFile(os.open(path, flags | os.O_CREAT, FILE_MODE))
-        sync_directory(os.path.dirname(path))
+            sync_directory(os.path.dirname(path))
+        except OSError:
+            file.close()
+            raise
         return file
 
     def open_read(self, path: str) -> OsFile:
         """Open for reading only."""
-        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        return OsFile(os.open(path, os.O_RDONLY | _OPEN_FLAGS))
 
     def names(self, path: str) -> list[str]:
         """The names in a directory; empty if it is not there."""
@@ -169,9 +182,10 @@ class OsDisk:
 
     def make_directory(self, path: str) -> None:
         """Make the directory and its missing parents, from the top, each synced."""
-        if os.path.isdir(path):
-            return
         parent = os.path.dirname(os.path.abspath(path))
+        if os.path.isdir(path):
+            sync_directory(parent)  # who made it may have ended before it did
+            return
         self.make_directory(parent)
         try:
             os.mkdir(path, DIRECTORY_MODE)

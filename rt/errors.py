@@ -32,6 +32,13 @@ class WriterFailed(RtError):  # noqa: N818
     """A write or sync of our own log failed; the writer has ended and nothing more is taken."""
 
 
+class DiskFailed(RtError, OSError):  # noqa: N818
+    """A sync failed, or half-written bytes could not be taken back: never tried again.
+
+    After a failed sync the kernel may drop what it could not write and call the next one good.
+    """
+
+
 class CorruptLog(RtError):  # noqa: N818
     """The log on disk is not what its writer wrote; the file is kept and reading stops here."""
 

@@ -11,10 +11,9 @@ from rt.errors import FrameError
 from rt.limits import BODY_BYTES_MAX, ZSTD_WINDOW_BYTES_MAX
 
 MAGIC: Final = b"RTF\x01"  # the last byte is the version of the format
-HEADER: Final = struct.Struct("<4sIQQqQIIIIBBB5s")
+HEADER: Final = struct.Struct("<4sIQQqQIIIIBBBBI")
 HEADER_BYTES: Final = HEADER.size
-_SEALED: Final = struct.Struct("<QQqQIIIIBBB5s")  # what the header's own CRC covers
-_RESERVED: Final = bytes(5)
+_SEALED: Final = struct.Struct("<QQqQIIIIBBBBI")  # what the header's own CRC covers
 _UNSIGNED_END: Final = 1 << 64
 
 KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
@@ -49,11 +48,13 @@ class Header(NamedTuple):
     kind: int
     codec: int
     columns: int
+    reserved: int
+    session_tag: int  # of the session whose messages these are
 
     @property
     def size(self) -> int:
         """The bytes this frame takes in a file, header, body and padding."""
-        return frame_size(self.length, self.messages)
+        return frame_size(self.length, self.messages if self.kind == Kind.MESSAGES else 0)
 
 
 class Encoded(NamedTuple):
@@ -72,17 +73,26 @@ def frame_size(length: int, count: int) -> int:
     return (max(HEADER_BYTES + length, count) + 7) & ~7
 
 
+def session_tag(session: str) -> int:
+    """Return the CRC-32 of a session's name.
+
+    Two sessions of equal traffic have frames of equal places and sizes; by this a block of the one
+    that landed in the other is found.
+    """
+    return crc32(session.encode())
+
+
 def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
     """Read and check the header at `offset`; `FrameError` names the first thing wrong with it."""
     if len(data) - offset < HEADER_BYTES:
         raise FrameError("the header is incomplete")
-    magic, seal, *fields, reserved = HEADER.unpack_from(data, offset)
+    magic, seal, *fields = HEADER.unpack_from(data, offset)
     if magic != MAGIC:
         raise FrameError("no frame starts here" if magic[:3] != MAGIC[:3] else "unknown version")
     if crc32(memoryview(data)[offset + 8 : offset + HEADER_BYTES]) != seal:
         raise FrameError("the header's CRC does not match")
     header = Header._make(fields)
-    if reserved != _RESERVED or header.kind > Kind.CONTROL or header.codec > Codec.ZSTD:
+    if header.reserved or header.kind > Kind.CONTROL or header.codec > Codec.ZSTD:
         raise FrameError("the header asks for something this version does not know")
     if header.length > BODY_BYTES_MAX or header.raw_length > BODY_BYTES_MAX:
         raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")
@@ -99,7 +109,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
 def seal_header(header: Header) -> bytes:
     """Return the 64 bytes of a header; `FrameError` if it could not be read back."""
     try:
-        sealed = _SEALED.pack(*header, _RESERVED)
+        sealed = _SEALED.pack(*header)
     except struct.error as error:
         raise FrameError(f"a header field is out of its bounds: {error}") from None
     return b"".join((MAGIC, crc32(sealed).to_bytes(4, "little"), sealed))
@@ -121,6 +131,7 @@ def encode_frame(
     durable: int = 0,
     columns: int = 0,
     compressor: zstandard.ZstdCompressor | None = None,
+    session_tag: int = 0,
 ) -> Encoded:
     """Return the frame for its place, its parts ready for one writev.
 
@@ -133,7 +144,7 @@ def encode_frame(
         body, codec = packed, Codec.ZSTD
     header = Header(
         position, sequence, time_ns, durable, messages, len(body), raw_length,
-        crc32(body), kind, codec, columns,
+        crc32(body), kind, codec, columns, 0, session_tag,
     )  # fmt: skip
     padding = bytes(header.size - HEADER_BYTES - len(body))
     return Encoded(header, (seal_header(header), body, padding))

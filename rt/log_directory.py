@@ -32,6 +32,11 @@ class LogDirectory:
         """Whether it is a merged log; False until it is there."""
         return self.manifest.identity is not None and self.manifest.identity.merged
 
+    @property
+    def session(self) -> str:
+        """Whose frames stand in the log; "" in a merged one, and until it is there."""
+        return "" if self.manifest.identity is None else self.manifest.identity.session
+
     def refresh(self) -> bool:
         """Read what the manifest says anew; return whether there was anything.
 

@@ -32,6 +32,11 @@ class Identity:
         """Whether the frames of this log stand in ranges."""
         return self.kind == MERGED
 
+    @property
+    def session(self) -> str:
+        """Whose frames stand in this log; "" in a merged one, whose ranges say it."""
+        return "" if self.merged else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
@@ -93,11 +98,15 @@ def encode_entry(entry: Entry) -> bytes:
     if "file" in fields:
         fields["file"] = fields["file"].file_name
     text = json.dumps(fields, separators=(",", ":")).encode()
+    if len(text) + 9 > MANIFEST_LINE_BYTES_MAX:
+        raise ManifestError("a line would be longer than any reader takes")
     return b"%s %08x\n" % (text, crc32(text))
 
 
 def decode_entry(line: bytes) -> Entry:
     """Read one line without its newline; `ManifestError` names what is wrong with it."""
+    if len(line) > MANIFEST_LINE_BYTES_MAX:
+        raise ManifestError("a line is longer than any we write")
     text, _, seal = line.rpartition(b" ")
     if seal != b"%08x" % crc32(text):
         raise ManifestError("a line's CRC does not match")
@@ -109,7 +118,7 @@ def decode_entry(line: bytes) -> Entry:
         if "file" in fields:
             fields["file"] = file_position(fields["file"])
         return _checked(entry(**fields))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestError(f"a line does not say what it should: {error}") from None
 
 
@@ -149,12 +158,9 @@ class Manifest:
 
     def add(self, entry: Entry) -> None:
         """Take one fact; `ManifestError` if it contradicts what is known."""
+        self.check(entry)
         if isinstance(entry, Identity):
-            if self.identity not in (None, entry):
-                raise ManifestError("it names two logs")
             self.identity = entry
-        elif self.identity is None:
-            raise ManifestError("its first line does not name the log")
         elif isinstance(entry, Rolled):
             self._add_rolled(entry)
         elif isinstance(entry, Archived):
@@ -162,10 +168,23 @@ class Manifest:
         else:
             self.quarantined.append(entry)
 
+    def check(self, entry: Entry) -> None:
+        """Raise `ManifestError` if a fact contradicts what is known; take nothing."""
+        if isinstance(entry, Identity):
+            if self.identity not in (None, entry):
+                raise ManifestError("it names two logs")
+        elif self.identity is None:
+            raise ManifestError("its first line does not name the log")
+        elif isinstance(entry, Rolled):
+            known = self.rolled.get(entry.file)
+            if known is None and self._order and entry.file < self._order[-1]:
+                raise ManifestError(f"it rolls {entry.file.file_name} out of order")
+            if known not in (None, entry):
+                raise ManifestError(f"it rolls {entry.file.file_name} twice")
+
     def _add_rolled(self, entry: Rolled) -> None:
-        if self.rolled.setdefault(entry.file, entry) != entry:
-            raise ManifestError(f"it rolls {entry.file.file_name} twice")
-        if not self._order or self._order[-1] < entry.file:
+        if entry.file not in self.rolled:
+            self.rolled[entry.file] = entry
             self._order.append(entry.file)
 
     @property

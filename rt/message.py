@@ -1,9 +1,10 @@
 """Message: what a subscriber receives, and the batch of one frame it comes in."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any, NamedTuple
 
 from rt.columns import Columns, decode_columns
@@ -91,28 +92,46 @@ class Batch:
         """The payloads, each as bytes of its own."""
         return self.columns.payloads()[self.first :]
 
-    def messages_with_key(self, prefix: bytes) -> Iterator[Message]:
-        """The messages whose key begins with `prefix`; a frame without keys is not decoded."""
-        if prefix and not self.header.columns & KEYS_COLUMN:
-            return iter(())
-        return iter([each for each in self.messages() if each.key.startswith(prefix)])
+    @property
+    def places(self) -> Iterator[int]:
+        """The positions of the messages; what is left of it tells how far an iteration came."""
+        return iter(range(self.position + self.first, self.next_position))
 
-    def messages(self) -> Iterator[Message]:
-        """The messages, one by one."""
+    def messages_with_key(
+        self, prefix: bytes, places: Iterator[int] | None = None
+    ) -> Iterator[Message]:
+        """The messages whose key begins with `prefix`; where there are none, none is decoded."""
+        places, wanted = places or self.places, [False]
+        if self.header.columns & KEYS_COLUMN or not prefix:
+            keys = self.columns.message_keys()[self.first :]
+            wanted = [key.startswith(prefix) for key in keys]
+        if not any(wanted):
+            deque(places, maxlen=0)
+            return iter(())
+        return map(_new_message, compress(self._rows(places), wanted))
+
+    def messages(self, places: Iterator[int] | None = None) -> Iterator[Message]:
+        """The messages, one by one.
+
+        Args:
+            places: what `places` gave; it is drawn on as the messages are.
+        """
+        return map(_new_message, self._rows(places or self.places))
+
+    def _rows(self, places: Iterator[int]) -> Iterator[tuple[Any, ...]]:
         columns, first = self.columns, self.first
         count = len(self)
-        at, sequence = self.position + first, self.header.sequence + first
-        rows = zip(
+        sequence = self.header.sequence + first
+        return zip(
             columns.payloads()[first:],
             columns.message_keys()[first:] if columns.key_offsets is not None else repeat(b""),
             columns.times[first:].tolist(),
             range(sequence, sequence + count),
             range(self.number, self.number + count),
-            range(at, at + count),
+            places,
             repeat(Origin(self.session, self.merge_time_ns)),
             strict=False,
         )
-        return map(_new_message, rows)
 
     def to_arrow(self) -> Any:
         """Return a `pyarrow.RecordBatch` over the same bytes, payloads not copied.

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rt.confirmations import ConfirmationsFile, Level
+from rt.disk import Disk
 from rt.errors import FlushTimeout, Misuse, Stopped, WriterFailed
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
 from rt.names import parse_group
@@ -87,6 +89,7 @@ class Publisher:
         group: str = "",
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
+        disk: Disk | None = None,
     ) -> None:
         """Open the session for writing; it is made if it is not there.
 
@@ -99,13 +102,14 @@ class Publisher:
                 once, from whoever brings it first. It is fixed when the session is made.
             writer: durability, sizes, compression.
             batching: how messages become frames.
+            disk: the file system; a test may give one that fails.
 
         Raises:
             Misuse: a name is none, or the session has a live writer.
             CorruptLog: the session's log was damaged.
         """
         self._batching = batching or Batching()
-        self._writer = SessionWriter(root, stream, session, writer, group=parse_group(group))
+        self._writer = SessionWriter(root, stream, session, writer, disk, group=parse_group(group))
         self.name = session
         self._linger_ns = int(self._batching.linger_s * 1e9)
         self._frame_bytes = self._batching.frame_bytes
@@ -140,7 +144,7 @@ class Publisher:
             time_ns: when it happened, ns since the epoch; now if not given.
 
         Raises:
-            Misuse: wrong type, or larger than the limit.
+            Misuse: wrong type, larger than the limit, or a time that is none.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
             OSError: the disk is full; this message was not taken, those before it still are.
@@ -151,6 +155,8 @@ class Publisher:
         if key is not None:
             key = _as_bytes(key)
             size += len(key)
+        if time_ns is not None:
+            time_ns = _checked_times([time_ns])[0]
         now = time_ns_now()
         with self._lock:
             if size > self._size_max:
@@ -188,7 +194,7 @@ class Publisher:
         """
         payloads = _checked_list(payloads, "payload")
         keys = None if keys is None else _checked_list(keys, "key")
-        times = [time_ns_now()] * len(payloads) if times_ns is None else list(times_ns)
+        times = [time_ns_now()] * len(payloads) if times_ns is None else _checked_times(times_ns)
         if len(times) != len(payloads) or (keys is not None and len(keys) != len(payloads)):
             raise Misuse("publish_many needs as many keys and times as payloads")
         sizes = list(map(len, payloads))
@@ -352,6 +358,13 @@ def _checked_list(values: Iterable[bytes], noun: str) -> list[bytes]:
         names = ", ".join(sorted(each.__name__ for each in strange))
         raise Misuse(f"each {noun} of publish_many is bytes, not {names}; encode it first")
     return values
+
+
+def _checked_times(times_ns: Iterable[int]) -> list[int]:
+    try:
+        return array("q", times_ns).tolist()
+    except (TypeError, OverflowError) as error:
+        raise Misuse(f"a time is ns since the epoch, an integer of 64 bits: {error}") from None
 
 
 def _cuts(sizes: Sequence[int], frame_bytes: int) -> Iterable[tuple[int, int]]:

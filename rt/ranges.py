@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Self
 
 from rt.errors import FrameError
-from rt.frame import Encoded, Header, Kind, encode_frame
+from rt.frame import Encoded, Header, Kind, encode_frame, frame_size, session_tag
 from rt.position import Position
 
 DIGEST_BYTES: Final = 16
@@ -44,6 +44,11 @@ class Range(NamedTuple):
         digest.update(headers)
         return self._replace(digest=digest.digest())
 
+    @property
+    def size(self) -> int:
+        """The bytes the range frame takes in the merged log, without the frames that follow."""
+        return frame_size(_BODY.size + len(self.session), self.messages)
+
     def body(self) -> bytes:
         """Lay out the body of the range frame."""
         name = self.session.encode()
@@ -61,6 +66,7 @@ class Range(NamedTuple):
             time_ns=self.time_ns,
             messages=self.messages,
             kind=Kind.RANGE,
+            session_tag=session_tag(self.session),
         )
 
 

@@ -10,7 +10,7 @@ from rt.frame import Kind
 from rt.log_directory import LogDirectory
 from rt.message import Batch
 from rt.position import START, Position
-from rt.recovery import Corrupt, judge
+from rt.recovery import Corrupt, Torn, judge
 from rt.scan import Frame, Scan
 from rt.seek import walk_before
 from rt.walk import Walk
@@ -155,8 +155,9 @@ class Reader:
         index, index_file = self.log.open_index(start)
         wanted = self.position.offset
         walk = walk_before(
-            file.pread, index, start, lambda entry: entry.offset > wanted, merged=self.log.merged
-        )
+            file.pread, index, start, lambda entry: entry.offset > wanted,
+            merged=self.log.merged, session=self.log.session,
+        )  # fmt: skip
         if index_file is not None:
             index_file.close()
         return walk
@@ -225,14 +226,15 @@ class Reader:
         state = (size, self.log.manifest.length)
         if self._judged == state:
             return
-        self._judged = state
         verdict = judge(
             self._file.pread, size, walk.copy(),
             rolled_end=self.log.manifest.rolled_end(at.file),
             archived=at.file in self.log.manifest.archived,
         )  # fmt: skip
-        if isinstance(verdict, Corrupt):
-            raise CorruptLog(self.log.file_path(at), verdict.at, reason)
+        if isinstance(verdict, Corrupt) or (isinstance(verdict, Torn) and verdict.followed):
+            # whoever writes a merged log cuts a torn tail before a range follows it
+            raise CorruptLog(self.log.file_path(at), at, reason)
+        self._judged = state
 
     def _close_file(self) -> None:
         if self._file is not None:

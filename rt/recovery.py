@@ -1,11 +1,11 @@
 """Recovery: one function judges a log file, and nothing else decides what is torn or damaged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from rt.errors import FrameError
-from rt.frame import MAGIC, Header, parse_header
+from rt.frame import MAGIC, Header, Kind, parse_header
 from rt.limits import READ_BYTES
 from rt.position import Position
 from rt.scan import Scan
@@ -25,6 +25,7 @@ class Torn:
 
     at: Position
     reason: str
+    followed: bool = False  # a later range of a merged log stands whole behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def judge(
     Torn is an incomplete last batch that nothing later proves durable. Three things can prove it:
     the manifest (`rolled_end`), a later frame of the same session whose header names a durable
     position behind the damage, and what the caller knows (`durable`: a peer's acknowledgement, a
-    later run, a ledger).
+    later run, a ledger). The frames of a merged log prove nothing of this disk; that a later
+    range stands there is told, for those who know that its writer would have cut it.
 
     Args:
         read: `read(length, offset)` of the file.
@@ -79,9 +81,13 @@ def judge(
     proven = max(durable, at.file + (rolled_end or 0))
     if not reason and at.offset == end:
         return Clean(at) if proven <= at else Corrupt(at, "the file is shorter than it was")
-    if not walk.merged and proven <= at:
-        proven = _latest_durable(read, at, size)
     reason = reason or "the frame is incomplete"
+    if proven > at:
+        return Corrupt(at, reason)
+    later = _later_headers(read, at, size)
+    if walk.merged:
+        return Torn(at, reason, followed=any(header.kind == Kind.RANGE for header in later))
+    proven = max((header.durable for header in later), default=0)
     return Corrupt(at, reason) if proven > at else Torn(at, reason)
 
 
@@ -95,25 +101,25 @@ def _first_fault(scan: Scan, end: int, seen: Callable[[Header], None] | None) ->
     return ""
 
 
-def _latest_durable(read: Callable[[int, int], bytes], at: Position, size: int) -> int:
-    """Return the furthest durable position that an intact header behind `at` names, or 0."""
-    latest, offset = 0, at.offset + 8
+def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -> Iterator[Header]:
+    """Find the intact headers behind `at` that were written for the place they stand at."""
+    offset = at.offset + 8
     while offset < size:
         data = read(READ_BYTES + _OVERLAP, offset)
         if not data:
             break
         found = data.find(MAGIC)
         while 0 <= found < READ_BYTES:
-            latest = max(latest, _durable_mark(data, found, at.file + offset + found))
+            # a payload may hold the image of a frame; it does not stand where that says it stands
+            header = _intact(data, found)
+            if header is not None and header.position == at.file + offset + found:
+                yield header
             found = data.find(MAGIC, found + 1)
         offset += READ_BYTES
-    return latest
 
 
-def _durable_mark(data: bytes, offset: int, position: int) -> int:
+def _intact(data: bytes, offset: int) -> Header | None:
     try:
-        header = parse_header(data, offset)
+        return parse_header(data, offset)
     except FrameError:
-        return 0
-    # a payload may hold the image of a frame; it does not stand where that frame says it stands
-    return header.durable if header.position == position else 0
+        return None

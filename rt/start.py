@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from rt.errors import Misuse
+from rt.errors import FrameError, Misuse
+from rt.frame import HEADER_BYTES, parse_header
 from rt.index import IndexEntry
 from rt.log_directory import LogDirectory
-from rt.manifest import Rolled
 from rt.message import Batch
 from rt.position import START, Position
 from rt.reader import Reader
@@ -22,14 +22,24 @@ _AT: Final = re.compile(r"at:([0-9]{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last `messages` messages that are there."""
+    """The last `messages` messages that are there.
+
+    Counted by their numbers: where a session's numbers jump, the jump counts too.
+    """
 
     messages: int
+
+    def __post_init__(self) -> None:
+        if self.messages < 0:
+            raise Misuse(f"there are no last {self.messages} messages; use 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message merged (in a session: published) at `ns` since the epoch, or later."""
+    """The first message merged (in a session: published) at `ns` since the epoch, or later.
+
+    Merge times never go back. Where a publisher's own times do, an earlier or later one may be met.
+    """
 
     ns: int
 
@@ -63,6 +73,17 @@ def parse_start(text: str) -> Start:
         f"no start: {text[:40]!r}; use earliest, latest, a position such as 0.0.4096, last:100, "
         "or a time such as 2013-01-01T05:17:00Z"
     )
+
+
+def checked_start(start: Start | str) -> Start:
+    """Return `start`, read by `parse_start` if it is text; `Misuse` if it is no start."""
+    if isinstance(start, str):
+        return parse_start(start)
+    if isinstance(start, datetime):
+        _nanoseconds(start)
+    elif not isinstance(start, Position | Last | AtTime):
+        raise Misuse(f"no start: a value of type {type(start).__name__}; use a Position, or text")
+    return start
 
 
 def resolve(log: LogDirectory, start: Start) -> Position:
@@ -115,13 +136,19 @@ def _end(log: LogDirectory, files: list[Position]) -> Position:
 def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
     end = _next_number(log, files)
     wanted = max(0, end - messages)
-    file = _file_before(log, files, lambda rolled: rolled.next <= wanted)
+    rolled = log.manifest.rolled
+    done = bisect_left(
+        files, True, key=lambda file: file not in rolled or rolled[file].next > wanted
+    )
+    file = files[min(done, len(files) - 1)]
     begin = _indexed(log, file, lambda entry: entry.number > wanted)
     return _first(log, begin, lambda batch: _place_of_number(batch, wanted))
 
 
 def _at_time(log: LogDirectory, files: list[Position], time_ns: int) -> Position:
-    file = _file_before(log, files, lambda rolled: rolled.last_time_ns < time_ns)
+    # what the next file begins with, for a session's last frame may end later than it begins
+    later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
+    file = files[max(0, later - 1)]
     begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
     return _first(log, begin, lambda batch: _place_of_time(batch, time_ns))
 
@@ -137,21 +164,25 @@ def _next_number(log: LogDirectory, files: list[Position]) -> int:
     return number
 
 
-def _file_before(
-    log: LogDirectory, files: list[Position], is_before: Callable[[Rolled], bool]
-) -> Position:
-    """The first file that is not wholly before what is sought, else the last."""
-    rolled = log.manifest.rolled
-    done = bisect_left(
-        files, True, key=lambda file: file not in rolled or not is_before(rolled[file])
-    )
-    return files[min(done, len(files) - 1)]
+def _begins_before(log: LogDirectory, start: Position, time_ns: int) -> bool:
+    rolled = log.manifest.rolled.get(start)
+    if rolled is not None:
+        return rolled.first_time_ns < time_ns
+    file = log.open_file(start)
+    try:
+        return parse_header(file.pread(HEADER_BYTES, 0)).time_ns < time_ns
+    except FrameError:
+        return False  # empty or damaged: read to it from the file before
+    finally:
+        file.close()
 
 
 def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], bool]) -> Position:
     index, index_file = log.open_index(file)
     data = log.open_file(file)
-    position = walk_before(data.pread, index, file, is_past, merged=log.merged).position
+    position = walk_before(
+        data.pread, index, file, is_past, merged=log.merged, session=log.session
+    ).position
     data.close()
     if index_file is not None:
         index_file.close()

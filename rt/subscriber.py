@@ -8,14 +8,14 @@ from operator import length_hint
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from rt.errors import CorruptLog, FrameError, GapError, Misuse, Stopped
+from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import CaughtUp, Event, Gap
 from rt.log_directory import LogDirectory
 from rt.message import Batch, Message
 from rt.names import glob_matches, parse_glob, session_directory, stream_directory
 from rt.position import Position
 from rt.reader import Reader
-from rt.start import Start, resolve
+from rt.start import Start, checked_start, resolve
 from rt.watch import POLL_S, Wake, Watch
 
 MERGED_NAME: Final = "out"
@@ -71,7 +71,7 @@ class Subscriber:
             watch: `auto`, `inotify` or `poll`.
 
         Raises:
-            Misuse: a name is none, or `on_gap` is no such policy.
+            Misuse: a name is none, `start` is no start, or `on_gap` is no such policy.
         """
         if on_gap not in ("raise", "notify", "skip"):
             raise Misuse(f"on_gap is {on_gap!r}; use raise, notify or skip")
@@ -79,7 +79,7 @@ class Subscriber:
             self.directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         else:
             self.directory = session_directory(root, stream, session)
-        self._start = start
+        self._start = checked_start(start)
         self._follow = follow
         self._globs = None if sessions is None else [parse_glob(each) for each in sessions]
         self._wanted: dict[str, bool] = {}
@@ -92,16 +92,18 @@ class Subscriber:
         self._log = LogDirectory(self.directory)
         self._reader: Reader | None = None
         self._current: Iterator[Message] = iter(())
-        self._current_end = Position(0)
+        self._places: Iterator[int] = iter(())  # of what `_current` has yet to give
+        self._places_end = Position(0)
+        self._damage: CorruptLog | None = None
         self._caught_up = False
         self._stopped = False
 
     @property
     def position(self) -> Position:
         """Where to resume to get what comes after the last message that was given out."""
-        remaining = length_hint(self._current)
+        remaining = length_hint(self._places)
         if remaining:
-            return Position(self._current_end - remaining)
+            return Position(self._places_end - remaining)
         return self._reader.position if self._reader else resolve(self._log, self._start)
 
     def __iter__(self) -> Iterator[Message]:
@@ -119,10 +121,13 @@ class Subscriber:
             GapError: messages were archived before they were read, and `on_gap` is `raise`.
             CorruptLog: the log is damaged at this place.
         """
-        yield from self._current
-        for batch in self.batches(timeout_s):
-            self._current, self._current_end = self._selected(batch), batch.next_position
-            yield from self._current
+        more = True
+        while more and not self._stopped:
+            for message in self._current:
+                yield message
+                if self._stopped:
+                    return
+            more = self._advance(timeout_s)
 
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
         """Iterate over the messages frame by frame, in columns: for those who read fast.
@@ -147,16 +152,19 @@ class Subscriber:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate inside asyncio; waiting happens in a thread, so the loop stays free."""
-        for message in self._current:
-            yield message
         while not self._stopped:
-            batch = await asyncio.to_thread(self.next_batch, POLL_S)
-            if batch is None and not self._follow:
+            for message in self._current:
+                yield message
+                if self._stopped:
+                    return
+            looking = asyncio.ensure_future(asyncio.to_thread(self._advance, POLL_S))
+            try:
+                found = await asyncio.shield(looking)
+            except asyncio.CancelledError:
+                await asyncio.wait([looking])  # what it finds is kept for the next iteration
+                raise
+            if not found and not self._follow:
                 return
-            if batch is not None:
-                self._current, self._current_end = self._selected(batch), batch.next_position
-                for message in self._current:
-                    yield message
 
     def stop(self) -> None:
         """End every iteration, from any thread; what was given out stays given out."""
@@ -184,9 +192,31 @@ class Subscriber:
     ) -> None:
         self.close()
 
+    def _advance(self, timeout_s: float | None) -> bool:
+        """Make the next batch the current one; False where the iteration ends."""
+        batch = self.next_batch(timeout_s)
+        if batch is None:
+            return False
+        places, self._places_end = batch.places, batch.next_position
+        try:
+            if self._key_prefix:
+                self._current = batch.messages_with_key(self._key_prefix, places)
+            else:
+                self._current = batch.messages(places)
+        except FrameError as error:
+            path = self._log.file_path(batch.position)
+            self._damage = CorruptLog(path, batch.position, str(error))
+            raise self._damage from None
+        self._places = places
+        return True
+
     def _poll(self) -> Batch | None:
         """Return the next wanted batch that is there; events on the way are told of."""
-        reader = self._ready_reader()
+        if self._damage is not None:
+            raise self._damage
+        if self._reader is None:
+            self._reader = Reader(self._log, resolve(self._log, self._start))
+        reader = self._reader
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch):
                 if self._wants(found.session):
@@ -202,13 +232,6 @@ class Subscriber:
             self._on_event(CaughtUp(reader.position))
         return None
 
-    def _ready_reader(self) -> Reader:
-        if self._stopped:
-            raise Stopped(f"the subscriber of {self.directory} is stopped")
-        if self._reader is None:
-            self._reader = Reader(self._log, resolve(self._log, self._start))
-        return self._reader
-
     def _meet_gap(self, gap: Gap) -> None:
         if self._on_gap == "raise":
             raise GapError(gap)
@@ -221,15 +244,6 @@ class Subscriber:
         if session not in self._wanted:
             self._wanted[session] = any(glob_matches(glob, session) for glob in self._globs)
         return self._wanted[session]
-
-    def _selected(self, batch: Batch) -> Iterator[Message]:
-        try:
-            if not self._key_prefix:
-                return batch.messages()
-            return batch.messages_with_key(self._key_prefix)
-        except FrameError as error:
-            path = self._log.file_path(batch.position)
-            raise CorruptLog(path, batch.position, str(error)) from None
 
     def _wait(self, deadline: float | None) -> None:
         if self._watch is None:

@@ -16,8 +16,8 @@ from rt.appender import Appender, Durable
 from rt.columns import encode_columns
 from rt.confirmations import ConfirmationsFile
 from rt.disk import Disk, OsDisk
-from rt.errors import Misuse, WriterFailed
-from rt.frame import KEYS_COLUMN, encode_frame
+from rt.errors import DiskFailed, Misuse, WriterFailed
+from rt.frame import KEYS_COLUMN, encode_frame, session_tag
 from rt.limits import KIB
 from rt.manifest import SESSION, new_identity
 from rt.names import session_directory
@@ -113,12 +113,21 @@ class SessionWriter:
         self._changed = threading.Condition()
         self._wanted = self._durable  # up to where somebody waits for a sync
         self._closing = False
+        self._tag = session_tag(session)
         self._syncer = threading.Thread(target=self._sync_loop, name=f"sync {session}", daemon=True)
         self._syncer.start()
 
     def _recovered(self, disk: Disk, stream: str, session: str, group: str) -> Appender:
         identity = new_identity(SESSION, stream, session, created_ns=time.time_ns(), group=group)
         appender = Appender(disk, self.directory, identity)
+        try:
+            self._recover(appender, stream, session, group)
+        except BaseException:
+            appender.close()
+            raise
+        return appender
+
+    def _recover(self, appender: Appender, stream: str, session: str, group: str) -> None:
         there = appender.identity
         if (there.stream, there.name, there.group) != (stream, session, group):
             raise Misuse(
@@ -132,7 +141,6 @@ class SessionWriter:
             appender.roll(time.time_ns())
         began = bool(appender.manifest.order)
         self._next_file = appender.end.next_run() if began else START
-        return appender
 
     @property
     def end(self) -> Position:
@@ -159,9 +167,7 @@ class SessionWriter:
             self._make_room(len(body))
             self._append(body, times_ns[0], len(payloads), 0 if keys is None else KEYS_COLUMN)
         except OSError as error:
-            if error.errno in _SPACE_ERRORS:
-                raise
-            raise self._fail(error) from error
+            raise self._judged(error) from error
         self.next_sequence += len(payloads)
         if self.settings.fsync is Fsync.ALWAYS:
             with self._changed:
@@ -177,6 +183,7 @@ class SessionWriter:
             durable=self._durable,
             columns=columns,
             compressor=self._compressor,
+            session_tag=self._tag,
         )
         after = self._appender.walk.copy()
         after.step(frame.header)
@@ -184,7 +191,8 @@ class SessionWriter:
 
     def _make_room(self, length: int) -> None:
         if self._appender.is_open:
-            full = self._appender.end.offset + length + 128 > self.settings.file_bytes_max
+            offset = self._appender.end.offset  # a file takes one frame, however large
+            full = offset > 0 and offset + length + 128 > self.settings.file_bytes_max
             if not full and time.monotonic() < self._rolls_at_s:
                 return
             self._roll()
@@ -198,9 +206,17 @@ class SessionWriter:
         self._next_file = following
 
     def roll_if_old(self) -> None:
-        """Roll the active file if its time has come, though nobody publishes."""
+        """Roll the active file if its time has come, though nobody publishes.
+
+        Raises:
+            As `write`.
+        """
+        self._check()
         if self._appender.is_open and time.monotonic() >= self._rolls_at_s:
-            self._roll()
+            try:
+                self._roll()
+            except OSError as error:
+                raise self._judged(error) from error
 
     def sync(self, timeout_s: float | None = None) -> bool:
         """Wait until all that was written so far is durable; False if the time ran out first."""
@@ -225,8 +241,10 @@ class SessionWriter:
             if self._appender.is_open:
                 self._appender.roll(time.time_ns())
         finally:
-            self._appender.close()
-            os.close(self._lock_fd)
+            try:
+                self._appender.close()
+            finally:
+                os.close(self._lock_fd)
 
     def _sync_loop(self) -> None:
         policy, interval_s = self.settings.fsync, self.settings.fsync_interval_s
@@ -251,6 +269,12 @@ class SessionWriter:
         if self._closing or self._wanted > self._durable:
             return True
         return self.settings.fsync is Fsync.ALWAYS and self._appender.end > self._durable
+
+    def _judged(self, error: OSError) -> OSError | WriterFailed:
+        """Tell a full disk, after which a later call may succeed, from one that failed."""
+        if error.errno in _SPACE_ERRORS and not isinstance(error, DiskFailed):
+            return error
+        return self._fail(error)
 
     def _fail(self, error: OSError) -> WriterFailed:
         failure = WriterFailed(
