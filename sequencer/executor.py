@@ -77,15 +77,17 @@ class Executor:
             ledger.pass_over(each)
             return
         merged = ledger.range_of(each, term, instruction.time_ns)
-        size = merged.frame(ledger.end).header.size + each.length
+        size = merged.size + each.length
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
         log = self._logs[each.session]
-        pairs = list(log.headers(each.first, each.end))
-        merged = merged.digested(ledger.digest, ledger.end, b"".join(raw for _, raw in pairs))
+        headings = log.headers(each.first, each.end, each.length)
+        raw = b"".join(heading.raw for heading in headings)
+        merged = merged.digested(ledger.digest, ledger.end, raw)
         frame = merged.frame(ledger.end)
         if not self._is_there(frame, size):
-            self._append(frame, merged, log.file(each.first.file), [header for header, _ in pairs])
+            headers = [heading.header for heading in headings]
+            self._append(frame, merged, log.file(each.first.file), headers)
         ledger.take(each, merged, size)
 
     def _append(self, frame: Encoded, merged: Range, source: File, headers: list[Header]) -> None:

@@ -80,7 +80,7 @@ class Member:
         self._send = send
         self._now_ns = now_ns
         self._waiting: set[str] = set()  # sessions a majority may hold more of than was merged
-        self._undecided: Entry | None = None  # our own proposal
+        self._undecided: tuple[Entry, Instruction] | None = None  # our own proposal
         self._committed: deque[Committed] = deque()
         self._snapshot_index = executor.ledger.index
         self._leader = ""
@@ -139,7 +139,7 @@ class Member:
                 self._journal.persist(ready)  # a crash here repeats; nobody was told
             self.engine.persisted(ready)
             self._post(ready.messages)
-            self._committed.extend(map(_decoded, ready.committed))
+            self._committed.extend(map(self._decoded, ready.committed))
             merged += self._execute()
         return merged + self._execute()
 
@@ -185,7 +185,8 @@ class Member:
         if instruction is None:
             return
         try:
-            self._undecided = self.engine.propose(encode_instruction(instruction))
+            entry = self.engine.propose(encode_instruction(instruction))
+            self._undecided = (entry, instruction)
         except Refused:
             return  # leadership moved or is moving; the new leader plans the same bytes
 
@@ -213,9 +214,15 @@ class Member:
             if isinstance(instruction, Merge):
                 merged += [each.session for each in instruction.slices]
             self._committed.popleft()
-            if self._undecided is not None and self._undecided.index <= entry.index:
+            if self._undecided is not None and self._undecided[0].index <= entry.index:
                 self._undecided = None
         return merged
+
+    def _decoded(self, entry: Entry) -> Committed:
+        if self._undecided is not None and self._undecided[0] == entry:
+            return Committed(*self._undecided)
+        is_command = entry.kind is Kind.COMMAND
+        return Committed(entry, decode_instruction(entry.command) if is_command else None)
 
     def _lack(self, committed: Committed) -> tuple[str, Position] | None:
         if not isinstance(committed.instruction, Merge):
@@ -226,8 +233,3 @@ class Member:
             if ledger.accepts(each) and (held is None or held < each.end):
                 return each.session, each.end
         return None
-
-
-def _decoded(entry: Entry) -> Committed:
-    is_command = entry.kind is Kind.COMMAND
-    return Committed(entry, decode_instruction(entry.command) if is_command else None)

@@ -83,9 +83,7 @@ def _cut(  # noqa: PLR0917 - what one slice is made of, in its own order
     """Take frames up to `limit` bytes, at least one; end before repeats that follow new ones."""
     length = messages = skip = 0
     upcoming = watermark
-    for header, _ in log.headers(first, end):
-        if length and length + header.size > limit:
-            break
+    for header, _ in log.headers(first, end, limit):
         repeats = min(max(0, upcoming - header.sequence), header.messages)
         if repeats and messages > skip:
             break

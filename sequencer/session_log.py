@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from rt.disk import Disk, File
 from rt.errors import CorruptLog, FrameError
@@ -15,15 +15,24 @@ from rt.walk import Walk
 _READ_BYTES: Final = 16 * 1024
 
 
+class Heading(NamedTuple):
+    """A frame's header, parsed and as it stands in the file."""
+
+    header: Header
+    raw: bytes
+
+
 class SessionLog:
     """One session's files, one of them open at a time."""
 
-    __slots__ = ("_file", "_start", "log")
+    __slots__ = ("_file", "_first", "_headings", "_start", "log")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.log = LogDirectory(directory, disk)
         self._file: File | None = None
         self._start: Position | None = None
+        self._first: Position | None = None  # where the headings that were read last begin
+        self._headings: list[Heading] = []
 
     def file(self, start: Position) -> File:
         """Return the file that starts at `start`; `FileNotFoundError` if it is not there."""
@@ -39,15 +48,40 @@ class SessionLog:
             return after
         return self.log.file_from(after.next_file()) or after
 
-    def headers(self, first: Position, end: Position) -> Iterator[tuple[Header, bytes]]:
-        """Give the headers of the frames from `first` to `end`, in one file, parsed and as bytes.
+    def headers(self, first: Position, end: Position, limit: int) -> list[Heading]:
+        """Return the headers of the frames between two places of one file.
+
+        What was returned last is kept, since a leader executes what it has just planned.
+
+        Args:
+            first: where the first frame is.
+            end: where the last frame ends, at the latest.
+            limit: bytes of frames to stop after; the first frame is taken whatever its size.
 
         Raises:
             CorruptLog: no frame of this session stands where one must.
         """
+        if self._first != first or not self._holds(end, limit):
+            self._first, self._headings = first, list(self._read(first, end, limit))
+        length = 0
+        taken: list[Heading] = []
+        for heading in self._headings:
+            length += heading.header.size
+            if (taken and length > limit) or first + length > end:
+                break
+            taken.append(heading)
+        return taken
+
+    def _holds(self, end: Position, limit: int) -> bool:
+        last = self._headings[-1].header if self._headings else None
+        return last is not None and last.position + last.size >= min(
+            end, (self._first or 0) + limit
+        )
+
+    def _read(self, first: Position, end: Position, limit: int) -> Iterator[Heading]:
         file, walk = self.file(first.file), Walk(first, merged=False)
         data, base = b"", first.offset
-        while walk.position < end:
+        while walk.position < end and walk.position - first <= limit:
             at = walk.position.offset - base
             if at + HEADER_BYTES > len(data):
                 base, at = walk.position.offset, 0
@@ -58,7 +92,7 @@ class SessionLog:
             except FrameError as error:
                 path = os.path.join(self.log.path, first.file_name)
                 raise CorruptLog(path, walk.position, str(error)) from None
-            yield header, data[at : at + HEADER_BYTES]
+            yield Heading(header, data[at : at + HEADER_BYTES])
 
     def close(self) -> None:
         """Release the files."""

@@ -1,0 +1,231 @@
+"""Peers: the connections between nodes; bounded, and no slow one holds up another."""
+
+import logging
+import random
+import socket
+import ssl
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rt.errors import PeerError, Refused
+from rt.identity import Identity
+from rt.tls import connect
+
+_log: Final = logging.getLogger("sequencer.peers")
+
+ALPN: Final = "rt-peer/1"  # tells these connections from those of replicators on the same port
+_LENGTH: Final = struct.Struct("<I")
+MESSAGE_BYTES_MAX: Final = 16 << 20  # a whole report of 100,000 sessions, or entries and a chunk
+# What may wait for a peer. Raft sends again what it misses, so the oldest is dropped beyond this:
+# 7 nodes hold at most 6 x 32 MiB for dead ones.
+_QUEUE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
+_CONNECT_S: Final = 2.0
+_UNACKNOWLEDGED_MS: Final = 2000  # a black hole is noticed after this, and dialled again
+_PAUSE_FIRST_S: Final = 0.02
+_PAUSE_LAST_S: Final = 0.5  # a node that comes back is heard within an election timeout
+
+
+class Outbox:
+    """What is to be sent to one member, and the thread that sends it."""
+
+    def __init__(
+        self, name: str, address: tuple[str, int], context: Callable[[], ssl.SSLContext]
+    ) -> None:
+        """Begin to dial `address`, where the member `name` must answer.
+
+        Args:
+            name: of the member.
+            address: where it listens.
+            context: gives the client context for the next connection, which offers `ALPN`.
+        """
+        self.name = name
+        self.connected = False
+        self.problem = ""
+        self.dropped = 0
+        self._address = address
+        self._context = context
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._sock: ssl.SSLSocket | None = None
+        self._thread = threading.Thread(target=self._run, name=f"to {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, data: bytes) -> None:
+        """Queue a message; the oldest are dropped where too much waits."""
+        with self._changed:
+            self._queue.append(data)
+            self._bytes += len(data)
+            while self._bytes > _QUEUE_BYTES_MAX:
+                self._bytes -= len(self._queue.popleft())
+                self.dropped += 1
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread; what waits is dropped."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+            sock = self._sock
+        if sock is not None:
+            _shut(sock)
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = _PAUSE_FIRST_S
+        while not self._stopping:
+            try:
+                self._sock = self._dial()
+            except (OSError, PeerError, Refused) as error:
+                self._note(str(error))
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, pause_s * random.uniform(0.5, 1))
+                pause_s = min(2 * pause_s, _PAUSE_LAST_S)
+                continue
+            pause_s = _PAUSE_FIRST_S
+            self._pump(self._sock)
+
+    def _dial(self) -> ssl.SSLSocket:
+        sock, identity = connect(self._address, self._context(), _CONNECT_S)
+        if not identity.is_node or identity.name != self.name:
+            sock.close()
+            raise PeerError(f"{identity.name!r} answers at {self._address[0]}:{self._address[1]}")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        sock.settimeout(_UNACKNOWLEDGED_MS / 1000)
+        return sock
+
+    def _pump(self, sock: ssl.SSLSocket) -> None:
+        self.connected, self.problem = True, ""
+        _log.info("connected to node %s", self.name)
+        try:
+            while (data := self._take()) is not None:
+                sock.sendall(data)
+        except OSError as error:
+            self._note(f"the connection broke: {error}")
+        finally:
+            self.connected = False
+            sock.close()
+
+    def _take(self) -> bytes | None:
+        """Wait for messages and return all of them as they go onto the wire; None to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._stopping)
+            if self._stopping:
+                return None
+            parts: list[bytes] = []
+            for message in self._queue:
+                parts += (_LENGTH.pack(len(message)), message)
+            self._queue.clear()
+            self._bytes = 0
+            return b"".join(parts)
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem and not self._stopping:
+            _log.warning("node %s: %s", self.name, problem)
+        self.problem = problem
+
+
+class Peers:
+    """All other members of this node's cluster."""
+
+    def __init__(
+        self,
+        name: str,
+        addresses: Mapping[str, tuple[str, int]],
+        context: Callable[[], ssl.SSLContext],
+        heard: Callable[[str, bytes], None],
+    ) -> None:
+        """Dial every other member.
+
+        Args:
+            name: this node.
+            addresses: of all members.
+            context: gives a client context that offers `ALPN`.
+            heard: is given the sender's proved name and each message, by a connection's thread.
+        """
+        self._heard = heard
+        self._members = frozenset(addresses)
+        self._outboxes = {
+            member: Outbox(member, address, context)
+            for member, address in addresses.items()
+            if member != name
+        }
+        self._serving: set[ssl.SSLSocket] = set()
+        self._lock = threading.Lock()
+
+    def send(self, to: str, data: bytes) -> None:
+        """Queue a message for a member."""
+        self._outboxes[to].put(data)
+
+    def problems(self) -> dict[str, str]:
+        """Return why a member cannot be reached, for each that cannot."""
+        return {
+            name: outbox.problem or "not connected yet"
+            for name, outbox in self._outboxes.items()
+            if not outbox.connected
+        }
+
+    def serve(self, sock: ssl.SSLSocket, identity: Identity) -> None:
+        """Read what a member sends until it hangs up; for the thread of an accepted connection.
+
+        Raises:
+            Refused: the certificate is not a member's.
+            PeerError: it sent what no member sends.
+        """
+        if not identity.is_node or identity.name not in self._members:
+            raise Refused("not-a-member", f"{identity.name!r} is not a node of this cluster")
+        sock.settimeout(None)  # a follower says nothing for long; the kernel finds dead peers
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        with self._lock:
+            self._serving.add(sock)
+        try:
+            self._read(sock, identity.name)
+        finally:
+            with self._lock:
+                self._serving.discard(sock)
+            sock.close()
+
+    def stop(self) -> None:
+        """End all connections."""
+        with self._lock:
+            serving = list(self._serving)
+        for sock in serving:
+            _shut(sock)
+        for outbox in self._outboxes.values():
+            outbox.stop()
+
+    def _read(self, sock: ssl.SSLSocket, sender: str) -> None:
+        while (head := _exactly(sock, _LENGTH.size)) is not None:
+            (length,) = _LENGTH.unpack(head)
+            if length > MESSAGE_BYTES_MAX:
+                raise PeerError(f"node {sender} announces a message of {length} bytes")
+            data = _exactly(sock, length)
+            if data is None:
+                return
+            self._heard(sender, data)
+
+
+def _exactly(sock: ssl.SSLSocket, length: int) -> bytes | None:
+    """Read so many bytes; None if the peer hung up first."""
+    data = bytearray()
+    while len(data) < length:
+        try:
+            chunk = sock.recv(min(length - len(data), 1 << 16))
+        except OSError:
+            return None
+        if not chunk:
+            return None
+        data += chunk
+    return bytes(data)
+
+
+def _shut(sock: ssl.SSLSocket) -> None:
+    try:
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        return  # it was closed already
