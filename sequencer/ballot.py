@@ -49,11 +49,18 @@ class Ballots:
         self._slots: list[File] = [disk.open(f"{path}/{name}", create=True) for name in SLOT_NAMES]
 
     def read(self) -> Ballot | None:
-        """The last ballot, or None if both slots are bad."""
+        """The last ballot, or None if both slots are bad.
+
+        The slot that does not hold it is the first to be written from now on: to begin with the
+        good one would put the only whole copy at risk.
+        """
         one, other = [
             decode_slot(slot.pread(SLOT_BYTES_MAX, 0), self._directory) for slot in self._slots
         ]
-        return newer(one, other)
+        last = newer(one, other)
+        if one == last:
+            self._slots.reverse()
+        return last
 
     def write(self, ballot: Ballot) -> None:
         """Return when the ballot is durable in both slots."""

@@ -75,7 +75,14 @@ def found(
 
 
 def open_journal(
-    disk: Disk, path: str, *, cluster: str, node: str, fresh: int, place: str = ""
+    disk: Disk,
+    path: str,
+    *,
+    cluster: str,
+    node: str,
+    fresh: int,
+    place: str = "",
+    cut_bytes: int = CUT_BYTES,
 ) -> Opened:
     """Open a node's state; if it is missing or damaged, set it aside and begin as a learner.
 
@@ -86,6 +93,7 @@ def open_journal(
         node: this node.
         fresh: a random number from 1 to 2**61, the incarnation if a new one is needed.
         place: what the machine calls the directory and a copy does not inherit, or "".
+        cut_bytes: the length from which the log is rewritten behind a snapshot.
 
     Raises:
         Refused: the directory is another cluster's, another node's, or a copy; it is not touched.
@@ -96,11 +104,11 @@ def open_journal(
     try:
         if identity is None:
             raise Damaged("there is no state" if not disk.names(path) else "no whole identity")
-        return _open(disk, path, identity, "")
+        return _open(disk, path, identity, "", cut_bytes)
     except Damaged as damage:
         reborn = Identity(cluster, node, fresh, fresh, place)
         _begin_again(disk, path, reborn)
-        return _open(disk, path, reborn, str(damage))
+        return _open(disk, path, reborn, str(damage), cut_bytes)
 
 
 def _make(disk: Disk, path: str, identity: Identity) -> None:
@@ -127,13 +135,23 @@ def _begin_again(disk: Disk, path: str, identity: Identity) -> None:
     _make(disk, path, identity)
 
 
-def _open(disk: Disk, path: str, identity: Identity, damage: str) -> Opened:
+def _open(disk: Disk, path: str, identity: Identity, damage: str, cut_bytes: int) -> Opened:
     snapshot = _read_snapshot(disk, path)
     found_log = _read_log(disk, path, identity)
-    entries = _behind(snapshot, found_log)
-    ballot = _read_ballot(disk, path, identity, entries, snapshot)
-    journal = Journal(disk, path, identity, found_log, entries)
-    journal.renew(ballot)
+    behind = _behind(snapshot, found_log)
+    entries = behind or []
+    ballots = _open_ballots(disk, path, identity)
+    ballot = _checked_ballot(ballots.read(), entries, snapshot)
+    journal = Journal(
+        disk,
+        path,
+        identity=identity,
+        log=found_log,
+        entries=entries,
+        ballots=ballots,
+        cut_bytes=cut_bytes,
+    )
+    journal.renew(ballot, snapshot if behind is None else None)
     return Opened(journal, State(ballot, snapshot, entries, identity.incarnation), damage)
 
 
@@ -174,11 +192,11 @@ def _read_log(disk: Disk, path: str, identity: Identity) -> Scan:
     return result
 
 
-def _behind(snapshot: Snapshot | None, log: Scan) -> list[Entry]:
+def _behind(snapshot: Snapshot | None, log: Scan) -> list[Entry] | None:
     """The entries after the snapshot.
 
-    A log that does not hold the snapshot's last entry is the one that a received snapshot was
-    about to replace, and goes with it.
+    None if the log does not hold the snapshot's last entry: then it is the one that a received
+    snapshot was about to replace when the node died.
     """
     base, base_term = (log.header.base_index, log.header.base_term) if log.header else (0, 0)
     if snapshot is None:
@@ -190,19 +208,19 @@ def _behind(snapshot: Snapshot | None, log: Scan) -> list[Entry]:
         raise Damaged("the snapshot is older than the log's beginning")
     terms = [base_term, *(entry.term for entry in log.entries)]
     if place >= len(terms) or terms[place] != snapshot.term:
-        return []
+        return None
     return log.entries[place:]
 
 
-def _read_ballot(
-    disk: Disk, path: str, identity: Identity, entries: Sequence[Entry], snapshot: Snapshot | None
-) -> Ballot:
-    missing = set(SLOT_NAMES) - set(disk.names(path))
-    if len(missing) == len(SLOT_NAMES):
+def _open_ballots(disk: Disk, path: str, identity: Identity) -> Ballots:
+    if not set(SLOT_NAMES) & set(disk.names(path)):
         raise Damaged("both ballots are missing")
-    ballots = Ballots(disk, path, identity.directory)
-    ballot = ballots.read()
-    ballots.close()
+    return Ballots(disk, path, identity.directory)
+
+
+def _checked_ballot(
+    ballot: Ballot | None, entries: Sequence[Entry], snapshot: Snapshot | None
+) -> Ballot:
     if ballot is None:
         raise Damaged("both ballots are bad")
     newest = max([entry.term for entry in entries[-1:]] + [snapshot.term if snapshot else 0])
@@ -219,10 +237,19 @@ class Journal:
     """
 
     def __init__(
-        self, disk: Disk, path: str, identity: Identity, log: Scan, entries: Sequence[Entry]
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        identity: Identity,
+        log: Scan,
+        entries: Sequence[Entry],
+        ballots: Ballots,
+        cut_bytes: int,
     ) -> None:
         self._disk, self._path, self._identity = disk, path, identity
-        self._ballots = Ballots(disk, path, identity.directory)
+        self._cut_bytes = cut_bytes
+        self._ballots = ballots
         self._log: File = disk.open(f"{path}/{LOG_NAME}")
         self._marks: File = disk.open(f"{path}/{MARKS_NAME}", create=True)
         self._end = self._durable = log.end
@@ -236,12 +263,20 @@ class Journal:
         """Whose state this is."""
         return self._identity
 
-    def renew(self, ballot: Ballot) -> None:
-        """Cut a torn tail, and make durable what was read: it may only have been in memory."""
+    def renew(self, ballot: Ballot, snapshot: Snapshot | None) -> None:
+        """Cut a torn tail, and make durable what was read: it may only have been in memory.
+
+        Args:
+            ballot: what was read.
+            snapshot: what the log is to start from, if the log on disk is an older one.
+        """
         if self._log.size() > self._end:
             self._log.truncate(self._end)
-        self._log.sync()
-        self._begin_marks()
+        if snapshot is not None:
+            self._rewrite(snapshot)
+        else:
+            self._log.sync()
+            self._begin_marks()
         self._ballots.write(ballot)
 
     def persist(self, ready: Ready) -> None:
@@ -267,7 +302,7 @@ class Journal:
         try:
             self._write_snapshot(snapshot)
             self._forget(snapshot.index)
-            if self._end > CUT_BYTES:
+            if self._end > self._cut_bytes:
                 self._rewrite(snapshot)
         except OSError as error:
             raise self._fail(error) from error

@@ -1,0 +1,91 @@
+"""What must hold after every event, whatever the world did."""
+
+from collections.abc import Sequence
+
+from sequencer.consensus import Entry, Kind, Ready
+from sequencer.raft import Raft
+
+
+class Violation(AssertionError):  # noqa: N818 - the word of the field
+    """A promise was broken; the words say which."""
+
+
+class Checker:
+    """Watches a cluster from outside and remembers what nodes may forget.
+
+    Holds: one leader per term; entries with the same index and term are the same and follow the
+    same; a new leader holds everything that was ever decided; what is decided stays and is the
+    same everywhere; a decision was durable on a majority; states are equal at equal indexes; a
+    command is decided at most once; a read sees what was acknowledged before it was asked.
+    """
+
+    def __init__(self, majority: int) -> None:
+        self._majority = majority
+        self._leaders: dict[int, str] = {}
+        self._entries: dict[tuple[int, int], tuple[bytes, Kind, int]] = {}
+        self._durable: dict[tuple[int, int], set[str]] = {}
+        self.decided: list[Entry] = []
+        self._decided_by: list[int] = []
+        self._commands: set[bytes] = set()
+        self._digests: dict[int, str] = {}
+        self.acknowledged = 0
+
+    def leads(self, name: str, raft: Raft) -> bool:
+        """A node leads: it is the only one in its term, and lacks nothing; True if it is news."""
+        term = raft._core.term
+        other = self._leaders.get(term)
+        if other == name:
+            return False
+        if other is not None:
+            raise Violation(f"{name} and {other} both lead term {term}")
+        self._leaders[term] = name
+        log = raft._core.log
+        for entry, by in zip(self.decided[log.base :], self._decided_by[log.base :], strict=True):
+            if by < term and log.term_at(entry.index) != entry.term:
+                raise Violation(f"{name} leads term {term} without decided entry {entry.index}")
+        return True
+
+    def logged(self, ready: Ready, previous: int | None) -> None:
+        """Entries enter a log behind one of the term `previous`."""
+        before = previous
+        for entry in ready.entries:
+            place = (entry.index, entry.term)
+            what = (entry.command, entry.kind, -1 if before is None else before)
+            known = self._entries.setdefault(place, what)
+            if known[:2] != what[:2] or (known[2] != what[2] and -1 not in (known[2], what[2])):
+                raise Violation(f"two different entries {entry.index} of term {entry.term}")
+            before = entry.term
+
+    def durable(self, name: str, entries: Sequence[Entry]) -> None:
+        """Entries are on a node's disk."""
+        for entry in entries:
+            self._durable.setdefault((entry.index, entry.term), set()).add(name)
+
+    def decides(self, name: str, entry: Entry, term: int) -> None:
+        """A node takes an entry as decided, in this term or an earlier one."""
+        if entry.index <= len(self.decided):
+            if self.decided[entry.index - 1] != entry:
+                raise Violation(f"{name} decides another entry {entry.index} than before")
+            return
+        if entry.index != len(self.decided) + 1:
+            raise Violation(f"{name} decides entry {entry.index}, past an undecided one")
+        holders = self._durable.get((entry.index, entry.term), set())
+        if len(holders) < self._majority:
+            raise Violation(f"{name} decides entry {entry.index}, durable on {sorted(holders)}")
+        if entry.kind is Kind.COMMAND and entry.command in self._commands:
+            raise Violation(f"{name} decides the command of entry {entry.index} twice")
+        self._commands.add(entry.command)
+        self.decided.append(entry)
+        self._decided_by.append(term)
+
+    def applied(self, name: str, index: int, expected: int, digest: str) -> None:
+        """A node's state is that of the entry `index`."""
+        if index != expected:
+            raise Violation(f"{name} applies entry {index} where {expected} is due")
+        if self._digests.setdefault(index, digest) != digest:
+            raise Violation(f"{name} has another state than others after entry {index}")
+
+    def read(self, name: str, index: int, floor: int) -> None:
+        """A node was told that a read may be answered from the state after `index`."""
+        if index < floor:
+            raise Violation(f"{name} reads entry {index}, after {floor} was acknowledged")

@@ -1,0 +1,29 @@
+"""Time: a heap of what happens next, and nothing that reads a real clock."""
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+
+class Clock:
+    """Simulated microseconds; things due at the same time happen in the order they were asked."""
+
+    __slots__ = ("_count", "_heap", "now_us")
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self._count = 0
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+
+    def after(self, delay_us: int, act: Callable[..., None], *args: Any) -> None:
+        """Have `act` called when `delay_us` have passed."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now_us + delay_us, self._count, act, args))
+
+    def step(self) -> bool:
+        """Let the next thing happen; False if nothing is left."""
+        if not self._heap:
+            return False
+        self.now_us, _, act, args = heapq.heappop(self._heap)
+        act(*args)
+        return True

@@ -1,0 +1,182 @@
+"""A simulated cluster: one seed makes a world of faults, then heals it and demands progress."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from random import Random
+
+from rt.errors import Refused
+from sequencer.consensus import Kind, Read, Ready
+from sequencer.quorum import majority_of
+from sequencer.raft_core import Settings
+
+from .checkers import Checker, Violation
+from .clock import Clock
+from .machine import Machine, Tape
+from .nemesis import Nemesis
+from .node import SimNode
+from .wire import Wire
+
+FAULT_TICKS = 120
+HEAL_TIMEOUTS = 40  # election timeouts after the faults in which everyone must have caught up
+SIZES = (3, 3, 3, 5, 5, 5, 3, 7, 1, 3)
+
+
+class Cluster:
+    """A whole cluster of one seed.
+
+    Args:
+        seed: draws the cluster, its faults and every chance in it.
+        new_machine: makes the application of a node.
+        log: takes each line of the trace, to be read by people.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        new_machine: Callable[[], Machine] = Tape,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.seed, self.new_machine, self._log = seed, new_machine, log
+        self._chance = chance = Random(seed)
+        self.clock = Clock()
+        self.tick_us = 10_000
+        self.names = tuple(f"n{number}" for number in range(1, chance.choice(SIZES) + 1))
+        self.majority = majority_of(len(self.names))
+        self.settings = self._draw_settings()
+        self.compact_every = chance.choice([3, 7, 20, 1000])
+        self.cut_bytes = chance.choice([300, 2_000, 1 << 20])
+        self.checker = Checker(self.majority)
+        self.points: dict[str, int] = {}
+        self.refusals = 0
+        self.events = 0
+        self._trace = blake2b(digest_size=8)
+        self.wire = Wire(self.clock, Random(chance.getrandbits(32)), self._deliver)
+        self.nodes: dict[str, SimNode] = {}
+        self.nemesis = Nemesis(self, Random(chance.getrandbits(32)))
+        for name in self.names:
+            self.nodes[name] = SimNode(name, self, Random(chance.getrandbits(32)))
+        self._floors: dict[int, int] = {}
+        self._proposed, self._proposals_max = 0, 1 << 30
+        self._proposing_us = chance.choice([3_000, 10_000, 30_000])
+        self.clock.after(self._proposing_us, self._client)
+
+    def _draw_settings(self) -> Settings:
+        chance = self._chance
+        return Settings(
+            heartbeat_ticks=chance.choice([1, 1, 2]),
+            election_ticks=chance.choice([3, 3, 4, 7]),
+            batch_bytes_max=chance.choice([20, 200, 10_000]),
+            window_entries_max=chance.choice([2, 8, 100]),
+            chunk_bytes=chance.choice([16, 64, 4096]),
+            trail_entries=chance.choice([0, 2, 10]),
+        )
+
+    # Running
+
+    def run(self) -> str:
+        """Live through the faults, then demand progress; return the hash of the trace."""
+        self._until(FAULT_TICKS, lambda: False)
+        self.nemesis.end()
+        self._proposing_us = 30_000
+        self.trace("faults end")
+        self._proposals_max = self._proposed + 3
+        ticks = HEAL_TIMEOUTS * self.settings.election_ticks
+        if not self._until(ticks, self._recovered):
+            raise Violation(f"no progress after the faults: {self._states()}")
+        return self._trace.hexdigest()
+
+    def _until(self, ticks: int, done: Callable[[], bool]) -> bool:
+        end_us = self.clock.now_us + ticks * self.tick_us
+        while self.clock.now_us < end_us:
+            for _ in range(50):
+                self.events += 1
+                self.clock.step()
+            if done():
+                return True
+        return False
+
+    def _recovered(self) -> bool:
+        if self._proposed < self._proposals_max or not self.checker.acknowledged:
+            return False
+        states = [(node.machine.index, node.settled()) for node in self.nodes.values()]
+        return all(state == (len(self.checker.decided), True) for state in states)
+
+    def _states(self) -> list[str]:
+        return [str(node.raft.status()) for node in self.nodes.values()]
+
+    def trace(self, line: str) -> None:
+        """Put a line into the trace."""
+        self._trace.update(line.encode())
+        if self._log is not None:
+            self._log(f"{self.clock.now_us / 1000:10.2f} ms  {line}")
+
+    # What nodes tell
+
+    def _deliver(self, source: str, target: str, data: bytes) -> None:
+        node = self.nodes[target]
+        if not node.alive:
+            return
+        now = self.clock.now_us
+        if now < node.paused_until_us:
+            self.clock.after(node.paused_until_us - now, self._deliver, source, target, data)
+            return
+        self._trace.update(data)
+        if self._log is not None:
+            self.trace(f"{source} -> {target} {node.raft._core.decode(data)[1]}")
+        node.guarded(node.receive, source, data)
+
+    def ready(self, node: SimNode, ready: Ready) -> None:
+        """A node has taken its duties."""
+        raft = node.raft
+        if ready.entries:
+            self.checker.logged(ready, raft._core.log.term_at(ready.entries[0].index - 1))
+        if raft.leads:
+            crowned = self.checker.leads(node.name, raft)
+            if crowned or any(entry.kind is Kind.MEMBER for entry in ready.entries):
+                self.nemesis.leader_writes(node)
+        if self._log is not None:
+            self._log(f"{'':15}{node.name} {ready}")
+
+    def persisted(self, node: SimNode, ready: Ready) -> None:
+        """A node's duties are durable."""
+        self.checker.durable(node.name, ready.entries)
+        if node.lost and node.settled():
+            node.lost = False
+
+    def acknowledge(self, index: int) -> None:
+        """A leader has told its clients that everything up to an entry is decided."""
+        self.checker.acknowledged = max(self.checker.acknowledged, index)
+
+    def read(self, node: SimNode, read: Read) -> None:
+        """A node may answer a read."""
+        self.checker.read(node.name, read.index, self._floors[read.ticket])
+
+    def refused(self, name: str, words: str) -> None:
+        """A node has refused a message: between honest nodes that is a violation."""
+        raise Violation(f"{name} refuses an honest message: {words}")
+
+    # Clients
+
+    def _client(self) -> None:
+        self.clock.after(self._proposing_us, self._client)
+        live = [
+            n for n in self.nodes.values() if n.alive and self.clock.now_us >= n.paused_until_us
+        ]
+        for node in live:
+            if node.raft.leads and self._proposed < self._proposals_max:
+                self._proposed += 1
+                command = b"%d." % self._proposed + bytes(self._chance.randrange(30))
+                node.guarded(node.propose, command)
+        if live and self._chance.random() < 0.3:
+            ticket = len(self._floors)
+            self._floors[ticket] = self.checker.acknowledged
+            reader = self._chance.choice(live)
+            if reader.alive:
+                reader.guarded(reader.ask, ticket)
+
+    def transfer(self, leader: SimNode, to: str) -> None:
+        """Ask a leader to hand over."""
+        try:
+            leader.raft.transfer(to)
+        except Refused:
+            return

@@ -1,0 +1,518 @@
+"""Known mistakes, each switched on by name: the simulation must notice every one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sequencer import journal as journals
+from sequencer import raft as rafts
+from sequencer import raft_core as cores
+from sequencer import raft_election as elections
+from sequencer import raft_receive as receiving
+from sequencer.ballot import Ballots, encode_slot
+from sequencer.consensus import FOUNDER, Ballot, Entry, Snapshot, State
+from sequencer.journal import Journal, Opened
+from sequencer.journal_records import Scan
+from sequencer.quorum import Roster
+from sequencer.raft import Raft
+from sequencer.raft_core import Core
+from sequencer.raft_election import Election
+from sequencer.raft_leader import Leader
+from sequencer.raft_log import Log
+from sequencer.raft_messages import Append, Appended, Vote
+from sequencer.raft_reads import Reads
+from sequencer.snapshots import Assembly
+
+from . import node as nodes
+
+Patch = tuple[Any, str, Any]
+MUTANTS: dict[str, Callable[[], list[Patch]]] = {}
+
+
+def mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    """Register a mistake under its function's name; the docstring says what it is."""
+    MUTANTS[make.__name__.replace("_", "-")] = make
+    return make
+
+
+@contextmanager
+def switched_on(name: str) -> Iterator[None]:
+    """Make one mistake for a while."""
+    patches = MUTANTS[name]() if name else []
+    before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in patches]
+    try:
+        for owner, attribute, value in patches:
+            setattr(owner, attribute, value)
+        yield
+    finally:
+        for owner, attribute, value in before:
+            setattr(owner, attribute, value)
+
+
+# Elections
+
+
+@mutant
+def vote_forgotten_on_restart() -> list[Patch]:
+    """A restarted node does not know whom it voted for (raftos wipes the vote at every start)."""
+    right = journals._checked_ballot
+
+    def checked(ballot: Ballot | None, *rest: Any) -> Ballot:
+        return Ballot(right(ballot, *rest).term, "")
+
+    return [(journals, "_checked_ballot", checked)]
+
+
+@mutant
+def ballot_not_written() -> list[Patch]:
+    """Term and vote live in memory only."""
+    persist, checked = Journal.persist, journals._checked_ballot
+
+    def forget(ballot: Ballot | None, entries: Any, snapshot: Any) -> Ballot:
+        newest = max([e.term for e in entries[-1:]] + [snapshot.term if snapshot else 0])
+        return checked(Ballot(newest), entries, snapshot)
+
+    return [
+        (Journal, "persist", lambda self, ready: persist(self, replace(ready, ballot=None))),
+        (journals, "_checked_ballot", forget),
+    ]
+
+
+@mutant
+def two_votes_in_a_term() -> list[Patch]:
+    """A node grants whoever asks."""
+    return [(elections, "free", lambda core, candidate: True)]
+
+
+@mutant
+def candidate_keeps_the_term() -> list[Patch]:
+    """A candidate stands in the present term instead of the next."""
+    right = Election.__init__
+
+    def begin(self: Election, core: Core, *, pre: bool, forced: bool = False) -> None:
+        if not pre and core.term:
+            core.term -= 1
+        right(self, core, pre=pre, forced=forced)
+
+    return [(Election, "__init__", begin)]
+
+
+@mutant
+def incomplete_logs_may_lead() -> list[Patch]:
+    """The vote does not compare logs."""
+    return [(elections, "complete", lambda core, ask: True)]
+
+
+@mutant
+def longer_log_wins() -> list[Patch]:
+    """The vote compares lengths, not terms first."""
+    return [(elections, "complete", lambda core, ask: ask.last_index >= core.log.last)]
+
+
+@mutant
+def votes_counted_not_voters() -> list[Patch]:
+    """A repeated vote counts twice (raftos counts datagrams)."""
+
+    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
+        if vote.term == self.term and vote.pre == self.pre and vote.granted:
+            self._votes.add(f"{voter} {len(self._votes)}")
+
+    return [(Election, "count", count)]
+
+
+@mutant
+def stale_votes_counted() -> list[Patch]:
+    """A vote of an older term counts in this one."""
+    right = Raft._answer_stale
+
+    def answer(self: Raft, sender: str, message: Any) -> None:
+        if isinstance(message, Vote) and self._election is not None and message.granted:
+            self._election._votes.add(sender)
+            self._settle()
+        right(self, sender, message)
+
+    return [(Raft, "_answer_stale", answer)]
+
+
+@mutant
+def pre_votes_elect() -> list[Patch]:
+    """A granted pre-vote counts as a vote."""
+
+    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
+        if vote.granted:
+            self._votes.add(voter)
+
+    return [(Election, "count", count)]
+
+
+@mutant
+def half_is_a_majority() -> list[Patch]:
+    """One member too few decides."""
+    return [(cores, "majority_of", lambda count: max(1, count // 2))]
+
+
+# Replication
+
+
+@mutant
+def conflict_by_message_term() -> list[Patch]:
+    """Entries older than the message's term are cut as conflicts (raftos 0.2.6)."""
+
+    def take(core: Core, message: Append) -> Appended:
+        if message.entries and core.log.term_at(message.entries[0].index) not in {
+            None,
+            message.term,
+        }:
+            core.cut(message.entries[0].index)
+            core.commit = min(core.commit, core.log.last)
+        return right(core, message)
+
+    right = receiving.take_append
+    return [(rafts, "take_append", take)]
+
+
+@mutant
+def any_append_cuts_the_log() -> list[Patch]:
+    """Whatever follows a message's entries is cut, even by a late repeat (pysyncobj)."""
+
+    def take(core: Core, message: Append) -> Appended:
+        answer = right(core, message)
+        end = message.prev_index + len(message.entries)
+        if answer.taken and core.log.base < end < core.log.last:
+            core.cut(end + 1)
+            core.commit = min(core.commit, end)
+            core._handed = min(core._handed, end)
+        return answer
+
+    right = receiving.take_append
+    return [(rafts, "take_append", take)]
+
+
+@mutant
+def previous_term_not_compared() -> list[Patch]:
+    """Only the index before the entries is checked."""
+    return [(receiving, "agrees", lambda core, m: core.log.term_at(m.prev_index) is not None)]
+
+
+@mutant
+def acknowledges_its_whole_log() -> list[Patch]:
+    """The answer names the follower's last entry, verified or not (raftos HEAD)."""
+
+    def take(core: Core, message: Append) -> Appended:
+        answer = right(core, message)
+        return Appended(answer.term, True, core.log.last, answer.round) if answer.taken else answer
+
+    right = receiving.take_append
+    return [(rafts, "take_append", take), (Leader, "on_appended", _trusting_on_appended)]
+
+
+def _trusting_on_appended(self: Leader, sender: str, incarnation: int, message: Appended) -> None:
+    peer = self._heard(sender, incarnation, message.round)
+    if peer is not None and message.taken:
+        peer.taken(min(message.index, self._core.log.last))
+        self.advance()
+        self._mind_member(peer)
+    elif peer is not None:
+        peer.refused(message.index, message.hint_index, message.hint_term, self._core.log)
+
+
+@mutant
+def commits_an_unverified_tail() -> list[Patch]:
+    """A follower commits up to the leader's index whatever its own entries are (raftos HEAD)."""
+
+    def take(core: Core, message: Append) -> Appended:
+        answer = right(core, message)
+        if answer.taken:
+            core.commit_to(min(message.commit, core.log.last))
+        return answer
+
+    right = receiving.take_append
+    return [(rafts, "take_append", take)]
+
+
+@mutant
+def older_terms_committed_by_count() -> list[Patch]:
+    """A majority is enough for an entry of an older term (figure 8 of the paper)."""
+    return [(Leader, "decides", lambda self, index: True)]
+
+
+@mutant
+def stale_answers_counted() -> list[Patch]:
+    """An acknowledgement of an older term counts in this one."""
+    right = Raft._answer_stale
+
+    def answer(self: Raft, sender: str, message: Any) -> None:
+        if isinstance(message, Appended) and message.taken and self._leader is not None:
+            index = min(message.index, self._core.log.last)
+            self._leader._peers[sender].taken(index)
+            self._leader.advance()
+        right(self, sender, message)
+
+    return [(Raft, "_answer_stale", answer)]
+
+
+@mutant
+def stale_append_taken() -> list[Patch]:
+    """Entries of a deposed leader are taken."""
+    right = Raft._answer_stale
+
+    def answer(self: Raft, sender: str, message: Any) -> None:
+        if isinstance(message, Append) and self._leader is None:
+            self._core.acknowledge(sender, rafts.take_append(self._core, message))
+        right(self, sender, message)
+
+    return [(Raft, "_answer_stale", answer)]
+
+
+# Durability
+
+
+@mutant
+def speaks_before_the_sync() -> list[Patch]:
+    """Votes and acknowledgements leave before what they promise is durable."""
+    return [(Core, "say", Core.say_early)]
+
+
+@mutant
+def log_not_synced() -> list[Patch]:
+    """The journal writes and does not sync."""
+
+    def append(self: Journal, entries: Any) -> None:
+        records = list(journals.encode_records(entries, self._end, self._durable))
+        self._end += self._log.append(records)
+        self._keep(entries)
+
+    return [(Journal, "_append", append)]
+
+
+@mutant
+def failed_sync_forgiven() -> list[Patch]:
+    """A failed sync is taken as done."""
+    right = Journal.persist
+
+    def persist(self: Journal, ready: Any) -> None:
+        try:
+            right(self, ready)
+        except journals.WriterFailed:
+            self._failed = ""
+
+    return [(Journal, "persist", persist)]
+
+
+@mutant
+def page_cache_trusted() -> list[Patch]:
+    """What is read at the start counts as durable although it may only be in memory."""
+
+    def renew(self: Journal, ballot: Ballot, snapshot: Snapshot | None) -> None:
+        if self._log.size() > self._end:
+            self._log.truncate(self._end)
+        if snapshot is not None:
+            self._rewrite(snapshot)
+        self._begin_marks()
+
+    return [(Journal, "renew", renew)]
+
+
+@mutant
+def truncation_keeps_durability() -> list[Patch]:
+    """Entries that replace durable ones are taken for durable."""
+
+    def cut(self: Log, index: int) -> None:
+        del self._entries[index - self.base - 1 :]
+
+    def unsaved(self: Log) -> tuple[Entry, ...]:
+        return self.between(self.durable + 1, self.last) if self.last > self.durable else ()
+
+    return [(Log, "cut", cut), (Log, "unsaved", unsaved)]
+
+
+@mutant
+def both_slots_at_once() -> list[Patch]:
+    """Both slots of the ballot are rewritten before either is synced."""
+
+    def write(self: Ballots, ballot: Ballot) -> None:
+        data = encode_slot(ballot, self._directory)
+        for slot in self._slots:
+            slot.truncate(0)
+            slot.append([data])
+        for slot in self._slots:
+            slot.sync()
+
+    return [(Ballots, "write", write)]
+
+
+@mutant
+def damage_cut_like_a_tear() -> list[Patch]:
+    """Rot in the log is cut off as if it had never been durable."""
+    right = journals.scan
+
+    def scan(data: bytes, marked: int) -> Scan:
+        result = right(data, marked)
+        if result.header is not None:
+            result.damage = ""
+        return result
+
+    return [(journals, "scan", scan)]
+
+
+@mutant
+def snapshot_written_in_place() -> list[Patch]:
+    """The snapshot file is overwritten instead of replaced."""
+
+    def write(disk: Any, path: str, name: str, parts: list[bytes]) -> None:
+        file = disk.open(f"{path}/{name}", create=True)
+        file.truncate(0)
+        file.append(parts)
+        file.sync()
+
+    return [(journals, "write_whole", write)]
+
+
+@mutant
+def snapshot_not_synced() -> list[Patch]:
+    """A file is renamed into place before its bytes are durable."""
+
+    def write(disk: Any, path: str, name: str, parts: list[bytes]) -> None:
+        file = disk.open(f"{path}/{name}.tmp", create=True)
+        file.truncate(0)
+        file.append(parts)
+        disk.replace(f"{path}/{name}.tmp", f"{path}/{name}")
+
+    return [(journals, "write_whole", write)]
+
+
+@mutant
+def log_cut_before_the_snapshot() -> list[Patch]:
+    """The log is cut first and the snapshot saved after it."""
+
+    def save(self: Journal, snapshot: Snapshot) -> None:
+        self._demand_alive()
+        try:
+            self._forget(snapshot.index)
+            self._rewrite(snapshot)
+            self._write_snapshot(snapshot)
+        except OSError as error:
+            raise self._fail(error) from error
+
+    return [(Journal, "save_snapshot", save)]
+
+
+# Snapshots
+
+
+@mutant
+def snapshot_claims_an_entry_more() -> list[Patch]:
+    """The snapshot that is sent says that it holds one entry more than it does."""
+    right = Core.compact
+
+    def compact(self: Core, index: int, data: bytes, needed: int) -> Snapshot | None:
+        made = right(self, index, data, needed)
+        if made is not None:
+            self.snapshot = replace(made, index=made.index + 1)
+            self.blob = cores.encode_snapshot(self.snapshot)
+        return made
+
+    return [(Core, "compact", compact)]
+
+
+@mutant
+def snapshot_keeps_the_old_log() -> list[Patch]:
+    """Entries that a received snapshot replaces stay behind it."""
+
+    def reset(self: Log, index: int, term: int) -> None:
+        self._entries = self._entries[max(0, index - self.base) :]
+        self.base, self.base_term, self.durable = index, term, 0
+
+    return [(Log, "reset", reset)]
+
+
+@mutant
+def chunks_taken_in_any_order() -> list[Patch]:
+    """Parts of a snapshot are put together as they come."""
+
+    def take(self: Assembly, key: tuple[int, ...], offset: int, data: bytes) -> int:
+        if key != self._key:
+            self._key, self._parts = key, bytearray()
+        self._parts += data
+        return len(self._parts)
+
+    return [(Assembly, "take", take)]
+
+
+# Lost state
+
+
+@mutant
+def empty_disk_votes() -> list[Patch]:
+    """A node with an empty directory counts as if it had lost nothing."""
+    right = journals.open_journal
+
+    def opened(*args: Any, **named: Any) -> Opened:
+        result = right(*args, **named)
+        state = result.state
+        bare = State(state.ballot, state.snapshot, state.entries, FOUNDER)
+        return Opened(result.journal, bare, result.damage)
+
+    return [(nodes, "open_journal", opened)]
+
+
+@mutant
+def lost_copies_count() -> list[Patch]:
+    """Votes and acknowledgements count by name, whichever copy of the state they come from."""
+
+    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
+        if vote.term == self.term and vote.pre == self.pre and vote.granted:
+            self._votes.add(voter)
+
+    voter = property(lambda self: True)
+    return [
+        (Leader, "counts", lambda self, peer: True),
+        (Election, "count", count),
+        (Core, "voter", voter),
+    ]
+
+
+@mutant
+def roster_survives_truncation() -> list[Patch]:
+    """Who counts is not taken back with the entry that said it."""
+    return [(Roster, "cut", lambda self, index: None)]
+
+
+@mutant
+def snapshot_forgets_the_roster() -> list[Patch]:
+    """A snapshot says that all are founders."""
+    right = Core.compact
+
+    def compact(self: Core, index: int, data: bytes, needed: int) -> Snapshot | None:
+        made = right(self, index, data, needed)
+        if made is None:
+            return None
+        founders = tuple((name, FOUNDER) for name, _ in made.roster)
+        self.snapshot = Snapshot(made.index, made.term, founders, made.data)
+        self.blob = cores.encode_snapshot(self.snapshot)
+        return self.snapshot
+
+    return [(Core, "compact", compact)]
+
+
+# Reads
+
+
+@mutant
+def reads_without_asking() -> list[Patch]:
+    """A leader answers a read without asking whether it still leads."""
+
+    def open_round(self: Reads, confirmed: bool) -> None:
+        for asker, ticket in self._asked:
+            self._answer(asker, ticket, self._core.commit)
+        self._asked = []
+
+    return [(Reads, "open_round", open_round)]
+
+
+@mutant
+def reads_before_the_first_commit() -> list[Patch]:
+    """A new leader answers reads before it has committed anything itself."""
+    right = Reads.open_round
+    return [(Reads, "open_round", lambda self, confirmed: right(self, True))]

@@ -1,0 +1,234 @@
+"""One simulated node: real engine, real journal, simulated disk, and the loop between them."""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from rt.errors import PeerError, Refused, WriterFailed
+from sequencer.consensus import Ready, Role
+from sequencer.journal import Opened, found, open_journal
+from sequencer.raft import Raft
+
+from .disk import PowerCut, SimDisk
+from .machine import Machine
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+PATH = "state"
+FAILED = "failed"
+
+
+class SimNode:
+    """A node that may die at any of its named points and come back from its disk."""
+
+    def __init__(self, name: str, cluster: "Cluster", chance: Random) -> None:
+        self.name, self._cluster, self._chance = name, cluster, chance
+        self.disk = SimDisk(Random(chance.getrandbits(32)))
+        found(self.disk, PATH, cluster="sim", node=name, directory=chance.getrandbits(60) + 1)
+        self.disk.settle_all()
+        self.life = 0  # events of an earlier life of the process are void
+        self.alive = False
+        self.paused_until_us = 0
+        self.rate = 1.0
+        self.lost = False  # its state is gone until the others have admitted it again
+        self.disk_delay_us = 500
+        self.fail_sync = False
+        self.start()
+
+    # Life and death
+
+    def start(self) -> None:
+        """Start the process from what the disk holds."""
+        self.life += 1
+        try:
+            opened = self._open()
+        except PowerCut:
+            self.die("inside recovery", power=True)
+            self._cluster.nemesis.restart_later(self)
+            return
+        except OSError:
+            self.die("at a failed sync", power=False)
+            self._cluster.nemesis.restart_later(self)
+            return
+        self.journal, state = opened.journal, opened.state
+        self.lost = self.lost or bool(opened.damage)
+        self._cluster.checker.durable(self.name, state.entries)
+        self._cluster.trace(f"{self.name} starts {len(state.entries)} {opened.damage}")
+        self.raft = Raft(
+            self.name,
+            self._cluster.names,
+            cluster="sim",
+            chance=Random(self._chance.getrandbits(32)),
+            state=state,
+            settings=self._cluster.settings,
+        )
+        self.machine: Machine = self._cluster.new_machine()
+        if state.snapshot is not None:
+            self._load(state.snapshot.index, state.snapshot.data)
+        self.alive, self._busy = True, False
+        self._cluster.clock.after(self._tick_us(), self._tick, self.life)
+        self.pump()
+
+    def _open(self) -> Opened:
+        self.disk.fault = self._cluster.nemesis.disk_fault(self)
+        opened = open_journal(
+            self.disk,
+            PATH,
+            cluster="sim",
+            node=self.name,
+            fresh=self._chance.getrandbits(60) + 1,
+            cut_bytes=self._cluster.cut_bytes,
+        )
+        self.disk.fault = None
+        return opened
+
+    def die(self, point: str, *, power: bool) -> None:
+        """End the process; with the power, also what was not synced."""
+        self._cluster.trace(f"{self.name} dies {point} {power}")
+        self._cluster.points[point] = self._cluster.points.get(point, 0) + 1
+        self.alive = False
+        self.life += 1
+        if power:
+            self.disk.cut_power()
+        else:
+            self.disk.kill()
+
+    def _dies_at(self, point: str) -> bool:
+        if self.alive and self._cluster.nemesis.strikes(point):
+            self.die(point, power=self._chance.random() < 0.7)
+            self._cluster.nemesis.restart_later(self)
+        return not self.alive
+
+    # Events
+
+    def guarded(self, act: Callable[..., None], *args: object) -> None:
+        """Let something happen to the running process, then do its duties."""
+        try:
+            act(*args)
+            self.pump()
+        except PowerCut:
+            self.die("inside a disk operation", power=True)
+            self._cluster.nemesis.restart_later(self)
+        except WriterFailed:
+            self.die("at a failed sync", power=False)
+            self._cluster.nemesis.restart_later(self)
+
+    def receive(self, source: str, data: bytes) -> None:
+        """Take a message."""
+        try:
+            self.raft.step(source, data)
+        except PeerError as error:
+            self._cluster.refused(self.name, str(error))
+
+    def _tick_us(self) -> int:
+        return int(self._cluster.tick_us / self.rate)
+
+    def _tick(self, life: int) -> None:
+        if life != self.life:
+            return
+        now = self._cluster.clock.now_us
+        if now < self.paused_until_us:
+            self._cluster.clock.after(self.paused_until_us - now, self._tick, life)
+            return
+        self._cluster.clock.after(self._tick_us(), self._tick, life)
+        self.guarded(self.raft.tick)
+
+    def propose(self, command: bytes) -> None:
+        """Take a command of a client, if it leads."""
+        try:
+            self.raft.propose(command)
+        except Refused:
+            return
+
+    def ask(self, ticket: int) -> None:
+        """Take a read of a client, if a leader is known."""
+        try:
+            self.raft.read_index(ticket)
+        except Refused:
+            return
+
+    # Duties
+
+    def pump(self) -> None:
+        """Take what is ready; its durable part takes the disk's time."""
+        cluster = self._cluster
+        while self.alive and not self._busy:
+            ready = self.raft.ready()
+            if ready is None:
+                return
+            cluster.ready(self, ready)
+            for message in ready.early:
+                cluster.wire.send(self.name, message.to, message.data)
+            if ready.early and self._dies_at("after speaking early"):
+                return
+            if not ready.must_persist:
+                self._finish(ready)
+                continue
+            self._busy = True
+            delay = int(self.disk_delay_us * (0.2 + self._chance.random()))
+            cluster.clock.after(delay, self._persist, self.life, ready)
+
+    def _persist(self, life: int, ready: Ready) -> None:
+        if life != self.life:
+            return
+        now = self._cluster.clock.now_us
+        if now < self.paused_until_us:
+            self._cluster.clock.after(self.paused_until_us - now, self._persist, life, ready)
+            return
+        self.guarded(self._persist_now, ready)
+
+    def _persist_now(self, ready: Ready) -> None:
+        if self._dies_at("before persisting"):
+            return
+        self.disk.fault = self._cluster.nemesis.disk_fault(self)
+        self.journal.persist(ready)
+        self.disk.fault = None
+        self._cluster.persisted(self, ready)
+        self._busy = False
+        if not self._dies_at("between persisting and speaking"):
+            self._finish(ready)
+
+    def _finish(self, ready: Ready) -> None:
+        self.raft.persisted(ready)
+        for message in ready.messages:
+            self._cluster.wire.send(self.name, message.to, message.data)
+        if ready.messages and self._dies_at("after speaking"):
+            return
+        if ready.snapshot is not None:
+            self._load(ready.snapshot.index, ready.snapshot.data)
+        self._apply(ready)
+        for read in ready.reads:
+            self._cluster.read(self, read)
+        if ready.committed and not self._dies_at("after applying"):
+            self._compact()
+
+    def _load(self, index: int, data: bytes) -> None:
+        self.machine.load(index, data)
+        self._cluster.checker.applied(self.name, index, index, self.machine.digest())
+
+    def _apply(self, ready: Ready) -> None:
+        machine, checker = self.machine, self._cluster.checker
+        for entry in ready.committed:
+            checker.decides(self.name, entry, self.raft.status().term)
+            expected = machine.index + 1
+            machine.apply(entry)
+            checker.applied(self.name, entry.index, expected, machine.digest())
+        if ready.committed and self.raft.leads:
+            self._cluster.acknowledge(machine.index)
+
+    def _compact(self) -> None:
+        if self.machine.index % self._cluster.compact_every:
+            return
+        snapshot = self.raft.compact(self.machine.index, self.machine.save())
+        if snapshot is None:
+            return
+        self.disk.fault = self._cluster.nemesis.disk_fault(self)
+        self.journal.save_snapshot(snapshot)
+        self.disk.fault = None
+
+    def settled(self) -> bool:
+        """Whether this node's own, durable log says that it is decided that it counts."""
+        status = self.raft.status()
+        decided = status.commit >= self.raft._core.roster.changed_at
+        return decided and status.role is not Role.LEARNER and status.durable == status.last

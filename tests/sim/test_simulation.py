@@ -1,0 +1,83 @@
+"""The engine and the journal live through simulated worlds, and the worlds notice mistakes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .__main__ import hunt, kept_seeds, live, replay_command
+from .mutants import MUTANTS
+
+QUICK_SEEDS = 200
+FAULT_SEEDS = 2_000
+ROOT = Path(__file__).parents[2]
+# Noticed within a handful of seeds, so that every run of the tests proves that the eyes are open.
+QUICKEST = [
+    "half-is-a-majority",
+    "speaks-before-the-sync",
+    "log-not-synced",
+    "both-slots-at-once",
+    "reads-without-asking",
+    "any-append-cuts-the-log",
+]
+
+
+def demand_no_violation(seeds: list[int]) -> None:
+    """Live through these seeds; the failing one says how to see it again."""
+    for seed in seeds:
+        _, violation, _ = live(seed)
+        assert not violation, f"{violation}\nreplay: {replay_command(seed)}"
+
+
+def test_two_hundred_worlds_break_no_promise() -> None:
+    """A quick slice of the long run, on every save."""
+    demand_no_violation(list(range(QUICK_SEEDS)))
+
+
+def test_seeds_that_once_failed_fail_no_more() -> None:
+    """A mistake that was found once is not made again."""
+    demand_no_violation(kept_seeds())
+
+
+@pytest.mark.parametrize("mutant", QUICKEST)
+def test_an_obvious_mistake_is_noticed_at_once(mutant: str) -> None:
+    """A simulation that finds nothing may be blind; this one is not."""
+    assert hunt(mutant, 60), f"{mutant} lives"
+
+
+@pytest.mark.faults
+def test_two_thousand_worlds_break_no_promise() -> None:
+    """Loss, repetition, partitions, crashes, rot and wiped disks: nothing acknowledged is lost."""
+    demand_no_violation(list(range(QUICK_SEEDS, FAULT_SEEDS)))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_every_known_mistake_is_noticed(mutant: str) -> None:
+    """Each mistake that other libraries made, or that we could make, is found by some seed."""
+    assert hunt(mutant), f"{mutant} lives; a world that would kill it is missing"
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_a_seed_is_the_same_world_whatever_the_hash_seed(seed: int) -> None:
+    """A failure that cannot be replayed is a rumour."""
+    code = f"from tests.sim.__main__ import live; print(live({seed})[0])"
+    traces = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert traces[0] == traces[1] != "\n"
+
+
+def test_the_same_seed_twice_is_the_same_world() -> None:
+    """Nothing outlives a run."""
+    assert live(11) == live(11)

@@ -1,0 +1,56 @@
+"""A network that loses, repeats, delays and reorders, and can be cut in either direction."""
+
+from collections.abc import Callable
+from random import Random
+
+from .clock import Clock
+
+Deliver = Callable[[str, str, bytes], None]
+
+
+class Wire:
+    """Carries bytes between named nodes.
+
+    Attributes:
+        loss, repeat: of how many messages, 0 to 1.
+        delay_us: the longest usual delay; one in twenty takes ten times as long.
+        cut: the directed pairs that hear nothing.
+    """
+
+    def __init__(self, clock: Clock, chance: Random, deliver: Deliver) -> None:
+        self._clock, self._chance, self._deliver = clock, chance, deliver
+        self.loss = 0.0
+        self.repeat = 0.0
+        self.delay_us = 2_000
+        self.cut: dict[tuple[str, str], bool] = {}
+
+    def send(self, source: str, target: str, data: bytes) -> None:
+        """Send; what becomes of it is chance's."""
+        chance = self._chance
+        if (source, target) in self.cut or (self.loss and chance.random() < self.loss):
+            return
+        self._clock.after(self._delay_us(), self._arrive, source, target, data)
+        if self.repeat and chance.random() < self.repeat:
+            late = chance.choice((2, 8, 40)) * self._delay_us()
+            self._clock.after(late, self._arrive, source, target, data)
+
+    def _delay_us(self) -> int:
+        drawn = self._chance.random()
+        return 100 + int(drawn * 20 * self.delay_us if drawn < 0.05 else drawn * self.delay_us)
+
+    def _arrive(self, source: str, target: str, data: bytes) -> None:
+        if (source, target) not in self.cut:
+            self._deliver(source, target, data)
+
+    def heal(self) -> None:
+        """Let everyone hear everyone."""
+        self.cut.clear()
+
+    def isolate(self, inside: list[str], outside: list[str], *, hears: bool, speaks: bool) -> None:
+        """Cut a group off, in one direction or both."""
+        for one in inside:
+            for other in outside:
+                if not speaks:
+                    self.cut[one, other] = True
+                if not hears:
+                    self.cut[other, one] = True
