@@ -47,7 +47,7 @@ class Range(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes the range frame takes in the merged log, without the frames that follow."""
-        return frame_size(_BODY.size + len(self.session), self.messages)
+        return frame_size(_BODY.size + len(self.session), 0)
 
     def body(self) -> bytes:
         """Lay out the body of the range frame."""
