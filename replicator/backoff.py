@@ -1,0 +1,25 @@
+"""Backoff: how long to wait before the next try, longer each time, never two alike."""
+
+from random import Random
+from typing import Final
+
+FIRST_S: Final = 0.05
+LAST_S: Final = 5.0
+
+
+class Backoff:
+    """Doubles from 0.05 s to 5 s; a random half of it keeps many clients from coming at once."""
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        self._next_s = FIRST_S
+
+    def next_s(self) -> float:
+        """Return the seconds to wait now."""
+        longest = self._next_s
+        self._next_s = min(LAST_S, 2 * longest)
+        return longest * (0.5 + 0.5 * self._chance.random())
+
+    def reset(self) -> None:
+        """Take note of a success."""
+        self._next_s = FIRST_S

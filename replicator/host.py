@@ -1,0 +1,80 @@
+"""Host: what a server needs of the node it is part of."""
+
+from typing import Protocol
+
+from rt.appender import Appender
+from rt.confirmations import Confirmations
+from rt.manifest import Archived, Identity
+from rt.position import Position
+
+
+class Bell(Protocol):
+    """What a host rings when something a connection waits for has changed; any thread may."""
+
+    def set(self) -> None:
+        """Make the connection look again, soon. Cheap, and as often as one likes."""
+
+
+class Inbox(Protocol):
+    """A log that a source's frames are appended to, by one connection at a time."""
+
+    @property
+    def appender(self) -> Appender:
+        """Recovered and at its end; the connection's thread appends, others may sync."""
+
+    def written(self) -> None:
+        """Take note that bytes were appended: sync them some time, then ring the bell."""
+
+    def confirmed(self) -> Confirmations:
+        """Return how far it has come; `received` is what a sync of ours made durable."""
+
+    def keeps(self, entry: Archived) -> bool:
+        """Tell whether the bytes of a whole file stay, though the source's have gone."""
+
+    def release(self) -> None:
+        """Let go of the log; another connection may claim it. Called once."""
+
+
+class Feed(Protocol):
+    """A log that is served to others."""
+
+    @property
+    def directory(self) -> str:
+        """Where it is."""
+
+    def end(self) -> Position:
+        """Return where serving ends now; no byte behind it is sent."""
+
+    def release(self) -> None:
+        """Take note that this sink has gone. Called once."""
+
+
+class Host(Protocol):
+    """A node, as far as its server is concerned. All of it may be called from any thread."""
+
+    @property
+    def stream(self) -> str:
+        """The one stream it serves."""
+
+    def claim(self, identity: Identity, peer: str, wake: Bell) -> Inbox:
+        """Return the inbox of a session for a peer that may push it.
+
+        Args:
+            identity: of the session's log at the source; its names were checked.
+            peer: the name in the certificate.
+            wake: to be rung when `confirmed` has changed.
+
+        Raises:
+            Refused: `busy` (another connection has it; it is asked for again soon), `other-log`,
+                `reserve`, or whatever the node has against it.
+        """
+
+    def feed(self, wake: Bell) -> Feed:
+        """Return the merged log for a peer that may pull it.
+
+        Args:
+            wake: to be rung when `end` has changed, or a file was rolled or archived.
+
+        Raises:
+            Refused: the node does not serve now.
+        """

@@ -1,0 +1,186 @@
+"""Link: one TLS connection of messages, with its deadlines; one thread's at a time."""
+
+import select
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+from replicator.wire import CONNECTION, Decoder, Heartbeat, Message, Refused, encode
+from rt import errors
+from rt.errors import PeerError
+from rt.limits import MIB
+from rt.tls_errors import describe_tls_error
+from rt.watch import Wake
+
+HEARTBEAT_S: Final = 5.0
+DEAD_S: Final = 15.0  # three heartbeats were missed
+GREETING_S: Final = 10.0
+# Received in one turn: often enough between acknowledgements, far enough apart to be cheap.
+_TURN_BYTES: Final = 2 * MIB
+
+_LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
+_LINGER_READ_BYTES: Final = 64 * 1024
+
+_HEARTBEAT: Final = encode(Heartbeat())
+_MessageType = TypeVar("_MessageType", bound=Message)
+
+
+class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
+    """The peer ended the connection, which it may at any time."""
+
+
+class Link:
+    """Reads without blocking, so that a peer in the middle of a message stops nothing.
+
+    Writes block, `DEAD_S` at most. Whoever may be written to for long has to read before, or both
+    sides could wait for each other.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket, wake: Wake, name: str) -> None:
+        """Take over an agreed connection.
+
+        Args:
+            sock: from `rt.tls.connect` or `accept`.
+            wake: ends a wait.
+            name: of the peer, for messages.
+        """
+        self.name = name
+        self._sock = sock
+        self._wake = wake
+        self._decoder = Decoder()
+        self._more = False  # the last turn ended with bytes still to be received
+        self._heard_s = self._spoke_s = time.monotonic()
+        self._poller = select.poll()
+        self._poller.register(sock.fileno(), select.POLLIN)
+        self._poller.register(wake.fileno(), select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(sock.fileno(), select.POLLOUT)
+        sock.settimeout(0)
+
+    def listen(self, fd: int) -> None:
+        """Let this descriptor end a wait too."""
+        if fd >= 0:
+            self._poller.register(fd, select.POLLIN)
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Send all of `data`.
+
+        Raises:
+            PeerError: the peer takes nothing, or the connection is broken.
+        """
+        try:
+            self._sock.settimeout(DEAD_S)
+            self._sock.sendall(data)
+            self._sock.settimeout(0)
+        except OSError as error:
+            raise _broken(error) from error
+        self._spoke_s = time.monotonic()
+
+    def can_send(self) -> bool:
+        """Whether something short can be sent without waiting for the peer."""
+        return bool(self._writable.poll(0))
+
+    def receive(self) -> Iterator[Message]:
+        """Give out what has come; the payload of `Data` is valid until the next is asked for.
+
+        Raises:
+            PeerError: it is no message, the peer hung up, or the connection is broken.
+        """
+        decoder, left = self._decoder, _TURN_BYTES
+        self._more = True
+        while True:
+            while (message := decoder.next()) is not None:
+                yield message
+            if left <= 0:
+                return
+            count = self._receive_into(decoder.space())
+            if not count:
+                self._more = False
+                return
+            left -= count
+            decoder.took(count)
+            self._heard_s = time.monotonic()
+
+    def _receive_into(self, space: memoryview) -> int:
+        try:
+            count = self._sock.recv_into(space)
+        except ssl.SSLWantReadError:
+            return 0
+        except OSError as error:
+            raise _broken(error) from error
+        if count == 0:
+            raise HungUp("the other side hung up")
+        return count
+
+    def wait(self, timeout_s: float) -> set[int]:
+        """Wait until something has come, the wake was set, or the time is over.
+
+        Returns:
+            The descriptors that ended the wait, for those who listen to others than the socket.
+        """
+        now = time.monotonic()
+        next_beat_s = min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - now
+        timeout_s = 0.0 if self._more else max(0.0, min(timeout_s, next_beat_s))
+        ready = {fd for fd, _ in self._poller.poll(timeout_s * 1000 + 0.999 * (timeout_s > 0))}
+        if self._wake.fileno() in ready:
+            self._wake.clear()
+        return ready
+
+    def beat(self) -> None:
+        """Say that we are alive if it is time to.
+
+        Raises:
+            PeerError: the peer has not said so for `DEAD_S`.
+        """
+        now = time.monotonic()
+        if now - self._heard_s > DEAD_S:
+            raise PeerError(f"nothing was heard of it for {DEAD_S:g} s")
+        if now - self._spoke_s >= HEARTBEAT_S:
+            self.send(_HEARTBEAT)
+
+    def expect(self, kind: type[_MessageType]) -> _MessageType:
+        """Wait for the next message, which has to be of this kind.
+
+        Raises:
+            PeerError: it is another one, or none in time.
+            Refused: the peer refuses the connection.
+        """
+        deadline = time.monotonic() + GREETING_S
+        while (left := deadline - time.monotonic()) > 0:
+            for message in self.receive():
+                if isinstance(message, Refused):
+                    raise errors.Refused(message.code, f"the other side says: {message.words}")
+                if not isinstance(message, kind):
+                    raise PeerError(f"{kind.__name__} was to come, not {type(message).__name__}")
+                return message
+            self.wait(left)
+        raise PeerError(f"no {kind.__name__} came within {GREETING_S:g} s")
+
+    def refuse(self, code: str, words: str) -> None:
+        """Tell the peer why the connection ends, if it can still be told."""
+        try:
+            self.send(encode(Refused(CONNECTION, code, words)))
+            self._linger()
+        except (PeerError, OSError):
+            return  # it has gone; our log says why
+
+    def close(self) -> None:
+        """Release the socket."""
+        self._sock.close()
+
+    def _linger(self) -> None:
+        """Stop speaking and let the peer read why: closing at once may reset what was sent."""
+        self._sock.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + _LINGER_S
+        while (left := deadline - time.monotonic()) > 0:
+            self._sock.settimeout(left)
+            if not self._sock.recv(_LINGER_READ_BYTES):
+                return
+
+
+def _broken(error: OSError) -> PeerError:
+    if isinstance(error, TimeoutError):
+        return PeerError(f"it took nothing for {DEAD_S:g} s")
+    return PeerError(f"the connection broke: {describe_tls_error(error)}")

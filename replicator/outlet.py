@@ -1,0 +1,315 @@
+"""Outlet: reads one log directory for one sink, and says what the source decides."""
+
+import os
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+from replicator.source import (
+    Difference,
+    Effect,
+    GoOn,
+    Held,
+    Looked,
+    Refuse,
+    Send,
+    Source,
+    TellArchived,
+    TellRolled,
+    difference,
+)
+from replicator.wire import (
+    DATA_HEAD_BYTES,
+    Archived,
+    CaughtUp,
+    Message,
+    Open,
+    Rolled,
+    Standing,
+    encode,
+    put_data_head,
+)
+from rt import manifest
+from rt.disk import File, OsFile
+from rt.errors import FrameError, Misuse, Refused
+from rt.frame import HEADER_BYTES, parse_header
+from rt.limits import READ_BYTES
+from rt.log_directory import LogDirectory
+from rt.position import FILE_BYTES_MAX, Position
+from rt.recovery import Corrupt, judge
+from rt.seek import walk_before
+
+Sender = Callable[[bytes | memoryview], None]
+Signature = tuple[int, int, int]
+_BEHIND_BYTES: Final = READ_BYTES // 2  # who gets this much at once was not at the end
+
+
+class SendBuffer:
+    """Where frames are read to, with room before them for the head of the message.
+
+    One for each connection: what is sent from it is gone when the next read begins.
+    """
+
+    __slots__ = ("data", "view")
+
+    def __init__(self) -> None:
+        self.data = bytearray(DATA_HEAD_BYTES + READ_BYTES)
+        self.view = memoryview(self.data)
+
+
+class Outlet:
+    """One channel's source side: a log directory that others write, and how far it was sent."""
+
+    def __init__(
+        self,
+        channel: int,
+        log: LogDirectory,
+        end: Callable[[], Position] | None = None,
+    ) -> None:
+        """Stand ready to open the channel.
+
+        Args:
+            channel: its number on the connection.
+            log: refreshed, and there.
+            end: where serving ends now; the end of what is on disk if not given.
+        """
+        if log.manifest.identity is None:
+            raise Misuse(f"{log.path} is not there yet")
+        self.channel = channel
+        self.log = log
+        self.identity: manifest.Identity = log.manifest.identity
+        self.caught_up = False
+        self._end = end
+        self._source: Source | None = None
+        self._file: File | None = None
+        self._file_start = Position(0)
+        self._told = 0  # archived lines of the manifest that were passed or told
+        self._judged: tuple[int, int] | None = None
+
+    @property
+    def position(self) -> Position:
+        """Up to where the log was sent; the beginning until the sink has said where it stands."""
+        return Position(0) if self._source is None else self._source.cursor
+
+    def opening(self) -> Open:
+        """Return the message that opens the channel."""
+        return Open(self.channel, self.identity)
+
+    def stand(self, standing: Standing) -> None:
+        """Begin where the sink stands.
+
+        Raises:
+            Refused: its copy is not the beginning of this log.
+        """
+        self.log.refresh()
+        found = difference(standing, self._held(standing), merged=self.identity.merged)
+        if found is not None:
+            raise _refused(found, self.log.path)
+        self._source = Source(standing.end or self._first())
+        archived = self.log.manifest.archived
+        self._told = sum(file < standing.archived_to for file in archived)
+
+    def pump(self, send: Sender, buffer: SendBuffer) -> bool:
+        """Send what comes next, about 1 MiB at most; False if there is nothing for now.
+
+        Raises:
+            Refused: the log is damaged, or not what it was.
+            OSError: it cannot be read.
+        """
+        source = self._source
+        if source is None:
+            return False
+        looked = self._look(source)
+        self._tell_archived(send, source)
+        effect = source.step(looked)
+        if isinstance(effect, Send):
+            sent = self._send(send, buffer, source, effect.limit)
+            more = source.cursor.offset < effect.limit or looked.rolled is not None
+            return sent and (more or not self.caught_up)
+        return self._perform(send, effect)
+
+    def signature(self) -> Signature:
+        """Return numbers that change when the log does; three `stat` calls."""
+        path = self.log.path
+        paths = (path, self.log.file_path(self.position), os.path.join(path, manifest.FILE_NAME))
+        times, file, lines = (_status(each) for each in paths)
+        return (times[1], file[0], lines[0])
+
+    def rest(self) -> None:
+        """Release the descriptors while nothing happens."""
+        self._close_file()
+        self.log.close()
+
+    def bytes_left(self) -> int:
+        """Return how many bytes of the file at the cursor were not sent yet."""
+        size, _ = _status(self.log.file_path(self.position))
+        return max(0, size - self.position.offset)
+
+    def _first(self) -> Position:
+        starts = [*self.log.manifest.order[:1], *self.log.files()[:1]]
+        return min(starts, default=Position(0))
+
+    def _held(self, standing: Standing) -> Held:
+        end, known = standing.end, self.log.manifest
+        rolled_end = known.rolled_end(end.file)
+        archived = end.file in known.archived
+        try:
+            file = self.log.open_file(end.file)
+        except FileNotFoundError:
+            return Held(None, rolled_end, archived)
+        try:
+            tail = file.pread(standing.tail_length, end.offset - standing.tail_length)
+            return Held(self._served(end.file, file.size()), rolled_end, archived, crc32(tail))
+        finally:
+            file.close()
+
+    def _served(self, file: Position, size: int) -> int:
+        """How many of the bytes of a file may be served now."""
+        if self._end is None:
+            return size
+        end = self._end()
+        return max(0, min(size, end - file))
+
+    def _look(self, source: Source) -> Looked:
+        start = source.cursor.file
+        file = self._opened(start)
+        limit = None if file is None else self._served(start, file.size())
+        self.log.refresh()  # after the size: what the manifest says last is what counts
+        rolled = self.log.manifest.rolled.get(start)
+        archived = self.log.manifest.archived.get(start)
+        if rolled is None:
+            return Looked(limit)
+        if self._served(start, rolled.end) < rolled.end:
+            rolled = None
+        elif limit is not None:
+            limit = min(limit, rolled.end)
+        following = self.log.file_from(start.next_file()) if source.ended else None
+        return Looked(limit, rolled, archived, self._next_archived(start, following, source.ended))
+
+    def _next_archived(
+        self, start: Position, following: Position | None, ended: bool
+    ) -> Position | None:
+        """The next file is an archived one, if there is one before the next with bytes."""
+        rolled = self.log.manifest.successor(start) if ended else None
+        return min((each for each in (rolled, following) if each is not None), default=None)
+
+    def _opened(self, start: Position) -> File | None:
+        if self._file is not None and self._file_start == start:
+            return self._file
+        self._close_file()
+        try:
+            self._file, self._file_start = self.log.open_file(start), start
+        except FileNotFoundError:
+            return None
+        return self._file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _tell_archived(self, send: Sender, source: Source) -> None:
+        """Tell of files behind the cursor that have been archived since."""
+        known = self.log.manifest
+        if self._told == len(known.archived):
+            return
+        for line in list(known.archived.values())[self._told :]:
+            if line.file < source.cursor.file and line.file in known.rolled:
+                send(encode(Archived(self.channel, known.rolled[line.file], line)))
+        self._told = len(known.archived)
+
+    def _perform(self, send: Sender, effect: Effect) -> bool:
+        message: Message
+        if isinstance(effect, GoOn):
+            return True
+        if isinstance(effect, TellRolled):
+            message = Rolled(self.channel, effect.line)
+        elif isinstance(effect, TellArchived):
+            message = Archived(self.channel, effect.rolled, effect.line)
+        elif isinstance(effect, Refuse):
+            raise Refused("diverged", f"{self.log.path}: {effect.words}")
+        else:
+            self._catch_up(send)
+            return False
+        send(encode(message))
+        return True
+
+    def _catch_up(self, send: Sender) -> None:
+        if not self.caught_up:
+            self.caught_up = True
+            send(encode(CaughtUp(self.channel, self.position)))
+
+    def _send(self, send: Sender, buffer: SendBuffer, source: Source, limit: int) -> bool:
+        file, start = self._file, source.cursor
+        if file is None:
+            return False
+        data = buffer.data
+        length = _read(file, buffer.view, start.offset, limit)
+        whole, needed = self._whole(data, length)
+        if whole == 0 and READ_BYTES < needed <= limit - start.offset:
+            data = bytearray(DATA_HEAD_BYTES + needed)  # a frame larger than the buffer
+            length = _read(file, memoryview(data), start.offset, start.offset + needed)
+            whole, _ = self._whole(data, length)
+        if whole == 0:
+            self._explain(start, file)
+            self._catch_up(send)
+            return False
+        put_data_head(data, self.channel, start, whole)
+        send(memoryview(data)[: DATA_HEAD_BYTES + whole])
+        source.sent(whole)
+        if whole >= _BEHIND_BYTES:
+            self.caught_up = False
+        return True
+
+    def _whole(self, data: bytearray, length: int) -> tuple[int, int]:
+        """Return how many of the bytes are whole frames, and what the first of them needs."""
+        end, offset, needed = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0
+        try:
+            while end - offset >= HEADER_BYTES:
+                size = parse_header(data, offset).size
+                needed = needed or size
+                if size > end - offset:
+                    break
+                offset += size
+        except FrameError:
+            return offset - DATA_HEAD_BYTES, needed  # what it is, the next look at it will tell
+        return offset - DATA_HEAD_BYTES, needed
+
+    def _explain(self, at: Position, file: File) -> None:
+        """Ask recovery what stands at the cursor: a tail that may yet be written, or damage."""
+        size, known = file.size(), self.log.manifest
+        if self._judged == (size, known.length):
+            return
+        self._judged = (size, known.length)
+        index, index_file = self.log.open_index(at.file)
+        walk = walk_before(
+            file.pread, index, at.file, lambda entry: entry.offset > at.offset,
+            merged=self.identity.merged, session=self.identity.session,
+        )  # fmt: skip
+        if index_file is not None:
+            index_file.close()
+        verdict = judge(file.pread, size, walk, rolled_end=known.rolled_end(at.file))
+        if isinstance(verdict, Corrupt):
+            words = f"{self.log.file_path(at)}: corrupt at {verdict.at}: {verdict.reason}"
+            raise Refused("corrupt", words)
+
+
+def _refused(found: Difference, path: str) -> Refused:
+    return Refused(found.code, f"{path}: {found.words}; both are kept")
+
+
+def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
+    target = view[DATA_HEAD_BYTES : DATA_HEAD_BYTES + min(limit, FILE_BYTES_MAX) - offset]
+    if isinstance(file, OsFile):
+        return os.preadv(file.fileno(), [target], offset)
+    data = file.pread(len(target), offset)
+    target[: len(data)] = data
+    return len(data)
+
+
+def _status(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns

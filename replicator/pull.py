@@ -1,0 +1,248 @@
+"""PullClient: keeps a copy of a merged log, from whichever node will give it."""
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from replicator.backoff import Backoff
+from replicator.greeting import greet
+from replicator.host import Bell
+from replicator.link import Link
+from replicator.sink_side import SinkSide
+from replicator.wire import PULL, CaughtUp
+from rt.appender import Appender
+from rt.confirmations import Confirmations
+from rt.disk import OsDisk
+from rt.errors import Misuse, PeerError, Refused, RtError
+from rt.manifest import Archived, Identity
+from rt.names import stream_directory
+from rt.position import START, Position
+from rt.subscriber import MERGED_NAME
+from rt.tls import Contexts, connect
+from rt.watch import Wake, Watch
+
+Address = tuple[str, int]
+_log: Final = logging.getLogger(__name__)
+_SYNC_S: Final = 1.0  # a copy can be fetched again: what a power cut takes is fetched again
+_STOP_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PullStatus:
+    """How a copy stands; `node` is "" while there is no connection."""
+
+    node: str
+    position: Position
+    durable: Position
+    caught_up: bool
+    error: str
+
+
+class Copy:
+    """The subscriber's copy as its connection sees it (`replicator.host.Inbox`)."""
+
+    def __init__(self, appender: Appender, keep: Callable[[Archived], bool]) -> None:
+        self.appender = appender
+        self.durable: Position = appender.sync()
+        self._keep = keep
+        self._bell: Bell | None = None
+
+    def claim(self, bell: Bell) -> "Copy":
+        """Ring this bell from now on."""
+        self._bell = bell
+        return self
+
+    def written(self) -> None:
+        """There is nothing to do: it is synced about once a second."""
+
+    def confirmed(self) -> Confirmations:
+        """Return what is durable here."""
+        return Confirmations(received=self.durable)
+
+    def keeps(self, entry: Archived) -> bool:
+        """Ask the policy."""
+        return self._keep(entry)
+
+    def release(self) -> None:
+        """The connection has ended."""
+        self._bell = None
+
+    def sync(self) -> None:
+        """Make durable what came; `OSError` if that failed, which is final."""
+        durable = self.appender.sync()
+        if durable != self.durable:
+            self.durable, bell = durable, self._bell
+            if bell is not None:
+                bell.set()
+
+
+class PullClient:
+    """Copies the merged log of a stream into `root/<stream>/out`, until stopped."""
+
+    def __init__(
+        self,
+        root: str,
+        stream: str,
+        nodes: Sequence[Address],
+        contexts: Contexts,
+        keep: Callable[[Archived], bool] = lambda _entry: False,
+    ) -> None:
+        """Stand ready; nothing is dialled before `start`.
+
+        Args:
+            root: directory under which streams live.
+            stream: name of the stream.
+            nodes: host and port of each node; one is used at a time.
+            contexts: of `rt.tls.client_context`.
+            keep: whether to keep the bytes of a file that the cluster has archived.
+
+        Raises:
+            Misuse: a name is none, there is no node, or the directory has another puller.
+        """
+        if not nodes:
+            raise Misuse("nothing can be pulled: name at least one node, such as localhost:7700")
+        self.directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
+        self._stream = stream
+        self._nodes = list(dict.fromkeys(nodes))
+        self._contexts = contexts
+        self._keep = keep
+        self._disk = OsDisk()
+        self._disk.make_directory(self.directory)
+        self._lock_fd = _take_lock(self.directory)
+        self._wake = Wake()
+        self._stopping = threading.Event()
+        self._caught_up = threading.Event()
+        self._copy: Copy | None = None
+        self._node, self._error = "", "not connected yet"
+        self._threads = [
+            threading.Thread(target=work, name=f"{verb} {stream}", daemon=True)
+            for verb, work in (("pull", self._run), ("sync", self._sync_loop))
+        ]
+
+    def start(self) -> None:
+        """Begin to copy."""
+        for thread in self._threads:
+            thread.start()
+
+    def wait_caught_up(self, timeout_s: float | None = None) -> bool:
+        """Wait until the copy has all that the node had when it was last asked."""
+        return self._caught_up.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End the connection, sync the copy, and release the directory."""
+        self._stopping.set()
+        self._wake.set()
+        deadline = time.monotonic() + _STOP_S
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if self._lock_fd < 0 or any(thread.is_alive() for thread in self._threads):
+            return
+        try:
+            if self._copy is not None:
+                self._copy.sync()
+                self._copy.appender.close()
+        finally:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            self._wake.close()
+
+    def status(self) -> PullStatus:
+        """Return how the copy stands."""
+        copy = self._copy
+        position, durable = (copy.appender.end, copy.durable) if copy else (START, START)
+        return PullStatus(self._node, position, durable, self._caught_up.is_set(), self._error)
+
+    def _run(self) -> None:
+        backoff, tried = Backoff(Random()), 0
+        while not self._stopping.is_set():
+            node = self._nodes[tried % len(self._nodes)]
+            name = f"{node[0]}:{node[1]}"
+            try:
+                self._pull(node, name, backoff)
+            except (RtError, OSError) as error:
+                self._error = f"{name}: {error}"
+                if not self._stopping.is_set():
+                    _log.warning("pull from %s: %s", name, error)
+            self._node = ""
+            self._caught_up.clear()
+            tried += 1
+            if tried % len(self._nodes) == 0:
+                self._pause(backoff.next_s())
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        with Watch("poll") as clock:
+            while not self._stopping.is_set() and (left := end - time.monotonic()) > 0:
+                clock.wait(left, self._wake)
+
+    def _pull(self, node: Address, name: str, backoff: Backoff) -> None:
+        sock, _ = connect(node, self._contexts.current())
+        with ExitStack() as undo:
+            link = Link(sock, self._wake, name)
+            undo.callback(link.close)
+            greet(link, PULL, self._stream)
+            refused: list[Refused] = []
+            side = SinkSide(
+                link, self._wake, self._claim,
+                caught_up=self._take_caught_up, refused=refused.append,
+            )  # fmt: skip
+            undo.callback(side.close)
+            self._node, self._error = name, ""
+            _log.info("pull from %s: connected", name)
+            while not self._stopping.is_set():
+                side.turn()
+                if refused:
+                    raise refused[0]
+                if self._copy is not None:
+                    backoff.reset()
+                link.wait(60)
+
+    def _claim(self, identity: Identity, bell: Bell) -> Copy:
+        if not identity.merged or identity.stream != self._stream:
+            raise PeerError(f"it offers a {identity.kind} log of another stream")
+        if self._copy is None:
+            appender = Appender(self._disk, self.directory, identity)
+            appender.recover()
+            self._copy = Copy(appender, self._keep)
+        ours = self._copy.appender.identity
+        if ours.id != identity.id:
+            words = (
+                f"{self.directory} is a copy of the log {ours.id}, the node's is {identity.id}; "
+                "move the copy away to begin another"
+            )
+            raise Refused("other-log", words)
+        return self._copy.claim(bell)
+
+    def _take_caught_up(self, _message: CaughtUp) -> None:
+        self._caught_up.set()
+
+    def _sync_loop(self) -> None:
+        while not self._stopping.wait(_SYNC_S):
+            try:
+                if self._copy is not None:
+                    self._copy.sync()
+            except OSError as error:
+                self._error = f"{self.directory}: {error}; this copy has ended"
+                _log.critical("%s", self._error)
+                self._stopping.set()
+                self._wake.set()
+
+
+def _take_lock(directory: str) -> int:
+    fd = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise Misuse(
+            f"{directory} is being pulled into already; stop that, or use another"
+        ) from None
+    return fd

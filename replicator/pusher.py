@@ -1,0 +1,229 @@
+"""Pusher: ships sessions to one node, by a thread of its own."""
+
+import logging
+import os
+import threading
+import time
+from contextlib import ExitStack
+from random import Random
+from typing import Final, Protocol
+
+from replicator.backoff import Backoff
+from replicator.greeting import greet
+from replicator.link import Link
+from replicator.outlet import Outlet, Signature
+from replicator.progress import SessionProgress, SessionStatus
+from replicator.source_side import SourceSide
+from replicator.wire import PUSH, Ack
+from rt.errors import CorruptLog, PeerError, Refused
+from rt.log_directory import LogDirectory
+from rt.position import START
+from rt.tls import Contexts, connect
+from rt.watch import Wake, Watch
+
+Address = tuple[str, int]
+_log: Final = logging.getLogger(__name__)
+_SWEEP_S: Final = 1.0  # a look at every session, for what no event told of
+_SWEEP_ONLY_S: Final = 0.05  # where there are no events
+_BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
+_REFUSED_RETRY_S: Final = 30.0  # somebody has to mend something first
+_SOON: Final = frozenset({"busy", "reserve", "behind"})
+
+
+class Book(Protocol):
+    """Which sessions there are to ship."""
+
+    directory: str
+    stream: str
+
+    def names(self) -> list[str]:
+        """The sessions there are now."""
+
+    def path(self, session: str) -> str:
+        """The directory of a session."""
+
+    def progress(self, session: str) -> SessionProgress:
+        """What is known of a session."""
+
+
+class _Shipment:
+    """One session on this connection."""
+
+    __slots__ = ("outlet", "rested", "seen")
+
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self.seen: Signature | None = None  # of the log when it was last known to be all sent
+        self.rested = False
+
+
+class Pusher:
+    """Keeps a connection to one node, and on it a channel for each session."""
+
+    def __init__(self, node: Address, contexts: Contexts, book: Book) -> None:
+        self.name = f"{node[0]}:{node[1]}"
+        self._node = node
+        self._contexts = contexts
+        self._book = book
+        self._wake = Wake()
+        self._stopping = False
+        self._backoff = Backoff(Random())
+        self._thread = threading.Thread(target=self._run, name=f"push {self.name}", daemon=True)
+        self._shipments: dict[str, _Shipment] = {}
+        self._errors: dict[str, str] = {}  # by session; why it is not shipped
+        self._retry_at_s: dict[str, float] = {}
+        self._error = "not connected yet"
+        self._hints: set[str | None] = set()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End soon."""
+        self._stopping = True
+        self._wake.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._wake.close()
+
+    def hint(self, session: str | None) -> None:
+        """Look at this session, or at all, without waiting for an event."""
+        self._hints.add(session)
+        self._wake.set()
+
+    def has_settled(self, session: str) -> bool:
+        """Whether the node has synced all that is in the session now."""
+        shipment = self._shipments.get(session)
+        if shipment is None or shipment.seen is None:
+            return False
+        outlet = shipment.outlet
+        durable = self._book.progress(session).durable.get(self.name, START)
+        return durable >= outlet.position and shipment.seen == outlet.signature()
+
+    def status(self, session: str) -> SessionStatus:
+        """Return how a session stands with this node."""
+        shipment = self._shipments.get(session)
+        outlet = shipment.outlet if shipment else None
+        return SessionStatus(
+            session, self.name, outlet is not None,
+            outlet.position if outlet else START,
+            self._book.progress(session).durable.get(self.name, START),
+            outlet.bytes_left() if outlet else 0,
+            self._errors.get(session) or self._error,
+        )  # fmt: skip
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._ship()
+            except (PeerError, Refused, OSError) as error:
+                self._error = str(error)
+                if not self._stopping:
+                    _log.warning("push to %s: %s", self.name, error)
+            self._shipments = {}
+            if not self._stopping:
+                self._pause(self._backoff.next_s())
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        with Watch("poll") as clock:
+            while not self._stopping and (left := end - time.monotonic()) > 0:
+                clock.wait(left, self._wake)
+
+    def _ship(self) -> None:
+        sock, _ = connect(self._node, self._contexts.current())
+        with ExitStack() as undo:
+            link = Link(sock, self._wake, self.name)
+            undo.callback(link.close)
+            greet(link, PUSH, self._book.stream)
+            side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
+            undo.callback(side.close)
+            watch = undo.enter_context(Watch())
+            watch.add(self._book.directory)
+            link.listen(watch.fileno())
+            self._backoff.reset()
+            self._error = ""
+            self._errors, self._retry_at_s = {}, {}
+            _log.info("push to %s: connected", self.name)
+            self._loop(link, side, watch)
+
+    def _loop(self, link: Link, side: SourceSide, watch: Watch) -> None:
+        sweep_s = _SWEEP_S if watch.fileno() >= 0 else _SWEEP_ONLY_S
+        next_sweep_s = 0.0
+        while not self._stopping:
+            now = time.monotonic()
+            if now >= next_sweep_s:
+                self._sweep(side, watch)
+                next_sweep_s = now + sweep_s
+            side.turn()
+            ready = link.wait(0 if side.busy else next_sweep_s - now)
+            if watch.fileno() in ready:
+                self._take_changes(side, watch)
+            while self._hints:
+                self._mark(side, self._hints.pop())
+
+    def _take_changes(self, side: SourceSide, watch: Watch) -> None:
+        changes = watch.changes()
+        for directory in changes.directories:
+            session = os.path.basename(directory)
+            if directory != self._book.directory and session in self._shipments:
+                self._mark(side, session)
+            else:
+                self._find(side, watch)
+        if changes.rescan:
+            self._sweep(side, watch)
+
+    def _mark(self, side: SourceSide, session: str | None) -> None:
+        shipments = self._shipments
+        for name in shipments if session is None else {session} & shipments.keys():
+            shipments[name].seen, shipments[name].rested = None, False
+            side.mark(shipments[name].outlet)
+
+    def _sweep(self, side: SourceSide, watch: Watch) -> None:
+        """Look at all sessions: what has changed without an event, and what is new."""
+        for name, shipment in self._shipments.items():
+            signature = shipment.outlet.signature()
+            if signature != shipment.seen:
+                self._mark(side, name)
+                shipment.seen = signature
+            elif not shipment.rested:
+                shipment.outlet.rest()
+                shipment.rested = True
+        self._find(side, watch)
+
+    def _find(self, side: SourceSide, watch: Watch) -> None:
+        now = time.monotonic()
+        for name in self._book.names():
+            if name not in self._shipments and now >= self._retry_at_s.get(name, 0.0):
+                path = self._book.path(name)
+                watch.add(path)
+                self._begin(side, name, LogDirectory(path))
+
+    def _begin(self, side: SourceSide, name: str, log: LogDirectory) -> None:
+        try:
+            log.refresh()
+        except (CorruptLog, OSError) as error:
+            self._refuse(name, Refused("corrupt", str(error)))
+            return
+        if log.is_there:
+            self._errors.pop(name, None)
+            self._shipments[name] = _Shipment(side.open(log))
+
+    def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
+        name = outlet.identity.name
+        self._book.progress(name).take(self.name, ack)
+
+    def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
+        name = os.path.basename(outlet.log.path)
+        self._shipments.pop(name, None)
+        self._refuse(name, why)
+
+    def _refuse(self, name: str, why: Refused) -> None:
+        self._errors[name] = str(why)
+        retry_s = _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
+        self._retry_at_s[name] = time.monotonic() + retry_s

@@ -1,0 +1,201 @@
+"""Server: lets publishers push to a node, and subscribers pull from it."""
+
+import logging
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Final
+
+from replicator.greeting import answer
+from replicator.host import Bell, Host, Inbox
+from replicator.link import HungUp, Link
+from replicator.outlet import Outlet
+from replicator.sink_side import SinkSide
+from replicator.source_side import SourceSide
+from replicator.wire import PUSH
+from rt import manifest
+from rt.errors import CorruptLog, Misuse, PeerError, Refused
+from rt.identity import Identity
+from rt.log_directory import LogDirectory
+from rt.names import parse_session
+from rt.tls import Contexts, accept
+from rt.watch import Wake
+
+_log: Final = logging.getLogger(__name__)
+CONNECTIONS_MAX: Final = 512  # a thread and 100 KiB each, or 2 MiB while a backlog passes
+_BACKLOG: Final = 128
+_POLL_S: Final = 1.0  # a look at the log even if the host never rang
+_STOP_S: Final = 2.0
+
+
+class Server:
+    """Accepts connections, each with a thread of its own, and does for them what they may ask."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        contexts: Contexts,
+        host: Host,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        """Listen; nothing is served before `start`.
+
+        Args:
+            address: host and port to listen on; port 0 takes a free one, see `address`.
+            contexts: of `rt.tls.server_context`.
+            host: the node.
+            connections_max: more than these are closed at once.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        self._contexts = contexts
+        self._host = host
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._connections_max = connections_max
+        self._connections: dict[threading.Thread, tuple[socket.socket, Wake]] = {}
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._acceptor = threading.Thread(target=self._accept_loop, name="accept", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._acceptor.start()
+
+    def stop(self) -> None:
+        """End all connections; what came whole is appended, and nothing is left half done."""
+        self._stopping = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept; a close would not
+        self._listener.close()
+        with self._lock:
+            connections = dict(self._connections)
+        for plain, wake in connections.values():
+            wake.set()
+            _shut(plain)
+        deadline = time.monotonic() + _STOP_S
+        for thread in (self._acceptor, *connections):
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._connections)
+
+    def _accept_loop(self) -> None:
+        while not self._stopping:
+            try:
+                plain, address = self._listener.accept()
+            except OSError as error:
+                if not self._stopping:
+                    _log.error("cannot accept: %s", error)
+                    time.sleep(0.1)  # most often no descriptor is left; some connection may end
+                continue
+            self._begin(plain, f"{address[0]}:{address[1]}")
+
+    def _begin(self, plain: socket.socket, name: str) -> None:
+        with self._lock:
+            if self._stopping or len(self._connections) >= self._connections_max:
+                _log.warning("%s: closed, there are %d connections", name, len(self._connections))
+                plain.close()
+                return
+            wake = Wake()
+            work = partial(self._run, plain, wake, name)
+            thread = threading.Thread(target=work, name=f"serve {name}", daemon=True)
+            self._connections[thread] = (plain, wake)
+        thread.start()
+
+    def _run(self, plain: socket.socket, wake: Wake, name: str) -> None:
+        try:
+            self._talk(plain, wake, name)
+        except HungUp:
+            _log.info("%s has left", name)
+        except (PeerError, Refused, TimeoutError) as error:
+            if not self._stopping:
+                _log.warning("%s: %s", name, error)
+        finally:
+            plain.close()
+            with self._lock:
+                del self._connections[threading.current_thread()]
+            wake.close()
+
+    def _talk(self, plain: socket.socket, wake: Wake, name: str) -> None:
+        sock, identity = accept(plain, self._contexts.current())
+        with ExitStack() as undo:
+            with self._lock:
+                self._connections[threading.current_thread()] = (sock, wake)
+            link = Link(sock, wake, f"{identity.name} at {name}")
+            undo.callback(link.close)
+            try:
+                hello = answer(link, self._host.stream, identity)
+                if hello.direction == PUSH:
+                    self._fill(link, wake, identity)
+                else:
+                    self._serve(link, wake)
+            except Refused as error:
+                link.refuse(error.code, str(error))
+                raise
+            except HungUp:
+                raise
+            except PeerError as error:
+                link.refuse("protocol", str(error))
+                raise
+
+    def _fill(self, link: Link, wake: Wake, peer: Identity) -> None:
+        side = SinkSide(link, wake, partial(self._claim, peer))
+        try:
+            while not self._stopping:
+                side.turn()
+                link.wait(60)
+        finally:
+            side.close()
+
+    def _claim(self, peer: Identity, log: manifest.Identity, bell: Bell) -> Inbox:
+        try:
+            parse_session(log.name)
+        except Misuse as error:
+            raise Refused("name", str(error)) from error
+        if log.kind != manifest.SESSION or log.stream != self._host.stream:
+            words = f"a session of {self._host.stream!r} is wanted, not a {log.kind} log of another"
+            raise Refused("stream", words)
+        if not peer.may_push(log.name):
+            words = f"the certificate of {peer.name!r} does not grant the session {log.name!r}"
+            raise Refused("session", words)
+        return self._host.claim(log, peer.name, bell)
+
+    def _serve(self, link: Link, wake: Wake) -> None:
+        feed = self._host.feed(wake)
+        log = LogDirectory(feed.directory)
+        refused: list[Refused] = []
+        side = SourceSide(link, refused=lambda _outlet, why: refused.append(why))
+        outlet: Outlet | None = None
+        try:
+            while not self._stopping and not refused:
+                side.turn()
+                link.wait(0 if side.busy else _POLL_S)
+                if outlet is not None:
+                    side.mark(outlet)
+                elif _is_there(log):
+                    outlet = side.open(log, feed.end)
+        finally:
+            side.close()
+            log.close()
+            feed.release()
+
+
+def _is_there(log: LogDirectory) -> bool:
+    try:
+        log.refresh()
+    except CorruptLog as error:
+        raise Refused("corrupt", str(error)) from error
+    return log.is_there
+
+
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,0 +1,175 @@
+"""SinkSide: takes logs from the source at the other end of a connection, a channel each."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from replicator import wire
+from replicator.host import Bell, Inbox
+from replicator.inlet import Inlet
+from replicator.link import Link
+from replicator.wire import (
+    CONNECTION,
+    Archived,
+    CaughtUp,
+    Data,
+    Heartbeat,
+    Message,
+    Open,
+    Rolled,
+    encode,
+)
+from rt.errors import CorruptLog, ManifestError, Misuse, PeerError, Refused
+from rt.manifest import Identity
+from rt.watch import Wake
+
+_log: Final = logging.getLogger(__name__)
+# A node serves 1,000 sessions; one connection may bring all of them, and as many again that ended.
+CHANNELS_MAX: Final = 4096
+
+Claim = Callable[[Identity, Bell], Inbox]
+
+
+class ChannelBell:
+    """Tells the connection which of its channels has news; any thread rings it."""
+
+    __slots__ = ("_channel", "_news", "_wake")
+
+    def __init__(self, channel: int, news: set[int], wake: Wake) -> None:
+        self._channel = channel
+        self._news = news
+        self._wake = wake
+
+    def set(self) -> None:
+        """Make the connection look at this channel."""
+        if self._channel not in self._news:  # else it has not looked since, and will
+            self._news.add(self._channel)
+            self._wake.set()
+
+
+class SinkSide:
+    """The channels of one connection that are filled; each acknowledged when it has news."""
+
+    def __init__(
+        self,
+        link: Link,
+        wake: Wake,
+        claim: Claim,
+        *,
+        caught_up: Callable[[CaughtUp], None] = lambda _message: None,
+        refused: Callable[[Refused], None] = lambda _why: None,
+    ) -> None:
+        """Begin without a channel.
+
+        Args:
+            link: the peer's and our Hello were exchanged.
+            wake: the one the link waits for.
+            claim: gives the inbox of a log, or raises `Refused`.
+            caught_up: is told when the source has nothing more.
+            refused: is told why a channel has ended.
+        """
+        self._link = link
+        self._wake = wake
+        self._claim = claim
+        self._caught_up = caught_up
+        self._refused = refused
+        self._inlets: dict[int, Inlet] = {}
+        self._opened = -1  # the last channel that was
+        self._news: set[int] = set()
+
+    def turn(self) -> None:
+        """Take what has come, and acknowledge what has become of it.
+
+        Raises:
+            PeerError: the peer broke the protocol, or has gone.
+            Refused: the peer refuses the connection.
+        """
+        for message in self._link.receive():
+            self._take(message)
+        if self._news and self._link.can_send():
+            self._acknowledge()
+        self._link.beat()
+
+    def close(self) -> None:
+        """Let go of all logs."""
+        while self._inlets:
+            _, inlet = self._inlets.popitem()
+            inlet.inbox.release()
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Heartbeat):
+            return
+        if isinstance(message, Open):
+            self._open(message)
+            return
+        if isinstance(message, wire.Refused) and message.channel == CONNECTION:
+            raise Refused(message.code, f"the other side says: {message.words}")
+        if not isinstance(message, Data | Rolled | Archived | CaughtUp | wire.Refused):
+            raise PeerError(f"a source does not send {type(message).__name__}")
+        inlet = self._inlets.get(message.channel)
+        if inlet is not None:
+            self._act(inlet, message)
+        elif message.channel > self._opened:
+            raise PeerError(f"it speaks of channel {message.channel}, which was not opened")
+
+    def _open(self, message: Open) -> None:
+        if not self._opened < message.channel < CHANNELS_MAX:
+            raise PeerError(f"it opens channel {message.channel} after {self._opened}")
+        channel = self._opened = message.channel
+        try:
+            inbox = self._claim(message.identity, ChannelBell(channel, self._news, self._wake))
+        except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:
+            self._refuse(channel, _refusal(error))
+            return
+        inlet = Inlet(channel, inbox)
+        self._inlets[channel] = inlet
+        self._news.add(channel)
+        self._link.send(encode(inlet.standing()))
+
+    def _act(
+        self, inlet: Inlet, message: Data | Rolled | Archived | CaughtUp | wire.Refused
+    ) -> None:
+        try:
+            if isinstance(message, Data):
+                inlet.take_data(message)
+            elif isinstance(message, Rolled):
+                inlet.take_rolled(message)
+            elif isinstance(message, Archived):
+                inlet.take_archived(message)
+            elif isinstance(message, CaughtUp):
+                self._caught_up(message)
+            else:
+                raise Refused(message.code, f"the other side says: {message.words}")
+        except (Refused, ManifestError, Misuse, OSError) as error:
+            self._end(inlet)
+            if isinstance(message, wire.Refused):
+                self._tell(_refusal(error))
+            else:
+                self._refuse(inlet.channel, _refusal(error))
+
+    def _acknowledge(self) -> None:
+        while self._news:
+            inlet = self._inlets.get(self._news.pop())
+            ack = inlet.news() if inlet is not None else None
+            if ack is not None:
+                self._link.send(encode(ack))
+
+    def _refuse(self, channel: int, why: Refused) -> None:
+        self._link.send(encode(wire.Refused(channel, why.code, str(why))))
+        self._tell(why)
+
+    def _tell(self, why: Refused) -> None:
+        _log.warning("%s: %s: %s", self._link.name, why.code, why)
+        self._refused(why)
+
+    def _end(self, inlet: Inlet) -> None:
+        del self._inlets[inlet.channel]
+        inlet.inbox.release()
+
+
+def _refusal(error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, Misuse):
+        return Refused("name", str(error))
+    return Refused("disk" if isinstance(error, OSError) else "corrupt", str(error))

@@ -1,0 +1,225 @@
+"""A node that syncs and does nothing else, certificates, and logs to ship, for tests."""
+
+import os
+import threading
+import time
+
+from rt.appender import Appender, log_files
+from rt.certificates import init_authority, issue
+from rt.confirmations import Confirmations
+from rt.disk import OsDisk
+from rt.errors import FrameError, Refused
+from rt.frame import parse_header
+from rt.identity import Role
+from rt.manifest import MERGED, Identity
+from rt.position import Position
+from rt.ranges import EMPTY_DIGEST, Range
+from rt.tls import Contexts, client_context, server_context
+
+STREAM = "flights"
+
+
+class Inbox:
+    """One session's copy on the test node."""
+
+    def __init__(self, host, appender):
+        self.host, self.appender = host, appender
+        self.durable = appender.sync()
+        self.peer, self.wake = "", None
+        self.keep = False
+
+    def written(self):
+        with self.host.changed:
+            self.host.dirty.add(self)
+            self.host.changed.notify()
+
+    def confirmed(self):
+        return Confirmations(self.durable, self.durable)
+
+    def keeps(self, _entry):
+        return self.keep
+
+    def release(self):
+        self.peer, self.wake = "", None
+
+
+class Feed:
+    """The merged log of the test node."""
+
+    def __init__(self, host, wake):
+        self.host, self.wake = host, wake
+        self.directory = host.out
+
+    def end(self):
+        return self.host.merged_end()
+
+    def release(self):
+        self.host.feeds.remove(self)
+
+
+class DiskHost:
+    """Keeps copies under `root/<stream>/in`, serves `root/<stream>/out`; syncs in a thread."""
+
+    def __init__(self, root, stream=STREAM, disk=None):
+        self.stream, self.disk = stream, disk or OsDisk()
+        self.root = os.path.join(root, stream, "in")
+        self.out = os.path.join(root, stream, "out")
+        self.inboxes, self.dirty, self.feeds = {}, set(), []
+        self.lock = threading.Lock()
+        self.changed = threading.Condition()
+        self.stopping = False
+        self.limit = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def claim(self, identity, peer, wake):
+        with self.lock:
+            inbox = self.inboxes.get(identity.name)
+            if inbox is None:
+                path = os.path.join(self.root, identity.name)
+                appender = Appender(self.disk, path, identity)
+                appender.recover()
+                inbox = self.inboxes[identity.name] = Inbox(self, appender)
+            if inbox.appender.identity.id != identity.id:
+                raise Refused("other-log", f"session {identity.name!r} is another log here")
+            if inbox.peer:
+                raise Refused("busy", f"session {identity.name!r} is being pushed by {inbox.peer}")
+            inbox.peer, inbox.wake = peer, wake
+            return inbox
+
+    def feed(self, wake):
+        feed = Feed(self, wake)
+        self.feeds.append(feed)
+        return feed
+
+    def merged_end(self):
+        if self.limit is not None:
+            return self.limit
+        newest = max(log_files(self.disk, self.out), default=Position(0))
+        path = os.path.join(self.out, newest.file_name)
+        return Position(newest + (os.stat(path).st_size if os.path.exists(path) else 0))
+
+    def ring(self):
+        for feed in list(self.feeds):
+            feed.wake.set()
+
+    def stop(self):
+        with self.changed:
+            self.stopping = True
+            self.changed.notify()
+        self.thread.join()
+        for inbox in self.inboxes.values():
+            inbox.appender.close()
+
+    def _run(self):
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.dirty or self.stopping)
+                if self.stopping:
+                    return
+                batch, self.dirty = self.dirty, set()
+            for inbox in batch:
+                inbox.durable = inbox.appender.sync()
+                if inbox.wake:
+                    inbox.wake.set()
+
+
+class Merge:
+    """Writes a merged log out of sessions' frames, a range for each frame."""
+
+    def __init__(self, directory, stream=STREAM, log_id="0" * 32, disk=None):
+        identity = Identity(MERGED, stream, "out", log_id, 0)
+        self.appender = Appender(disk or OsDisk(), directory, identity)
+        self.appender.recover()
+        self.number = 0
+        self.frames_per_range = 1
+
+    def add(self, session, data):
+        """Append the frames of a session's bytes."""
+        batch, headers = [], []
+        for header, raw in frames(data):
+            batch.append(raw)
+            headers.append(header)
+            if len(batch) == self.frames_per_range:
+                self._range(session, headers, batch)
+                batch, headers = [], []
+        if batch:
+            self._range(session, headers, batch)
+
+    def roll(self):
+        return self.appender.roll(time.time_ns())
+
+    def _range(self, session, headers, batch):
+        appender = self.appender
+        if not appender.is_open:
+            begun = bool(appender.manifest.order)
+            appender.begin_file(appender.end.next_file() if begun else Position(0))
+        messages = sum(header.messages for header in headers)
+        first = Position(headers[0].position)
+        length = sum(map(len, batch))
+        entry = Range(1, 1, 1, session, first, length, self.number, messages, 0, EMPTY_DIGEST)
+        frame = entry.frame(appender.end)
+        after = appender.walk.copy()
+        after.step(frame.header, frame.parts[1])
+        for header in headers:
+            after.step(header)
+        appender.append([*frame.parts, *batch], [frame.header, *headers], after)
+        self.number += messages
+
+
+def frames(data):
+    """Cut a file's bytes into frames."""
+    offset = 0
+    while offset < len(data):
+        try:
+            header = parse_header(data, offset)
+        except FrameError:
+            return
+        yield header, data[offset : offset + header.size]
+        offset += header.size
+
+
+class Certificates:
+    """An authority and whoever it knows."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        init_authority(directory)
+        self.node = issue(directory, "node-1", Role.NODE)
+
+    def server(self):
+        return Contexts(self.node, server_context)
+
+    def publisher(self, name="pub", sessions=("*",)):
+        return Contexts(
+            issue(self.directory, name, Role.PUBLISHER, sessions=sessions), client_context
+        )
+
+    def subscriber(self, name="sub", streams=("*",)):
+        return Contexts(
+            issue(self.directory, name, Role.SUBSCRIBER, streams=streams), client_context
+        )
+
+
+def log_bytes(directory):
+    """Return the bytes of each log file in a directory, by name."""
+    found = {}
+    for start in log_files(OsDisk(), directory):
+        with open(os.path.join(directory, start.file_name), "rb") as file:
+            found[start.file_name] = file.read()
+    return found
+
+
+def manifest_lines(directory):
+    with open(os.path.join(directory, "manifest"), "rb") as file:
+        return file.read()
+
+
+def eventually(check, timeout_s=10.0):
+    """Wait until `check()` is true; return whether it became so."""
+    end = time.monotonic() + timeout_s
+    while not check():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
