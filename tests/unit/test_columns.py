@@ -1,0 +1,67 @@
+"""Columns: messages as Arrow arrays want them, and nothing that would read elsewhere."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logs import TIME_NS, make_frame
+
+from rt.columns import decode_columns, encode_columns
+from rt.errors import FrameError
+from rt.frame import KEYS_COLUMN
+
+TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
+HEADER = make_frame(0, [b"AA1"]).header
+
+
+@given(st.lists(st.tuples(TIMES, st.binary(max_size=30), st.binary(max_size=8)), min_size=1))
+def test_messages_survive_with_and_without_keys(messages):
+    """The one thing a log is for."""
+    times, payloads, keys = (list(column) for column in zip(*messages, strict=True))
+    for given_keys in (None, keys):
+        header = HEADER._replace(
+            messages=len(messages), columns=0 if given_keys is None else KEYS_COLUMN
+        )
+        columns = decode_columns(header, encode_columns(times, payloads, given_keys))
+        assert columns.payloads() == payloads
+        assert columns.times.tolist() == times
+        assert columns.message_keys() == (given_keys or [b""] * len(messages))
+
+
+@given(st.binary(max_size=300), st.integers(1, 25), st.integers(0, 1))
+def test_arbitrary_bytes_end_in_columns_or_a_named_error(data, count, with_keys):
+    """Arrow trusts offsets: one that goes back or beyond would read foreign memory."""
+    try:
+        columns = decode_columns(HEADER._replace(messages=count, columns=with_keys), data)
+    except FrameError:
+        return
+    assert len(columns.payloads()) == len(columns.message_keys()) == count
+    assert sum(map(len, columns.payloads())) == len(columns.payload)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ((0, 5, 3), "go back"),
+        ((1, 2, 3), "go back"),
+        ((0, 1, 2), "add up"),
+        ((0, 1, 4), "add up"),
+        ((0, 1, (1 << 32) - 1), "add up"),
+    ],
+)
+def test_offsets_that_do_not_add_up_are_refused(offsets, words):
+    """Each payload would begin where another ends."""
+    data = struct.pack("<2q3I", 0, 0, *offsets) + b"abc"
+    with pytest.raises(FrameError, match=words):
+        decode_columns(HEADER._replace(messages=2), data)
+
+
+def test_the_columns_are_views_of_the_body():
+    """Spark and Arrow wrap them without a copy; a copy would cost the rate we promise."""
+    body = encode_columns([TIME_NS, TIME_NS], [b"AA1", b"B6 2"], [b"AA", b"B6"])
+    columns = decode_columns(HEADER._replace(messages=2, columns=KEYS_COLUMN), body)
+    assert columns.payload.obj is body
+    assert columns.keys.obj is body
+    assert columns.times.format == "q"
+    assert columns.offsets.format == "I"
