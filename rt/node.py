@@ -10,7 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from random import SystemRandom
 from typing import Final
 
+from replicator.host import Bell
+from replicator.server import Server
 from rt.appender import Durable
+from rt.certificates import certificate_files
 from rt.confirmations import Confirmations
 from rt.disk import OsDisk
 from rt.errors import Misuse, PeerError, RtError
@@ -20,7 +23,7 @@ from rt.node_inbox import Inboxes, NodeInbox
 from rt.node_settings import NodeSettings
 from rt.position import Position
 from rt.subscriber import MERGED_NAME
-from rt.watch import Wake
+from rt.tls import Contexts, server_context
 from sequencer.consensus import Snapshot
 from sequencer.executor import Executor
 from sequencer.journal import Opened, found, open_journal
@@ -67,29 +70,36 @@ class Node:
         self._inboxes = Inboxes(self._disk, os.path.join(self._top, "in"), self.stream, self._hold)
         self._member = self._make_member(opened)
         self.merged_end = self._member.executor.ledger.end
+        self._server = Server(settings.address, _contexts(settings), self)
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
             for name, work in (("sync", self._inboxes.run), ("sequence", self._sequence))
         ]
 
     def start(self) -> list[str]:
-        """Begin to sync and sequence; return a sentence for each session that is damaged."""
+        """Begin to serve; return a sentence for each session that is damaged."""
         ledger = self._member.executor.ledger
         damaged = self._inboxes.open_all(ledger.merged_to)
         for sentence in damaged:
             _log.error("%s; this session is not merged until it is mended", sentence)
         for thread in self._threads:
             thread.start()
+        self._server.start()
         return damaged
 
-    def claim(self, identity: Identity, peer: str, wake: Wake) -> NodeInbox:
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the real port where port 0 was asked for."""
+        return self._server.address
+
+    def claim(self, identity: Identity, peer: str, wake: Bell) -> NodeInbox:
         """Give a pushing connection the copy it fills (`replicator.host.Host`)."""
         merged_to = self._member.executor.ledger.merged_to(identity.name)
         inbox = self._inboxes.claim(identity, peer, wake, merged_to)
         _log.info("session %s is pushed by %s from %s", inbox.session, peer, inbox.appender.end)
         return inbox
 
-    def feed(self, wake: Wake) -> "NodeFeed":
+    def feed(self, wake: Bell) -> "NodeFeed":
         """Give a pulling connection the merged log (`replicator.host.Host`)."""
         feed = NodeFeed(self, os.path.join(self._top, MERGED_NAME), wake)
         with self._events:
@@ -106,10 +116,8 @@ class Node:
         return self._stopped.wait(timeout_s)
 
     def stop(self) -> None:
-        """Sync what was received, execute what was decided, save a snapshot, release the files.
-
-        The server is stopped before this, so that nothing more comes.
-        """
+        """Hang up, sync what was received, execute what was decided, save a snapshot."""
+        self._server.stop()
         self._inboxes.stop()
         for thread in self._threads[:1]:
             thread.join()
@@ -270,7 +278,7 @@ class Node:
 class NodeFeed:
     """The merged log as a pulling connection sees it (`replicator.host.Feed`)."""
 
-    def __init__(self, node: Node, directory: str, wake: Wake) -> None:
+    def __init__(self, node: Node, directory: str, wake: Bell) -> None:
         self._node = node
         self.directory = directory
         self.wake = wake
@@ -282,6 +290,10 @@ class NodeFeed:
     def release(self) -> None:
         """The connection has ended."""
         self._node.forget(self)
+
+
+def _contexts(settings: NodeSettings) -> Contexts:
+    return Contexts(certificate_files(settings.certs, settings.name), server_context)
 
 
 def _ledger_of(snapshot: Snapshot | None, file_bytes: int) -> Ledger:

@@ -7,15 +7,16 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from replicator.host import Bell
 from rt.appender import Appender, Durable
 from rt.confirmations import Confirmations
 from rt.disk import Disk
 from rt.errors import CorruptLog, ManifestError, Misuse, Refused
 from rt.log_directory import LogDirectory
-from rt.manifest import SESSION, Identity
+from rt.manifest import SESSION, Archived, Identity
 from rt.names import parse_session
 from rt.position import Position
-from rt.watch import Wake, directories_in
+from rt.watch import directories_in
 
 # One journal commit of the file system serves all syncs that wait for it, so many files are
 # synced side by side; more threads than this did not make 1,000 files faster.
@@ -35,7 +36,7 @@ class NodeInbox:
         self.peer = ""  # who fills it now; "" if nobody
         self.heard_ns = 0
         self._changed = changed
-        self._wake: Wake | None = None
+        self._wake: Bell | None = None
 
     def written(self) -> None:
         """Say that bytes were appended: they are to be made durable."""
@@ -52,7 +53,11 @@ class NodeInbox:
             if self._wake is not None:
                 self._wake.set()
 
-    def claim(self, peer: str, wake: Wake) -> None:
+    def keeps(self, entry: Archived) -> bool:
+        """Whether the bytes of a file stay here though the publisher archived them."""
+        return entry.file >= self.confirmations.merged.file  # not all of it is merged yet
+
+    def claim(self, peer: str, wake: Bell) -> None:
         """Let `peer` fill it. `Refused` while another connection does."""
         if self.peer:
             raise Refused("busy", f"session {self.session!r} is being pushed by {self.peer!r}")
@@ -107,7 +112,7 @@ class Inboxes:
                 log.close()
         return damaged
 
-    def claim(self, identity: Identity, peer: str, wake: Wake, merged_to: Position) -> NodeInbox:
+    def claim(self, identity: Identity, peer: str, wake: Bell, merged_to: Position) -> NodeInbox:
         """Return the copy of the session that `identity` names, for `peer` to fill.
 
         Raises:

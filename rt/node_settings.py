@@ -6,7 +6,7 @@ from typing import Final
 from rt.errors import Misuse
 from rt.kinds import Bytes, Seconds
 from rt.limits import KIB
-from rt.names import parse_node, parse_stream
+from rt.names import parse_node, parse_stream, shown
 from rt.position import FILE_BYTES_MAX
 
 PORT: Final = 7420
@@ -22,9 +22,9 @@ class NodeSettings:
     listen: str = field(
         default=f"127.0.0.1:{PORT}", metadata={"help": "Address to serve at; port 0 takes any."}
     )
-    ca: str = field(default="certs/ca.pem", metadata={"help": "Certificate of the authority."})
-    cert: str = field(default="certs/n1.pem", metadata={"help": "Certificate of this node."})
-    key: str = field(default="certs/n1.key", metadata={"help": "Private key of this node."})
+    certs: str = field(
+        default="certs", metadata={"help": "Directory of ca.pem, NAME.pem and NAME.key."}
+    )
     members: tuple[str, ...] = field(
         default=(), metadata={"help": "All nodes as name=host:port; none for a node of its own."}
     )
@@ -44,6 +44,7 @@ class NodeSettings:
     def __post_init__(self) -> None:
         parse_stream(self.stream)
         parse_node(self.name)
+        parse_address(self.listen)
         if not 64 * KIB <= self.file_bytes <= FILE_BYTES_MAX:
             raise Misuse(f"file_bytes is {self.file_bytes}; use {64 * KIB} to {FILE_BYTES_MAX}")
         if not 0.001 <= self.tick_s <= 1:
@@ -54,6 +55,23 @@ class NodeSettings:
             raise Misuse(f"name {self.name!r} is not among the members: {', '.join(self.members)}")
 
     @property
+    def address(self) -> tuple[str, int]:
+        """Where to listen."""
+        return parse_address(self.listen)
+
+    @property
     def member_names(self) -> list[str]:
         """The names of all nodes, this one's alone where no members are given."""
         return sorted(parse_node(each.partition("=")[0]) for each in self.members) or [self.name]
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read `host:port`; `Misuse` if it is none.
+
+    >>> parse_address("[::1]:7420")
+    ('::1', 7420)
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise Misuse(f"not an address: {shown(text)}; use host:port, such as localhost:{PORT}")
+    return host.strip("[]"), int(port)

@@ -12,7 +12,7 @@ from rt.position import Position
 from rt.walk import Walk
 
 # Small frames come many to a read; behind a large one the next read begins at the next header.
-_READ_BYTES: Final = 16 * 1024
+_READ_BYTES: Final = 4 * 1024
 
 
 class Heading(NamedTuple):

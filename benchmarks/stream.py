@@ -1,0 +1,144 @@
+"""A whole stream over mutual TLS on loopback: node, publisher and subscriber, a process each."""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from benchmarks.log import directory
+from benchmarks.report import Row
+from replicator.pull import PullClient
+from replicator.push import PushClient
+from rt import Fsync, Publisher, Subscriber, WriterSettings
+from rt.certificates import certificate_files, init_authority, issue
+from rt.identity import Role
+from rt.tls import Contexts, client_context
+
+STREAM = "bench"
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@contextmanager
+def node(root: str) -> Iterator[tuple[str, int]]:
+    """A node process of its own; gives its address."""
+    certs = os.path.join(root, "certs")
+    init_authority(certs)
+    issue(certs, "n1", Role.NODE)
+    issue(certs, "pub", Role.PUBLISHER, sessions=("*",))
+    issue(certs, "sub", Role.SUBSCRIBER)
+    arguments = ["--root", os.path.join(root, "node"), "--stream", STREAM, "--certs", certs]
+    command = [sys.executable, "-m", "rt.cli", "node", *arguments, "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            found = re.search(r" at (.*):(\d+)$", line.strip())
+            if found is None:
+                raise RuntimeError(f"the node did not start: {line!r}")
+            yield found[1], int(found[2])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=20)
+
+
+def publish(root: str, address: tuple[str, int], plan: dict[str, float], ready: Connection) -> None:
+    """Publish by plan, pushing from the same process; for a process of its own."""
+    data, certs = os.path.join(root, "pub"), os.path.join(root, "certs")
+    contexts = Contexts(certificate_files(certs, "pub"), client_context)
+    writer = WriterSettings(fsync=Fsync.INTERVAL)
+    with Publisher(data, stream=STREAM, session="p1", writer=writer) as publisher:
+        push = PushClient(data, STREAM, [address], contexts)
+        push.start()
+        publisher.publish(b"\xff" * 8)
+        publisher.flush("merged")
+        ready.send(publisher.next_sequence)
+        ready.recv()
+        size, count, rate = int(plan["size"]), int(plan["count"]), plan["rate"]
+        if rate:
+            _paced(publisher, bytes(size), count, rate)
+        else:
+            batch = [bytes(size)] * 1000
+            for _ in range(count // len(batch)):
+                publisher.publish_many(batch)
+        publisher.flush("merged", timeout_s=120)
+        ready.send("done")
+        push.stop()
+
+
+def _paced(publisher: Publisher, payload: bytes, count: int, rate: float) -> None:
+    began = time.perf_counter()
+    for number in range(count):
+        wait = began + number / rate - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        publisher.publish(payload)
+
+
+def run(root: str, size: int, count: int, rate: float) -> dict[str, float]:
+    """Run one stream; return its figures."""
+    with node(root) as address:
+        here, there = _SPAWN.Pipe()
+        plan = {"size": size, "count": count, "rate": rate}
+        process = _SPAWN.Process(target=publish, args=(root, address, plan, there))
+        process.start()
+        contexts = Contexts(certificate_files(os.path.join(root, "certs"), "sub"), client_context)
+        pull = PullClient(os.path.join(root, "sub"), STREAM, [address], contexts)
+        pull.start()
+        with Subscriber(os.path.join(root, "sub"), stream=STREAM) as subscriber:
+            here.recv()
+            here.send("go")
+            figures = _receive(subscriber, count, size, paced=bool(rate))
+        here.recv()
+        process.join()
+        pull.stop()
+    return figures
+
+
+def _receive(subscriber: Subscriber, count: int, size: int, *, paced: bool) -> dict[str, float]:
+    delays: list[int] = []
+    received, began = 0, time.perf_counter()
+    for batch in subscriber.batches():
+        now = time.time_ns()
+        if not received:
+            began = time.perf_counter()
+        received += len(batch)
+        if paced:
+            delays += [now - sent for sent in batch.columns.times[batch.first :].tolist()]
+        else:
+            batch.columns.payloads()
+        if received > count:
+            break
+    elapsed = time.perf_counter() - began
+    figures = {"messages_s": count / elapsed, "mb_s": count * size / elapsed / 1e6}
+    if paced:
+        delays = sorted(delays[1:])
+        figures["p50_ms"] = delays[len(delays) // 2] / 1e6
+        figures["p99_ms"] = delays[int(len(delays) * 0.99)] / 1e6
+    return figures
+
+
+def streams(quick: bool) -> list[Row]:
+    """Latency at 1,000 messages a second, and throughput of small and large messages."""
+    with directory() as root:
+        paced = run(root, 100, 2000 if quick else 20_000, 1000)
+    with directory() as root:
+        small = run(root, 100, 1_000_000 if quick else 10_000_000, 0)
+    with directory() as root:
+        large = run(root, 1024, 200_000 if quick else 1_000_000, 0)
+    one = "one node, fsync before merge"
+    return [
+        Row(f"append to delivery p50, 1,000/s, {one}", paced["p50_ms"], "ms", 0.6, at_most=True),
+        Row(f"append to delivery p99, 1,000/s, {one}", paced["p99_ms"], "ms", 3.0, at_most=True),
+        Row(f"delivered, 100 B, {one}", small["messages_s"], "messages/s", 800_000),
+        Row(f"delivered, 1 KiB, {one}", large["mb_s"], "MB/s", 120),
+    ]
+
+
+if __name__ == "__main__":
+    print(json.dumps([row.value for row in streams(quick=True)]))
