@@ -1,6 +1,7 @@
 """Outlet: reads one log directory for one sink, and says what the source decides."""
 
 import os
+import time
 from collections.abc import Callable
 from typing import Final
 from zlib import crc32
@@ -40,7 +41,8 @@ from rt.recovery import Corrupt, judge
 from rt.seek import walk_before
 
 Sender = Callable[[bytes | memoryview], None]
-Signature = tuple[int, int, int]
+# The clock of a file system ticks every few milliseconds: a younger time may stand for two changes.
+_TIME_IS_SURE_NS: Final = 2_000_000_000
 _BEHIND_BYTES: Final = READ_BYTES // 2  # who gets this much at once was not at the end
 
 
@@ -85,6 +87,9 @@ class Outlet:
         self._file_start = Position(0)
         self._told = 0  # archived lines of the manifest that were passed or told
         self._judged: tuple[int, int] | None = None
+        self._idle = False  # there was nothing to send when the log was last looked at
+        self._size = 0  # of the file at the cursor then
+        self._listed_ns = 0  # when the directory had changed before its files were last listed
 
     @property
     def position(self) -> Position:
@@ -125,15 +130,26 @@ class Outlet:
         if isinstance(effect, Send):
             sent = self._send(send, buffer, source, effect.limit)
             more = source.cursor.offset < effect.limit or looked.rolled is not None
-            return sent and (more or not self.caught_up)
-        return self._perform(send, effect)
+            self._idle = not (sent and (more or not self.caught_up))
+        else:
+            self._idle = not self._perform(send, effect)
+        return not self._idle
 
-    def signature(self) -> Signature:
-        """Return numbers that change when the log does; three `stat` calls."""
-        path = self.log.path
-        paths = (path, self.log.file_path(self.position), os.path.join(path, manifest.FILE_NAME))
-        times, file, lines = (_status(each) for each in paths)
-        return (times[1], file[0], lines[0])
+    def has_news(self) -> bool:
+        """Whether there may be more to send than when `pump` last looked; three `stat` calls."""
+        if not self._idle or self._source is None:
+            return True
+        size, _ = _status(self.log.file_path(self.position))
+        lines, _ = _status(os.path.join(self.log.path, manifest.FILE_NAME))
+        if size != self._size or lines != self.log.manifest.length:
+            return True
+        if not self._source.ended:
+            return False
+        _, changed_ns = _status(self.log.path)
+        is_young = time.time_ns() - changed_ns < _TIME_IS_SURE_NS
+        return changed_ns != self._listed_ns or (
+            is_young and self._following(self.position.file) is not None
+        )
 
     def rest(self) -> None:
         """Release the descriptors while nothing happens."""
@@ -173,7 +189,8 @@ class Outlet:
     def _look(self, source: Source) -> Looked:
         start = source.cursor.file
         file = self._opened(start)
-        limit = None if file is None else self._served(start, file.size())
+        self._size = 0 if file is None else file.size()
+        limit = None if file is None else self._served(start, self._size)
         self.log.refresh()  # after the size: what the manifest says last is what counts
         rolled = self.log.manifest.rolled.get(start)
         archived = self.log.manifest.archived.get(start)
@@ -183,15 +200,16 @@ class Outlet:
             rolled = None
         elif limit is not None:
             limit = min(limit, rolled.end)
-        following = self.log.file_from(start.next_file()) if source.ended else None
-        return Looked(limit, rolled, archived, self._next_archived(start, following, source.ended))
+        following = None
+        if source.ended:
+            _, self._listed_ns = _status(self.log.path)
+            following = self._following(start)
+        return Looked(limit, rolled, archived, following)
 
-    def _next_archived(
-        self, start: Position, following: Position | None, ended: bool
-    ) -> Position | None:
-        """The next file is an archived one, if there is one before the next with bytes."""
-        rolled = self.log.manifest.successor(start) if ended else None
-        return min((each for each in (rolled, following) if each is not None), default=None)
+    def _following(self, start: Position) -> Position | None:
+        """The next file: one that has its bytes, or an archived one before that."""
+        nexts = (self.log.file_from(start.next_file()), self.log.manifest.successor(start))
+        return min((each for each in nexts if each is not None), default=None)
 
     def _opened(self, start: Position) -> File | None:
         if self._file is not None and self._file_start == start:

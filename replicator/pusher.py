@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from replicator.backoff import Backoff
 from replicator.greeting import greet
 from replicator.link import Link
-from replicator.outlet import Outlet, Signature
+from replicator.outlet import Outlet
 from replicator.progress import SessionProgress, SessionStatus
 from replicator.source_side import SourceSide
 from replicator.wire import PUSH, Ack
@@ -46,17 +46,6 @@ class Book(Protocol):
         """What is known of a session."""
 
 
-class _Shipment:
-    """One session on this connection."""
-
-    __slots__ = ("outlet", "rested", "seen")
-
-    def __init__(self, outlet: Outlet) -> None:
-        self.outlet = outlet
-        self.seen: Signature | None = None  # of the log when it was last known to be all sent
-        self.rested = False
-
-
 class Pusher:
     """Keeps a connection to one node, and on it a channel for each session."""
 
@@ -69,7 +58,7 @@ class Pusher:
         self._stopping = False
         self._backoff = Backoff(Random())
         self._thread = threading.Thread(target=self._run, name=f"push {self.name}", daemon=True)
-        self._shipments: dict[str, _Shipment] = {}
+        self._outlets: dict[str, Outlet] = {}  # by session
         self._errors: dict[str, str] = {}  # by session; why it is not shipped
         self._retry_at_s: dict[str, float] = {}
         self._error = "not connected yet"
@@ -98,17 +87,14 @@ class Pusher:
 
     def has_settled(self, session: str) -> bool:
         """Whether the node has synced all that is in the session now."""
-        shipment = self._shipments.get(session)
-        if shipment is None or shipment.seen is None:
+        outlet = self._outlets.get(session)
+        if outlet is None or outlet.has_news():
             return False
-        outlet = shipment.outlet
-        durable = self._book.progress(session).durable.get(self.name, START)
-        return durable >= outlet.position and shipment.seen == outlet.signature()
+        return self._book.progress(session).durable.get(self.name, START) >= outlet.position
 
     def status(self, session: str) -> SessionStatus:
         """Return how a session stands with this node."""
-        shipment = self._shipments.get(session)
-        outlet = shipment.outlet if shipment else None
+        outlet = self._outlets.get(session)
         return SessionStatus(
             session, self.name, outlet is not None,
             outlet.position if outlet else START,
@@ -125,7 +111,7 @@ class Pusher:
                 self._error = str(error)
                 if not self._stopping:
                     _log.warning("push to %s: %s", self.name, error)
-            self._shipments = {}
+            self._outlets = {}
             if not self._stopping:
                 self._pause(self._backoff.next_s())
 
@@ -171,7 +157,7 @@ class Pusher:
         changes = watch.changes()
         for directory in changes.directories:
             session = os.path.basename(directory)
-            if directory != self._book.directory and session in self._shipments:
+            if directory != self._book.directory and session in self._outlets:
                 self._mark(side, session)
             else:
                 self._find(side, watch)
@@ -179,27 +165,23 @@ class Pusher:
             self._sweep(side, watch)
 
     def _mark(self, side: SourceSide, session: str | None) -> None:
-        shipments = self._shipments
-        for name in shipments if session is None else {session} & shipments.keys():
-            shipments[name].seen, shipments[name].rested = None, False
-            side.mark(shipments[name].outlet)
+        outlets = self._outlets
+        for name in outlets if session is None else {session} & outlets.keys():
+            side.mark(outlets[name])
 
     def _sweep(self, side: SourceSide, watch: Watch) -> None:
         """Look at all sessions: what has changed without an event, and what is new."""
-        for name, shipment in self._shipments.items():
-            signature = shipment.outlet.signature()
-            if signature != shipment.seen:
-                self._mark(side, name)
-                shipment.seen = signature
-            elif not shipment.rested:
-                shipment.outlet.rest()
-                shipment.rested = True
+        for outlet in self._outlets.values():
+            if outlet.has_news():
+                side.mark(outlet)
+            else:
+                outlet.rest()
         self._find(side, watch)
 
     def _find(self, side: SourceSide, watch: Watch) -> None:
         now = time.monotonic()
         for name in self._book.names():
-            if name not in self._shipments and now >= self._retry_at_s.get(name, 0.0):
+            if name not in self._outlets and now >= self._retry_at_s.get(name, 0.0):
                 path = self._book.path(name)
                 watch.add(path)
                 self._begin(side, name, LogDirectory(path))
@@ -212,7 +194,7 @@ class Pusher:
             return
         if log.is_there:
             self._errors.pop(name, None)
-            self._shipments[name] = _Shipment(side.open(log))
+            self._outlets[name] = side.open(log)
 
     def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
         name = outlet.identity.name
@@ -220,7 +202,7 @@ class Pusher:
 
     def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
         name = os.path.basename(outlet.log.path)
-        self._shipments.pop(name, None)
+        self._outlets.pop(name, None)
         self._refuse(name, why)
 
     def _refuse(self, name: str, why: Refused) -> None:

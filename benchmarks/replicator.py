@@ -1,0 +1,216 @@
+"""Push over mutual TLS, disk to disk, beside the same bytes through a bare TLS socket.
+
+    python -m benchmarks.replicator [--quick] [--json FILE] [--dir DIRECTORY]
+
+Both move what a publisher wrote, 1 KiB messages in frames of 256 KiB, from one process to another
+over loopback, and end when the receiver has synced it. The limit program is the shortest Python
+that does it: it reads, sends, receives and writes, and looks at nothing.
+"""
+
+import argparse
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from benchmarks.report import Row, interleaved, show
+from replicator.host import Bell
+from replicator.push import PushClient
+from replicator.server import Server
+from rt import Publisher
+from rt.appender import Appender
+from rt.certificates import CertificateFiles, init_authority, issue
+from rt.confirmations import Confirmations
+from rt.disk import OsDisk
+from rt.identity import Role
+from rt.manifest import Archived, Identity
+from rt.position import Position
+from rt.tls import Contexts, client_context, server_context
+
+STREAM, SESSION = "bench", "jfk"
+MESSAGE = bytes(range(256)) * 4
+MIB = 1 << 20
+
+
+class BenchInbox:
+    """A session's copy, synced again whenever the last sync has ended."""
+
+    def __init__(self, appender: Appender) -> None:
+        self.appender = appender
+        self.durable: Position = appender.sync()
+        self.bell: Bell | None = None
+        self.news = threading.Event()
+        threading.Thread(target=self._sync, daemon=True).start()
+
+    def written(self) -> None:
+        """Sync soon."""
+        self.news.set()
+
+    def confirmed(self) -> Confirmations:
+        """What is durable."""
+        return Confirmations(self.durable, self.durable)
+
+    def keeps(self, _entry: Archived) -> bool:
+        """Keep all."""
+        return True
+
+    def release(self) -> None:
+        """The connection has ended."""
+        self.bell = None
+
+    def _sync(self) -> None:
+        while self.news.wait():
+            self.news.clear()
+            self.durable = self.appender.sync()
+            if self.bell is not None:
+                self.bell.set()
+
+
+class BenchHost:
+    """The least a server needs."""
+
+    stream = STREAM
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.disk = OsDisk()
+
+    def claim(self, identity: Identity, _peer: str, wake: Bell) -> BenchInbox:
+        """Begin a copy."""
+        inbox = BenchInbox(Appender(self.disk, os.path.join(self.root, identity.name), identity))
+        inbox.bell = wake
+        return inbox
+
+    def feed(self, _wake: Bell) -> Any:
+        """Nothing is pulled here."""
+        raise NotImplementedError
+
+
+def serve_node(root: str, files: CertificateFiles, pipe: Connection) -> None:
+    """Be a node until told to end."""
+    server = Server(("localhost", 0), Contexts(files, server_context), BenchHost(root))
+    server.start()
+    pipe.send(server.address[1])
+    pipe.recv()
+    server.stop()
+    pipe.send(time.process_time())
+
+
+def serve_bare(root: str, files: CertificateFiles, pipe: Connection) -> None:
+    """Receive one connection's bytes into a file, sync it, and say so."""
+    context = server_context(files.ca, files.cert, files.key)
+    listener = socket.create_server(("localhost", 0))
+    pipe.send(listener.getsockname()[1])
+    plain, _ = listener.accept()
+    buffer = memoryview(bytearray(MIB))
+    with context.wrap_socket(plain, server_side=True) as sock:
+        target = os.open(os.path.join(root, "bare"), os.O_WRONLY | os.O_CREAT, 0o600)
+        filled = 0
+        while count := sock.recv_into(buffer[filled:]):
+            filled += count
+            if filled == len(buffer):
+                os.write(target, buffer)
+                filled = 0
+        os.write(target, buffer[:filled])
+        os.fdatasync(target)
+        os.close(target)
+    pipe.send(time.process_time())
+
+
+def push(top: str, node: CertificateFiles, publisher: CertificateFiles, size: int) -> float:
+    """Return bytes a second of the push client, up to the node's acknowledgement."""
+    root = tempfile.mkdtemp(dir=top)
+    process, pipe, port = _start(serve_node, root, node)
+    client = PushClient(top, STREAM, [("localhost", port)], Contexts(publisher, client_context))
+    began = time.perf_counter()
+    client.start()
+    if not client.stop(drain_s=300):
+        sys.exit("the push did not end")
+    took_s = time.perf_counter() - began
+    pipe.send("end")
+    _end(process, pipe, root)
+    os.unlink(os.path.join(top, STREAM, SESSION, "confirmed"))
+    return size / took_s
+
+
+def bare(top: str, node: CertificateFiles, publisher: CertificateFiles, size: int) -> float:
+    """Return bytes a second of the limit program."""
+    root = tempfile.mkdtemp(dir=top)
+    process, pipe, port = _start(serve_bare, root, node)
+    context = client_context(publisher.ca, publisher.cert, publisher.key)
+    directory = os.path.join(top, STREAM, SESSION)
+    began = time.perf_counter()
+    plain = socket.create_connection(("localhost", port))
+    with context.wrap_socket(plain, server_hostname="localhost") as sock:
+        for name in sorted(name for name in os.listdir(directory) if _is_log(name)):
+            with open(os.path.join(directory, name), "rb", buffering=0) as file:
+                while data := file.read(MIB):
+                    sock.sendall(data)
+    pipe.poll(300)
+    took_s = time.perf_counter() - began
+    _end(process, pipe, root)
+    return size / took_s
+
+
+def _is_log(name: str) -> bool:
+    return name.startswith("log.") and not name.endswith(".idx")
+
+
+def _start(work: Any, root: str, files: CertificateFiles) -> tuple[Any, Connection, int]:
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=work, args=(root, files, theirs))
+    process.start()
+    return process, ours, ours.recv()
+
+
+def _end(process: Any, pipe: Connection, root: str) -> None:
+    pipe.recv()
+    process.join()
+    shutil.rmtree(root)
+
+
+def make_log(top: str, megabytes: int) -> int:
+    """Publish the messages; return the bytes of the log."""
+    with Publisher(top, stream=STREAM, session=SESSION) as publisher:
+        for _ in range(megabytes):
+            publisher.publish_many([MESSAGE] * 1000)
+    directory = os.path.join(top, STREAM, SESSION)
+    return sum(
+        os.stat(os.path.join(directory, name)).st_size
+        for name in os.listdir(directory)
+        if _is_log(name)
+    )
+
+
+def main() -> None:
+    """Measure, print, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="100 MB instead of 1 GB")
+    parser.add_argument("--json", help="write the rows to this file")
+    parser.add_argument("--dir", help="work under this directory")
+    options = parser.parse_args()
+    top = tempfile.mkdtemp(prefix="rt-bench-", dir=options.dir)
+    try:
+        certs = os.path.join(top, "certs")
+        init_authority(certs)
+        node = issue(certs, "node-1", Role.NODE)
+        publisher = issue(certs, "pub", Role.PUBLISHER, sessions=["*"])
+        size = make_log(top, 100 if options.quick else 1000)
+        value, limit = interleaved(
+            lambda: push(top, node, publisher, size) / 1e6,
+            lambda: bare(top, node, publisher, size) / 1e6,
+        )
+        what = "push over mutual TLS, disk to disk, 1 KiB messages"
+        show([Row(what, value, "MB/s", 0.7, limit, is_ratio=True)], options.json)
+    finally:
+        shutil.rmtree(top)
+
+
+if __name__ == "__main__":
+    main()
