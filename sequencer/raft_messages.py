@@ -341,6 +341,8 @@ def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...
 
 def _decode_ask_vote(codec: Codec, flags: int, term: int, data: bytes) -> AskVote:
     index, index_term = _fields(_ASK_VOTE, data, len(codec.names))
+    if not data.endswith(codec.names):
+        raise ValueError("the members are not those of its checksum")
     return AskVote(term, index, index_term, bool(flags & _FLAG_1), bool(flags & _FLAG_2))
 
 
@@ -355,7 +357,11 @@ def _decode_append(codec: Codec, flags: int, term: int, data: bytes) -> Append:
     if max(prev_index, prev_term, commit, round_) > NUMBER_MAX or count > ENTRIES_MAX:
         raise ValueError("a number out of range")
     opens = bool(flags & _FLAG_1)
-    start = _HEADER.size + _APPEND.size + (len(codec.names) if opens else 0)
+    start = _HEADER.size + _APPEND.size
+    if opens:
+        if not data.startswith(codec.names, start):
+            raise ValueError("the members are not those of its checksum")
+        start += len(codec.names)
     entries = unpack_entries(data, start, prev_index, prev_term)
     if len(entries) != count or prev_term > term or (entries and entries[-1].term > term):
         raise ValueError("entries are missing, or newer than the leader")

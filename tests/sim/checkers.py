@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sequencer.consensus import Entry, Kind, Ready
+from sequencer.consensus import Ballot, Entry, Kind, Ready
 from sequencer.raft import Raft
 
 
@@ -13,10 +13,12 @@ class Violation(AssertionError):  # noqa: N818 - the word of the field
 class Checker:
     """Watches a cluster from outside and remembers what nodes may forget.
 
-    Holds: one leader per term; entries with the same index and term are the same and follow the
-    same; a new leader holds everything that was ever decided; what is decided stays and is the
-    same everywhere; a decision was durable on a majority; states are equal at equal indexes; a
-    command is decided at most once; a read sees what was acknowledged before it was asked.
+    Holds: one leader per term; one vote per node and term; a leader decides by an entry of its
+    own term, and believes of others only what their disks have held; entries with the same index
+    and term are the same and follow the same; a new leader holds everything that was decided
+    before; what is decided stays and is the same everywhere; a decision was durable on a majority;
+    states are equal at equal indexes; a command is decided at most once; a read sees what was
+    acknowledged before it was asked.
     """
 
     def __init__(self, majority: int) -> None:
@@ -28,6 +30,10 @@ class Checker:
         self._decided_by: list[int] = []
         self._commands: set[bytes] = set()
         self._digests: dict[int, str] = {}
+        self._votes: dict[tuple[str, int, int], str] = {}
+        self._covered: dict[str, int] = {}
+        self._floors: dict[tuple[str, int], int] = {}
+        self._matches: dict[tuple[str, int, str], int] = {}
         self.acknowledged = 0
 
     def leads(self, name: str, raft: Raft) -> bool:
@@ -39,11 +45,42 @@ class Checker:
         if other is not None:
             raise Violation(f"{name} and {other} both lead term {term}")
         self._leaders[term] = name
+        self._floors[name, term] = raft._core.commit
         log = raft._core.log
         for entry, by in zip(self.decided[log.base :], self._decided_by[log.base :], strict=True):
             if by < term and log.term_at(entry.index) != entry.term:
                 raise Violation(f"{name} leads term {term} without decided entry {entry.index}")
         return True
+
+    def reigns(self, name: str, raft: Raft) -> None:
+        """What a leader believes: it decides by its own entries, and of others what they have."""
+        core, leader = raft._core, raft._leader
+        if leader is None:
+            return
+        own = core.log.term_at(core.commit) == core.term
+        if core.commit > self._floors.get((name, core.term), core.commit) and not own:
+            raise Violation(f"{name} decides up to {core.commit}, an entry of an older term")
+        for peer in leader._peers.values():
+            place = (name, core.term, peer.name)
+            if peer.match > self._matches.get(place, 0):
+                self._matches[place] = peer.match
+                self._has(peer.name, peer.match, core.log.term_at(peer.match))
+
+    def _has(self, name: str, index: int, term: int | None) -> None:
+        holders = self._durable.get((index, term or 0), ())
+        if term is not None and index > self._covered.get(name, 0) and name not in holders:
+            raise Violation(f"{name} is believed to have entry {index} of term {term} durably")
+
+    def voted(self, name: str, incarnation: int, ballot: Ballot) -> None:
+        """A ballot is on a node's disk."""
+        if ballot.voted_for:
+            place = (name, incarnation, ballot.term)
+            if self._votes.setdefault(place, ballot.voted_for) != ballot.voted_for:
+                raise Violation(f"{name} votes twice in term {ballot.term}")
+
+    def covered(self, name: str, index: int) -> None:
+        """A snapshot that holds everything up to an entry is on a node's disk."""
+        self._covered[name] = max(self._covered.get(name, 0), index)
 
     def logged(self, ready: Ready, previous: int | None) -> None:
         """Entries enter a log behind one of the term `previous`."""

@@ -132,6 +132,7 @@ class Cluster:
             self.checker.logged(ready, raft._core.log.term_at(ready.entries[0].index - 1))
         if raft.leads:
             crowned = self.checker.leads(node.name, raft)
+            self.checker.reigns(node.name, raft)
             if crowned or any(entry.kind is Kind.MEMBER for entry in ready.entries):
                 self.nemesis.leader_writes(node)
         if self._log is not None:
@@ -140,6 +141,10 @@ class Cluster:
     def persisted(self, node: SimNode, ready: Ready) -> None:
         """A node's duties are durable."""
         self.checker.durable(node.name, ready.entries)
+        if ready.ballot is not None:
+            self.checker.voted(node.name, node.raft._core.incarnation, ready.ballot)
+        if ready.snapshot is not None:
+            self.checker.covered(node.name, ready.snapshot.index)
         if node.lost and node.settled():
             node.lost = False
 

@@ -35,6 +35,7 @@ class Nemesis:
             self._lose_state,
             self._swizzle,
             self._crash_all,
+            self._replay,
         ]
         self._deeds = [deed for deed in deeds if chance.random() < 0.5] or deeds
         cluster.wire.loss = self._rarely(0.3)
@@ -134,6 +135,9 @@ class Nemesis:
         if node.alive:
             node.die("at any moment", power=power)
             self.restart_later(node)
+
+    def _replay(self) -> None:
+        self._cluster.wire.replay(self._chance.randint(5, 60))
 
     def _crash(self) -> None:
         self._kill(self._victim(), power=self._chance.random() < 0.7)

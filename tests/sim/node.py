@@ -54,6 +54,7 @@ class SimNode:
         self.journal, state = opened.journal, opened.state
         self.lost = self.lost or bool(opened.damage)
         self._cluster.checker.durable(self.name, state.entries)
+        self._cluster.checker.covered(self.name, state.snapshot.index if state.snapshot else 0)
         self._cluster.trace(f"{self.name} starts {len(state.entries)} {opened.damage}")
         self.raft = Raft(
             self.name,

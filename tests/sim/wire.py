@@ -5,6 +5,8 @@ from random import Random
 
 from .clock import Clock
 
+REMEMBERED = 60  # old messages that may come again
+
 Deliver = Callable[[str, str, bytes], None]
 
 
@@ -23,10 +25,15 @@ class Wire:
         self.repeat = 0.0
         self.delay_us = 2_000
         self.cut: dict[tuple[str, str], bool] = {}
+        self._sent: list[tuple[str, str, bytes]] = []
 
     def send(self, source: str, target: str, data: bytes) -> None:
         """Send; what becomes of it is chance's."""
         chance = self._chance
+        if len(self._sent) < REMEMBERED:
+            self._sent.append((source, target, data))
+        else:
+            self._sent[chance.randrange(REMEMBERED)] = (source, target, data)
         if (source, target) in self.cut or (self.loss and chance.random() < self.loss):
             return
         self._clock.after(self._delay_us(), self._arrive, source, target, data)
@@ -41,6 +48,12 @@ class Wire:
     def _arrive(self, source: str, target: str, data: bytes) -> None:
         if (source, target) not in self.cut:
             self._deliver(source, target, data)
+
+    def replay(self, count: int) -> None:
+        """Let some messages arrive again, however old they are."""
+        for _ in range(count if self._sent else 0):
+            source, target, data = self._chance.choice(self._sent)
+            self._clock.after(self._delay_us(), self._arrive, source, target, data)
 
     def heal(self) -> None:
         """Let everyone hear everyone."""

@@ -1,0 +1,268 @@
+"""A stage for nodes whose every message waits until the transcript says what becomes of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rt.errors import PeerError, Refused
+from sequencer.consensus import FOUNDER, Ballot, Entry, Kind, Message, Ready, Role, Snapshot, State
+from sequencer.raft import Raft
+from sequencer.raft_core import Settings
+
+from .words import duty_words, entry_words, message_words
+
+
+class Steady:
+    """No chance: the first node always waits 10 ticks, the second 11, and so on."""
+
+    def __init__(self, more: int = 0) -> None:
+        self._more = more
+
+    def randrange(self, stop: int, /) -> int:
+        """What this node waits beyond the least."""
+        return self._more
+
+
+@dataclass
+class Actor:
+    """A node: its engine, its disk, and what it has applied."""
+
+    raft: Raft
+    state: State
+    applied: list[str] = field(default_factory=list)
+    holding: bool = False  # its disk takes its time
+    pending: Ready | None = None
+
+
+class Stage:
+    """Nodes, the messages between them, and the commands of a transcript."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._actors: dict[str, Actor] = {}
+        self._names: list[str] = []
+        self._wire: list[tuple[str, Message]] = []
+        self._cut: set[str] = set()
+        self._kept: dict[str, State] = {}  # the disks of nodes that are down
+        self._wiped = 0
+        self._settings = Settings()
+        self._commands: dict[str, Callable[..., None]] = {
+            "cluster": self._cluster,
+            "elect": self._elect,
+            "timeout": self._timeout,
+            "wait": self._wait,
+            "tick": self._tick,
+            "deliver": self._deliver,
+            "drop": self._drop,
+            "cut": self._cut_off,
+            "heal": self._heal,
+            "propose": self._propose,
+            "hold": self._hold,
+            "release": self._release,
+            "crash": self._crash,
+            "restart": self._restart,
+            "wipe": self._wipe,
+            "snapshot": self._snapshot,
+            "read": self._read,
+            "transfer": self._transfer,
+            "member-of": self._stranger,
+            "status": self._status,
+        }
+
+    def perform(self, command: str) -> list[str]:
+        """Do one command; return what is heard and seen."""
+        self._lines = []
+        verb, *words = command.split()
+        try:
+            self._commands[verb](*words)
+        except (Refused, PeerError) as error:
+            self._lines.append(f"refused: {error}")
+        return self._lines
+
+    # Commands
+
+    def _cluster(self, *words: str) -> None:
+        named = {key: int(value) for key, _, value in (w.partition("=") for w in words) if value}
+        self._names = [word for word in words if "=" not in word]
+        self._settings = Settings(heartbeat_ticks=2, election_ticks=10, **named)
+        for name in self._names:
+            self._start(name, State())
+
+    def _start(self, name: str, state: State) -> None:
+        raft = Raft(
+            name,
+            self._names,
+            cluster="demo",
+            chance=Steady(self._names.index(name)),
+            state=state,
+            settings=self._settings,
+        )
+        actor = self._actors[name] = Actor(raft, state)
+        if state.snapshot is not None:
+            actor.applied = state.snapshot.data.decode().split()
+        self._settle(name)
+
+    def _elect(self, name: str) -> None:
+        """What the first transcript shows, without the words."""
+        self._timeout(name)
+        self._deliver()
+        self._lines = [f"{name} leads term {self._actors[name].raft.status().term}"]
+
+    def _timeout(self, name: str) -> None:
+        """This node alone loses patience; the others have heard the leader a moment ago."""
+        self._tick(name, str(self._settings.election_ticks + self._names.index(name)))
+
+    def _wait(self, count: str) -> None:
+        """Time passes for all."""
+        for _ in range(int(count)):
+            for name in self._actors:
+                self._tick(name)
+
+    def _tick(self, name: str, count: str = "1") -> None:
+        for _ in range(int(count)):
+            self._actors[name].raft.tick()
+            self._settle(name)
+
+    def _propose(self, name: str, *words: str) -> None:
+        for word in words:
+            self._actors[name].raft.propose(word.encode())
+        self._settle(name)
+
+    def _deliver(self, *links: str) -> None:
+        """Everything until all is quiet, or what is on the way now over the named links."""
+        if not links:
+            while self._wire:
+                self._arrive(*self._wire.pop(0))
+            return
+        for source, message in self._take(links):
+            self._arrive(source, message)
+
+    def _drop(self, *links: str) -> None:
+        for source, message in self._take(links):
+            self._lines.append(f"{source} -> {message.to}: lost")
+
+    def _take(self, links: tuple[str, ...]) -> list[tuple[str, Message]]:
+        taken = [item for item in self._wire if not links or f"{item[0]}>{item[1].to}" in links]
+        self._wire = [item for item in self._wire if item not in taken]
+        return taken
+
+    def _arrive(self, source: str, message: Message) -> None:
+        actor = self._actors.get(message.to)
+        if actor is None or {source, message.to} & self._cut:
+            self._lines.append(f"{source} -> {message.to}: lost")
+            return
+        said = message_words(actor.raft._core.decode(message.data)[1])
+        self._lines.append(f"{source} -> {message.to}: {said}")
+        actor.raft.step(source, message.data)
+        self._settle(message.to)
+
+    def _cut_off(self, *names: str) -> None:
+        self._cut |= set(names)
+
+    def _heal(self) -> None:
+        self._cut.clear()
+
+    def _hold(self, name: str) -> None:
+        self._actors[name].holding = True
+
+    def _release(self, name: str) -> None:
+        actor = self._actors[name]
+        actor.holding = False
+        pending, actor.pending = actor.pending, None
+        if pending is not None:
+            self._persist(name, pending)
+        self._settle(name)
+
+    def _crash(self, *names: str) -> None:
+        for name in names:
+            self._kept[name] = self._actors.pop(name).state
+
+    def _restart(self, *names: str) -> None:
+        for name in names:
+            self._start(name, self._kept.pop(name))
+
+    def _wipe(self, name: str) -> None:
+        self._wiped += 1
+        self._kept[name] = State(incarnation=FOUNDER + self._wiped)
+
+    def _snapshot(self, name: str) -> None:
+        actor = self._actors[name]
+        index = actor.raft.status().commit
+        snapshot = actor.raft.compact(index, " ".join(actor.applied).encode())
+        if snapshot is not None:
+            self._keep_snapshot(actor, snapshot)
+            self._lines.append(f"{name} keeps its state after {snapshot.index}/{snapshot.term}")
+
+    def _read(self, name: str, ticket: str) -> None:
+        self._actors[name].raft.read_index(int(ticket))
+        self._settle(name)
+
+    def _transfer(self, name: str, to: str) -> None:
+        self._actors[name].raft.transfer(to)
+        self._settle(name)
+
+    def _stranger(self, name: str, *names: str) -> None:
+        """A node that was configured with other members speaks to `name`."""
+        raft = Raft(names[0], names, cluster="demo", chance=Steady(), settings=self._settings)
+        for _ in range(self._settings.election_ticks):
+            raft.tick()
+        ready = raft.ready()
+        for message in ready.early if ready else ():
+            if message.to == name:
+                self._actors[name].raft.step(names[0], message.data)
+
+    def _status(self) -> None:
+        for name in self._names:
+            if name not in self._actors:
+                self._lines.append(f"{name} is down")
+                continue
+            actor = self._actors[name]
+            status = actor.raft.status()
+            role = Role(status.role).name.lower().replace("_", "-")
+            log = f"log to {status.last}, committed {status.commit}"
+            applied = " ".join(actor.applied) or "-"
+            self._lines.append(f"{name} {role} term {status.term}, {log}: {applied}")
+
+    # Duties
+
+    def _settle(self, name: str) -> None:
+        actor = self._actors[name]
+        while ready := actor.raft.ready():
+            self._wire += [(name, message) for message in ready.early]
+            if actor.holding and ready.must_persist:
+                actor.pending = ready
+                self._lines.append(f"{name} begins to write: {'; '.join(duty_words(ready))}")
+                return
+            self._persist(name, ready)
+
+    def _persist(self, name: str, ready: Ready) -> None:
+        actor = self._actors[name]
+        actor.state = _persisted(actor.state, ready)
+        self._lines += [f"{name} {words}" for words in duty_words(ready)]
+        actor.raft.persisted(ready)
+        self._wire += [(name, message) for message in ready.messages]
+        if ready.snapshot is not None:
+            actor.applied = ready.snapshot.data.decode().split()
+        for entry in ready.committed:
+            self._apply(name, entry)
+        for read in ready.reads:
+            self._lines.append(f"{name} may answer read {read.ticket} from {read.index} on")
+
+    def _apply(self, name: str, entry: Entry) -> None:
+        self._lines.append(f"{name} applies {entry_words(entry)}")
+        if entry.kind is Kind.COMMAND:
+            self._actors[name].applied.append(entry.command.decode())
+
+    def _keep_snapshot(self, actor: Actor, snapshot: Snapshot) -> None:
+        kept = tuple(entry for entry in actor.state.entries if entry.index > snapshot.index)
+        actor.state = State(actor.state.ballot, snapshot, kept, actor.state.incarnation)
+
+
+def _persisted(state: State, ready: Ready) -> State:
+    """What a disk holds after a `Ready`."""
+    ballot: Ballot = ready.ballot or state.ballot
+    snapshot, entries = state.snapshot, list(state.entries)
+    if ready.snapshot is not None:
+        snapshot, entries = ready.snapshot, []
+    if ready.entries:
+        entries = [entry for entry in entries if entry.index < ready.entries[0].index]
+    return State(ballot, snapshot, (*entries, *ready.entries), state.incarnation)

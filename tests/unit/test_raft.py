@@ -1,0 +1,242 @@
+"""Raft: rules that a whole cluster meets too rarely to rely on, one by one."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rt.errors import Misuse, PeerError, Refused
+from sequencer.consensus import Ballot, Entry, Kind, Role, State
+from sequencer.quorum import SUSPENDED, Roster, majority_of, reached
+from sequencer.raft import Raft
+from sequencer.raft_messages import (
+    AnyMessage,
+    Append,
+    Appended,
+    AskRead,
+    AskVote,
+    Chunk,
+    ChunkTaken,
+    Codec,
+    Lead,
+    ReadFrom,
+    Vote,
+    pack_member,
+)
+
+MEMBERS = ("n1", "n2", "n3")
+CODEC = Codec("", MEMBERS, 0)
+
+
+def a_node(state: State | None = None, members: tuple[str, ...] = MEMBERS) -> Raft:
+    """Node n1, whose messages are made by hand."""
+    return Raft("n1", members, chance=Random(1), state=state)
+
+
+def settle(node: Raft) -> list[AnyMessage]:
+    """Do all duties; return what the node said."""
+    said = []
+    while ready := node.ready():
+        node.persisted(ready)
+        said += [CODEC.decode(message.data)[1] for message in (*ready.early, *ready.messages)]
+    return said
+
+
+def a_leader() -> Raft:
+    """Node n1, elected by n2 in term 1, with its first entry decided."""
+    node = a_node()
+    while node.status().role is not Role.PRE_CANDIDATE:
+        node.tick()
+    settle(node)
+    node.step("n2", CODEC.encode(Vote(1, True, pre=True)))
+    settle(node)
+    node.step("n2", CODEC.encode(Vote(1, True)))
+    settle(node)
+    node.step("n2", CODEC.encode(Appended(1, True, 1, 0)))
+    settle(node)
+    return node
+
+
+def test_an_acknowledgement_of_an_older_term_is_not_counted() -> None:
+    """The log it spoke of may have been replaced since; raftos counted it and lost entries."""
+    node = a_leader()
+    node.propose(b"apple")
+    settle(node)
+    node.step("n2", CODEC.encode(Appended(0, True, 2, 0)))
+    settle(node)
+    assert node.status().commit == 1
+    node.step("n2", CODEC.encode(Appended(1, True, 2, 0)))
+    assert node.status().commit == 2
+
+
+def test_an_acknowledgement_of_an_entry_that_does_not_exist_is_the_peers_fault() -> None:
+    """A peer that is broken or hostile cannot move the commit index beyond the log."""
+    with pytest.raises(PeerError, match="does not exist"):
+        a_leader().step("n2", CODEC.encode(Appended(1, True, 99, 0)))
+
+
+def test_own_copy_counts_only_once_it_is_durable() -> None:
+    """A cluster of one acknowledges nothing that its disk could still lose (etcd 14370)."""
+    node = a_node(members=("n1",))
+    settle(node)
+    entry = node.propose(b"apple")
+    ready = node.ready()
+    assert ready is not None
+    assert ready.entries == (entry,)
+    assert not ready.committed
+    assert node.ready() is None
+    node.persisted(ready)
+    after = node.ready()
+    assert after is not None
+    assert after.committed == (entry,)
+
+
+def test_one_node_leads_at_once_and_without_a_tick() -> None:
+    """There is nobody to wait for."""
+    node = a_node(members=("n1",))
+    assert node.leads
+    assert node.leader == "n1"
+
+
+def test_an_admission_is_taken_back_with_its_entry() -> None:
+    """Who counts is what the log says; a log that was cut says something else."""
+    roster = Roster.founding(MEMBERS)
+    roster.change(5, "n3", SUSPENDED)
+    roster.change(6, "n3", 77)
+    roster.cut(6)
+    assert roster.now["n3"] == SUSPENDED
+    assert roster.changed_at == 5
+    roster.cut(3)
+    assert roster.now["n3"] == 0
+
+
+def test_a_follower_loses_its_vote_with_the_entry_that_gave_it() -> None:
+    """A conflict that replaces an admission makes the node a learner again."""
+    entries = (
+        Entry(1, 1, b"", Kind.NOTHING),
+        Entry(2, 1, pack_member("n1", SUSPENDED), Kind.MEMBER),
+        Entry(3, 1, pack_member("n1", 9), Kind.MEMBER),
+    )
+    node = a_node(State(Ballot(1, ""), None, entries, incarnation=9))
+    assert node.status().role is Role.FOLLOWER
+    replaced = Append(2, 2, 1, 0, 0, (Entry(3, 2, b"", Kind.NOTHING),))
+    node.step("n2", CODEC.encode(replaced))
+    assert node.status().role is Role.LEARNER
+
+
+def test_a_learner_neither_votes_nor_stands() -> None:
+    """An empty disk knows nothing of what it promised."""
+    node = a_node(State(incarnation=9))
+    for _ in range(200):
+        node.tick()
+    node.step("n2", CODEC.encode(AskVote(5, 10, 4)))
+    assert settle(node) == []
+    assert node.status().role is Role.LEARNER
+
+
+def test_a_second_leader_in_one_term_is_refused() -> None:
+    """It cannot be; if it is, nothing it says is taken."""
+    node = a_node()
+    node.step("n2", CODEC.encode(Append(3, 0, 0, 0, 0)))
+    with pytest.raises(PeerError, match="both lead term 3"):
+        node.step("n3", CODEC.encode(Append(3, 0, 0, 0, 0)))
+
+
+def test_other_members_are_refused_with_both_lists() -> None:
+    """A typing error in one node's configuration is found by reading one line."""
+    theirs = Codec("", ("n1", "n2", "n4"), 0)
+    node = a_node()
+    with pytest.raises(PeerError, match=r"n1, n2, n4.*n1, n2, n3"):
+        node.step("n2", theirs.encode(AskVote(1, 0, 0, pre=True)))
+    assert "n1, n2, n4" in node.status().refusal
+
+
+def test_a_stranger_is_refused() -> None:
+    """The transport proves the name; the engine knows whose names count."""
+    with pytest.raises(PeerError, match="n9"):
+        a_node().step("n9", CODEC.encode(Lead(1)))
+
+
+def test_a_follower_refuses_proposals_and_names_the_leader() -> None:
+    """So that the caller knows where to go."""
+    node = a_node()
+    node.step("n2", CODEC.encode(Append(3, 0, 0, 0, 0)))
+    with pytest.raises(Refused, match="n2") as refused:
+        node.propose(b"apple")
+    assert refused.value.code == "not-leader"
+
+
+def test_too_much_undecided_is_refused() -> None:
+    """Memory does not grow because a majority is away."""
+    node = a_leader()
+    for _ in range(16):
+        node.propose(bytes(1 << 20))
+    with pytest.raises(Refused) as refused:
+        node.propose(b"apple")
+    assert refused.value.code == "busy"
+
+
+@pytest.mark.parametrize("members", [("n1", "n2"), ("n1", "n1", "n2"), ("n2", "n3", "n4")])
+def test_a_list_of_members_that_cannot_be_is_refused(members: tuple[str, ...]) -> None:
+    """Two nodes are worse than one, and a node must be one of its own cluster."""
+    with pytest.raises(Misuse):
+        a_node(members=members)
+
+
+def test_any_two_majorities_share_a_member() -> None:
+    """The one fact on which everything rests."""
+    assert all(2 * majority_of(count) > count for count in range(1, 8))
+    assert reached([9, 1, 5, 7, 3], 3) == 5
+    assert reached([9, 8], 3) == 0
+
+
+SAID = [
+    AskVote(7, 3, 2, pre=True),
+    AskVote(7, 3, 2, forced=True),
+    Vote(7, True),
+    Vote(7, False, pre=True),
+    Append(7, 3, 2, 1, 9, opens=True),
+    Append(7, 3, 2, 1, 9, (Entry(4, 2, b"apple"), Entry(5, 7, b"", Kind.NOTHING))),
+    Append(7, 3, 2, 1, 9, (Entry(4, 7, pack_member("n2", 5), Kind.MEMBER),)),
+    Appended(7, True, 3, 9),
+    Appended(7, False, 3, 9, 2, 1),
+    Chunk(7, 3, 2, 10, 20, 9, b"0123456789"),
+    ChunkTaken(7, 3, 10, 9),
+    Lead(7),
+    AskRead(7, 5),
+    ReadFrom(7, 5, 3),
+]
+
+
+@pytest.mark.parametrize("message", SAID, ids=lambda message: type(message).__name__)
+def test_what_is_said_is_what_is_heard(message: AnyMessage) -> None:
+    """Every kind of message survives its bytes."""
+    assert CODEC.decode(CODEC.encode(message)) == (0, message)
+
+
+@pytest.mark.parametrize("message", SAID, ids=lambda message: type(message).__name__)
+def test_a_message_cut_anywhere_is_the_peers_fault(message: AnyMessage) -> None:
+    """No prefix of a message is taken for a message, nor is one with a byte too many."""
+    data = CODEC.encode(message)
+    # The data of a chunk has no length of its own: a shorter chunk is another honest one.
+    ends = 24 + 40 if isinstance(message, Chunk) else len(data)
+    for cut in range(ends):
+        with pytest.raises(PeerError):
+            CODEC.decode(data[:cut])
+    with pytest.raises(PeerError):
+        CODEC.decode(data + b"\0" * 11)
+
+
+@given(st.binary(max_size=200), st.sampled_from(SAID), st.integers(0, 200))
+def test_hostile_bytes_raise_nothing_but_a_peer_error(
+    noise: bytes, message: AnyMessage, place: int
+) -> None:
+    """Whatever a peer sends, the node goes on."""
+    node = a_node()
+    data = CODEC.encode(message)
+    for hostile in (noise, data[:place] + noise, data[:24] + noise):
+        try:
+            node.step("n2", hostile)
+        except PeerError:
+            continue
