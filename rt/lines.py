@@ -1,0 +1,55 @@
+"""Lines: cuts bytes that arrive in any pieces into lines, each as soon as it is whole."""
+
+from rt.errors import Misuse
+
+
+class LineCutter:
+    r"""Takes bytes in any cut and gives out the lines that are complete, without their newline.
+
+    >>> cutter = LineCutter(line_bytes_max=10)
+    >>> cutter.feed(b"AA1\nB6"), cutter.feed(b" 2\n"), cutter.finish()
+    ([b'AA1'], [b'B6 2'], [])
+    """
+
+    def __init__(self, line_bytes_max: int) -> None:
+        self.lines = 0  # that were given out
+        self._max = line_bytes_max
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+
+    @property
+    def unfinished(self) -> int:
+        """The bytes of the last line, whose newline has not come."""
+        return self._rest_bytes
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take what arrived; return the lines that it completes.
+
+        Raises:
+            Misuse: the line that is not yet complete is too long already; what came before it
+                was given out by earlier calls.
+        """
+        if self._rest_bytes > self._max:
+            raise Misuse(f"the line is longer than {self._max} bytes; send it in parts")
+        lines = data.split(b"\n")
+        if len(lines) == 1:
+            self._keep(data)
+            return []
+        if self._rest:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest, self._rest_bytes = [], 0
+        self._keep(lines.pop())
+        self.lines += len(lines)
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """Return the last line if it has no newline: the input ends there."""
+        lines = [b"".join(self._rest)] if self._rest else []
+        self._rest, self._rest_bytes = [], 0
+        self.lines += len(lines)
+        return lines
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._rest.append(data)
+            self._rest_bytes += len(data)
