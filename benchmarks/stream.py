@@ -34,7 +34,7 @@ def node(root: str) -> Iterator[tuple[str, int]]:
     issue(certs, "pub", Role.PUBLISHER, sessions=("*",))
     issue(certs, "sub", Role.SUBSCRIBER)
     arguments = ["--root", os.path.join(root, "node"), "--stream", STREAM, "--certs", certs]
-    command = [sys.executable, "-m", "rt.cli", "node", *arguments, "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "rt", "node", *arguments, "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""

@@ -1,0 +1,5 @@
+"""`python -m rt` is `rt`."""
+
+from rt.cli import main
+
+main()

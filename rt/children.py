@@ -1,0 +1,112 @@
+"""Children: the processes that the demo and `rt up` start, and how they end."""
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from types import TracebackType
+from typing import IO, Final, Self
+
+from rt.errors import RtError
+
+_STOP_S: Final = 15.0
+_TAIL_BYTES: Final = 2000
+
+
+class Child:
+    """One `rt` command in a process of its own; what it says on stderr is kept for the case."""
+
+    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rt", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,  # ctrl-C is for the parent, who stops its children in order
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def first_line(self, pattern: str) -> re.Match[str]:
+        """Wait for its first line, which must match; `RtError` with its last words if not."""
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        found = re.search(pattern, line)
+        if found is None:
+            self._process.kill()
+            self._process.wait()
+            raise RtError(f"{self.name} did not start: {self.last_words()}")
+        return found
+
+    def wait(self) -> None:
+        """Wait for its end; `RtError` with its last words if it failed."""
+        if code := self._process.wait():
+            raise RtError(f"{self.name} ended with {code}: {self.last_words()}")
+
+    def kill(self) -> None:
+        """End it as a power cut would, with no chance to tidy up."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end, wait, and take no for an answer only so long."""
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def last_words(self) -> str:
+        """What it said on stderr at the end."""
+        if self._errors.closed:
+            return "it was stopped"
+        self._errors.seek(0, 2)
+        self._errors.seek(max(0, self._errors.tell() - _TAIL_BYTES))
+        return self._errors.read().decode(errors="replace").strip() or "it said nothing"
+
+
+class Children:
+    """Processes that are stopped in the opposite order of their start, whatever happens."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def start(self, name: str, *arguments: str) -> Child:
+        """Start `rt` with these arguments."""
+        child = Child(name, arguments)
+        self._children.append(child)
+        return child
+
+    def check(self) -> None:
+        """Raise `RtError` with its last words if one that should run does not."""
+        for child in self._children:
+            if not child.running:
+                child.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for child in reversed(self._children):
+            child.stop()

@@ -1,0 +1,62 @@
+"""The demo's report: what came, how fast, and what it looks like on the disk."""
+
+import os
+import subprocess
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rt.console import table
+from rt.start import Last
+from rt.subscriber import Subscriber
+
+if TYPE_CHECKING:
+    from rt.demo import Report
+
+_PEEK: Final = 5
+_SHOWN_BYTES: Final = 60
+
+
+def show_report(report: "Report", directory: str, *, kept: bool) -> None:
+    """Print the report.
+
+    Args:
+        report: what the subscriber saw.
+        directory: of the subscriber's copy of the merged log.
+        kept: whether the directory stays when the demo has ended.
+    """
+    megabytes = report.payload_bytes / 1e6
+    click.echo("\nEvery flight came once, and each airport's in order of departure:\n")
+    click.echo(table(["airport", "flights"], [[k, f"{v:,}"] for k, v in report.flights.items()]))
+    click.echo(
+        f"\n{report.messages:,} flights, {megabytes:.1f} MB in {report.seconds:.1f} s: "
+        f"{report.messages / report.seconds:,.0f} a second, {megabytes / report.seconds:.1f} MB/s"
+    )
+    click.echo(
+        "from publish() in one process to the subscriber in another, over two TLS connections and "
+        f"two syncs:\np50 {report.p50_ms:.2f} ms, p99 {report.p99_ms:.2f} ms, "
+        f"longest {report.max_ms:.1f} ms"
+    )
+    click.echo(f"\nThe last {_PEEK} flights of the merged log:\n")
+    click.echo(_peek(directory))
+    click.echo("\nThe merged log's files (rt log-history):\n")
+    sys.stdout.flush()
+    subprocess.run([sys.executable, "-m", "rt", "log-history", directory], check=False)
+    if kept:
+        click.echo(f"\nEverything is in {report.directory}; try: rt dump {directory} --count 3")
+
+
+def _peek(directory: str) -> str:
+    stream_directory = os.path.dirname(directory)
+    root, stream = os.path.split(stream_directory)
+    with Subscriber(root, stream=stream, start=Last(_PEEK), follow=False) as subscriber:
+        rows = [
+            [
+                str(each.position), each.session, str(each.sequence), str(each.number),
+                each.payload[:_SHOWN_BYTES].decode(errors="replace"),
+            ]
+            for each in islice(subscriber, _PEEK)
+        ]  # fmt: skip
+    return table(["position", "session", "sequence", "number", "payload"], rows)
