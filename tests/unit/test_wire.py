@@ -1,0 +1,284 @@
+"""The wire: every message comes back as it was, and nothing else comes out of anything."""
+
+import contextlib
+import re
+import struct
+import tracemalloc
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator import wire
+from replicator.wire import (
+    CONNECTION,
+    DATA_HEAD_BYTES,
+    Ack,
+    Archived,
+    CaughtUp,
+    Data,
+    Decoder,
+    Heartbeat,
+    Hello,
+    Open,
+    Refused,
+    Rolled,
+    Standing,
+    encode,
+    put_data_head,
+)
+from rt import manifest
+from rt.errors import PeerError
+from rt.position import FILE_BYTES_MAX, Position
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "WIRE.md"
+
+channels = st.integers(0, CONNECTION)
+positions = st.builds(
+    Position.of,
+    st.integers(0, (1 << 19) - 1),
+    st.integers(0, (1 << 14) - 1),
+    st.integers(0, FILE_BYTES_MAX),
+)
+files = positions.map(lambda position: position.file)
+numbers = st.integers(0, (1 << 63) - 1)
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+payloads = st.binary(min_size=64, max_size=300)
+rolled_lines = st.builds(
+    manifest.Rolled, files, st.integers(0, FILE_BYTES_MAX), numbers, numbers, numbers, numbers,
+    numbers,
+)  # fmt: skip
+
+
+@st.composite
+def archived(draw):
+    """Return an archived message: both of its lines speak of one file."""
+    rolled = draw(rolled_lines)
+    return Archived(draw(channels), rolled, manifest.Archived(rolled.file, 7, draw(words)))
+
+
+@st.composite
+def standings(draw):
+    """Return a standing whose tail fits its file."""
+    end = draw(positions)
+    length = draw(st.integers(0, min(wire.TAIL_BYTES_MAX, end.offset)))
+    crc = draw(st.integers(0, (1 << 32) - 1))
+    return Standing(draw(channels), end, length, crc, draw(positions))
+
+
+versions = st.lists(st.integers(0, 65535), min_size=2, max_size=2).map(sorted)
+messages = st.one_of(
+    st.builds(
+        lambda span, direction, stream, software: Hello(*span, direction, stream, software),
+        versions, st.sampled_from([wire.PUSH, wire.PULL]), words, words,
+    ),
+    st.builds(
+        Open, channels, st.builds(manifest.Identity, words, words, words, words, numbers)
+    ),
+    standings(),
+    st.builds(Rolled, channels, rolled_lines),
+    archived(),
+    st.builds(CaughtUp, channels, positions),
+    st.builds(Ack, channels, positions, positions, positions, positions, positions),
+    st.just(Heartbeat()),
+    st.builds(Refused, channels, words, words),
+    st.builds(
+        lambda channel, file, data: Data(channel, file, memoryview(data)),
+        channels, files, payloads,
+    ),
+)  # fmt: skip
+
+
+def kept(message):
+    """Return the message so that it stays as it is when more is received."""
+    if isinstance(message, Data):
+        return ("Data", message.channel, message.position, bytes(message.payload))
+    return (type(message).__name__, *astuple(message))
+
+
+def decoded(*pieces):
+    """Feed the pieces to a decoder and return the messages."""
+    decoder = Decoder()
+    return [kept(message) for piece in pieces for message in decoder.feed(piece)]
+
+
+@given(st.lists(messages, max_size=8))
+def test_each_message_comes_back_as_it_was(sent):
+    """What encode promises, the decoder demands; any other pair would lose or invent facts."""
+    assert decoded(b"".join(map(encode, sent))) == [kept(message) for message in sent]
+
+
+@given(st.lists(messages, max_size=4), st.integers(1, 40))
+def test_pieces_of_any_length_give_the_same_messages(sent, length):
+    """A socket cuts where it likes; one byte at a time is only the worst of it."""
+    data = b"".join(map(encode, sent))
+    pieces = [data[start : start + length] for start in range(0, len(data), length)]
+    assert decoded(*pieces) == decoded(data)
+    assert decoded(*(data[place : place + 1] for place in range(len(data)))) == decoded(data)
+
+
+@given(st.binary(max_size=400))
+def test_arbitrary_bytes_end_in_messages_or_in_a_peer_error(data):
+    """Whoever reaches the port sends what he likes; one named error is all he gets."""
+    with contextlib.suppress(PeerError):
+        decoded(data)
+
+
+@given(st.integers(1, 10), st.binary(max_size=200))
+def test_arbitrary_bodies_of_every_type_end_in_messages_or_in_a_peer_error(kind, body):
+    """A right prefix opens the door of one parser; each has to hold by itself."""
+    with contextlib.suppress(PeerError):
+        decoded(struct.pack("<IB", len(body), kind) + body)
+
+
+@given(st.data(), messages)
+def test_a_flipped_bit_ends_in_messages_or_in_a_peer_error(data, message):
+    """Nearly right input goes deepest into a parser."""
+    damaged = bytearray(encode(message))
+    place = data.draw(st.integers(0, 8 * len(damaged) - 1))
+    damaged[place // 8] ^= 1 << place % 8
+    with contextlib.suppress(PeerError):
+        decoded(bytes(damaged))
+
+
+def ceiling(kind):
+    """Return the longest body that a type may have."""
+    return wire._DECODERS[kind][2]
+
+
+@pytest.mark.parametrize("kind", [*range(1, 11), 0, 11, 255])
+@pytest.mark.parametrize("length", [0, "most", "most + 1", 1 << 31, (1 << 32) - 1])
+def test_a_claimed_length_allocates_nothing(kind, length):
+    """A length is checked before memory is asked for, and memory follows bytes, not claims."""
+    most = ceiling(kind) if kind in wire._DECODERS else 0
+    claimed = {"most": most, "most + 1": most + 1}.get(length, length)
+    tracemalloc.start()
+    decoder = Decoder()
+    try:
+        given = list(decoder.feed(struct.pack("<IB", claimed, kind)))
+        fits = claimed <= most and kind in wire._DECODERS
+        assert fits
+        assert given == ([Heartbeat()] if kind == 9 else [])
+    except PeerError:
+        assert claimed > most or claimed < wire._DECODERS.get(kind, (0, 1, 0))[1]
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("place", [3, 4])
+@pytest.mark.parametrize("value", [0, 1, 254, 255])
+def test_a_length_inside_a_hello_is_held_against_the_body(place, value):
+    """The second length field of a message lies as easily as the first."""
+    body = bytearray(encode(Hello(1, 1, wire.PUSH, "flights", "rt"))[5:])
+    body[5] = value
+    frame = struct.pack("<IB", len(body), 1) + body
+    if value <= 9:
+        assert decoded(frame)
+    else:
+        with pytest.raises(PeerError):
+            decoded(frame)
+
+
+@pytest.mark.parametrize("value", [4, 255])
+def test_a_length_inside_a_refusal_is_held_against_the_body(value):
+    """As above; 4 bytes of code and words together are all there is."""
+    body = struct.pack("<IB", 0, value) + b"abc"
+    with pytest.raises(PeerError, match="contradicts"):
+        decoded(struct.pack("<IB", len(body), 10) + body)
+
+
+@pytest.mark.parametrize("length", [1, 4097, 1 << 31, (1 << 32) - 1])
+def test_a_tail_longer_than_its_file_or_a_page_is_refused(length):
+    """The source reads that many bytes of its file; it does not let a peer say how many."""
+    end = 0 if length == 1 else 8192
+    body = struct.pack("<IQIIQ", 0, end, length, 0, 0)
+    with pytest.raises(PeerError, match="tail"):
+        decoded(struct.pack("<IB", len(body), 3) + body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: node\r\n\r\n",
+        b"\x15\x03\x03\x00\x02\x02\x28",  # a TLS alert: handshake failure
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS hello
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        bytes(8),
+        b"\xff" * 8,
+    ],
+    ids=["http", "tls alert", "tls hello", "ssh", "zeros", "ones"],
+)
+def test_another_protocol_is_refused_at_its_first_bytes(data):
+    """Port scanners and misdirected clients come every day; they are turned away at once."""
+    with pytest.raises(PeerError, match="a message of type"):
+        decoded(data)
+
+
+def test_bytes_beyond_a_file_are_refused():
+    """A position and a length together must not run over into the bits of the roll."""
+    position = Position.of(0, 0, FILE_BYTES_MAX - 64)
+    with pytest.raises(PeerError, match="beyond a file"):
+        decoded(encode(Data(0, position, memoryview(bytes(72)))))
+    assert decoded(encode(Data(0, position, memoryview(bytes(64)))))
+
+
+def test_a_position_with_the_sign_bit_is_refused():
+    """Positions are i64 in other languages and in Arrow; a negative one is none."""
+    body = struct.pack("<IQ", 0, 1 << 63)
+    with pytest.raises(PeerError, match="no position"):
+        decoded(struct.pack("<IB", len(body), 7) + body)
+
+
+def test_the_head_of_data_is_what_encode_makes():
+    """The fast road, which copies no payload, leads to the same bytes."""
+    payload = bytes(range(64))
+    buffer = bytearray(DATA_HEAD_BYTES) + payload
+    put_data_head(buffer, 3, Position(128), len(payload))
+    assert bytes(buffer) == encode(Data(3, Position(128), memoryview(payload)))
+
+
+def test_the_buffer_gives_its_memory_back_after_a_large_message():
+    """One 32 MiB frame a year must not cost 32 MiB a connection for the rest of it."""
+    decoder = Decoder()
+    large = encode(Data(0, Position(0), memoryview(bytes(8 << 20))))
+    assert len(list(decoder.feed(large))) == 1
+    assert len(decoder.space()) < 1 << 20
+
+
+def test_the_words_of_a_refusal_are_cut_where_a_letter_ends():
+    """A long path must not turn a clear sentence into a protocol error at the other side."""
+    [refused] = decoded(encode(Refused(1, "disk", "é" * 2000)))
+    assert refused == ("Refused", 1, "disk", "é" * (wire.WORDS_BYTES_MAX // 2))
+
+
+def test_the_table_of_the_document_has_the_limits_of_the_code():
+    """A limit that is written down wrong is a bug in somebody's implementation."""
+    rows = re.findall(r"^\| (\d+) \| \w+ \|.*\| ([\d to]+) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    told = {int(kind): [int(each) for each in limits.split(" to ")] for kind, limits in rows}
+    assert told == {
+        kind: sorted({least, most}) for kind, (_, least, most) in wire._DECODERS.items()
+    }
+
+
+def test_the_example_of_the_document_is_what_is_sent():
+    """Whoever writes another implementation begins with these bytes."""
+    text = DOCUMENT.read_text()
+    [example] = re.findall(r"```hex\n(.*?)```", text, re.DOTALL)
+    data = bytes.fromhex("".join(line.partition("#")[0] for line in example.splitlines()))
+    assert decoded(data) == [
+        ("Hello", 1, 1, wire.PUSH, "flights", "rt 1.0"),
+        ("Standing", 0, Position(192), 192, 0x1C291CA3, Position(0)),
+        ("CaughtUp", 0, Position.of(1, 0, 64)),
+        ("Heartbeat",),
+        ("Refused", 0, "diverged", "the sink ends at 0.0.192, the source at 0.0.128"),
+    ]
+    again = [
+        Hello(1, 1, wire.PUSH, "flights", "rt 1.0"),
+        Standing(0, Position(192), 192, 0x1C291CA3),
+        CaughtUp(0, Position.of(1, 0, 64)),
+        Heartbeat(),
+        Refused(0, "diverged", "the sink ends at 0.0.192, the source at 0.0.128"),
+    ]
+    assert b"".join(map(encode, again)) == data
