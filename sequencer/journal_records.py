@@ -14,11 +14,12 @@ from typing import Final
 from zlib import crc32
 
 from sequencer.consensus import COMMAND_BYTES_MAX, Entry
-from sequencer.raft_messages import BATCH_BYTES, ENTRIES_MAX, pack_entries, unpack_entries
+from sequencer.raft_entries import ENTRIES_MAX, ENTRY_BYTES, pack_entries, unpack_entries
+from sequencer.raft_messages import BATCH_BYTES
 
 FILE_MAGIC: Final = b"rtraft\x00\x01"
 RECORD_MAGIC: Final = b"\xb5rec"
-BODY_BYTES_MAX: Final = BATCH_BYTES + COMMAND_BYTES_MAX + ENTRIES_MAX * 13
+BODY_BYTES_MAX: Final = BATCH_BYTES + COMMAND_BYTES_MAX + ENTRIES_MAX * ENTRY_BYTES
 
 _FILE: Final = struct.Struct("<8sIQIQQ")
 _RECORD: Final = struct.Struct("<4sIIQQQ")

@@ -7,15 +7,9 @@ from typing import Final, Protocol
 from rt.errors import Misuse
 from sequencer.consensus import Ballot, Entry, Kind, Message, Read, Ready, Snapshot, State
 from sequencer.quorum import Roster, checked_members, majority_of
+from sequencer.raft_entries import unpack_member
 from sequencer.raft_log import Log
-from sequencer.raft_messages import (
-    BATCH_BYTES,
-    CHUNK_BYTES,
-    AnyMessage,
-    Appended,
-    Codec,
-    unpack_member,
-)
+from sequencer.raft_messages import BATCH_BYTES, CHUNK_BYTES, AnyMessage, Appended, Codec
 from sequencer.snapshots import Assembly, encode_snapshot
 
 APPLY_ENTRIES_MAX: Final = (

@@ -6,14 +6,8 @@ from rt.errors import PeerError, Refused
 from sequencer.consensus import COMMAND_BYTES_MAX, Entry, Kind, Peer
 from sequencer.quorum import SUSPENDED, reached
 from sequencer.raft_core import Core
-from sequencer.raft_messages import (
-    Append,
-    Appended,
-    Chunk,
-    ChunkTaken,
-    Lead,
-    pack_member,
-)
+from sequencer.raft_entries import pack_member
+from sequencer.raft_messages import Append, Appended, Chunk, ChunkTaken, Lead
 from sequencer.raft_progress import UNKNOWN, Progress, Way
 from sequencer.raft_reads import Reads
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sequencer.consensus import Entry
-from sequencer.raft_messages import ENTRIES_MAX
+from sequencer.raft_entries import ENTRIES_MAX
 
 
 class Log:

@@ -13,14 +13,22 @@ from zlib import crc32
 
 from rt.errors import PeerError
 from sequencer.consensus import COMMAND_BYTES_MAX, MEMBERS_ALLOWED, Entry, Kind
+from sequencer.raft_entries import (
+    ENTRIES_MAX,
+    ENTRY_BYTES,
+    NUMBER_MAX,
+    pack_entries,
+    unpack_entries,
+    unpack_member,
+)
 
 NAME_BYTES_MAX: Final = 255  # its length is one byte
-NUMBER_MAX: Final = (1 << 62) - 1  # 146 years at a thousand million entries a second
-ENTRIES_MAX: Final = 4096  # per message: bounds the objects one message can make
 BATCH_BYTES: Final = 256 * 1024  # commands per message, unless a single one is larger
 CHUNK_BYTES: Final = 256 * 1024  # of a snapshot per message
 # The largest honest message: a full batch that ends in the largest command, and all names.
-MESSAGE_BYTES_MAX: Final = BATCH_BYTES + COMMAND_BYTES_MAX + ENTRIES_MAX * 13 + 8 * 256 + 128
+MESSAGE_BYTES_MAX: Final = (
+    BATCH_BYTES + COMMAND_BYTES_MAX + ENTRIES_MAX * ENTRY_BYTES + 8 * 256 + 128
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +126,7 @@ class ReadFrom:
 AnyMessage = AskVote | Vote | Append | Appended | Chunk | ChunkTaken | Lead | AskRead | ReadFrom
 
 _HEADER: Final = struct.Struct("<BBHIQQ")
-_ENTRY: Final = struct.Struct("<QIB")  # term, bytes of the command, kind
 _NAME_LENGTH: Final = struct.Struct("<B")
-_MEMBER: Final = struct.Struct("<Q")
 _ASK_VOTE: Final = struct.Struct("<QQ")
 _APPEND: Final = struct.Struct("<QQQQI")
 _APPENDED: Final = struct.Struct("<QQQQ")
@@ -130,50 +136,6 @@ _ASK_READ: Final = struct.Struct("<Q")
 _READ_FROM: Final = struct.Struct("<QQ")
 _FLAG_1: Final = 1  # pre, taken, opens
 _FLAG_2: Final = 2  # forced, granted
-
-_KINDS: Final = {int(kind): kind for kind in Kind}
-
-
-def pack_entries(entries: Sequence[Entry]) -> bytes:
-    """The bytes of consecutive entries; their indexes follow from the first."""
-    pack = _ENTRY.pack
-    parts: list[bytes] = []
-    for entry in entries:
-        command = entry.command
-        parts.append(pack(entry.term, len(command), entry.kind))
-        parts.append(command)
-    return b"".join(parts)
-
-
-def unpack_entries(data: bytes, start: int, index: int, term: int) -> tuple[Entry, ...]:
-    """The entries after `index` and `term` that fill `data` from `start`; else `ValueError`."""
-    entries: list[Entry] = []
-    while start < len(data):
-        least = term
-        term, length, kind = _ENTRY.unpack_from(data, start)
-        start += _ENTRY.size
-        index += 1
-        command = data[start : start + length]
-        start += length
-        if len(command) != length or term < least or len(entries) == ENTRIES_MAX:
-            raise ValueError("an entry is cut short, goes back in time, or is one too many")
-        entries.append(Entry(index, term, command, _KINDS[kind]))
-    return tuple(entries)
-
-
-def pack_member(name: str, incarnation: int) -> bytes:
-    """The command of an entry of kind `MEMBER`."""
-    return _MEMBER.pack(incarnation) + name.encode()
-
-
-def unpack_member(command: bytes) -> tuple[str, int]:
-    """The name and incarnation in a command; `ValueError` if it is not of that kind."""
-    if len(command) <= _MEMBER.size:
-        raise ValueError("a member entry without a name")
-    (incarnation,) = _MEMBER.unpack_from(command)
-    if incarnation > NUMBER_MAX:
-        raise ValueError("a number out of range")
-    return command[_MEMBER.size :].decode(), incarnation
 
 
 class Codec:

@@ -10,7 +10,7 @@ from typing import Final
 from zlib import crc32
 
 from sequencer.consensus import MEMBERS_ALLOWED, Snapshot
-from sequencer.raft_messages import NUMBER_MAX
+from sequencer.raft_entries import NUMBER_MAX
 
 MAGIC: Final = b"rtsnap\x00\x01"
 # 1,000 sessions at some 200 bytes each are 200 KB; three hundred times that is a mistake.

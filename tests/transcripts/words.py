@@ -2,6 +2,7 @@
 
 from sequencer.consensus import Entry, Kind, Ready
 from sequencer.quorum import SUSPENDED
+from sequencer.raft_entries import unpack_member
 from sequencer.raft_messages import (
     AnyMessage,
     Append,
@@ -13,7 +14,6 @@ from sequencer.raft_messages import (
     Lead,
     ReadFrom,
     Vote,
-    unpack_member,
 )
 
 

@@ -10,6 +10,7 @@ from rt.errors import Misuse, PeerError, Refused
 from sequencer.consensus import Ballot, Entry, Kind, Role, State
 from sequencer.quorum import SUSPENDED, Roster, majority_of, reached
 from sequencer.raft import Raft
+from sequencer.raft_entries import pack_member
 from sequencer.raft_messages import (
     AnyMessage,
     Append,
@@ -22,7 +23,6 @@ from sequencer.raft_messages import (
     Lead,
     ReadFrom,
     Vote,
-    pack_member,
 )
 
 MEMBERS = ("n1", "n2", "n3")
