@@ -1,0 +1,148 @@
+"""Disk: the few calls the log makes, against the real file system."""
+
+import errno
+import os
+
+import pytest
+
+from rt.disk import IOV_MAX, OsDisk, sync_directory
+
+DISK = OsDisk()
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Return where a file may be made."""
+    return str(tmp_path / "file")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, IOV_MAX, IOV_MAX + 1, 3 * IOV_MAX])
+def test_every_part_is_written_in_order_however_many_there_are(path, count):
+    """One writev takes 1,024 parts; the rest must not be lost."""
+    file = DISK.open(path, create=True)
+    parts = [b"%d," % place for place in range(count)]
+    assert file.append([b"first,"]) == 6
+    assert file.append(parts) == sum(map(len, parts))
+    assert file.pread(1 << 20, 0) == b"first," + b"".join(parts)
+    file.close()
+
+
+def test_a_short_write_is_followed_by_the_rest(path, monkeypatch):
+    """The first sign of a full disk, a quota or a signal is fewer bytes than asked."""
+    file = DISK.open(path, create=True)
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, b"".join(parts)[:3], at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:2], at))
+    assert file.append([b"depart", b"ed"]) == 8
+    assert file.pread(100, 0) == b"departed"
+    file.close()
+
+
+def test_appends_go_on_where_the_file_was_cut(path):
+    """A half-written frame is cut, and the next one stands in its place."""
+    file = DISK.open(path, create=True)
+    file.append([b"whole", b"half"])
+    file.truncate(5)
+    file.append([b"next"])
+    assert file.pread(100, 0) == b"wholenext"
+    assert file.size() == 9
+    file.close()
+
+
+@pytest.mark.parametrize("number", [None, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_bytes_are_copied_whether_or_not_the_kernel_can(tmp_path, monkeypatch, number):
+    """The merge copies ranges; some file systems cannot do it inside."""
+    source = DISK.open(str(tmp_path / "source"), create=True)
+    source.append([bytes(range(256)) * 4000])
+    target = DISK.open(str(tmp_path / "target"), create=True)
+    target.append([b"head"])
+    if number is not None:
+
+        def refuse(*_args):
+            raise OSError(number, "")
+
+        monkeypatch.setattr(os, "copy_file_range", refuse)
+    target.copy(source, 100, 900_000)
+    assert target.pread(1 << 20, 4) == source.pread(900_000, 100)
+    target.append([b"tail"])
+    assert target.size() == 900_008
+    with pytest.raises(EOFError):
+        target.copy(source, 1_000_000, 100_000)
+    source.close()
+    target.close()
+
+
+def test_an_error_of_the_copy_that_is_no_lack_of_ability_is_raised(path, monkeypatch):
+    """A full disk must not be mistaken for an old kernel and tried another way."""
+    file = DISK.open(path, create=True)
+    file.append([b"data"])
+
+    def refuse(*_args):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    with pytest.raises(OSError, match="full"):
+        file.copy(file, 0, 4)
+    file.close()
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/etc/passwd", path)]
+)
+def test_what_is_no_regular_file_is_refused_at_once(path, make):
+    """A pipe with the name of a log would make a reader wait for ever; a link leads elsewhere."""
+    make(path)
+    with pytest.raises(OSError, match=r"regular|directory|symbolic"):
+        DISK.open_read(path)
+    with pytest.raises(OSError, match=r"regular|directory|symbolic"):
+        DISK.open(path, create=True)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path):
+    """Readers wait for it; everything else is a fault."""
+    missing = str(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError):
+        DISK.open_read(missing)
+    with pytest.raises(FileNotFoundError):
+        DISK.open(missing)
+    assert DISK.names(missing) == []
+
+
+def test_names_and_directories_are_synced_even_if_they_are_there_already(tmp_path, monkeypatch):
+    """The life that made them may have been killed before it synced them, and we build on them."""
+    synced = []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")) or real(fd)
+    )
+    directory = tmp_path / "a" / "b"
+    for _ in range(2):
+        synced.clear()
+        DISK.make_directory(str(directory))
+        DISK.open(str(directory / "file"), create=True).close()
+        assert synced[-2:] == [str(tmp_path / "a"), str(directory)]
+    assert oct((tmp_path / "a").stat().st_mode)[-3:] == "700"
+    assert oct((directory / "file").stat().st_mode)[-3:] == "600"
+
+
+def test_a_name_is_replaced_and_the_directory_synced(tmp_path, monkeypatch):
+    """A snapshot becomes the new one in one step, or not at all."""
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "old").write_bytes(b"old")
+    calls = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append(fd) or real(fd))
+    DISK.replace(str(tmp_path / "new"), str(tmp_path / "old"))
+    assert DISK.names(str(tmp_path)) == ["old"]
+    assert (tmp_path / "old").read_bytes() == b"new"
+    assert len(calls) == 1
+    sync_directory(str(tmp_path))
+
+
+def test_a_file_where_a_directory_should_be_is_an_error(tmp_path):
+    """Nothing is deleted to make room for a log."""
+    (tmp_path / "x").write_bytes(b"")
+    with pytest.raises(FileExistsError):
+        DISK.make_directory(str(tmp_path / "x" / "y"))
+    with pytest.raises(FileExistsError):
+        DISK.make_directory(str(tmp_path / "x"))

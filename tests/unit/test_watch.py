@@ -1,0 +1,155 @@
+"""Watch: a wake-up and nothing else; what it misses, polling finds."""
+
+import errno
+import threading
+import time
+
+import pytest
+
+from rt import watch
+from rt.errors import Misuse
+from rt.watch import POLL_S, Changes, Wake, Watch, directories_in
+
+MODES = ["inotify", "poll"]
+
+
+def wait_for(ready, timeout_s=10.0):
+    """Call `ready` until it says so; the pause between is a wait of its own."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < deadline
+
+
+def test_a_change_ends_the_wait_and_names_its_directory(tmp_path):
+    """One watcher serves a thousand sessions; it must know which of them to look at."""
+    ours, other = tmp_path / "jfk", tmp_path / "lga"
+    ours.mkdir()
+    other.mkdir()
+    with Watch("inotify") as eyes:
+        eyes.add(str(ours))
+        eyes.add(str(other))
+        assert not eyes.polls
+        assert eyes.changes() == Changes()
+        (ours / "log.0.0").write_bytes(b"x")
+        begin = time.monotonic()
+        assert eyes.wait(10) == Changes(frozenset({str(ours)}))
+        assert time.monotonic() - begin < POLL_S
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_directory_that_is_not_there_yet_is_found_when_it_is_made(tmp_path, mode):
+    """A subscriber may be started before the first publisher."""
+    later = tmp_path / "later"
+    with Watch(mode) as eyes:
+        eyes.add(str(later))
+        assert eyes.polls
+        begin = time.monotonic()
+        eyes.wait(10)
+        assert time.monotonic() - begin < POLL_S, "what no event tells of is looked for"
+        later.mkdir()
+        eyes.wait(10)
+        assert eyes.polls == (mode == "poll")
+
+
+def test_a_directory_that_is_made_again_is_watched_again(tmp_path):
+    """A session deleted and made again keeps its path."""
+    path = tmp_path / "jfk"
+    path.mkdir()
+    with Watch("inotify") as eyes:
+        eyes.add(str(path))
+        path.rmdir()
+        wait_for(lambda: eyes.changes() is not None and eyes.polls)
+        path.mkdir()
+        eyes.wait(1)
+        assert not eyes.polls
+        (path / "log.0.0").write_bytes(b"x")
+        assert str(path) in eyes.wait(10).directories
+
+
+def test_an_overflow_means_anything_may_have_changed(tmp_path):
+    """The kernel's queue holds 16,384 events; behind that it says only that some were lost."""
+    with Watch("inotify") as eyes:
+        eyes.add(str(tmp_path))
+        with open("/proc/sys/fs/inotify/max_queued_events") as file:
+            limit = int(file.read())
+        for count in range(limit // 2 + 10):
+            # two names by turns: events that equal their predecessor are merged
+            (tmp_path / f"log.0.{count % 2}").touch()
+            (tmp_path / f"log.0.{count % 2}").unlink()
+            (tmp_path / "x").write_bytes(b"x")
+        assert eyes.changes().rescan
+
+
+def test_where_inotify_cannot_be_had_polling_takes_its_place(monkeypatch, tmp_path):
+    """128 instances per user, and containers that have none."""
+
+    def refuse(**_kwargs):
+        raise OSError(errno.EMFILE, "no more instances")
+
+    monkeypatch.setattr(watch, "INotify", refuse)
+    with Watch("auto") as eyes:
+        assert eyes.polls
+        assert eyes.fileno() == -1
+        eyes.add(str(tmp_path))
+        assert eyes.wait(10).rescan
+    with pytest.raises(OSError, match="no more instances"):
+        Watch("inotify")
+
+
+def test_where_no_watch_is_left_the_directory_is_polled(tmp_path):
+    """`max_user_watches` is shared by everything a user runs."""
+    with Watch("inotify") as eyes:
+        real = eyes._inotify.add_watch
+
+        def refuse(*_args):
+            raise OSError(errno.ENOSPC, "no more watches")
+
+        eyes._inotify.add_watch = refuse
+        eyes.add(str(tmp_path))
+        assert eyes.polls
+        eyes._inotify.add_watch = real
+        eyes.wait(1)
+        assert not eyes.polls
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_another_thread_ends_the_wait(mode, tmp_path):
+    """`stop` must not take a poll interval, and must not be lost if it comes first."""
+    wake = Wake()
+    with Watch(mode) as eyes:
+        eyes.add(str(tmp_path))
+        wake.set()
+        begin = time.monotonic()
+        eyes.wait(10, wake)
+        assert time.monotonic() - begin < POLL_S
+        thread = threading.Thread(target=wake.set)
+        thread.start()
+        wait_for(lambda: eyes.wait(10, wake) is not None)
+        thread.join()
+    wake.close()
+    wake.set()
+    wake.close()
+
+
+def test_no_wait_is_longer_than_the_poll_interval(tmp_path):
+    """Events may be lost, and a network file system sends none: the net under everything."""
+    with Watch("inotify") as eyes:
+        eyes.add(str(tmp_path))
+        begin = time.monotonic()
+        assert eyes.wait(3600) == Changes()
+        assert POLL_S * 0.9 <= time.monotonic() - begin < POLL_S + 5
+
+
+def test_a_wrong_mode_is_refused():
+    """It comes from a settings file."""
+    with pytest.raises(Misuse, match="auto, inotify, poll"):
+        Watch("inotfy")
+
+
+def test_only_directories_are_listed_and_links_are_none(tmp_path):
+    """Sessions are found by this; a planted link must not become one."""
+    (tmp_path / "jfk").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "jfk")
+    assert list(directories_in(str(tmp_path))) == ["jfk"]
+    assert list(directories_in(str(tmp_path / "missing"))) == []

@@ -1,0 +1,292 @@
+"""SessionWriter: one live writer, a run per life, and a promise only for what was synced."""
+
+import errno
+import os
+import threading
+
+import pytest
+from faulty import FaultyDisk, fail_call
+from logs import TIME_NS
+
+from rt import Subscriber
+from rt.confirmations import Confirmations, ConfirmationsFile
+from rt.errors import CorruptLog, Misuse, RtError, WriterFailed
+from rt.limits import KIB
+from rt.position import Position
+from rt.writer import Fsync, SessionWriter, WriterSettings
+
+NEVER = WriterSettings(fsync=Fsync.NEVER)
+
+
+def opened(root, settings=NEVER, disk=None):
+    """Return a writer of the session used here."""
+    return SessionWriter(str(root), "flights", "jfk", settings, disk)
+
+
+def write(writer, payload, count=1):
+    """Write one frame."""
+    writer.write([TIME_NS] * count, [payload] * count, None)
+
+
+def read(root):
+    """Return the numbers and payloads that stand in the session."""
+    with Subscriber(str(root), stream="flights", session="jfk", follow=False) as subscriber:
+        return [(message.sequence, message.payload) for message in subscriber]
+
+
+def test_each_start_opens_a_run_and_numbers_go_on(tmp_path):
+    """Two lives never write to one file, so no life can spoil what another wrote."""
+    for life in range(4):
+        writer = opened(tmp_path)
+        assert writer.next_sequence == 2 * life
+        write(writer, b"%d" % life, count=2)
+        writer.close()
+    names = sorted(
+        name for name in os.listdir(tmp_path / "flights" / "jfk") if name.count(".") == 2
+    )
+    assert names == [f"log.{run}.0" for run in range(4)]
+    assert read(tmp_path) == [(number, b"%d" % (number // 2)) for number in range(8)]
+
+
+def test_a_life_without_a_message_leaves_no_file(tmp_path):
+    """A publisher that is restarted in a loop must not fill a directory."""
+    for _ in range(5):
+        opened(tmp_path).close()
+    assert sorted(os.listdir(tmp_path / "flights" / "jfk")) == ["lock", "manifest"]
+
+
+def test_files_roll_before_they_would_pass_their_size(tmp_path):
+    """GC frees whole files; one that grew beyond its size would be kept too long."""
+    settings = WriterSettings(fsync=Fsync.NEVER, file_bytes_max=64 * KIB)
+    writer = opened(tmp_path, settings)
+    for _ in range(10):
+        write(writer, bytes(20_000))
+    write(writer, bytes(200_000))  # larger than a file: it gets one of its own
+    write(writer, b"last")
+    writer.close()
+    directory = tmp_path / "flights" / "jfk"
+    sizes = [os.path.getsize(directory / f"log.0.{roll}") for roll in range(6)]
+    assert [size // 20_000 for size in sizes] == [3, 3, 3, 1, 10, 0]
+    assert [number for number, _ in read(tmp_path)] == list(range(12))
+
+
+def test_a_file_rolls_when_it_is_old_though_nobody_writes(tmp_path, monkeypatch):
+    """Only a rolled file can be archived."""
+    now = [100.0]
+    monkeypatch.setattr("rt.writer.time.monotonic", lambda: now[0])
+    writer = opened(tmp_path, WriterSettings(fsync=Fsync.NEVER, file_age_s=60))
+    write(writer, b"a")
+    writer.roll_if_old()
+    assert writer.end.roll == 0
+    now[0] += 61
+    writer.roll_if_old()
+    write(writer, b"b")
+    assert writer.end.roll == 1
+    writer.close()
+
+
+def test_a_second_writer_is_refused_while_the_first_lives(tmp_path):
+    """Two would write one number twice; the kernel lets the lock go when a process dies."""
+    writer = opened(tmp_path)
+    with pytest.raises(Misuse, match="live writer"):
+        opened(tmp_path)
+    writer.close()
+    opened(tmp_path).close()
+
+
+def test_another_identity_is_refused(tmp_path):
+    """A directory copied under another name would publish under two."""
+    opened(tmp_path).close()
+    os.rename(tmp_path / "flights" / "jfk", tmp_path / "flights" / "lga")
+    with pytest.raises(Misuse, match="session 'jfk'"):
+        SessionWriter(str(tmp_path), "flights", "lga", NEVER)
+
+
+def test_a_torn_tail_stays_and_the_next_run_begins_behind_it(tmp_path):
+    """The files of older runs are never touched; the manifest says where they end."""
+    writer = opened(tmp_path)
+    write(writer, b"a")
+    end = writer.end
+    write(writer, b"b")
+    writer.close()
+    # as after a power cut: the line of the roll is not there, nor is all of the last frame
+    manifest = tmp_path / "flights" / "jfk" / "manifest"
+    manifest.write_bytes(manifest.read_bytes().split(b"\n")[0] + b"\n")
+    os.truncate(tmp_path / "flights" / "jfk" / "log.0.0", end + 80)
+    writer = opened(tmp_path)
+    assert writer.next_sequence == 1
+    write(writer, b"c")
+    writer.close()
+    assert os.path.getsize(tmp_path / "flights" / "jfk" / "log.0.0") == end + 80
+    assert read(tmp_path) == [(0, b"a"), (1, b"c")]
+
+
+def test_a_log_shorter_than_what_a_node_confirmed_is_corrupt(tmp_path):
+    """Its numbers would be given out again, and the node would drop the new messages as repeats."""
+    writer = opened(tmp_path)
+    write(writer, b"a")
+    end = writer.end
+    write(writer, b"b")
+    confirmed = Confirmations(received=writer.end)
+    writer.close()
+    directory = tmp_path / "flights" / "jfk"
+    manifest = directory / "manifest"
+    manifest.write_bytes(manifest.read_bytes().split(b"\n")[0] + b"\n")
+    os.truncate(directory / "log.0.0", end)
+    ConfirmationsFile(str(directory)).write(confirmed)
+    with pytest.raises(CorruptLog, match="shorter"):
+        opened(tmp_path)
+    os.remove(directory / "confirmed")
+    opened(tmp_path).close()
+
+
+@pytest.mark.parametrize("fsync", list(Fsync))
+def test_a_sync_covers_all_that_was_written_before_it(tmp_path, fsync):
+    """`flush("synced")` returns on the strength of it."""
+    disk = FaultyDisk()
+    synced = []
+    writer = opened(tmp_path, WriterSettings(fsync=fsync, fsync_interval_s=3600), disk)
+    disk.step = lambda call: synced.append(writer.end) if call == "sync" else None
+    for _ in range(5):
+        write(writer, b"a")
+        end = writer.end
+        assert writer.sync(30)
+        assert synced[-1] >= end
+        assert writer.durable >= end
+    writer.close()
+
+
+def test_always_syncs_unasked_and_many_writes_share_one(tmp_path):
+    """Group commit: what was written while the disk was busy goes into the next sync."""
+    disk, gate, syncs = FaultyDisk(), threading.Semaphore(0), []
+    writer = opened(tmp_path, WriterSettings(fsync=Fsync.ALWAYS), disk)
+
+    def step(call):
+        if call == "sync":
+            syncs.append(writer.end)
+            assert gate.acquire(timeout=30)
+
+    disk.step = step
+    write(writer, b"first")
+    for _ in range(50):
+        write(writer, b"more")
+    assert not writer.sync(timeout_s=0), "the disk is busy: not durable yet, and it says so"
+    gate.release(1000)
+    assert writer.sync(30)
+    assert len(syncs) <= 3
+    writer.close()
+
+
+def test_a_failed_sync_ends_the_writer_and_is_never_retried(tmp_path):
+    """The kernel calls a second try good though the data is gone."""
+    disk, syncs = FaultyDisk(), []
+    writer = opened(tmp_path, NEVER, disk)
+
+    def step(call):
+        if call == "sync":
+            syncs.append(call)
+            raise OSError(errno.EIO, "Input/output error")
+
+    write(writer, b"a")
+    disk.step = step
+    for act in (lambda: writer.sync(30), lambda: write(writer, b"b"), writer.roll_if_old):
+        with pytest.raises(WriterFailed, match="disk failed"):
+            act()
+    with pytest.raises(WriterFailed):
+        writer.close()
+    assert len(syncs) == 1
+    assert disk.open_files == 0
+    opened(tmp_path).close()
+
+
+def test_a_failed_sync_of_an_aged_file_ends_the_writer_too(tmp_path):
+    """The idle thread rolls old files; it must not try again every second."""
+    disk, syncs = FaultyDisk(), []
+    settings = WriterSettings(fsync=Fsync.NEVER, file_age_s=1e-9)
+    writer = opened(tmp_path, settings, disk)
+
+    def step(call):
+        if call == "sync":
+            syncs.append(call)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    write(writer, b"a")
+    disk.step = step
+    for _ in range(3):
+        with pytest.raises(WriterFailed):
+            writer.roll_if_old()
+    with pytest.raises(WriterFailed):
+        writer.close()
+    assert len(syncs) == 1
+
+
+def life(root, disk, flushed):
+    """Write, sync and roll; note what was promised."""
+    writer = opened(root, WriterSettings(fsync=Fsync.NEVER, file_bytes_max=64 * KIB), disk)
+    try:
+        for _ in range(8):
+            number = writer.next_sequence
+            write(writer, b"%d" % number + bytes(20_000))
+            writer.sync(30)
+            flushed.append(number)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_whichever_call_fails_nothing_flushed_is_lost_and_the_log_opens_again(
+    tmp_path, monkeypatch, number
+):
+    """92 % of catastrophes come from errors that were told of and handled wrongly."""
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)  # for speed: no power is cut here
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
+    nth, failed = 0, True
+    while failed:
+        root = tmp_path / str(nth)
+        first = []
+        life(root, None, first)
+        flushed, disk = list(first), FaultyDisk(fail_call(nth, number))
+        try:
+            life(root, disk, flushed)
+            failed = next_is_untouched(disk)
+        except (OSError, RtError):
+            failed = True
+        assert disk.open_files == 0, f"call {nth}: a descriptor leaked"
+        life(root, None, again := [])
+        found = [sequence for sequence, _ in read(root)]
+        assert found == sorted(set(found)), f"call {nth}: numbers were given twice"
+        assert set(flushed + again) <= set(found), f"call {nth}: a flushed message is lost"
+        nth += 1
+    assert nth > 40, "calls that were made to fail"
+
+
+def next_is_untouched(disk):
+    """Whether the failing call is still to come: then every call was tried."""
+    try:
+        for _ in range(400):
+            disk.step("probe")
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"file_bytes_max": 1000}, {"file_bytes_max": 1 << 31}, {"fsync_interval_s": 0},
+        {"fsync_interval_s": 1e6}, {"file_age_s": -1}, {"compression": 20}, {"compression": -1},
+    ],
+)  # fmt: skip
+def test_settings_out_of_their_bounds_are_refused(settings):
+    """At the start, not at the first roll a day later."""
+    with pytest.raises(Misuse):
+        WriterSettings(**settings)
+
+
+def test_positions_are_where_the_frames_are(tmp_path):
+    """A flush returns the end; a node confirms up to it."""
+    writer = opened(tmp_path)
+    assert writer.end == 0
+    write(writer, b"abc")
+    assert writer.end == Position(88)
+    writer.close()
