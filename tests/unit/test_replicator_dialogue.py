@@ -1,0 +1,627 @@
+"""Source and sink speak to each other over a pipe that a test cuts, bends and repeats."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from logs import MergedLog, make_frame
+from replicator_host import log_bytes, manifest_lines
+
+from replicator import wire
+from replicator.link import HungUp
+from replicator.sink_side import SinkSide
+from replicator.source_side import SourceSide
+from replicator.wire import Data, Decoder, encode
+from rt.appender import Appender
+from rt.confirmations import Confirmations
+from rt.disk import OsDisk, OsFile
+from rt.errors import PeerError, Refused
+from rt.log_directory import LogDirectory
+from rt.manifest import SESSION, Archived, Identity
+from rt.position import START, Position
+from rt.recovery import Clean, Gone, judge
+from rt.walk import Walk
+
+SESSION_ID = Identity(SESSION, "flights", "jfk", "a" * 32, 1)
+
+
+class FastFile(OsFile):
+    """Nothing is made durable; a cut connection asks nothing of the disk."""
+
+    __slots__ = ()
+
+    def sync(self):
+        pass
+
+
+class FastDisk(OsDisk):
+    """A disk for thousands of dialogues a minute."""
+
+    def open(self, path, *, create=False):
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        return FastFile(os.open(path, flags, 0o600))
+
+    def make_directory(self, path):
+        os.makedirs(path, exist_ok=True)
+
+
+DISK = FastDisk()
+
+
+class Log:
+    """A session's log, written frame by frame."""
+
+    def __init__(self, directory, identity=SESSION_ID):
+        self.directory = str(directory)
+        self.appender = Appender(DISK, self.directory, identity)
+        self.appender.recover()
+        self.sequence = 0
+
+    def write(self, *sizes):
+        """Append a frame for each size, of one message of that many bytes."""
+        for size in sizes:
+            if not self.appender.is_open:
+                begun = bool(self.appender.manifest.order)
+                self.appender.begin_file(self.appender.end.next_file() if begun else START)
+            payload = bytes([self.sequence % 251]) * size
+            frame = make_frame(self.appender.end, [payload], sequence=self.sequence)
+            after = self.appender.walk.copy()
+            after.step(frame.header)
+            self.appender.append(frame.parts, [frame.header], after)
+            self.sequence += 1
+        return self
+
+    def roll(self):
+        """End the file."""
+        self.appender.roll(7)
+        return self
+
+    def run(self):
+        """Begin the next run."""
+        self.appender.begin_file(self.appender.end.next_run())
+        return self
+
+    def archive(self, file):
+        """Give up the bytes of a file."""
+        self.appender.archive(Archived(Position.parse(file), 9, "time"))
+        return self
+
+
+class Inbox:
+    """A copy on the sink's side; each turn makes durable what came."""
+
+    def __init__(self, directory, identity, bell):
+        self.appender = Appender(DISK, str(directory), identity)
+        self.appender.recover()
+        if self.appender.identity.id != identity.id:
+            self.appender.close()
+            raise Refused("other-log", "another log has this name")
+        self.bell = bell
+        self.kept = False
+
+    def written(self):
+        self.bell.set()
+
+    def confirmed(self):
+        return Confirmations(received=self.appender.sync())
+
+    def keeps(self, _entry):
+        return self.kept
+
+    def release(self):
+        self.appender.close()
+
+
+class NoWake:
+    """Nobody waits in these tests."""
+
+    def set(self):
+        pass
+
+
+class Pipe:
+    """One end of a connection in memory; `room` bytes come through before it breaks."""
+
+    name = "peer"
+
+    def __init__(self, room=None):
+        self.other = None
+        self.room = room
+        self.came = bytearray()
+        self.total = 0
+        self.decoder = Decoder()
+        self.bend = bytes
+
+    def send(self, data):
+        data = self.bend(data)
+        self.total += len(data)
+        through = data if self.room is None else data[: self.room]
+        self.other.came += through
+        if self.room is not None:
+            self.room -= len(through)
+        if len(through) < len(data):
+            raise HungUp("cut")
+
+    def can_send(self):
+        return True
+
+    def receive(self):
+        data, self.came = bytes(self.came), bytearray()
+        yield from self.decoder.feed(data)
+
+    def beat(self):
+        pass
+
+
+class Dialogue:
+    """A source and a sink with their pipe between them."""
+
+    def __init__(self, source, sink, *, source_room=None, sink_room=None, end=None):
+        self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
+        self.source_pipe.other, self.sink_pipe.other = self.sink_pipe, self.source_pipe
+        self.log = LogDirectory(str(source), DISK)
+        self.log.refresh()
+        self.sink_directory, self.refusals, self.acks, self.caught_up = sink, [], [], []
+        self.source = SourceSide(
+            self.source_pipe,
+            acked=lambda _outlet, ack: self.acks.append(ack),
+            refused=lambda _outlet, why: self.refusals.append(("source", why.code, str(why))),
+        )
+        self.sink = SinkSide(
+            self.sink_pipe, NoWake(), self.claim,
+            caught_up=self.caught_up.append,
+            refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
+        )  # fmt: skip
+        self.inbox, self.outlet, self.end = None, None, end
+
+    def claim(self, identity, bell):
+        self.inbox = Inbox(self.sink_directory, identity, bell)
+        return self.inbox
+
+    def talk(self, turns=60):
+        """Let both have their turns until nothing moves; stop where the pipe breaks."""
+        try:
+            self.outlet = self.outlet or self.source.open(self.log, self.end)
+            for _ in range(turns):
+                self.source.mark(self.outlet)
+                self.source.turn()
+                self.sink.turn()
+                if not (self.source.busy or self.source_pipe.came or self.sink_pipe.came):
+                    break
+        except HungUp:
+            with_the_rest(self.source.turn)
+            with_the_rest(self.sink.turn)
+        return self
+
+    def close(self):
+        self.source.close()
+        self.sink.close()
+        self.log.close()
+        return self
+
+
+def with_the_rest(turn):
+    """What had come through before the cut is taken all the same."""
+    try:
+        turn()
+    except HungUp:
+        return
+
+
+def copy_all(source, sink, **rooms):
+    """Let a source and a sink speak once, to the end."""
+    return Dialogue(source, sink, **rooms).talk().close()
+
+
+def assert_equal(source, sink):
+    """Both have the same files and the same history."""
+    assert log_bytes(sink) == log_bytes(source)
+    assert manifest_lines(sink) == manifest_lines(source)
+
+
+def assert_prefix(source, sink):
+    """The sink holds whole frames, the source's, and nothing else."""
+    theirs = log_bytes(source)
+    for name, data in log_bytes(sink).items():
+        assert theirs[name].startswith(data)
+        start = Position.parse(f"{name.removeprefix('log.')}.0")
+        walk = Walk(start, merged=False)
+        verdict = judge(lambda n, at, data=data: data[at : at + n], len(data), walk)
+        assert isinstance(verdict, Clean | Gone)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Return a source of about 4 KiB: two files and a second run that goes on."""
+    log = Log(tmp_path / "source").write(600, 1, 300).roll().write(500, 8).roll()
+    log.run().write(700, 64, 900)
+    return Path(log.directory)
+
+
+@pytest.fixture
+def sink(tmp_path):
+    """Return where the copy is to be."""
+    return tmp_path / "sink"
+
+
+def test_a_copy_has_the_files_the_history_and_the_identity_of_its_source(source, sink):
+    """All that comes after, merge, archive, verify, reads the copy as if it were the source."""
+    dialogue = copy_all(source, sink)
+    assert_equal(source, sink)
+    assert dialogue.acks[-1].durable == dialogue.outlet.position
+    assert [each.position for each in dialogue.caught_up] == [dialogue.outlet.position]
+    assert not dialogue.refusals
+
+
+def test_a_dialogue_cut_at_any_byte_goes_on_to_the_same_end(source, sink, tmp_path):
+    """A network ends where it likes, in both directions; nothing is lost, doubled or invented."""
+    whole = copy_all(source, sink)
+    sides = {"source_room": whole.source_pipe.total, "sink_room": whole.sink_pipe.total}
+    assert sides["source_room"] > 4096
+    cuts = 0
+    for side, total in sides.items():
+        for room in range(total):
+            target = tmp_path / "cut"
+            dialogue = copy_all(source, target, **{side: room})
+            if target.exists():
+                assert_prefix(source, target)
+                ends = Inbox(target, SESSION_ID, NoWake())
+                assert all(ack.durable <= ends.appender.end for ack in dialogue.acks)
+                ends.release()
+            copy_all(source, target)
+            assert_equal(source, target)
+            shutil.rmtree(target)
+            cuts += 1
+    assert cuts == sum(sides.values())
+
+
+def test_a_copy_follows_a_source_that_grows_and_rolls(tmp_path, sink):
+    """The usual day: what is appended comes over, and a roll is the source's own line."""
+    log = Log(tmp_path / "source").write(10)
+    dialogue = Dialogue(log.directory, sink).talk()
+    for _ in range(5):
+        log.write(100, 200)
+        dialogue.talk()
+        log.roll()
+        dialogue.talk()
+    dialogue.close()
+    assert_equal(log.directory, sink)
+
+
+def test_a_frame_larger_than_a_read_comes_whole(tmp_path, sink):
+    """A message of 16 MiB is one frame, and a read is 1 MiB."""
+    log = Log(tmp_path / "source").write(10, 3 << 20, 10)
+    copy_all(log.directory, sink)
+    assert_equal(log.directory, sink)
+
+
+def test_a_torn_tail_is_not_shipped_and_what_replaces_it_is(tmp_path, sink):
+    """A torn tail was promised to nobody; the next run begins behind a line that cuts it."""
+    log = Log(tmp_path / "source").write(100, 100)
+    end = log.appender.end
+    path = Path(log.directory, "log.0.0")
+    with path.open("ab") as file:
+        file.write(path.read_bytes()[:50])
+    dialogue = Dialogue(log.directory, sink).talk()
+    assert log_bytes(sink)["log.0.0"] == path.read_bytes()[: end.offset]
+    assert not dialogue.refusals
+    log.roll().run().write(30)
+    dialogue.talk().close()
+    assert manifest_lines(sink) == manifest_lines(log.directory)
+    assert log_bytes(sink)["log.0.0"] == path.read_bytes()[: end.offset]
+    assert log_bytes(sink)["log.1.0"] == log_bytes(log.directory)["log.1.0"]
+
+
+def test_no_byte_behind_the_end_of_a_feed_is_sent(tmp_path, sink):
+    """A node serves what it can write again after a crash, and nothing that it may yet cut."""
+    log = Log(tmp_path / "source").write(100)
+    end = log.appender.end
+    log.write(100).roll()
+    dialogue = Dialogue(log.directory, sink, end=lambda: end).talk()
+    assert dialogue.inbox.appender.end == end
+    end = log.appender.end
+    dialogue.talk().close()
+    assert_equal(log.directory, sink)
+
+
+def test_repeated_data_is_acknowledged_and_not_appended(source, sink):
+    """A source that lost its place may begin again; equal bytes do no harm."""
+    dialogue = Dialogue(source, sink).talk()
+    for name, data in log_bytes(source).items():
+        at = Position.parse(f"{name.removeprefix('log.')}.0")
+        dialogue.source_pipe.send(encode(Data(0, at, memoryview(data))))
+        dialogue.sink.turn()
+    assert not dialogue.refusals
+    dialogue.close()
+    assert_equal(source, sink)
+
+
+def test_repeated_data_that_reaches_further_is_appended_from_where_it_is_new(tmp_path, sink):
+    """Half known, half new: the half that is new is taken, once."""
+    log = Log(tmp_path / "source").write(100)
+    dialogue = Dialogue(log.directory, sink).talk()
+    log.write(200)
+    data = log_bytes(log.directory)["log.0.0"]
+    dialogue.source_pipe.send(encode(Data(0, START, memoryview(data))))
+    dialogue.sink.turn()
+    dialogue.close()
+    assert_equal(log.directory, sink)
+
+
+def test_other_bytes_at_a_position_the_sink_has_end_the_channel(tmp_path, sink):
+    """Two histories of one place are never mixed; both stay, for a human to look at."""
+    log = Log(tmp_path / "source").write(100)
+    dialogue = Dialogue(log.directory, sink).talk()
+    before = log_bytes(sink)
+    other = make_frame(START, [b"z" * 100])
+    dialogue.source_pipe.send(encode(Data(0, START, memoryview(b"".join(other.parts)))))
+    dialogue.sink.turn()
+    assert [(side, code) for side, code, _ in dialogue.refusals] == [("sink", "diverged")]
+    dialogue.close()
+    assert log_bytes(sink) == before
+
+
+def test_every_flipped_bit_of_a_frame_in_transit_is_refused(tmp_path, sink):
+    """TLS sees to the wire; a bad memory or disk of the source is seen here, before any write."""
+    frame = b"".join(make_frame(START, [b"message"]).parts)
+    Log(tmp_path / "source")
+    for bit in range(8 * len(frame)):
+        damaged = bytearray(frame)
+        damaged[bit // 8] ^= 1 << bit % 8
+        dialogue = Dialogue(tmp_path / "source", sink).talk()
+        dialogue.source_pipe.send(encode(Data(0, START, memoryview(bytes(damaged)))))
+        dialogue.sink.turn()
+        assert [(side, code) for side, code, _ in dialogue.refusals] == [("sink", "corrupt")]
+        assert not any(log_bytes(sink).values())
+        assert all(ack.durable == START for ack in dialogue.acks)
+        dialogue.close()
+        shutil.rmtree(sink)
+
+
+def test_the_sink_takes_none_of_a_message_whose_second_frame_is_damaged(tmp_path, sink):
+    """Half a message would be a place no source ever stood at."""
+    log = Log(tmp_path / "source").write(100, 100)
+    data = bytearray(log_bytes(log.directory)["log.0.0"])
+    data[-20] ^= 1
+    Path(log.directory, "log.0.0").write_bytes(data)
+    dialogue = copy_all(log.directory, sink)
+    assert [(side, code) for side, code, _ in dialogue.refusals] == [
+        ("sink", "corrupt"), ("source", "corrupt")
+    ]  # fmt: skip
+    assert not any(log_bytes(sink).values())
+
+
+def test_a_source_damaged_before_its_durable_mark_is_refused_by_the_source(tmp_path, sink):
+    """The source looks at headers only; where one is no header, recovery says what that is."""
+    log = Log(tmp_path / "source").write(100, 100)
+    log.roll()
+    path = Path(log.directory, "log.0.0")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 + 9] ^= 1
+    path.write_bytes(data)
+    dialogue = copy_all(log.directory, sink)
+    assert [(side, code) for side, code, _ in dialogue.refusals] == [
+        ("source", "corrupt"), ("sink", "corrupt")
+    ]  # fmt: skip
+    assert_prefix(log.directory, sink)
+    assert log_bytes(sink)["log.0.0"]
+
+
+def shorter_source(source):
+    """Lose the last frame."""
+    path = source / "log.1.0"
+    os.truncate(path, path.stat().st_size - 900)
+
+
+def empty_source_file(source):
+    """Lose all bytes of the last file."""
+    os.truncate(source / "log.1.0", 0)
+
+
+def missing_source_file(source):
+    """Lose the last file."""
+    os.unlink(source / "log.1.0")
+
+
+def flipped_byte_in_the_tail(source):
+    """Rot."""
+    path = source / "log.1.0"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+
+
+def another_log(source):
+    """Delete the log and make another of its name."""
+    shutil.rmtree(source)
+    Log(source, Identity(SESSION, "flights", "jfk", "b" * 32, 2)).write(100)
+
+
+def same_log_written_anew(source):
+    """Write other messages under the same identity."""
+    shutil.rmtree(source)
+    log = Log(source)
+    log.sequence = 5
+    log.write(600, 1, 300).roll().write(500, 8).roll().run().write(700, 64, 900)
+
+
+def rolled_earlier(source):
+    """Restore a state in which the second file ended earlier."""
+    shutil.rmtree(source)
+    Log(source).write(600, 1, 300).roll().write(500).roll()
+
+
+def only_the_first_file(source):
+    """Restore a state of long ago."""
+    shutil.rmtree(source)
+    Log(source).write(600, 1, 300)
+
+
+DIVERGENCES = [
+    (shorter_source, "diverged", "the sink ends at 1.0.1912, the source at 1.0.1012"),
+    (empty_source_file, "diverged", "the sink ends at 1.0.1912, the source at 1.0.0"),
+    (missing_source_file, "diverged", "the source has no log.1.0"),
+    (flipped_byte_in_the_tail, "diverged", "from 1.0.0 to 1.0.1912 are not those of the source"),
+    (another_log, "other-log", "another log has this name"),
+    (same_log_written_anew, "diverged", "from 1.0.0 to 1.0.1912 are not those of the source"),
+    (rolled_earlier, "diverged", "the source has no log.1.0"),
+    (only_the_first_file, "diverged", "the source has no log.1.0"),
+]
+
+
+@pytest.mark.parametrize(("change", "code", "words"), DIVERGENCES)
+def test_a_source_that_is_not_what_it_was_is_named_and_both_are_kept(
+    source, sink, change, code, words
+):
+    """A disk restored from a backup, a directory made again: no byte of either side is touched."""
+    copy_all(source, sink)
+    copied = log_bytes(sink)
+    change(source)
+    ours = log_bytes(source)
+    dialogue = copy_all(source, sink)
+    assert {(side, each) for side, each, _ in dialogue.refusals} == {
+        ("source", code), ("sink", code)
+    }  # fmt: skip
+    assert all(words in said for _, _, said in dialogue.refusals)
+    assert log_bytes(sink) == copied
+    assert log_bytes(source) == ours
+
+
+def test_a_source_that_shrinks_while_it_is_served_is_named(tmp_path, sink):
+    """Somebody truncates the file of a running publisher."""
+    log = Log(tmp_path / "source").write(100, 100)
+    dialogue = Dialogue(log.directory, sink).talk()
+    os.truncate(Path(log.directory, "log.0.0"), 100)
+    dialogue.talk().close()
+    assert {code for _, code, _ in dialogue.refusals} == {"diverged"}
+
+
+def test_a_merged_copy_that_is_ahead_of_this_node_is_told_to_ask_another(tmp_path, sink):
+    """A subscriber may have been served by a node that was further; that is no damage."""
+    with MergedLog(str(tmp_path / "out"), DISK) as log:
+        log.merge("jfk", [b"one"])
+        early = log.appender.end
+        log.merge("jfk", [b"two"], [b"three"])
+        copy_all(tmp_path / "out", sink)
+        assert_equal(tmp_path / "out", sink)
+        dialogue = copy_all(tmp_path / "out", sink, end=lambda: early)
+    assert {code for _, code, _ in dialogue.refusals} == {"behind"}
+
+
+def test_a_merged_log_cut_inside_a_range_goes_on_there(tmp_path, sink):
+    """A range may be larger than what one message holds; the walk of it survives a restart."""
+    with MergedLog(str(tmp_path / "out"), DISK) as log:
+        log.merge("jfk", [b"a" * 300], [b"b" * 300], [b"c" * 300])
+        log.roll()
+        log.merge("ewr", [b"d"], [b"e"])
+        ends = [Position(0)]
+        data = log_bytes(tmp_path / "out")["log.0.0"]
+        for place in range(0, len(data), 8):
+            shutil.rmtree(sink, ignore_errors=True)
+            copy_all(tmp_path / "out", sink, end=lambda at=place: Position(at))
+            ends.append(Inbox(sink, log.appender.identity, NoWake()).appender.end)
+            copy_all(tmp_path / "out", sink)
+            assert_equal(tmp_path / "out", sink)
+    assert len(set(ends)) == 4
+
+
+@pytest.mark.parametrize("had", ["nothing", "part of the first", "all of the first", "all"])
+def test_archived_files_are_facts_and_not_losses(tmp_path, sink, had):
+    """Who was away while files were archived has their lines, and goes on behind them."""
+    log = Log(tmp_path / "source").write(100)
+    if had == "part of the first":
+        copy_all(log.directory, sink)
+    log.write(100).roll()
+    if had == "all of the first":
+        copy_all(log.directory, sink)
+    log.write(200).roll().write(300)
+    if had == "all":
+        copy_all(log.directory, sink)
+    log.archive("0.0.0").archive("0.1.0")
+    dialogue = copy_all(log.directory, sink)
+    assert not dialogue.refusals
+    assert log_bytes(sink) == log_bytes(log.directory)
+    ours, theirs = LogDirectory(str(sink), DISK), LogDirectory(log.directory, DISK)
+    ours.refresh(), theirs.refresh()
+    assert ours.manifest.rolled == theirs.manifest.rolled
+    assert ours.manifest.archived == theirs.manifest.archived
+    again = copy_all(log.directory, sink)
+    assert not again.refusals
+
+
+def test_a_file_archived_while_it_is_connected_is_archived_here_too(tmp_path, sink):
+    """Subscribers follow the cluster's decisions without a restart."""
+    log = Log(tmp_path / "source").write(100).roll().write(100)
+    dialogue = Dialogue(log.directory, sink).talk()
+    log.archive("0.0.0")
+    dialogue.talk().close()
+    assert log_bytes(sink)["log.0.0"] == b""
+    assert_equal(log.directory, sink)
+
+
+def test_a_policy_may_keep_what_the_source_has_archived(tmp_path, sink):
+    """A subscriber may keep more than the cluster does."""
+    log = Log(tmp_path / "source").write(100).roll().write(100)
+    dialogue = Dialogue(log.directory, sink).talk()
+    dialogue.inbox.kept = True
+    log.archive("0.0.0")
+    dialogue.talk().close()
+    assert log_bytes(sink)["log.0.0"]
+    assert not dialogue.refusals
+
+
+MISSTEPS = {
+    "data before the end of the copy": lambda: Data(0, Position(4096), memoryview(bytes(64))),
+    "a channel that was not opened": lambda: Data(7, START, memoryview(bytes(64))),
+    "an acknowledgement by a source": lambda: wire.Ack(0, START, START, START, START, START),
+    "a channel opened twice": lambda: wire.Open(0, SESSION_ID),
+    "a channel beyond the limit": lambda: wire.Open(4096, SESSION_ID),
+    "a second hello": lambda: wire.Hello(1, 1, wire.PUSH, "flights", "rt"),
+}
+
+
+@pytest.mark.parametrize("misstep", MISSTEPS)
+def test_a_source_that_breaks_the_protocol_is_a_peer_error(tmp_path, sink, misstep):
+    """A peer that is out of step is not guessed at."""
+    log = Log(tmp_path / "source").write(100)
+    dialogue = Dialogue(log.directory, sink).talk()
+    dialogue.source_pipe.send(encode(MISSTEPS[misstep]()))
+    with pytest.raises(PeerError):
+        dialogue.sink.turn()
+    dialogue.close()
+    assert_equal(log.directory, sink)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Data(0, START, memoryview(bytes(64))),
+        wire.Ack(7, START, START, START, START, START),
+        wire.CaughtUp(0, START),
+        wire.Hello(1, 1, wire.PUSH, "flights", "rt"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_sink_that_breaks_the_protocol_is_a_peer_error(tmp_path, sink, message):
+    """The same the other way round."""
+    dialogue = Dialogue(Log(tmp_path / "source").write(100).directory, sink).talk()
+    dialogue.sink_pipe.send(encode(message))
+    with pytest.raises(PeerError):
+        dialogue.source.turn()
+    dialogue.close()
+
+
+def test_one_refused_channel_leaves_the_others_alone(tmp_path, sink):
+    """One session's damage must not stop a thousand others."""
+    good = Log(tmp_path / "good").write(100)
+    bad = Log(tmp_path / "bad").write(100).roll()
+    os.truncate(Path(bad.directory, "log.0.0"), 8)
+    dialogue = Dialogue(bad.directory, sink).talk()
+    assert {code for _, code, _ in dialogue.refusals} == {"corrupt"}
+    dialogue.sink_directory = tmp_path / "second"
+    dialogue.log = LogDirectory(good.directory, DISK)
+    dialogue.log.refresh()
+    dialogue.outlet = None
+    dialogue.talk().close()
+    assert_equal(good.directory, tmp_path / "second")
