@@ -2,8 +2,10 @@
 
 import logging
 import socket
+import ssl
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final
@@ -25,9 +27,13 @@ from rt.watch import Wake
 
 _log: Final = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 512  # a thread and 100 KiB each, or 2 MiB while a backlog passes
+HANDSHAKE_S: Final = 10.0
 _BACKLOG: Final = 128
 _POLL_S: Final = 1.0  # a look at the log even if the host never rang
 _STOP_S: Final = 2.0
+
+
+Handler = Callable[[ssl.SSLSocket, Identity], None]
 
 
 class Server:
@@ -39,6 +45,7 @@ class Server:
         contexts: Contexts,
         host: Host,
         connections_max: int = CONNECTIONS_MAX,
+        others: Mapping[str, Handler] | None = None,
     ) -> None:
         """Listen; nothing is served before `start`.
 
@@ -47,12 +54,14 @@ class Server:
             contexts: of `rt.tls.server_context`.
             host: the node.
             connections_max: more than these are closed at once.
+            others: who takes a connection that speaks another protocol, by its ALPN name.
 
         Raises:
             OSError: the address cannot be had.
         """
         self._contexts = contexts
         self._host = host
+        self._others = others or {}
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -125,10 +134,13 @@ class Server:
             wake.close()
 
     def _talk(self, plain: socket.socket, wake: Wake, name: str) -> None:
-        sock, identity = accept(plain, self._contexts.current())
+        sock, identity = accept(plain, self._contexts.current(), HANDSHAKE_S)
         with ExitStack() as undo:
             with self._lock:
                 self._connections[threading.current_thread()] = (sock, wake)
+            if handler := self._others.get(sock.selected_alpn_protocol() or ""):
+                handler(sock, identity)
+                return
             link = Link(sock, wake, f"{identity.name} at {name}")
             undo.callback(link.close)
             try:

@@ -22,6 +22,7 @@ _log: Final = logging.getLogger("rt.cli")
 # is run, so that `rt publish` does not wait for TLS, and completion for nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "certs": ("rt.cli_certs:certs", "Make and show certificates."),
+    "cluster": ("rt.cli_cluster:cluster", "Write the configurations of a new cluster."),
     "completion": ("rt.cli_completion:completion", "Print the completion script of a shell."),
     "demo": ("rt.demo:demo", "Run a whole stream on real data."),
     "dump": ("rt.cli_dump:dump", "Show the frames of a log as they are."),
@@ -31,7 +32,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "publish": ("rt.cli_publish:publish", "Publish lines to a session."),
     "pull": ("rt.cli_run:pull", "Copy the merged log from a node."),
     "push": ("rt.cli_run:push", "Ship sessions to the nodes."),
+    "status": ("rt.cli_cluster:status", "Show how the nodes of a stream stand."),
     "subscribe": ("rt.cli_read:subscribe", "Read a stream."),
+    "up": ("rt.cli_cluster:up", "Run a whole cluster on this machine, for development."),
     "verify": ("rt.cli_verify:verify", "Check every byte of a log, or that copies are equal."),
 }
 

@@ -53,7 +53,8 @@ class LinkSettings:
 
 @click.command()
 @click_options(NodeSettings, "node")
-def node(settings: NodeSettings) -> None:
+@click.option("--found", is_flag=True, help="First start of a member of a new cluster; only then.")
+def node(settings: NodeSettings, *, found: bool) -> None:
     """Serve a stream: take pushes, merge them, let subscribers pull.
 
     Ends cleanly on SIGTERM or ctrl-C: everything acknowledged is kept.
@@ -63,8 +64,8 @@ def node(settings: NodeSettings) -> None:
     rt node --config node.toml
     RT_LISTEN=127.0.0.1:0 rt node --stream flights
     """  # noqa: D301 - click reads the backspace character
-    stop = _until_signalled()
-    running = Node(settings)
+    stop = until_signalled()
+    running = Node(settings, founding=found)
     running.start()
     host, port = running.address
     click.echo(f"node {settings.name} serves stream {settings.stream} at {host}:{port}")
@@ -87,7 +88,7 @@ def push(settings: LinkSettings, sessions: tuple[str, ...], *, drain: bool) -> N
     rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk
     rt push --root data --stream flights --session 'eu-*' --drain
     """  # noqa: D301 - click reads the backspace character
-    stop = _until_signalled()
+    stop = until_signalled()
     client = PushClient(
         settings.root, settings.stream, settings.addresses(), settings.contexts(), sessions
     )
@@ -114,7 +115,7 @@ def pull(settings: LinkSettings, *, once: bool) -> None:
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark
     rt pull --root copy --stream flights --once
     """  # noqa: D301 - click reads the backspace character
-    stop = _until_signalled()
+    stop = until_signalled()
     client = PullClient(settings.root, settings.stream, settings.addresses(), settings.contexts())
     client.start()
     while not stop.wait(0.05 if once else 0.5) and not (once and client.wait_caught_up(0)):
@@ -123,7 +124,7 @@ def pull(settings: LinkSettings, *, once: bool) -> None:
     click.echo(f"the copy ends at {client.status().position}")
 
 
-def _until_signalled() -> threading.Event:
+def until_signalled() -> threading.Event:
     """Return an event that SIGTERM and SIGINT set."""
     stop = threading.Event()
 

@@ -1,14 +1,16 @@
 """Node: composes a stream's server, its copies of sessions and its sequencer into one process."""
 
+import json
 import logging
 import os
+import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import SystemRandom
-from typing import Final
+from typing import Any, Final
 
 from replicator.host import Bell
 from replicator.server import Server
@@ -19,16 +21,19 @@ from rt.disk import OsDisk
 from rt.errors import Misuse, PeerError, RtError
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
+from rt.node_catch_up import CatchUp
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.node_settings import NodeSettings
+from rt.node_status import STATUS_ALPN, node_status
 from rt.position import Position
 from rt.subscriber import MERGED_NAME
-from rt.tls import Contexts, server_context
+from rt.tls import Contexts, client_context, offering, server_context
 from sequencer.consensus import Snapshot
 from sequencer.executor import Executor
 from sequencer.journal import Opened, found, open_journal
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member, SnapshotPlan
+from sequencer.peers import ALPN, Peers
 from sequencer.planner import Planner
 from sequencer.raft import Raft
 from sequencer.session_log import SessionLogs
@@ -45,8 +50,13 @@ class Node:
     `_held` (what became durable) and `_heard` (what other nodes said), and in nothing else.
     """
 
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, *, founding: bool = False) -> None:
         """Recover what is on the disk; `start` begins to serve.
+
+        Args:
+            settings: of this node.
+            founding: this is the first start of a member of a new cluster, whose empty state may
+                vote. A node alone founds itself where nothing is there at all.
 
         Raises:
             Misuse: the directories do not belong together.
@@ -57,6 +67,7 @@ class Node:
         self.stream = settings.stream
         self.failure: RtError | OSError | None = None
         self._disk = OsDisk()
+        self._alone = len(settings.member_names) == 1
         self._top = stream_directory(settings.root, settings.stream)
         self._stopping = False
         self._stopped = threading.Event()
@@ -65,12 +76,18 @@ class Node:
         self._heard: deque[tuple[str, bytes]] = deque()
         self._feeds: set[NodeFeed] = set()
         self._pool = ThreadPoolExecutor(1, "snapshot")
+        self._missing_since: float | None = None
         self._snapshot: tuple[SnapshotPlan, Future[Durable]] | None = None
-        opened = self._open_journal()
+        opened = self._open_journal(founding=founding)
         self._inboxes = Inboxes(self._disk, os.path.join(self._top, "in"), self.stream, self._hold)
         self._member = self._make_member(opened)
         self.merged_end = self._member.executor.ledger.end
-        self._server = Server(settings.address, _contexts(settings), self)
+        self._peers = self._make_peers()
+        self._catch_up: CatchUp | None = None
+        others = {ALPN: self._peers.serve} if self._peers else {}
+        self._server = Server(
+            settings.address, _contexts(settings), self, others={**others, STATUS_ALPN: self._tell}
+        )
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
             for name, work in (("sync", self._inboxes.run), ("sequence", self._sequence))
@@ -118,6 +135,8 @@ class Node:
     def stop(self) -> None:
         """Hang up, sync what was received, execute what was decided, save a snapshot."""
         self._server.stop()
+        if self._peers is not None:
+            self._peers.stop()
         self._inboxes.stop()
         for thread in self._threads[:1]:
             thread.join()
@@ -131,13 +150,13 @@ class Node:
         self._member.executor.close()
         self._stopped.set()
 
-    def _open_journal(self) -> Opened:
+    def _open_journal(self, *, founding: bool) -> Opened:
         settings, path = self.settings, os.path.join(self._top, "state")
         fresh = SystemRandom().randrange(1, _INCARNATION_END)
         cluster, node = settings.cluster_id or self.stream, settings.name
-        if len(settings.members) <= 1 and not self._disk.names(path):
+        if founding or (self._alone and not self._disk.names(path)):
             if self._disk.names(os.path.join(self._top, MERGED_NAME)):
-                raise Misuse(f"{path} is empty, yet there is a merged log beside it; restore it")
+                raise Misuse(f"there is a merged log beside {path}; a new cluster starts empty")
             found(self._disk, path, cluster=cluster, node=node, directory=fresh)
         opened = open_journal(self._disk, path, cluster=cluster, node=node, fresh=fresh)
         if opened.damage:
@@ -156,12 +175,13 @@ class Node:
             settings.name,
             members,
             engine=Raft(
-                settings.name, members, chance=SystemRandom(),
-                cluster=settings.cluster_id or self.stream, state=state,
+                settings.name, members, chance=SystemRandom(), state=state,
+                cluster=settings.cluster_id or self.stream, settings=settings.timers,
             ),
             journal=opened.journal,
             executor=Executor(
-                self._disk, os.path.join(self._top, MERGED_NAME), identity, ledger, logs
+                self._disk, os.path.join(self._top, MERGED_NAME), identity, ledger, logs,
+                alone=self._alone,
             ),
             planner=Planner(logs),
             send=self._send,
@@ -174,8 +194,22 @@ class Node:
             return Identity(MERGED, self.stream, MERGED_NAME, self.settings.cluster_id, 0)
         return new_identity(MERGED, self.stream, MERGED_NAME, created_ns=time.time_ns())
 
+    def _make_peers(self) -> Peers | None:
+        if self._alone:
+            return None
+        settings = self.settings
+        files = certificate_files(settings.certs, settings.name)
+        contexts = Contexts(files, lambda *paths: offering(client_context(*paths), ALPN))
+        return Peers(settings.name, settings.addresses, contexts.current, self._hear_later)
+
     def _send(self, to: str, data: bytes) -> None:
-        raise Misuse(f"a message of {len(data)} bytes for {to!r}, yet this node is alone")
+        if self._peers is not None:
+            self._peers.send(to, data)
+
+    def _hear_later(self, sender: str, data: bytes) -> None:
+        with self._events:
+            self._heard.append((sender, data))
+            self._events.notify()
 
     def _hold(self, end: Durable, session: str) -> None:
         with self._events:
@@ -208,8 +242,12 @@ class Node:
                 next_tick = now + tick_s
                 member.tick()
             self._advance(set(held))
+            self._keep_up(now)
             if now >= next_snapshot or self._snapshot:
                 next_snapshot = self._take_snapshot(now, next_snapshot)
+        if self._catch_up is not None:
+            self._catch_up.stop()
+            member.executor.reopen()
         self._save_last_snapshot()
 
     def _await_events(self, timeout_s: float) -> tuple[dict[str, Durable], list[tuple[str, bytes]]]:
@@ -244,6 +282,40 @@ class Node:
         for session in changed.union(merged):
             self._confirm(session, ledger)
 
+    def _keep_up(self, now: float) -> None:
+        """Copy the merged log from another node where this one cannot make it itself."""
+        if self._alone:
+            return
+        member = self._member
+        if self._catch_up is None:
+            if not member.executor.lacks_log and not self._waited_too_long(now):
+                return
+            _log.warning("copying the merged log from other nodes: %s", self._reason())
+            member.suspended = True
+            member.executor.close()
+            self._catch_up = CatchUp(self.settings, member.executor.ledger.end)
+        elif self._catch_up.is_done(member.executor.ledger.end):
+            self._catch_up.stop()
+            self._catch_up = None
+            member.executor.reopen()
+            member.suspended = False
+            self._missing_since = None
+            _log.warning("the merged log is copied up to %s; merging", member.executor.appender.end)
+
+    def _waited_too_long(self, now: float) -> bool:
+        if self._member.missing is None:
+            self._missing_since = None
+            return False
+        if self._missing_since is None:
+            self._missing_since = now
+        return now - self._missing_since > self.settings.missing_s
+
+    def _reason(self) -> str:
+        missing = self._member.missing
+        if missing is None:
+            return "the leader's snapshot is ahead of the merged log here"
+        return f"session {missing[0]} did not come up to {missing[1]}"
+
     def _confirm(self, session: str, ledger: Ledger) -> None:
         inbox = self._inboxes.get(session)
         if inbox is None:
@@ -274,6 +346,17 @@ class Node:
         if plan is not None and durable >= plan.end:
             self._member.save_snapshot(plan)
 
+    def _tell(self, sock: ssl.SSLSocket, _identity: object) -> None:
+        """Tell whoever has a certificate of ours how this node stands (`rt status`)."""
+        sock.sendall(json.dumps(self.status()).encode())
+        sock.close()
+
+    def status(self) -> dict[str, Any]:
+        """How this node stands, as `rt status --json` shows it."""
+        return node_status(
+            self._member, self._inboxes.every(), self._peers, self.settings, self._catch_up
+        )
+
 
 class NodeFeed:
     """The merged log as a pulling connection sees it (`replicator.host.Feed`)."""
@@ -293,7 +376,8 @@ class NodeFeed:
 
 
 def _contexts(settings: NodeSettings) -> Contexts:
-    return Contexts(certificate_files(settings.certs, settings.name), server_context)
+    files = certificate_files(settings.certs, settings.name)
+    return Contexts(files, lambda *paths: offering(server_context(*paths), ALPN, STATUS_ALPN))
 
 
 def _ledger_of(snapshot: Snapshot | None, file_bytes: int) -> Ledger:

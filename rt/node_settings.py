@@ -8,8 +8,11 @@ from rt.kinds import Bytes, Seconds
 from rt.limits import KIB
 from rt.names import parse_node, parse_stream, shown
 from rt.position import FILE_BYTES_MAX
+from sequencer.consensus import MEMBERS_ALLOWED
+from sequencer.raft_core import Settings
 
 PORT: Final = 7420
+_HEARTBEAT_TICKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,15 @@ class NodeSettings:
     file_bytes: Bytes = field(
         default=FILE_BYTES_MAX, metadata={"help": "A merged file rolls before it passes this."}
     )
-    tick_s: Seconds = field(
-        default=0.02, metadata={"help": "Unit of the consensus timers; 5 make a heartbeat."}
+    heartbeat_s: Seconds = field(
+        default=0.1, metadata={"help": "Between two signs of life of a leader."}
+    )
+    election_s: Seconds = field(
+        default=0.5, metadata={"help": "Silence after which a node stands; drawn up to twice that."}
+    )
+    missing_s: Seconds = field(
+        default=2.0,
+        metadata={"help": "Wait for a publisher's bytes before copying them merged from a node."},
     )
     snapshot_s: Seconds = field(
         default=5.0, metadata={"help": "How often the sequencer's state is saved."}
@@ -47,12 +57,28 @@ class NodeSettings:
         parse_address(self.listen)
         if not 64 * KIB <= self.file_bytes <= FILE_BYTES_MAX:
             raise Misuse(f"file_bytes is {self.file_bytes}; use {64 * KIB} to {FILE_BYTES_MAX}")
-        if not 0.001 <= self.tick_s <= 1:
-            raise Misuse(f"tick_s is {self.tick_s}; use 0.001 to 1")
+        if (
+            not 0.005 <= self.heartbeat_s <= 60
+            or not 2 * self.heartbeat_s <= self.election_s <= 600
+        ):
+            raise Misuse(
+                f"heartbeat_s is {self.heartbeat_s:g} and election_s {self.election_s:g}; use at "
+                "least 5ms, and at least twice the heartbeat for the election"
+            )
         if not 0.1 <= self.snapshot_s <= 3600:
             raise Misuse(f"snapshot_s is {self.snapshot_s}; use 0.1 to 3600")
-        if self.members and self.name not in self.member_names:
+        if self.members and not self.cluster_id:
+            raise Misuse("members are given without a cluster_id; rt cluster init writes both")
+        if len(self.member_names) not in MEMBERS_ALLOWED:
+            raise Misuse(f"{len(self.members)} members; a stream is served by 1, 3, 5 or 7 nodes")
+        if self.members and self.name not in self.addresses:
             raise Misuse(f"name {self.name!r} is not among the members: {', '.join(self.members)}")
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Where each member listens."""
+        named = (each.partition("=") for each in self.members)
+        return {parse_node(name): parse_address(address) for name, _, address in named}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -60,9 +86,20 @@ class NodeSettings:
         return parse_address(self.listen)
 
     @property
+    def tick_s(self) -> float:
+        """Unit of the consensus timers."""
+        return self.heartbeat_s / _HEARTBEAT_TICKS
+
+    @property
+    def timers(self) -> Settings:
+        """The consensus timers in ticks."""
+        election = round(self.election_s / self.tick_s)
+        return Settings(heartbeat_ticks=_HEARTBEAT_TICKS, election_ticks=election)
+
+    @property
     def member_names(self) -> list[str]:
         """The names of all nodes, this one's alone where no members are given."""
-        return sorted(parse_node(each.partition("=")[0]) for each in self.members) or [self.name]
+        return sorted(self.addresses) or [self.name]
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -27,6 +27,7 @@ __all__ = [
     "client_context",
     "connect",
     "describe_tls_error",
+    "offering",
     "peer_identity",
     "server_context",
 ]
@@ -63,6 +64,12 @@ def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
     context.check_hostname = True
     context.hostname_checks_common_name = False
     return _loaded(context, CertificateFiles(ca, cert, key))
+
+
+def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
+    """Let a context offer protocols by ALPN, so that one port can serve several kinds of talk."""
+    context.set_alpn_protocols(list(protocols))
+    return context
 
 
 class Contexts:

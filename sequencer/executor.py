@@ -1,14 +1,17 @@
 """Executor: carries out instructions on a node's files; repeatable after a crash at any byte."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from rt.appender import Appender, Durable
 from rt.disk import Disk, File, Span
-from rt.errors import CorruptLog
-from rt.frame import Encoded, Header
+from rt.errors import CorruptLog, FrameError
+from rt.frame import HEADER_BYTES, Encoded, Header, parse_header
 from rt.limits import KIB
 from rt.manifest import Identity
+from rt.position import START, Position
 from rt.ranges import Range
+from rt.walk import Walk
 from sequencer.instruction import Instruction, Merge, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.session_log import SessionLogs
@@ -26,20 +29,41 @@ class Executor:
     """
 
     def __init__(
-        self, disk: Disk, directory: str, identity: Identity, ledger: Ledger, logs: SessionLogs
+        self,
+        disk: Disk,
+        directory: str,
+        identity: Identity,
+        ledger: Ledger,
+        logs: SessionLogs,
+        *,
+        alone: bool = True,
     ) -> None:
         """Open the merged log and judge its end.
 
+        Args:
+            disk: where.
+            directory: of the merged log.
+            identity: of the merged log, should it have to be made.
+            ledger: the state to go on from.
+            logs: the copies of the sessions.
+            alone: whether there is no other node that what is missing could be copied from.
+
         Raises:
-            CorruptLog: it is damaged, or shorter than the ledger's snapshot says.
+            CorruptLog: it is damaged, or shorter than the ledger says and this node is alone.
         """
+        self.alone = alone
         self.ledger = ledger
         self._logs = logs
-        self.appender = Appender(disk, directory, identity)
-        self.appender.recover(durable=ledger.end)
-        if self.appender.end < ledger.end:
+        self._place = (disk, directory, identity)
+        self.appender = self._opened()
+        if self.alone and self.lacks_log:
             path = f"{directory}/{ledger.end.file_name}"
             raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
+
+    def _opened(self) -> Appender:
+        appender = Appender(*self._place)
+        appender.recover(durable=self.ledger.end if self.alone else 0)
+        return appender
 
     @property
     def is_repeating(self) -> bool:
@@ -71,6 +95,44 @@ class Executor:
         """Release the files."""
         self.appender.close()
 
+    def lacking(self, merge: Merge, held: Mapping[str, Position]) -> Slice | None:
+        """Return the first slice whose bytes are not here, neither as input nor as output.
+
+        Output may be here before an instruction is executed: from before a crash, or copied from
+        another node.
+
+        Args:
+            merge: what is to be executed next.
+            held: up to where each session is held durably here.
+        """
+        end = self.ledger.end
+        for each in merge.slices:
+            if not self.ledger.accepts(each) or each.skip == each.messages:
+                continue
+            size = self.ledger.range_of(each, 0, 0).size + each.length
+            if end.offset and end.offset + size > self.ledger.file_bytes_max:
+                end = end.next_file()
+            end = Position(end + size)
+            if self.appender.end < end and held.get(each.session, START) < each.end:
+                return each
+        return None
+
+    def restore(self, ledger: Ledger) -> None:
+        """Go on from the state of another node's snapshot.
+
+        Its merged log has to be copied up to `ledger.end` before anything is executed.
+        """
+        self.ledger = ledger
+
+    @property
+    def lacks_log(self) -> bool:
+        """Whether the merged log here ends before the ledger."""
+        return self.appender.end < self.ledger.end
+
+    def reopen(self) -> None:
+        """Take up the merged log again after somebody else has appended to it."""
+        self.appender = self._opened()
+
     def _merge(self, each: Slice, term: int, instruction: Merge) -> None:
         ledger = self.ledger
         if each.skip == each.messages:
@@ -80,15 +142,46 @@ class Executor:
         size = merged.size + each.length
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
+        if self.appender.end >= ledger.end + size:
+            merged = self._compare(merged)
+        else:
+            merged = self._write(merged, each)
+        ledger.take(each, merged, size)
+
+    def _write(self, merged: Range, each: Slice) -> Range:
         log = self._logs[each.session]
         headings = log.headers(each.first, each.end, each.length)
         raw = b"".join(heading.raw for heading in headings)
-        merged = merged.digested(ledger.digest, ledger.end, raw)
-        frame = merged.frame(ledger.end)
-        if not self._is_there(frame, size):
-            headers = [heading.header for heading in headings]
-            self._append(frame, merged, log.file(each.first.file), headers)
-        ledger.take(each, merged, size)
+        merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
+        headers = [heading.header for heading in headings]
+        frame = merged.frame(self.ledger.end)
+        self._append(frame, merged, log.file(each.first.file), headers)
+        return merged
+
+    def _compare(self, merged: Range) -> Range:
+        """Prove that the range which stands here already is the one that was agreed on."""
+        position = self.ledger.end
+        raw = self._headers_there(Position(position + merged.size), merged)
+        merged = merged.digested(self.ledger.digest, position, raw)
+        expected = b"".join(merged.frame(position).parts)
+        if self.appender.read(position, len(expected)) != expected:
+            path = f"{self.appender.directory}/{position.file_name}"
+            raise CorruptLog(path, position, "another range stands where this one was agreed on")
+        return merged
+
+    def _headers_there(self, begin: Position, merged: Range) -> bytes:
+        """Read the headers of a range's session frames from the merged log."""
+        walk, parts = Walk(merged.first, merged=False), []
+        while walk.position < merged.first + merged.length:
+            at = Position(begin + (walk.position - merged.first))
+            raw = self.appender.read(at, HEADER_BYTES)
+            try:
+                walk.step(parse_header(raw))
+            except FrameError as error:
+                path = f"{self.appender.directory}/{at.file_name}"
+                raise CorruptLog(path, at, str(error)) from None
+            parts.append(raw)
+        return b"".join(parts)
 
     def _append(self, frame: Encoded, merged: Range, source: File, headers: list[Header]) -> None:
         appender, position = self.appender, self.ledger.end
@@ -105,17 +198,6 @@ class Executor:
             appender.append((*frame.parts, source.pread(length, offset)), every, after)
         else:
             appender.append(frame.parts, every, after, Span(source, offset, length))
-
-    def _is_there(self, frame: Encoded, size: int) -> bool:
-        """Whether the range was written whole before a crash; the wrong one there is damage."""
-        appender, position = self.appender, self.ledger.end
-        if appender.end < position + size:
-            return False
-        expected = b"".join(frame.parts)
-        if appender.read(position, len(expected)) != expected:
-            path = f"{appender.directory}/{position.file_name}"
-            raise CorruptLog(path, position, "another range stands where this one was agreed on")
-        return True
 
     def _roll(self, at_ns: int) -> None:
         end, appender = self.ledger.end, self.appender

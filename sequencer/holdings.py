@@ -27,6 +27,11 @@ class Holdings:
         """Up to where this node holds each session durably."""
         return self._held[self._name]
 
+    @property
+    def others(self) -> list[str]:
+        """All members but this node."""
+        return [member for member in self._held if member != self._name]
+
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
         self._held[self._name][session] = end

@@ -1,13 +1,14 @@
 """Member: one node's sequencer: an engine, its journal, the ledger, and the merge they drive."""
 
-from collections import deque
+import struct
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from rt.errors import PeerError, Refused
+from rt.errors import CorruptLog, PeerError, Refused
 from rt.position import Position
-from sequencer.consensus import Consensus, Entry, Kind, Message
+from sequencer.consensus import Consensus, Entry, Kind, Message, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
 from sequencer.instruction import (
@@ -18,10 +19,15 @@ from sequencer.instruction import (
     encode_instruction,
 )
 from sequencer.journal import Journal
+from sequencer.ledger import decode_ledger
 from sequencer.planner import Planner
 
 _CONSENSUS: Final = b"\x01"
 _HOLDINGS: Final = b"\x02"
+_DIGEST: Final = b"\x03"
+_DIGEST_BODY: Final = struct.Struct("<QQ16s")  # index, end of the merged log, digest
+DIGEST_TICKS: Final = 5  # as often as a heartbeat
+_DIGESTS_KEPT: Final = 4096  # instructions back; a member further behind is compared later
 WHOLE_REPORT_TICKS: Final = 20  # a report may be lost on the way; all is told again after this
 
 
@@ -86,6 +92,8 @@ class Member:
         self._leader = ""
         self._ticks = 0
         self._roll_wanted = False
+        self._digests: OrderedDict[int, tuple[Position, bytes]] = OrderedDict()
+        self.suspended = False  # while the merged log is copied from another node
 
     @property
     def missing(self) -> tuple[str, Position] | None:
@@ -104,6 +112,8 @@ class Member:
             self.engine.step(sender, body)
         elif kind == _HOLDINGS:
             self._waiting.update(self.holdings.hear(sender, body))
+        elif kind == _DIGEST and len(body) == _DIGEST_BODY.size:
+            self._compare_digest(sender, *_DIGEST_BODY.unpack(body))
         else:
             raise PeerError(f"a message of an unknown kind from {sender!r}")
 
@@ -113,6 +123,8 @@ class Member:
         self.engine.tick()
         if self._ticks % WHOLE_REPORT_TICKS == 0:
             self._report(whole=True)
+        if self._ticks % DIGEST_TICKS == 0 and self.engine.leads:
+            self._tell_digest()
 
     def roll(self) -> None:
         """Ask for the merged log's active file to be ended, by an instruction, if this leads."""
@@ -139,6 +151,8 @@ class Member:
                 self._journal.persist(ready)  # a crash here repeats; nobody was told
             self.engine.persisted(ready)
             self._post(ready.messages)
+            if ready.snapshot is not None:
+                self._restore(ready.snapshot)
             self._committed.extend(map(self._decoded, ready.committed))
             merged += self._execute()
         return merged + self._execute()
@@ -146,7 +160,8 @@ class Member:
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last one."""
         ledger = self.executor.ledger
-        if ledger.index <= self._snapshot_index or self.executor.is_repeating:
+        busy = self.suspended or self.executor.is_repeating or self.executor.lacks_log
+        if busy or ledger.index <= self._snapshot_index:
             return None
         return SnapshotPlan(ledger.index, ledger.encode(), ledger.end)
 
@@ -156,6 +171,34 @@ class Member:
         if snapshot is not None:
             self._journal.save_snapshot(snapshot)
         self._snapshot_index = plan.index
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        """Go on from the leader's state: the commands before it are not to be had any more."""
+        self.executor.restore(decode_ledger(snapshot.data))
+        self._committed.clear()
+        self._digests.clear()
+        self._snapshot_index = snapshot.index
+
+    def _remember_digest(self) -> None:
+        ledger = self.executor.ledger
+        self._digests[ledger.index] = (ledger.end, ledger.digest)
+        if len(self._digests) > _DIGESTS_KEPT:
+            self._digests.popitem(last=False)
+
+    def _tell_digest(self) -> None:
+        ledger = self.executor.ledger
+        body = _DIGEST_BODY.pack(ledger.index, ledger.end, ledger.digest)
+        for member in self.holdings.others:
+            self._send(member, _DIGEST + body)
+
+    def _compare_digest(self, sender: str, index: int, end: int, digest: bytes) -> None:
+        ours = self._digests.get(index)
+        if sender == self.engine.leader and ours is not None and ours != (end, digest):
+            raise CorruptLog(
+                self.executor.appender.directory,
+                min(ours[0], Position(end)),
+                f"the merged log differs from that of {sender} at or before this place",
+            )
 
     def _notice_leader(self) -> None:
         if self.engine.leader == self._leader:
@@ -205,7 +248,7 @@ class Member:
     def _execute(self) -> list[str]:
         """Execute what was committed, in order, as far as the bytes are here."""
         merged: list[str] = []
-        while self._committed and not self._lack(self._committed[0]):
+        while not self.suspended and self._committed and not self._lack(self._committed[0]):
             entry, instruction = self._committed[0]
             if instruction is None:
                 self.executor.ledger.index = entry.index
@@ -214,6 +257,7 @@ class Member:
             if isinstance(instruction, Merge):
                 merged += [each.session for each in instruction.slices]
             self._committed.popleft()
+            self._remember_digest()
             if self._undecided is not None and self._undecided[0].index <= entry.index:
                 self._undecided = None
         return merged
@@ -227,9 +271,5 @@ class Member:
     def _lack(self, committed: Committed) -> tuple[str, Position] | None:
         if not isinstance(committed.instruction, Merge):
             return None
-        own, ledger = self.holdings.own, self.executor.ledger
-        for each in committed.instruction.slices:
-            held = own.get(each.session)
-            if ledger.accepts(each) and (held is None or held < each.end):
-                return each.session, each.end
-        return None
+        each = self.executor.lacking(committed.instruction, self.holdings.own)
+        return None if each is None else (each.session, each.end)

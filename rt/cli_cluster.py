@@ -1,0 +1,187 @@
+"""`rt cluster`, `rt up`, `rt status`: several nodes at once."""
+
+import json
+import os
+import tomllib
+from typing import Any, Final
+
+import click
+
+from rt.certificates import certificate_files
+from rt.children import Children
+from rt.cli_run import LinkSettings, until_signalled
+from rt.cluster import (
+    Place,
+    ask_status,
+    free_addresses,
+    init_cluster,
+    is_founded,
+    status_contexts,
+)
+from rt.console import table
+from rt.errors import RtError
+from rt.options import click_options
+from rt.position import Position
+
+_REFRESH_S: Final = 1.0
+
+
+@click.group()
+def cluster() -> None:
+    """Make the files of a new cluster.
+
+    \b
+    rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
+    """  # noqa: D301 - click reads the backspace character
+
+
+@cluster.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--stream", default="stream", show_default=True, help="Stream it serves.")
+@click.option("--address", "addresses", multiple=True, help="host:port of a node; once for each.")
+@click.option("--nodes", default=3, show_default=True, help="Nodes on this machine, if no address.")
+def init(directory: str, stream: str, addresses: tuple[str, ...], nodes: int) -> None:
+    """Write certificates and one configuration for each node into DIR."""
+    places = init_cluster(directory, stream, addresses or free_addresses(nodes))
+    click.echo(f"{directory}/certs holds the authority, the nodes, a publisher and a subscriber")
+    click.echo("on each node's machine, the first time:")
+    for place in places:
+        click.echo(f"  rt node --config {place.config} --found")
+    click.echo("and without --found ever after")
+
+
+@click.command()
+@click.option("--nodes", default=3, show_default=True, help="How many: 1, 3, 5 or 7.")
+@click.option("--root", default="rt-up", show_default=True, help="Directory for all of it.")
+@click.option("--stream", default="stream", show_default=True, help="Stream it serves.")
+def up(nodes: int, root: str, stream: str) -> None:
+    """Run a whole cluster on this machine until ctrl-C: for development.
+
+    \b
+    rt up --nodes 3 --stream flights
+    """  # noqa: D301 - click reads the backspace character
+    stop = until_signalled()
+    places = _places(root, stream, nodes)
+    with Children() as children:
+        start_nodes(children, root, stream, places)
+        options = " ".join(f"--nodes {place.address}" for place in places)
+        click.echo(f"{len(places)} nodes serve stream {stream}; ctrl-C stops them. Try:")
+        for command, name in (
+            ("push", "publisher"),
+            ("pull", "subscriber"),
+            ("status", "subscriber"),
+        ):
+            click.echo(
+                f"  rt {command} --stream {stream} --certs {root}/certs --identity {name} {options}"
+            )
+        while not stop.wait(0.5):
+            children.check()
+
+
+def start_nodes(children: Children, root: str, stream: str, places: list[Place]) -> None:
+    """Start a process for each node of a cluster on this machine; return when all serve."""
+    started = []
+    for place in places:
+        first = [] if len(places) == 1 or is_founded(root, place, stream) else ["--found"]
+        started.append(children.start(place.name, "node", "--config", place.config, *first))
+    for child in started:
+        child.first_line(r":(\d+)$")
+
+
+@click.command()
+@click_options(LinkSettings, "status")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--watch", is_flag=True, help="Show it again every second, until ctrl-C.")
+def status(settings: LinkSettings, *, as_json: bool, watch: bool) -> None:
+    """Show how the nodes of a stream stand.
+
+    \b
+    rt status --nodes a:7420 --nodes b:7420 --nodes c:7420 --identity subscriber --watch
+    """  # noqa: D301 - click reads the backspace character
+    stop = until_signalled()
+    while True:
+        answers = _ask_all(settings)
+        if watch and not as_json:
+            click.clear()
+        click.echo(json.dumps(answers, indent=1) if as_json else _shown(answers))
+        if not watch or stop.wait(_REFRESH_S):
+            break
+    if not any("role" in answer for answer in answers):
+        raise RtError("no node answers; are they running, and is this the right address?")
+
+
+def _ask_all(settings: LinkSettings) -> list[dict[str, Any]]:
+    contexts = status_contexts(certificate_files(settings.certs, settings.identity))
+    answers = []
+    for node, address in zip(settings.nodes, settings.addresses(), strict=True):
+        try:
+            answers.append({"address": node, **ask_status(address, contexts)})
+        except (OSError, RtError) as error:
+            answers.append({"address": node, "error": str(error)})
+    return answers
+
+
+def _shown(answers: list[dict[str, Any]]) -> str:
+    up_nodes = [answer for answer in answers if "role" in answer]
+    names = ["node", "address", "role", "term", "merged to", "messages", "behind", "digest", "note"]
+    lead = max((Position.parse(each["merged_end"]) for each in up_nodes), default=Position(0))
+    newest = max((each["merge_time_ns"] for each in up_nodes), default=0)
+    rows = [_row(answer, lead, newest) for answer in answers]
+    parts = [table(names, rows)]
+    if up_nodes:
+        members = len(up_nodes[0]["members"])
+        word = "yes" if len(up_nodes) > members // 2 else "NO: merging pauses"
+        parts.append(
+            f"stream {up_nodes[0]['stream']}: {len(up_nodes)} of {members} nodes answer, "
+            f"quorum {word}; "
+            f"{up_nodes[0]['durability']}{'; not highly available' if members == 1 else ''}"
+        )
+        sessions = max((each["sessions"] for each in up_nodes), key=len)
+        if sessions:
+            cells = [
+                [s["session"], s["pushed_by"] or "-", s["durable"], s["merged"]] for s in sessions
+            ]
+            parts.append(table(["session", "pushed by", "durable to", "merged to"], cells))
+    return "\n\n".join(parts)
+
+
+def _row(answer: dict[str, Any], lead: Position, newest: int) -> list[str]:
+    if "role" not in answer:
+        return ["?", answer["address"], "down", *[""] * 5, answer["error"]]
+    end = Position.parse(answer["merged_end"])
+    seconds = max(0, newest - answer["merge_time_ns"]) / 1e9
+    behind = f"{lead - end:,} B, {seconds:.1f} s" if end.file == lead.file else f"{seconds:.1f} s"
+    return [
+        answer["node"], answer["address"], answer["role"], str(answer["term"]),
+        answer["merged_end"], f"{answer['messages']:,}", behind, answer["digest"][:8],
+        _note(answer),
+    ]  # fmt: skip
+
+
+def _note(answer: dict[str, Any]) -> str:
+    if answer["copying_to"]:
+        return f"copying the merged log, at {answer['copying_to']}"
+    if answer["waiting_for"]:
+        return f"waits for {answer['waiting_for']['session']}"
+    if answer["refusal"]:
+        return str(answer["refusal"])
+    return "cannot reach " + ", ".join(answer["unreachable"]) if answer["unreachable"] else ""
+
+
+def _places(root: str, stream: str, nodes: int) -> list[Place]:
+    """The cluster in `root`, made if there is none."""
+    os.makedirs(root, exist_ok=True)
+    configs = sorted(name for name in os.listdir(root) if name.endswith(".toml"))
+    if not configs:
+        return init_cluster(root, stream, free_addresses(nodes))
+    if len(configs) != nodes:
+        raise click.UsageError(
+            f"{root} holds a cluster of {len(configs)} nodes; name another --root"
+        )
+    return [_place(os.path.join(root, config)) for config in configs]
+
+
+def _place(config: str) -> Place:
+    with open(config, "rb") as file:
+        table_of_node = tomllib.load(file)["node"]
+    return Place(table_of_node["name"], table_of_node["listen"], config)

@@ -1,0 +1,137 @@
+"""Cluster: the files that make machines the nodes of one stream."""
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rt.certificates import init_authority, issue
+from rt.errors import Misuse, PeerError
+from rt.identity import Role
+from rt.names import parse_stream, stream_directory
+from rt.node_settings import PORT, parse_address
+from rt.node_status import STATUS_ALPN
+from rt.tls import Contexts, client_context, connect, offering
+from sequencer.consensus import MEMBERS_ALLOWED
+
+_STATUS_S: Final = 2.0
+_STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node of a cluster: its name, its address, and its configuration's path."""
+
+    name: str
+    address: str
+    config: str
+
+
+def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[Place]:
+    """Write certificates and a configuration for each node of a new cluster.
+
+    Args:
+        directory: gets `certs/` and `n1.toml`, `n2.toml`, ...; must not hold a cluster yet.
+        stream: that the cluster serves.
+        addresses: host:port of each node, as the others and the clients reach it.
+
+    Raises:
+        Misuse: not 1, 3, 5 or 7 addresses, or there is a cluster already.
+    """
+    parse_stream(stream)
+    if len(addresses) not in MEMBERS_ALLOWED or len(set(addresses)) != len(addresses):
+        raise Misuse(f"{len(addresses)} addresses; a stream is served by 1, 3, 5 or 7 nodes")
+    certs = os.path.join(directory, "certs")
+    if os.path.exists(certs):
+        raise Misuse(f"{certs} is there already; a cluster is made once")
+    init_authority(certs)
+    places = [
+        Place(f"n{number}", address, os.path.join(directory, f"n{number}.toml"))
+        for number, address in enumerate(addresses, 1)
+    ]
+    cluster_id = secrets.token_hex(16)
+    for place in places:
+        host = parse_address(place.address)[0]
+        local = ("localhost", "127.0.0.1", "::1")
+        issue(certs, place.name, Role.NODE, hosts=tuple(dict.fromkeys((host, *local))))
+        with open(place.config, "x", encoding="utf-8") as file:
+            file.write(_toml(directory, stream, place, places, cluster_id))
+    issue(certs, "publisher", Role.PUBLISHER, sessions=("*",))
+    issue(certs, "subscriber", Role.SUBSCRIBER, streams=(stream,))
+    return places
+
+
+def is_founded(directory: str, place: Place, stream: str) -> bool:
+    """Whether a node of a cluster on this machine was started before."""
+    return os.path.exists(
+        os.path.join(stream_directory(root_of(directory, place), stream), "state")
+    )
+
+
+def root_of(directory: str, place: Place) -> str:
+    """Where a node keeps its stream."""
+    return os.path.join(directory, place.name)
+
+
+def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
+    """Ask a node how it stands.
+
+    Raises:
+        OSError: it does not answer.
+        PeerError: what it answers is no status.
+    """
+    context = offering(contexts.current(), STATUS_ALPN)
+    sock, _ = connect(address, context, _STATUS_S)
+    with sock:
+        parts, length = [], 0
+        while part := sock.recv(1 << 16):
+            parts.append(part)
+            length += len(part)
+            if length > _STATUS_BYTES_MAX:
+                raise PeerError(f"the status of {address[0]}:{address[1]} does not end")
+    try:
+        answer: dict[str, Any] = json.loads(b"".join(parts))
+    except ValueError:
+        raise PeerError(f"{address[0]}:{address[1]} answers with no status") from None
+    return answer
+
+
+def status_contexts(files: Any) -> Contexts:
+    """Return the contexts for `ask_status`."""
+    return Contexts(files, client_context)
+
+
+def free_addresses(count: int) -> list[str]:
+    """Return addresses on this machine that are free now; tries the usual ports first."""
+    addresses: list[str] = []
+    for port in [*range(PORT, PORT + 20), *([0] * count)]:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            addresses.append(f"localhost:{probe.getsockname()[1]}")
+        if len(addresses) == count:
+            break
+    return addresses
+
+
+def _toml(
+    directory: str, stream: str, place: Place, places: Sequence[Place], cluster_id: str
+) -> str:
+    members = ", ".join(f'"{each.name}={each.address}"' for each in places)
+    lines = [
+        "[node]",
+        f'root = "{os.path.abspath(root_of(directory, place))}"',
+        f'stream = "{stream}"',
+        f'name = "{place.name}"',
+        f'listen = "{place.address}"',
+        f'certs = "{os.path.abspath(os.path.join(directory, "certs"))}"',
+    ]
+    if len(places) > 1:
+        lines += [f"members = [{members}]", f'cluster_id = "{cluster_id}"']
+    return "\n".join(lines) + "\n"

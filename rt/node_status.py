@@ -1,0 +1,55 @@
+"""Status: how a node stands, in words and numbers that a script and an operator both read."""
+
+import time
+from collections.abc import Collection
+from typing import Any, Final
+
+from rt.node_catch_up import CatchUp
+from rt.node_inbox import NodeInbox
+from rt.node_settings import NodeSettings
+from sequencer.member import Member
+from sequencer.peers import Peers
+
+STATUS_ALPN: Final = "rt-status/1"
+
+
+def node_status(
+    member: Member,
+    inboxes: Collection[NodeInbox],
+    peers: Peers | None,
+    settings: NodeSettings,
+    catch_up: CatchUp | None,
+) -> dict[str, Any]:
+    """Return what `rt status` shows of one node; read without locks, so a moment's view."""
+    engine, ledger = member.engine.status(), member.executor.ledger
+    missing = member.missing
+    return {
+        "node": settings.name,
+        "stream": settings.stream,
+        "cluster": settings.cluster_id,
+        "members": settings.member_names,
+        "role": engine.role.name.lower(),
+        "term": engine.term,
+        "leader": engine.leader,
+        "committed": engine.commit,
+        "executed": ledger.index,
+        "merged_end": str(ledger.end),
+        "messages": ledger.number,
+        "merge_time_ns": ledger.time_ns,
+        "digest": ledger.digest.hex(),
+        "durability": "synced by a majority before it is merged",
+        "copying_to": None if catch_up is None else str(catch_up.position),
+        "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
+        "unreachable": peers.problems() if peers else {},
+        "refusal": engine.refusal,
+        "now_ns": time.time_ns(),
+        "sessions": [
+            {
+                "session": inbox.session,
+                "pushed_by": inbox.peer,
+                "durable": str(inbox.durable),
+                "merged": str(ledger.merged_to(inbox.session)),
+            }
+            for inbox in sorted(inboxes, key=lambda each: each.session)
+        ],
+    }
