@@ -3,7 +3,7 @@
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import date, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
@@ -72,15 +72,17 @@ def time_text(time_ns: int) -> str:
     '2013-01-01T05:17:00.000000001Z'
     """
     seconds, fraction = divmod(time_ns, 1_000_000_000)
-    text = _second_text(seconds)
-    return f"{text}.{fraction:09d}Z" if text else ""
+    day, second = divmod(seconds, 86_400)
+    text = _day_text(day)
+    hour, minute = second // 3600, second // 60 % 60
+    return f"{text}T{hour:02d}:{minute:02d}:{second % 60:02d}.{fraction:09d}Z" if text else ""
 
 
-@lru_cache(maxsize=256)  # messages of one frame are of a few seconds
-def _second_text(seconds: int) -> str:
+@lru_cache(maxsize=1024)
+def _day_text(day: int) -> str:
     try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
-    except (ValueError, OverflowError, OSError):
+        return (date(1970, 1, 1) + timedelta(day)).isoformat()
+    except OverflowError:
         return ""
 
 

@@ -1,0 +1,59 @@
+"""`rt log-history`: one row for each file a log ever had."""
+
+import os
+import time
+from typing import Any, Final
+
+import click
+
+from rt.console import counted, note, table
+from rt.history import history, selected
+from rt.history_text import HEADINGS, HistoryText
+from rt.records import parse_time
+
+_STATES: Final = {
+    "archived": frozenset({"archived"}),
+    "live": frozenset({"active", "rolled"}),
+    None: frozenset({"active", "rolled", "archived"}),
+}
+
+
+def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
+    return None if text is None else parse_time(text)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--json", "form", flag_value="json", help="An array of objects, all fields.")
+@click.option(
+    "--json-rt", "form", flag_value="json-rt",
+    help="The same with logPath, logTime, logPos, logAge and truncationTime only.",
+)  # fmt: skip
+@click.option(
+    "--since", metavar="TIME", callback=_time, help="Files with messages of then or later."
+)
+@click.option("--until", metavar="TIME", callback=_time, help="Files with messages before that.")
+@click.option("--archived", "which", flag_value="archived", help="Only files that are archived.")
+@click.option("--live", "which", flag_value="live", help="Only files that are not.")
+def log_history(
+    *, directory: str, form: str | None, since: int | None, until: int | None, which: str | None
+) -> None:
+    """Tell the history of every file of the log in DIR: a session, or a merged log (out).
+
+    \b
+    rt log-history rt-data/flights/out
+    rt log-history rt-data/flights/out --json --since 2013-01-01T00:00:00Z
+    rt log-history rt-data/flights/out --archived
+
+    Needs no running process: it reads the manifest, and so also tells of files that are archived.
+    A file's age counts from when it was rolled; times are UTC.
+    """  # noqa: D301 - click reads the backspace character
+    directory = os.path.abspath(directory)
+    rows = list(selected(history(directory), since, until, _STATES[which]))
+    text = HistoryText(directory, time.time_ns())
+    if form is None:
+        click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
+        note(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
+        return
+    worded = map(text.json if form == "json" else text.json_rt, rows)
+    click.echo("[\n" + ",\n".join(worded) + "\n]" if rows else "[]")
