@@ -11,7 +11,7 @@ from sequencer.raft_core import Settings
 
 from .checkers import Checker, Violation
 from .clock import Clock
-from .machine import Machine, Tape
+from .machine import Books, Machine, Tape
 from .nemesis import Nemesis
 from .node import SimNode
 from .wire import Wire
@@ -26,17 +26,19 @@ class Cluster:
 
     Args:
         seed: draws the cluster, its faults and every chance in it.
-        new_machine: makes the application of a node.
+        new_machine: makes the application of a node; unless given, odd seeds have the tape and
+            even ones the ledger.
         log: takes each line of the trace, to be read by people.
     """
 
     def __init__(
         self,
         seed: int,
-        new_machine: Callable[[], Machine] = Tape,
+        new_machine: Callable[[], Machine] | None = None,
         log: Callable[[str], None] | None = None,
     ) -> None:
-        self.seed, self.new_machine, self._log = seed, new_machine, log
+        self.seed, self._log = seed, log
+        self.new_machine = new_machine or (Tape if seed % 2 else Books)
         self._chance = chance = Random(seed)
         self.clock = Clock()
         self.tick_us = 10_000
@@ -170,7 +172,7 @@ class Cluster:
         for node in live:
             if node.raft.leads and self._proposed < self._proposals_max:
                 self._proposed += 1
-                command = b"%d." % self._proposed + bytes(self._chance.randrange(30))
+                command = node.machine.command(self._chance, self._proposed)
                 node.guarded(node.propose, command)
         if live and self._chance.random() < 0.3:
             ticket = len(self._floors)

@@ -2,15 +2,26 @@
 
 import json
 from hashlib import blake2b
+from random import Random
 from typing import Protocol
 
-from sequencer.consensus import Entry
+from rt.position import Position
+from sequencer.consensus import Entry, Kind
+from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction
+from sequencer.ledger import Ledger, decode_ledger
+
+from .checkers import Violation
+
+GROUPS = {"jfk": "", "lga": "", "red": "pair", "blue": "pair"}  # of the imagined sessions
 
 
 class Machine(Protocol):
     """A deterministic state machine; equal `digest` at equal `index` on every node."""
 
     index: int
+
+    def command(self, chance: Random, serial: int) -> bytes:
+        """What a client of this node wants decided, made on the state as it is here and now."""
 
     def apply(self, entry: Entry) -> None:
         """Take the next entry."""
@@ -33,6 +44,10 @@ class Tape:
         self.count = 0
         self.chain = b""
 
+    def command(self, chance: Random, serial: int) -> bytes:
+        """A number nobody else has, and some ballast."""
+        return b"%d." % serial + bytes(chance.randrange(30))
+
     def apply(self, entry: Entry) -> None:
         """Take the next entry."""
         self.index = entry.index
@@ -53,3 +68,71 @@ class Tape:
     def digest(self) -> str:
         """Count and digest."""
         return f"{self.count}:{self.chain.hex()}"
+
+
+class Books:
+    """The sequencer's own state: real instructions on the real ledger, over imagined sessions.
+
+    `red` and `blue` are redundant publishers of the same numbered messages. Several instructions
+    may be under way, made on states that no longer hold when they come: then every node leaves
+    the same slices out. Each message is counted once, and in order, whatever was repeated.
+    """
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.ledger = Ledger(file_bytes_max=5_000)
+        self.seen = dict.fromkeys(GROUPS, 0)  # messages of each session, repeats included
+
+    def command(self, chance: Random, serial: int) -> bytes:
+        """Slices of some sessions, as a leader would cut them."""
+        names = chance.sample(sorted(GROUPS), chance.randint(1, 3))
+        if {"red", "blue"} <= set(names):
+            names.remove("blue")
+        return encode_instruction(Merge(serial, tuple(self._slice(chance, n) for n in names)))
+
+    def _slice(self, chance: Random, name: str) -> Slice:
+        group, seen, after = GROUPS[name], self.seen[name], self.ledger.merged_to(name)
+        watermark = self.ledger.watermark(f"group {group}" if group else name)
+        messages = chance.randint(1, 5)
+        skip = min(max(watermark - seen, 0), messages)
+        following = max(watermark, seen + messages)
+        length = 8 * chance.randint(9, 60)
+        return Slice(name, after, after, length, messages, skip, watermark, following, group)
+
+    def apply(self, entry: Entry) -> None:
+        """Execute an instruction as every node does."""
+        self.index = self.ledger.index = entry.index
+        if entry.kind is not Kind.COMMAND:
+            return
+        instruction = decode_instruction(entry.command)
+        for each in instruction.slices if isinstance(instruction, Merge) else ():
+            if self.ledger.accepts(each):
+                self._merge(each, entry.term, instruction.time_ns)
+        if self.ledger.number != sum(self.ledger.watermarks.values()):
+            raise Violation(f"{self.ledger.number} messages merged, {self.ledger.watermarks} seen")
+
+    def _merge(self, each: Slice, term: int, time_ns: int) -> None:
+        ledger = self.ledger
+        self.seen[each.session] += each.messages
+        if each.skip == each.messages:
+            ledger.pass_over(each)
+            return
+        merged = ledger.range_of(each, term, time_ns)
+        size = merged.size + each.length
+        if ledger.needs_roll(size):
+            ledger.roll()
+        headers = f"{each.session} {Position(each.first)}".encode()
+        ledger.take(each, merged.digested(ledger.digest, ledger.end, headers), size)
+
+    def save(self) -> bytes:
+        """The ledger, and what was seen."""
+        return json.dumps(self.seen).encode() + b"\n" + self.ledger.encode()
+
+    def load(self, index: int, data: bytes) -> None:
+        """The ledger, and what was seen."""
+        seen, _, ledger = data.partition(b"\n")
+        self.index, self.seen, self.ledger = index, json.loads(seen), decode_ledger(ledger)
+
+    def digest(self) -> str:
+        """The running digest of the merged log, and where it ends."""
+        return f"{self.ledger.digest.hex()} {self.ledger.end} {self.ledger.number} {self.seen}"

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from rt.ranges import Range
 from sequencer import journal as journals
 from sequencer import raft as rafts
 from sequencer import raft_core as cores
@@ -16,8 +17,10 @@ from sequencer import raft_election as elections
 from sequencer import raft_receive as receiving
 from sequencer.ballot import Ballots, encode_slot
 from sequencer.consensus import FOUNDER, Ballot, Entry, Snapshot, State
+from sequencer.instruction import Slice
 from sequencer.journal import Journal, Opened
 from sequencer.journal_records import Scan
+from sequencer.ledger import Ledger
 from sequencer.raft import Raft
 from sequencer.raft_core import Core
 from sequencer.raft_election import Election
@@ -27,6 +30,7 @@ from sequencer.raft_messages import Append, Appended, Vote
 from sequencer.raft_reads import Reads
 from sequencer.snapshots import Assembly
 
+from . import machine as machines
 from . import node as nodes
 
 Patch = tuple[Any, str, Any]
@@ -498,3 +502,36 @@ def reads_before_the_first_commit() -> list[Patch]:
     """A new leader answers reads before it has committed anything itself."""
     right = Reads.open_round
     return [(Reads, "open_round", lambda self, confirmed: right(self, True))]
+
+
+# The sequencer's own state
+
+
+@mutant
+def stale_slices_executed() -> list[Patch]:
+    """A slice that was planned on another state is merged all the same."""
+    return [(Ledger, "accepts", lambda self, each: True)]
+
+
+@mutant
+def repeats_counted() -> list[Patch]:
+    """Messages that a redundant publisher repeats are merged again."""
+    right = Ledger.range_of
+
+    def range_of(self: Ledger, each: Slice, term: int, time_ns: int) -> Range:
+        return right(self, replace(each, skip=0), term, time_ns)
+
+    return [(Ledger, "range_of", range_of)]
+
+
+@mutant
+def snapshot_forgets_the_watermarks() -> list[Patch]:
+    """A restart knows where sessions were merged to, but not which numbers."""
+    right = machines.decode_ledger
+
+    def decode(data: bytes) -> Ledger:
+        ledger = right(data)
+        ledger.watermarks.clear()
+        return ledger
+
+    return [(machines, "decode_ledger", decode)]
