@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from rt.certificates import certificate_files
-from rt.children import Children
+from rt.children import Child, Children
 from rt.cli_run import LinkSettings, until_signalled
 from rt.cluster import (
     Place,
@@ -78,7 +78,7 @@ def up(nodes: int, root: str, stream: str) -> None:
             children.check()
 
 
-def start_nodes(children: Children, root: str, stream: str, places: list[Place]) -> None:
+def start_nodes(children: Children, root: str, stream: str, places: list[Place]) -> list[Child]:
     """Start a process for each node of a cluster on this machine; return when all serve."""
     started = []
     for place in places:
@@ -86,6 +86,7 @@ def start_nodes(children: Children, root: str, stream: str, places: list[Place])
         started.append(children.start(place.name, "node", "--config", place.config, *first))
     for child in started:
         child.first_line(r":(\d+)$")
+    return started
 
 
 @click.command()

@@ -8,19 +8,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Final
 
 import click
 
-from rt.certificates import init_authority, issue
+from rt.certificates import certificate_files, issue
 from rt.children import Child, Children
+from rt.cli_cluster import start_nodes
+from rt.cluster import Place, ask_status, free_addresses, init_cluster
 from rt.console import Progress, note
 from rt.demo_flights import AIRPORTS, flights_path, read_flights
 from rt.demo_report import show_report
 from rt.errors import RtError
 from rt.identity import Role
 from rt.message import Batch
+from rt.node_settings import parse_address
 from rt.subscriber import Subscriber
+from rt.tls import Contexts, client_context
 
 STREAM: Final = "flights"
 _SILENCE_S: Final = 30.0
@@ -37,6 +42,9 @@ class Report:
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     max_ms: float = 0.0
+    nodes: int = 1
+    killed: str = ""
+    pause_s: float = 0.0
     end: str = ""
     directory: str = ""
 
@@ -44,13 +52,15 @@ class Report:
 @click.command()
 @click.option("--keep", metavar="DIR", help="Work in DIR, which must be empty, and leave it there.")
 @click.option("--rate", default=20_000, show_default=True, help="Flights a second and airport.")
+@click.option("--nodes", default=3, show_default=True, help="Nodes of the cluster: 1, 3, 5 or 7.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def demo(keep: str | None, rate: int, *, as_json: bool) -> None:
+def demo(keep: str | None, rate: int, nodes: int, *, as_json: bool) -> None:
     """Run a whole stream on real data: every flight out of New York in 2013.
 
     Three publishers (EWR, JFK, LGA) write to logs of their own; a pusher ships them over mutual
-    TLS to a node, which merges them; a puller copies the merged log to a subscriber, which checks
-    that every flight came once and in its airport's order.
+    TLS to three nodes, which merge them; in the middle the leading node is killed; a puller copies
+    the merged log to a subscriber, which checks that every flight came once and in its airport's
+    order.
 
     \b
     rt demo
@@ -58,7 +68,7 @@ def demo(keep: str | None, rate: int, *, as_json: bool) -> None:
     """  # noqa: D301 - click reads the backspace character
     flights = read_flights(flights_path())
     with _directory(keep) as root:
-        report = _stream(root, flights, rate)
+        report = _stream(root, flights, rate, nodes)
         if as_json:
             click.echo(json.dumps(asdict(report), indent=1))
         else:
@@ -80,44 +90,51 @@ def _directory(keep: str | None) -> Iterator[str]:
     yield keep
 
 
-def _stream(root: str, flights: dict[str, list[bytes]], rate: int) -> Report:
-    certs = os.path.join(root, "certs")
-    _make_certificates(certs)
+def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -> Report:
+    cluster = os.path.join(root, "cluster")
+    os.makedirs(cluster)
+    places = init_cluster(cluster, STREAM, free_addresses(nodes))
+    certs = os.path.join(cluster, "certs")
+    issue(certs, "airports", Role.PUBLISHER, sessions=[each.lower() for each in AIRPORTS])
     _write_inputs(root, flights)
-    note(f"starting a node, a pusher and a puller for stream {STREAM!r}, mutual TLS between them")
+    note(f"{nodes} node(s), a pusher and a puller for stream {STREAM!r}, mutual TLS between them")
     with Children() as children:
-        node = _start_node(children, root, certs)
-        copy = os.path.join(root, "copy")
-        link = ("--stream", STREAM, "--nodes", node, "--certs", certs)
-        children.start("pull", "pull", "--root", copy, "--identity", "analyst", *link)
-        pub = os.path.join(root, "airports")
-        children.start("push", "push", "--root", pub, "--identity", "airports", *link)
+        running = start_nodes(children, cluster, STREAM, places)
+        link = ["--stream", STREAM, "--certs", certs]
+        for place in places:
+            link += ["--nodes", place.address]
+        copy, airports = os.path.join(root, "copy"), os.path.join(root, "airports")
+        children.start("pull", "pull", "--root", copy, "--identity", "subscriber", *link)
+        children.start("push", "push", "--root", airports, "--identity", "airports", *link)
         publishers = [_publish(children, root, airport, rate) for airport in flights]
-        report = _receive(children, copy, flights)
+        contexts = Contexts(certificate_files(certs, "subscriber"), client_context)
+        killer = LeaderKiller(places, running, contexts) if nodes > 1 else None
+        report = _receive(copy, flights, killer)
         for publisher in publishers:
             publisher.wait()
-    report.directory = root
+    report.directory, report.nodes = root, nodes
     return report
 
 
-def _make_certificates(certs: str) -> None:
-    init_authority(certs)
-    issue(certs, "n1", Role.NODE)
-    issue(certs, "airports", Role.PUBLISHER, sessions=[each.lower() for each in AIRPORTS])
-    issue(certs, "analyst", Role.SUBSCRIBER, streams=[STREAM])
+class LeaderKiller:
+    """Ends the leading node without warning, and says which it was."""
+
+    def __init__(self, places: list[Place], running: list[Child], contexts: Contexts) -> None:
+        self._nodes = dict(zip([place.name for place in places], running, strict=True))
+        self._addresses = [parse_address(place.address) for place in places]
+        self._contexts = contexts
+
+    def kill(self) -> str:
+        """Kill the leader with SIGKILL; return its name."""
+        leader = str(ask_status(self._addresses[0], self._contexts)["leader"])
+        self._nodes[leader].kill()
+        return leader
 
 
 def _write_inputs(root: str, flights: dict[str, list[bytes]]) -> None:
     for airport, lines in flights.items():
         with open(os.path.join(root, f"{airport.lower()}.csv"), "wb") as file:
             file.write(b"\n".join(lines) + b"\n")
-
-
-def _start_node(children: Children, root: str, certs: str) -> str:
-    place = ("--root", os.path.join(root, "node"), "--stream", STREAM, "--name", "n1")
-    node = children.start("node", "node", *place, "--listen", "localhost:0", "--certs", certs)
-    port = node.first_line(r":(\d+)$")[1]
-    return f"localhost:{port}"
 
 
 def _publish(children: Children, root: str, airport: str, rate: int) -> Child:
@@ -127,31 +144,53 @@ def _publish(children: Children, root: str, airport: str, rate: int) -> Child:
     return children.start(f"publisher {airport}", "publish", *place, "--rate", str(rate), path)
 
 
-def _receive(children: Children, copy: str, flights: dict[str, list[bytes]]) -> Report:
+def _receive(copy: str, flights: dict[str, list[bytes]], killer: LeaderKiller | None) -> Report:
     """Read the merged log as it grows; every flight must come once, in its airport's order."""
-    report = Report(dict.fromkeys(flights, 0))
-    delays: list[int] = []
-    began, total = time.perf_counter(), sum(map(len, flights.values()))
+    report, watch = Report(dict.fromkeys(flights, 0)), _Stopwatch()
+    total = sum(map(len, flights.values()))
     with Subscriber(copy, stream=STREAM) as subscriber, Progress(total) as progress:
         for batch in subscriber.batches(_SILENCE_S):
-            now = time.time_ns()
-            if not report.messages:
-                began = time.perf_counter()
-            delays += [now - sent for sent in batch.columns.times[batch.first :].tolist()]
+            watch.see(batch)
             _check(report, batch, flights)
             progress.show(f"{report.messages:,} of {total:,} flights", report.messages)
+            if killer and not report.killed and report.messages > total // 2:
+                report.killed = killer.kill()
+                watch.killed_ns = time.time_ns()
             if report.messages == total:
                 break
         report.end = str(subscriber.position)
-    report.seconds = time.perf_counter() - began
     if report.messages < total:
-        children.check()
         raise RtError(f"only {report.messages:,} of {total:,} flights came before a long silence")
-    delays.sort()
-    report.p50_ms, report.p99_ms, report.max_ms = (
-        delays[min(int(len(delays) * part), len(delays) - 1)] / 1e6 for part in (0.5, 0.99, 1)
-    )
+    watch.sum_up(report)
     return report
+
+
+class _Stopwatch:
+    """How long each message took, how long all took, and how long nothing was merged."""
+
+    def __init__(self) -> None:
+        self.killed_ns = 0
+        self._delays: list[int] = []
+        self._began_ns = 0
+        self._merged_ns: list[int] = []
+
+    def see(self, batch: Batch) -> None:
+        """Take the times of a batch that was just received."""
+        now = time.time_ns()
+        self._began_ns = self._began_ns or now
+        self._delays += [now - sent for sent in batch.columns.times[batch.first :].tolist()]
+        if self.killed_ns and batch.merge_time_ns:
+            self._merged_ns.append(batch.merge_time_ns)
+
+    def sum_up(self, report: Report) -> None:
+        """Fill in what the report says of time."""
+        report.seconds = (time.time_ns() - self._began_ns) / 1e9
+        delays, last = sorted(self._delays), len(self._delays) - 1
+        report.p50_ms = delays[last // 2] / 1e6
+        report.p99_ms = delays[int(last * 0.99)] / 1e6
+        report.max_ms = delays[last] / 1e6
+        pauses = (later - earlier for earlier, later in pairwise(self._merged_ns))
+        report.pause_s = max(pauses, default=0) / 1e9
 
 
 def _check(report: Report, batch: Batch, flights: dict[str, list[bytes]]) -> None:
