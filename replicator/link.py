@@ -180,6 +180,14 @@ class Link:
                 return
 
 
+def pause(wake: Wake, seconds: float) -> None:
+    """Wait until the time is over, or the wake was set."""
+    poller = select.poll()
+    poller.register(wake.fileno(), select.POLLIN)
+    if poller.poll(seconds * 1000):
+        wake.clear()
+
+
 def _broken(error: OSError) -> PeerError:
     if isinstance(error, TimeoutError):
         return PeerError(f"it took nothing for {DEAD_S:g} s")

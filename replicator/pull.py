@@ -14,7 +14,7 @@ from typing import Final
 from replicator.backoff import Backoff
 from replicator.greeting import greet
 from replicator.host import Bell
-from replicator.link import Link
+from replicator.link import Link, pause
 from replicator.sink_side import SinkSide
 from replicator.wire import PULL, CaughtUp
 from rt.appender import Appender
@@ -26,7 +26,7 @@ from rt.names import stream_directory
 from rt.position import START, Position
 from rt.subscriber import MERGED_NAME
 from rt.tls import Contexts, connect
-from rt.watch import Wake, Watch
+from rt.watch import Wake
 
 Address = tuple[str, int]
 _log: Final = logging.getLogger(__name__)
@@ -175,13 +175,7 @@ class PullClient:
             self._caught_up.clear()
             tried += 1
             if tried % len(self._nodes) == 0:
-                self._pause(backoff.next_s())
-
-    def _pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        with Watch("poll") as clock:
-            while not self._stopping.is_set() and (left := end - time.monotonic()) > 0:
-                clock.wait(left, self._wake)
+                pause(self._wake, backoff.next_s())
 
     def _pull(self, node: Address, name: str, backoff: Backoff) -> None:
         sock, _ = connect(node, self._contexts.current())

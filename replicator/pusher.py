@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from replicator.backoff import Backoff
 from replicator.greeting import greet
-from replicator.link import Link
+from replicator.link import Link, pause
 from replicator.outlet import Outlet
 from replicator.progress import SessionProgress, SessionStatus
 from replicator.source_side import SourceSide
@@ -113,13 +113,7 @@ class Pusher:
                     _log.warning("push to %s: %s", self.name, error)
             self._outlets = {}
             if not self._stopping:
-                self._pause(self._backoff.next_s())
-
-    def _pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        with Watch("poll") as clock:
-            while not self._stopping and (left := end - time.monotonic()) > 0:
-                clock.wait(left, self._wake)
+                pause(self._wake, self._backoff.next_s())
 
     def _ship(self) -> None:
         sock, _ = connect(self._node, self._contexts.current())

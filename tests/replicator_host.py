@@ -211,6 +211,7 @@ def log_bytes(directory):
 
 
 def manifest_lines(directory):
+    """Return the bytes of the manifest in a directory."""
     with open(os.path.join(directory, "manifest"), "rb") as file:
         return file.read()
 

@@ -1,0 +1,473 @@
+"""Push and pull over real TLS on loopback: what arrives, and who is turned away."""
+
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+import tracemalloc
+
+import pytest
+from replicator_host import (
+    STREAM,
+    Certificates,
+    DiskHost,
+    Merge,
+    eventually,
+    log_bytes,
+    manifest_lines,
+)
+
+from replicator import link as link_module
+from replicator import server as server_module
+from replicator.link import Link
+from replicator.pull import PullClient
+from replicator.push import PushClient
+from replicator.server import Server
+from replicator.wire import CONNECTION, PULL, PUSH, VERSION, Hello, Open, Refused, Standing, encode
+from rt import Publisher, WriterSettings
+from rt.certificates import issue
+from rt.confirmations import ConfirmationsFile
+from rt.errors import FlushTimeout, Misuse
+from rt.identity import Role
+from rt.manifest import MERGED, SESSION, Identity
+from rt.tls import Contexts, client_context, connect
+from rt.watch import Wake
+
+SMALL = WriterSettings(file_bytes_max=64 * 1024)
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    """Return the certificates of this file's peers."""
+    return Certificates(str(tmp_path_factory.mktemp("certs") / "ca"))
+
+
+@pytest.fixture(scope="module")
+def publisher(certs):
+    """Return a publisher that may push every session."""
+    return certs.publisher()
+
+
+@pytest.fixture(scope="module")
+def subscriber(certs):
+    """Return a subscriber that may pull every stream."""
+    return certs.subscriber()
+
+
+class Site:
+    """A node that can be stopped and started again on its port, and the roots around it."""
+
+    def __init__(self, certs, top):
+        self.certs, self.top, self.port = certs, str(top), 0
+        self.start()
+
+    def start(self):
+        self.host = DiskHost(os.path.join(self.top, "node"))
+        self.server = Server(("localhost", self.port), self.certs.server(), self.host)
+        self.port = self.server.address[1]
+        self.node = ("localhost", self.port)
+        self.server.start()
+
+    def stop(self):
+        self.server.stop()
+        self.host.stop()
+
+    def path(self, *names):
+        return os.path.join(self.top, *names)
+
+
+@pytest.fixture
+def site(certs, tmp_path):
+    """Return a running node; whatever a test leaves of it is stopped."""
+    site = Site(certs, tmp_path)
+    yield site
+    site.stop()
+
+
+def session(site, name, messages=300, settings=SMALL):
+    """Publish some messages in a life of their own."""
+    with Publisher(site.path("pub"), stream=STREAM, session=name, writer=settings) as publisher:
+        for number in range(messages):
+            publisher.publish(b"%06d" % number + b"x" * 994)
+
+
+def assert_pushed(site, *names):
+    """The node has the files and the history of these sessions."""
+    for name in names:
+        ours, theirs = site.path("pub", STREAM, name), site.path("node", STREAM, "in", name)
+        assert log_bytes(theirs) == log_bytes(ours)
+        assert manifest_lines(theirs) == manifest_lines(ours)
+
+
+def test_sessions_with_rolls_and_runs_arrive_as_they_are(site, publisher):
+    """The main road: several sessions, several lives each, one connection."""
+    for name in ("jfk", "ewr", "lga"):
+        session(site, name)
+        session(site, name, 10)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert client.stop(drain_s=20)
+    assert len(log_bytes(site.path("pub", STREAM, "jfk"))) >= 3
+    assert_pushed(site, "jfk", "ewr", "lga")
+
+
+def test_a_session_that_appears_later_is_found(site, publisher):
+    """Publishers come and go; the push process is not restarted for them."""
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher, sessions=["j*"])
+    client.start()
+    session(site, "jfk", 20)
+    session(site, "ewr", 20)
+    assert client.wake() is None
+    assert eventually(lambda: [each.session for each in client.status()] == ["jfk"])
+    assert client.stop(drain_s=20)
+    assert_pushed(site, "jfk")
+    assert not os.path.exists(site.path("node", STREAM, "in", "ewr"))
+
+
+def test_a_publisher_hears_how_far_its_messages_came(site, publisher):
+    """`flush("received")` returns once a node has synced, and not before there is one."""
+    with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
+        writer.publish(b"AA1")
+        with pytest.raises(FlushTimeout):
+            writer.flush("received", 0.05)
+        client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+        client.start()
+        confirmed = writer.flush("replicated", 20)
+        assert ConfirmationsFile(site.path("pub", STREAM, "jfk")).read().received == (
+            confirmed.position
+        )
+    client.stop(drain_s=20)
+
+
+def test_a_node_that_restarts_while_data_flows_gets_all_of_it_once(site, publisher):
+    """Ten restarts of the node under a publisher that never stops."""
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    with Publisher(site.path("pub"), stream=STREAM, session="jfk", writer=SMALL) as writer:
+        for _ in range(10):
+            for number in range(200):
+                writer.publish(b"%06d" % number + b"x" * 994)
+            site.stop()
+            site.start()
+    assert client.stop(drain_s=30)
+    assert_pushed(site, "jfk")
+
+
+def test_a_pusher_that_restarts_goes_on_where_the_node_stands(site, publisher):
+    """Nobody remembers anything of a peer; the copy on the node is the memory."""
+    for _ in range(5):
+        session(site, "jfk", 100)
+        client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+        client.start()
+        time.sleep(0.05)
+        client.stop()
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert client.stop(drain_s=20)
+    assert_pushed(site, "jfk")
+
+
+def test_a_session_of_another_log_is_refused_and_the_others_go_on(site, publisher):
+    """A directory was deleted and made again: said, not merged over; nobody else suffers."""
+    session(site, "jfk", 5)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert client.stop(drain_s=20)
+    before = log_bytes(site.path("node", STREAM, "in", "jfk"))
+    os.rename(site.path("pub", STREAM, "jfk"), site.path("old"))
+    session(site, "jfk", 9)
+    session(site, "ewr", 9)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert eventually(lambda: any("another log" in each.error for each in client.status()))
+    assert not client.stop(drain_s=0.2)
+    assert log_bytes(site.path("node", STREAM, "in", "jfk")) == before
+    assert_pushed(site, "ewr")
+
+
+def merged(site, names=("jfk",)):
+    """Merge what was pushed, a file a session."""
+    log = Merge(site.host.out)
+    for name in names:
+        for data in log_bytes(site.path("pub", STREAM, name)).values():
+            log.add(name, data)
+        log.roll()
+    return log
+
+
+def test_a_subscribers_copy_equals_the_nodes_across_restarts_of_both(site, subscriber):
+    """A copy that is cut, of a node that is cut, is the node's log in the end, byte for byte."""
+    session(site, "jfk", 200)
+    session(site, "ewr", 200)
+    log = merged(site, ("jfk", "ewr"))
+    for _ in range(4):
+        client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+        client.start()
+        time.sleep(0.03)
+        site.stop()
+        site.start()
+        client.stop()
+    client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+    client.start()
+    assert client.wait_caught_up(20)
+    for data in log_bytes(site.path("pub", STREAM, "jfk")).values():
+        log.add("jfk", data)
+    site.host.ring()
+    assert eventually(lambda: client.status().position == log.appender.end)
+    client.stop()
+    assert log_bytes(site.path("sub", STREAM, "out")) == log_bytes(site.host.out)
+    assert manifest_lines(site.path("sub", STREAM, "out")) == manifest_lines(site.host.out)
+
+
+def test_a_puller_goes_to_the_next_node_when_one_is_dead(site, subscriber):
+    """Any node will do, so a dead one costs nothing but a try."""
+    session(site, "jfk", 20)
+    merged(site)
+    with socket.create_server(("localhost", 0)) as free:
+        dead = ("localhost", free.getsockname()[1])
+    client = PullClient(site.path("sub"), STREAM, [dead, site.node], subscriber)
+    client.start()
+    assert client.wait_caught_up(20)
+    assert client.status().node == f"localhost:{site.port}"
+    client.stop()
+
+
+def test_one_directory_has_one_puller(site, subscriber):
+    """Two would append to the same files."""
+    client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+    with pytest.raises(Misuse, match="already"):
+        PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+    client.stop()
+    PullClient(site.path("sub"), STREAM, [site.node], subscriber).stop()
+
+
+ROLES = {
+    "a publisher of jfk": (Role.PUBLISHER, {"sessions": ["jfk"]}),
+    "a publisher of e*": (Role.PUBLISHER, {"sessions": ["e*"]}),
+    "a subscriber of flights": (Role.SUBSCRIBER, {"streams": ["flights"]}),
+    "a subscriber of trains": (Role.SUBSCRIBER, {"streams": ["trains"]}),
+    "a node": (Role.NODE, {}),
+}
+VERBS = {
+    "push jfk": (PUSH, "jfk"),
+    "push ewr": (PUSH, "ewr"),
+    "push lga": (PUSH, "lga"),
+    "push ../jfk": (PUSH, "../jfk"),
+    "pull": (PULL, ""),
+}
+ALLOWED = {
+    ("a publisher of jfk", "push jfk"), ("a publisher of e*", "push ewr"),
+    ("a subscriber of flights", "pull"), ("a node", "pull"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def roles(certs):
+    """Return a client context for each of the roles."""
+    return {
+        role: Contexts(issue(certs.directory, f"r{place}", kind, **granted), client_context)
+        for place, (role, (kind, granted)) in enumerate(ROLES.items())
+    }
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_certificate_grants_what_it_says_and_nothing_else(site, roles, role, verb, caplog):
+    """Whoever has one certificate of ours must not reach what is another's."""
+    caplog.set_level(logging.WARNING)
+    session(site, "jfk", 1)
+    merged(site)
+    direction, name = VERBS[verb]
+    sock, _ = connect(site.node, roles[role].current())
+    wake = Wake()
+    link = Link(sock, wake, "node")
+    link.send(encode(Hello(VERSION, VERSION, direction, STREAM, "test")))
+    if name:
+        link.send(encode(Open(0, Identity(SESSION, STREAM, name, "a" * 32, 1))))
+    answer = first_answer(link)
+    link.close(), wake.close()
+    if (role, verb) in ALLOWED:
+        assert isinstance(answer, Standing if name else Open)
+    else:
+        assert isinstance(answer, Refused)
+        assert eventually(lambda: any(answer.words in each.message for each in caplog.records))
+        assert site.host.inboxes == {}
+        assert not os.path.exists(site.host.root)
+
+
+def first_answer(link):
+    """Return the first message that is no greeting."""
+    while True:
+        for message in link.receive():
+            if not isinstance(message, Hello):
+                return message
+        link.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("hello", "code"),
+    [
+        (Hello(2, 9, PUSH, STREAM, "future"), "version"),
+        (Hello(0, 0, PUSH, STREAM, "past"), "version"),
+        (Hello(1, 1, PUSH, "trains", "lost"), "stream"),
+        (Hello(1, 7, PULL, STREAM, "wrong"), "role"),
+    ],
+)
+def test_a_hello_that_does_not_fit_is_refused_with_a_code(site, publisher, hello, code):
+    """Programs of two versions or streams meet every day; both logs say which."""
+    sock, _ = connect(site.node, publisher.current())
+    wake = Wake()
+    link = Link(sock, wake, "node")
+    link.send(encode(hello))
+    answer = first_answer(link)
+    assert (answer.channel, answer.code) == (CONNECTION, code)
+    link.close(), wake.close()
+
+
+@pytest.mark.parametrize("log", ["another stream", "a merged log"])
+def test_a_log_of_another_kind_or_stream_is_not_taken(site, publisher, log):
+    """A mistaken root directory must not become a session of this stream."""
+    identity = {
+        "another stream": Identity(SESSION, "trains", "jfk", "a" * 32, 1),
+        "a merged log": Identity(MERGED, STREAM, "jfk", "a" * 32, 1),
+    }[log]
+    sock, _ = connect(site.node, publisher.current())
+    wake = Wake()
+    link = Link(sock, wake, "node")
+    link.send(encode(Hello(1, 1, PUSH, STREAM, "test")) + encode(Open(0, identity)))
+    assert first_answer(link).code == "stream"
+    link.close(), wake.close()
+
+
+def test_two_connections_do_not_fill_one_session(site, publisher):
+    """The second is told that it is busy, asks again, and has it when the first has gone."""
+    session(site, "jfk", 5)
+    first = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    first.start()
+    assert eventually(first.drained)
+    second = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    second.start()
+    assert eventually(lambda: any("being pushed" in each.error for each in second.status()))
+    first.stop()
+    assert eventually(second.drained)
+    second.stop()
+
+
+def test_plaintext_and_silence_end_at_the_deadline_and_others_are_served(
+    site, publisher, monkeypatch, caplog
+):
+    """Whoever never finishes a handshake holds a thread for 10 seconds, and nothing else."""
+    monkeypatch.setattr(server_module, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(link_module, "GREETING_S", 0.5)
+    plain = [socket.create_connection(site.node) for _ in range(20)]
+    for sock in plain[:10]:
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    silent, _ = connect(site.node, publisher.current())  # a handshake, and then no Hello
+    session(site, "jfk", 5)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert client.stop(drain_s=20)
+    assert eventually(lambda: site.server.connections == 0, 5)
+    assert any("plain HTTP" in each.message for each in caplog.records)
+    assert any("no Hello came" in each.message for each in caplog.records)
+    for sock in (*plain, silent):
+        sock.close()
+
+
+def send_slowly(sock, data):
+    """Send a byte every tenth of a second."""
+    for place in range(len(data)):
+        sock.sendall(data[place : place + 1])
+        time.sleep(0.1)
+
+
+def test_one_byte_a_second_is_no_greeting(site, publisher, monkeypatch):
+    """A slow loris is told from a slow line by a deadline for the whole, not for each byte."""
+    monkeypatch.setattr(link_module, "GREETING_S", 0.4)
+    sock, _ = connect(site.node, publisher.current())
+    hello = encode(Hello(1, 1, PUSH, STREAM, "slow"))
+    began = time.monotonic()
+    with pytest.raises((OSError, ssl.SSLError)):
+        send_slowly(sock, hello)
+    assert time.monotonic() - began < 5
+    sock.close()
+
+
+def test_a_peer_that_falls_silent_is_dropped_and_a_living_one_is_kept(
+    site, publisher, subscriber, monkeypatch
+):
+    """Half-open links end; idle ones stay, at the cost of a heartbeat."""
+    monkeypatch.setattr(link_module, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(link_module, "DEAD_S", 0.4)
+    session(site, "jfk", 5)
+    merged(site)
+    clients = [
+        PushClient(site.path("pub"), STREAM, [site.node], publisher),
+        PullClient(site.path("sub"), STREAM, [site.node], subscriber),
+    ]
+    for client in clients:
+        client.start()
+    assert eventually(lambda: site.server.connections == 2)
+    threads = set(site.server._connections)
+    time.sleep(1)
+    assert set(site.server._connections) == threads
+    silent, _ = connect(site.node, publisher.current())
+    silent.sendall(encode(Hello(1, 1, PUSH, STREAM, "silent")))
+    assert eventually(lambda: site.server.connections == 3)
+    assert eventually(lambda: site.server.connections == 2, 3)
+    for client in clients:
+        client.stop()
+    silent.close()
+
+
+def test_more_connections_than_the_limit_are_closed_at_once(certs, publisher, tmp_path):
+    """The number of threads has a ceiling, whoever dials."""
+    host = DiskHost(str(tmp_path))
+    server = Server(("localhost", 0), certs.server(), host, connections_max=3)
+    server.start()
+    socks = [socket.create_connection(server.address) for _ in range(3)]
+    assert eventually(lambda: server.connections == 3)
+    late = socket.create_connection(server.address)
+    late.settimeout(5)
+    assert late.recv(1) == b""
+    for sock in (*socks, late):
+        sock.close()
+    server.stop()
+    host.stop()
+
+
+@pytest.mark.parametrize("megabytes", [4, 64])
+def test_memory_does_not_grow_with_the_backlog(site, publisher, subscriber, megabytes):
+    """A week of backlog after an outage must fit where a second of it does."""
+    with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
+        for _ in range(megabytes):
+            writer.publish_many([b"x" * 1024] * 1024)
+    merged(site)
+    tracemalloc.start()
+    push = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    pull = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+    push.start(), pull.start()
+    assert push.stop(drain_s=30)
+    assert pull.wait_caught_up(30)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    pull.stop()
+    assert_pushed(site, "jfk")
+    assert peak < 10 << 20  # of both sides of both connections
+
+
+def test_stop_ends_all_threads_within_two_seconds(site, publisher, subscriber):
+    """SIGTERM is answered before an orchestrator sends SIGKILL."""
+    before = threading.active_count()
+    session(site, "jfk", 50)
+    merged(site)
+    push = PushClient(site.path("pub"), STREAM, [site.node, ("localhost", 1)], publisher)
+    pull = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+    push.start(), pull.start()
+    assert pull.wait_caught_up(10)
+    began = time.monotonic()
+    push.stop(), pull.stop()
+    assert time.monotonic() - began < 2
+    assert eventually(lambda: threading.active_count() <= before)
