@@ -72,6 +72,9 @@ class Reader:
             frame = scan.next(self._limit)
             if frame is None and self._look():
                 frame = scan.next(self._limit)
+            rolled = self.log.manifest.rolled_end(scan.walk.position.file)
+            if frame is None and scan.walk.position.offset < self._limit == rolled:
+                raise FrameError("the frame is incomplete")  # and will not be more
         except FrameError as error:
             scan.forget()
             self._explain(scan.walk, str(error))
@@ -204,8 +207,11 @@ class Reader:
         if self._file is None or self._scan is None:
             return None
         at = self._scan.walk.position
+        shorter = self._file.size() < max(at.offset, self.log.manifest.rolled_end(at.file) or 0)
+        if shorter:
+            self.log.refresh()  # the line that says so stands before the file is emptied
         if at.file not in self.log.manifest.archived:
-            if self._file.size() < at.offset:
+            if shorter:
                 raise CorruptLog(self.log.file_path(at), at, "the file became shorter than it was")
             return None
         self.position = max(self.position, at)

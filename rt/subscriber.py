@@ -121,8 +121,8 @@ class Subscriber:
             GapError: messages were archived before they were read, and `on_gap` is `raise`.
             CorruptLog: the log is damaged at this place.
         """
-        more = True
-        while more and not self._stopped:
+        more = not self._stopped
+        while more:
             for message in self._current:
                 yield message
                 if self._stopped:
@@ -152,7 +152,8 @@ class Subscriber:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate inside asyncio; waiting happens in a thread, so the loop stays free."""
-        while not self._stopped:
+        more = not self._stopped
+        while more:
             for message in self._current:
                 yield message
                 if self._stopped:
@@ -163,8 +164,7 @@ class Subscriber:
             except asyncio.CancelledError:
                 await asyncio.wait([looking])  # what it finds is kept for the next iteration
                 raise
-            if not found and not self._follow:
-                return
+            more = (found or self._follow) and not self._stopped
 
     def stop(self) -> None:
         """End every iteration, from any thread; what was given out stays given out."""

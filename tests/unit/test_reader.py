@@ -1,0 +1,291 @@
+"""Reader: what stands in a directory, in order, checked, across rolls, runs and losses."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logs import TIME_NS, MergedLog, make_frame, rows
+
+from rt.appender import Appender
+from rt.disk import OsDisk
+from rt.errors import CorruptLog
+from rt.events import Gap, NewRun
+from rt.log_directory import LogDirectory
+from rt.manifest import Archived, Identity, Rolled
+from rt.message import Batch
+from rt.position import Position
+from rt.reader import Reader
+
+LOG = Identity("session", "flights", "jfk", "0" * 32, TIME_NS)
+
+
+class Session:
+    """A session's log, appended to frame by frame while a reader looks."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.appender = Appender(OsDisk(), self.path, LOG)
+        self.next_file = Position(0)
+
+    def add(self, *payloads, durable=0):
+        if not self.appender.is_open:
+            self.appender.begin_file(self.next_file)
+        frame = make_frame(
+            self.appender.end, list(payloads), sequence=self.appender.next_number, durable=durable
+        )
+        after = self.appender.walk.copy()
+        after.step(frame.header)
+        self.appender.append(frame.parts, [frame.header], after)
+
+    def roll(self, run=False):
+        end = self.appender.end
+        self.next_file = end.next_run() if run else end.next_file()
+        self.appender.roll(TIME_NS)
+
+    def archive(self, file):
+        self.appender.record(Archived(file, TIME_NS, "time"))
+        os.truncate(os.path.join(self.path, file.file_name), 0)
+
+    def damage(self, offset, name="log.0.0"):
+        with open(os.path.join(self.path, name), "r+b") as file:
+            file.seek(offset)
+            byte = file.read(1)
+            file.seek(offset)
+            file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.fixture
+def session(tmp_path):
+    """Give a session and close it."""
+    session = Session(tmp_path / "jfk")
+    yield session
+    session.appender.close()
+
+
+@pytest.fixture
+def reader(session):
+    """Give a reader of the session from its start, and close it."""
+    reader = Reader(LogDirectory(session.path))
+    yield reader
+    reader.close()
+
+
+def drain(reader):
+    """Return the payloads and events found until there is nothing yet."""
+    found = []
+    while (each := reader.poll()) is not None:
+        found += each.payloads() if isinstance(each, Batch) else [each]
+    return found
+
+
+def test_nothing_is_found_before_anything_is_written_and_all_of_it_after(session, reader):
+    """A reader may be there before the first frame."""
+    assert drain(reader) == []
+    session.add(b"a", b"b")
+    assert drain(reader) == [b"a", b"b"]
+    assert drain(reader) == []
+    session.add(b"c")
+    assert drain(reader) == [b"c"]
+
+
+def test_rolls_and_runs_are_followed_and_a_new_run_is_told_of(session, reader):
+    """A subscriber sees one stream, whatever files it lies in."""
+    session.add(b"a")
+    assert drain(reader) == [b"a"]
+    session.roll()
+    assert drain(reader) == []
+    session.add(b"b")
+    assert drain(reader) == [b"b"]
+    session.roll(run=True)
+    session.add(b"c")
+    session.roll()
+    session.add(b"d")
+    assert drain(reader) == [NewRun("jfk", Position.of(1, 0, 0)), b"c", b"d"]
+
+
+def test_a_torn_tail_is_waited_at_and_passed_when_the_next_run_begins(session, reader):
+    """After a crash the file ends where the next writer says."""
+    session.add(b"a")
+    end = session.appender.end
+    with open(os.path.join(session.path, "log.0.0"), "ab") as file:
+        file.write(b"".join(make_frame(end, [b"torn"]).parts)[:70])
+    assert drain(reader) == [b"a"]
+    assert reader.position == end
+    session.roll(run=True)
+    session.add(b"b")
+    assert drain(reader) == [NewRun("jfk", Position.of(1, 0, 0)), b"b"]
+
+
+def test_a_tail_that_becomes_whole_is_given_out(session, reader):
+    """What is bad now may only be half written: it is looked at anew."""
+    session.add(b"a")
+    end = session.appender.end
+    whole = b"".join(make_frame(end, [b"late"], sequence=1).parts)
+    path = os.path.join(session.path, "log.0.0")
+    with open(path, "ab") as file:
+        file.write(whole[:30] + bytes(len(whole) - 30))
+    assert drain(reader) == [b"a"]
+    with open(path, "r+b") as file:
+        file.seek(end)
+        file.write(whole)
+    assert drain(reader) == [b"late"]
+
+
+@pytest.mark.parametrize("proof", ["a later mark", "the roll"])
+def test_damage_is_told_of_with_its_position_every_time_it_is_met(session, reader, proof):
+    """The second call must not pass over what the first one refused."""
+    session.add(b"a")
+    at = session.appender.end
+    session.add(b"b")
+    if proof == "a later mark":
+        session.add(b"c", durable=session.appender.end)
+    else:
+        session.roll()
+    session.damage(at + 70)
+    assert reader.poll().payloads() == [b"a"]
+    for _ in range(3):
+        with pytest.raises(CorruptLog, match=r"log\.0\.0: corrupt at 0\.0\.88") as error:
+            reader.poll()
+        assert error.value.position == at == reader.position
+
+
+def test_damage_in_a_merged_log_is_told_of_once_a_later_range_stands_there(tmp_path):
+    """Its frames carry the marks of other disks; without this a reader waited for ever."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("jfk", [b"a"])
+        at = log.appender.end
+        log.merge("jfk", [b"b"])
+        path = tmp_path / "log.0.0"
+        data = bytearray(path.read_bytes())
+        data[at + 20] ^= 1
+        path.write_bytes(data)
+        reader = Reader(LogDirectory(str(tmp_path)))
+        assert drain(reader) == [b"a"]
+        log.merge("jfk", [b"c"])
+        with pytest.raises(CorruptLog):
+            drain(reader)
+        reader.close()
+
+
+def test_a_file_that_became_shorter_is_corrupt(session, reader):
+    """What was given out cannot be gone without a line that says why."""
+    session.add(b"a")
+    session.add(b"b")
+    assert drain(reader) == [b"a", b"b"]
+    os.truncate(os.path.join(session.path, "log.0.0"), 88)
+    with pytest.raises(CorruptLog, match="shorter"):
+        reader.poll()
+
+
+def test_an_emptied_file_without_a_line_is_corrupt_and_with_one_a_gap(session, reader):
+    """GC and an accident look the same on the disk."""
+    session.add(b"a")
+    session.roll()
+    session.add(b"b")
+    path = os.path.join(session.path, "log.0.0")
+    os.truncate(path, 0)
+    with pytest.raises(CorruptLog):
+        reader.poll()
+    session.archive(Position(0))
+    gap = reader.poll()
+    assert gap == Gap(Position(0), Position.of(0, 1, 0), ("log.0.0",), "time", TIME_NS)
+    assert drain(reader) == [b"b"]
+
+
+def test_files_archived_before_they_were_reached_are_one_gap(session, reader):
+    """A subscriber that was away for a week is told what it missed, once."""
+    session.add(b"a")
+    assert drain(reader) == [b"a"]
+    for place in range(4):
+        session.roll()
+        session.add(b"%d" % place)
+    for roll in (1, 2):
+        session.archive(Position.of(0, roll, 0))
+    found = drain(reader)
+    assert found == [
+        Gap(Position(88), Position.of(0, 3, 0), ("log.0.1", "log.0.2"), "time", TIME_NS),
+        b"2", b"3",
+    ]  # fmt: skip
+
+
+def test_a_file_that_is_gone_altogether_is_a_gap_that_says_missing(session, reader):
+    """Somebody removed it by hand: said, and not passed over."""
+    session.add(b"a")
+    session.roll()
+    session.add(b"b")
+    os.remove(os.path.join(session.path, "log.0.0"))
+    assert drain(reader) == [
+        Gap(Position(0), Position.of(0, 1, 0), ("log.0.0",), "missing", 0), b"b",
+    ]  # fmt: skip
+
+
+def test_what_was_read_to_its_end_is_no_gap_when_it_is_archived(session, reader):
+    """The usual course: it is archived because everybody has it."""
+    session.add(b"a")
+    assert drain(reader) == [b"a"]
+    session.roll()
+    session.archive(Position(0))
+    assert drain(reader) == []
+    session.add(b"b")
+    assert drain(reader) == [b"b"]
+
+
+@given(st.data())
+def test_a_reader_from_any_position_gives_what_comes_after_it(tmp_path_factory, data):
+    """A resume position may be of a message, of a byte between, or of a file that is done."""
+    path = tmp_path_factory.mktemp("merged")
+    with MergedLog(str(path)) as log:
+        for _ in range(data.draw(st.integers(1, 5))):
+            frames = data.draw(st.lists(st.lists(st.just(b"AA1"), min_size=1, max_size=4),
+                                        min_size=1, max_size=3))  # fmt: skip
+            count = sum(map(len, frames))
+            log.merge(
+                data.draw(st.sampled_from(["jfk", "lga"])), *frames,
+                keys=data.draw(st.booleans()), level=data.draw(st.sampled_from([0, 3])),
+                skip=data.draw(st.integers(0, count - 1)),
+            )  # fmt: skip
+            if data.draw(st.booleans()):
+                log.roll()
+        end = log.appender.end
+        expected = log.expected
+    every = read_from(path, Position(0))
+    assert rows(every) == expected
+    start = data.draw(st.sampled_from([m.position for m in every]) | st.integers(0, end))
+    found = read_from(path, Position(start))
+    assert found == [message for message in every if message.position >= start]
+
+
+def read_from(path, start):
+    """Return the messages that a reader gives from a position on."""
+    reader = Reader(LogDirectory(str(path)), start)
+    found = []
+    while (each := reader.poll()) is not None:
+        found += list(each.messages()) if isinstance(each, Batch) else []
+    reader.close()
+    return found
+
+
+def test_a_range_that_is_not_wanted_is_passed_over_unread(tmp_path):
+    """A filter by session must not cost the reading of the others."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("lga", *[[b"x" * 100_000]] * 30)
+        log.merge("jfk", [b"a"])
+    reader = Reader(LogDirectory(str(tmp_path)))
+    assert reader.poll().session == "lga"
+    reader.skip_range()
+    assert reader.poll().payloads() == [b"a"]
+    reader.close()
+
+
+def test_a_frame_that_reaches_beyond_the_end_of_its_file_is_corrupt(session, reader):
+    """The manifest and the frame cannot both be right; waiting for more would be for ever."""
+    session.add(b"a")
+    session.add(b"b")
+    end = session.appender.end
+    line = Rolled(Position(0), end.offset - 8, 0, 2, TIME_NS, TIME_NS, TIME_NS)
+    session.appender.record(line)
+    assert reader.poll().payloads() == [b"a"]
+    for _ in range(2):
+        with pytest.raises(CorruptLog):
+            reader.poll()

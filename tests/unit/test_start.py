@@ -1,0 +1,144 @@
+"""Start: the place to read from, by name, number or time, without reading everything."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logs import TIME_NS, MergedLog
+
+from rt import AtTime, Last, Misuse, Publisher, Subscriber, WriterSettings
+from rt.limits import KIB
+from rt.log_directory import LogDirectory
+from rt.position import Position
+from rt.start import checked_start, end_of, parse_start, resolve
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory):
+    """Give a merged log of five files: keys, compression, repeats, several frames a range."""
+    path = tmp_path_factory.mktemp("root") / "flights" / "out"
+    with MergedLog(str(path)) as log:
+        for place in range(25):
+            payloads = [b"%02d%d" % (place, each) * 50 for each in range(8)]
+            log.merge(
+                ["jfk", "lga", "ewr"][place % 3], payloads[:3], payloads[3:],
+                keys=place % 2 == 0, level=3 * (place % 4 == 1), skip=[0, 2, 5, 8][place % 4] % 8,
+            )  # fmt: skip
+            if place % 5 == 4:
+                log.roll()
+        log.merge("jfk", [b"active"])
+    return log
+
+
+def read(log, start):
+    """Return the payloads from a start on."""
+    root = log.directory.removesuffix("/flights/out")
+    with Subscriber(root, stream="flights", start=start, follow=False) as subscriber:
+        return [message.payload for message in subscriber]
+
+
+def test_the_last_messages_are_counted_without_the_repeats(merged):
+    """Last 10 must be ten messages that count, whatever frames they lie in."""
+    payloads = [row.payload for row in merged.expected]
+    for count in range(len(payloads) + 3):
+        assert read(merged, Last(count)) == payloads[max(0, len(payloads) - count) :]
+
+
+def test_a_time_finds_the_first_message_merged_then_or_later(merged):
+    """Replay since this morning."""
+    times = sorted({row.merge_time_ns for row in merged.expected})
+    for time_ns in [0, *times, *(each + 1 for each in times), times[-1] + 10**18]:
+        expected = [row.payload for row in merged.expected if row.merge_time_ns >= time_ns]
+        assert read(merged, AtTime(time_ns)) == expected
+    moment = datetime.fromtimestamp(TIME_NS // 10**9, UTC) + timedelta(milliseconds=7)
+    assert read(merged, moment) == read(merged, AtTime(TIME_NS + 7_000_000))
+    assert read(merged, moment.astimezone(timezone(timedelta(hours=-5)))) == read(merged, moment)
+
+
+def test_earliest_and_latest_are_the_ends(merged):
+    """The two starts everybody uses."""
+    assert len(read(merged, "earliest")) == len(merged.expected)
+    assert read(merged, "latest") == []
+    log = LogDirectory(merged.directory)
+    assert end_of(log) == merged.appender.end
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """Give the root of a session with many files, 37 messages a frame, 1,000 ns apart."""
+    root = str(tmp_path_factory.mktemp("root"))
+    settings = WriterSettings(file_bytes_max=64 * KIB, compression=1)
+    for life in range(2):
+        with Publisher(root, stream="flights", session="jfk", writer=settings) as publisher:
+            for place in range(40):
+                first = (life * 40 + place) * 37
+                numbers = range(first, first + 37)
+                publisher.publish_many(
+                    [b"%d" % number + bytes(range(256)) * 2 for number in numbers],
+                    times_ns=[TIME_NS + 1000 * number for number in numbers],
+                )
+    return root
+
+
+def first_number(root, start):
+    """Return the number of the first message from a start on."""
+    with Subscriber(root, stream="flights", session="jfk", start=start, follow=False) as subscriber:
+        return next((message.sequence for message in subscriber), None)
+
+
+def test_every_message_of_a_session_is_found_by_its_own_time_and_number(session):
+    """The last frame of a file may end later than it begins: those messages were missed."""
+    for number in range(0, 80 * 37, 11):
+        assert first_number(session, AtTime(TIME_NS + 1000 * number)) == number
+        assert first_number(session, AtTime(TIME_NS + 1000 * number - 1)) == number
+        assert first_number(session, Last(80 * 37 - number)) == number
+    assert first_number(session, AtTime(TIME_NS + 1000 * 80 * 37)) is None
+
+
+def test_a_log_that_is_not_there_or_empty_begins_at_its_start(tmp_path):
+    """A subscriber may be started first, whatever it asks for."""
+    log = LogDirectory(str(tmp_path / "out"))
+    for start in ("earliest", "latest", Last(5), AtTime(TIME_NS)):
+        assert resolve(log, start) == 0
+    with MergedLog(str(tmp_path / "out")):
+        for start in ("earliest", "latest", Last(5), AtTime(TIME_NS)):
+            assert resolve(log, start) == 0
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("earliest", "earliest"),
+        ("latest", "latest"),
+        ("0.1.4096", Position.of(0, 1, 4096)),
+        ("4096", Position(4096)),
+        ("last:100", Last(100)),
+        ("at:1357017420000000000", AtTime(TIME_NS)),
+        ("2013-01-01T05:17:00Z", datetime(2013, 1, 1, 5, 17, tzinfo=UTC)),
+        ("2013-01-01", datetime(2013, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_start_is_read_as_it_is_written_on_a_command_line(text, start):
+    """One grammar for program and command line."""
+    assert parse_start(text) == checked_start(text) == start
+
+
+@given(st.text())
+def test_any_text_is_a_start_or_misuse(text):
+    """It is typed by people."""
+    try:
+        parse_start(text)
+    except Misuse:
+        return
+
+
+@pytest.mark.parametrize("start", [5, None, b"latest", "newest", datetime(2013, 1, 1)])  # noqa: DTZ001
+def test_what_is_no_start_is_refused_when_it_is_given(tmp_path, start):
+    """Not when the first message is asked for, in another thread, an hour later."""
+    with pytest.raises(Misuse):
+        Subscriber(str(tmp_path), stream="flights", start=start)
+    with pytest.raises(Misuse):
+        Last(-1)

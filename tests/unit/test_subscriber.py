@@ -1,0 +1,492 @@
+"""Subscriber: every message, once and in order, from any place, while the log grows."""
+
+import asyncio
+import os
+import threading
+from zlib import crc32
+
+import pytest
+from logs import TIME_NS, MergedLog, rows
+
+from rt import (
+    Batching,
+    CaughtUp,
+    CorruptLog,
+    Gap,
+    GapError,
+    Last,
+    Misuse,
+    NewRun,
+    Position,
+    Publisher,
+    Subscriber,
+    WriterSettings,
+)
+from rt.frame import HEADER_BYTES, parse_header, seal_header
+from rt.limits import KIB
+from rt.manifest import Archived, encode_entry
+
+PAUSE_S = 10.0  # far more than it takes; a test that waits so long has failed
+
+
+def publisher_of(root, **kwargs):
+    """Return a publisher of the session used here."""
+    return Publisher(str(root), stream="flights", session="jfk", **kwargs)
+
+
+def subscriber_of(root, **kwargs):
+    """Return a subscriber of that session."""
+    return Subscriber(str(root), stream="flights", session="jfk", **kwargs)
+
+
+@pytest.fixture
+def merged(tmp_path):
+    """Give a merged log of three sessions: keys, compression, repeats, rolls."""
+    with MergedLog(str(tmp_path / "flights" / "out")) as log:
+        for place in range(12):
+            payloads = [b"%02d%d" % (place, each) for each in range(5)]
+            log.merge(
+                ["jfk", "lga", "jfk-4"][place % 3], payloads[:2], payloads[2:],
+                keys=place % 2 == 0, level=place % 4, skip=[0, 1, 3][place % 3],
+            )  # fmt: skip
+            if place == 6:
+                log.roll()
+        yield log
+
+
+def read(root, **kwargs):
+    """Return the messages of the merged log that are there now."""
+    with Subscriber(str(root), stream="flights", follow=False, **kwargs) as subscriber:
+        return list(subscriber)
+
+
+def test_a_merged_log_gives_every_message_with_all_there_is_to_know(tmp_path, merged):
+    """Session, number, merge time, key: what a program needs to trust its place."""
+    assert rows(read(tmp_path)) == merged.expected
+    positions = [message.position for message in read(tmp_path)]
+    assert positions == sorted(set(positions))
+
+
+def test_every_message_position_and_every_byte_is_a_place_to_resume(tmp_path, merged):
+    """Whatever a program stored, nothing is lost and nothing comes twice."""
+    every = read(tmp_path)
+    for place, message in enumerate(every):
+        assert read(tmp_path, start=message.position) == every[place:]
+        assert read(tmp_path, start=message.next_position) == every[place + 1 :]
+    for byte in range(merged.appender.end.offset + 70):
+        start = Position.of(0, 1, byte)
+        expected = [message for message in every if message.position >= start]
+        assert read(tmp_path, start=start) == expected
+
+
+def test_the_position_is_right_after_every_message_of_a_batch(tmp_path, merged):
+    """Who stops in the middle of a frame and resumes there must not lose the rest of it."""
+    every = read(tmp_path)
+    for count in range(1, len(every) + 1):
+        with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
+            for place, _ in enumerate(subscriber, start=1):
+                if place == count:
+                    break
+            position = subscriber.position
+            assert read(tmp_path, start=position) == every[count:]
+            assert list(subscriber) == every[count:], "iterating again goes on"
+        assert subscriber.position >= every[-1].next_position
+
+
+def test_the_position_is_right_when_messages_are_selected(tmp_path, merged):
+    """Counting what is left of the selection led to a place behind messages never given."""
+    prefix = b"0"
+    wanted = [message for message in read(tmp_path) if message.key.startswith(prefix)]
+    assert len(wanted) > 10
+    for count in range(1, len(wanted) + 1):
+        with Subscriber(
+            str(tmp_path), stream="flights", follow=False, key_prefix=prefix
+        ) as subscriber:
+            messages = iter(subscriber)
+            given = [next(messages) for _ in range(count)]
+            position = subscriber.position
+        assert given == wanted[:count]
+        assert read(tmp_path, start=position, key_prefix=prefix) == wanted[count:]
+
+
+@pytest.mark.parametrize(
+    ("sessions", "names"),
+    [
+        (["jfk"], {"jfk"}), (["jfk*"], {"jfk", "jfk-4"}), (["lga", "jfk-*"], {"lga", "jfk-4"}),
+        ([], set()), (["ewr"], set()), (["*"], {"jfk", "lga", "jfk-4"}),
+    ],
+)  # fmt: skip
+def test_sessions_are_selected_by_name_and_glob(tmp_path, merged, sessions, names):
+    """A reader of one airport does not pay for the others."""
+    expected = [row for row in merged.expected if row.session in names]
+    assert rows(read(tmp_path, sessions=sessions)) == expected
+
+
+def test_what_is_not_selected_is_not_decoded(tmp_path, merged, monkeypatch):
+    """A filter that decodes what it skips is no faster than none."""
+    decoded = []
+    real = __import__("rt.message", fromlist=["x"]).decode_columns
+    monkeypatch.setattr(
+        "rt.message.decode_columns", lambda header, raw: decoded.append(header) or real(header, raw)
+    )
+    read(tmp_path, sessions=["lga"])
+    assert len(decoded) == 8
+    decoded.clear()
+    assert read(tmp_path, key_prefix=b"zz") == []
+    assert {header.columns for header in decoded} == {1}
+
+
+def test_batches_hold_the_same_messages_as_columns(tmp_path, merged):
+    """For those who read fast."""
+    with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
+        batches = list(subscriber.batches())
+    assert [m for batch in batches for m in batch.messages()] == read(tmp_path)
+    assert [p for batch in batches for p in batch.payloads()] == [
+        row.payload for row in merged.expected
+    ]
+    assert batches[-1].next_position == read(tmp_path)[-1].next_position
+
+
+def test_arrow_batches_are_equal_to_the_messages(tmp_path, merged):
+    """Spark and pandas read these; an offset wrong by one would shift a column."""
+    pytest.importorskip("pyarrow")
+    with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
+        tables = [batch.to_arrow().to_pylist() for batch in subscriber.batches()]
+    assert [row for table in tables for row in table] == [
+        {
+            "payload": m.payload, "key": m.key, "time_ns": m.time_ns,
+            "merge_time_ns": m.merge_time_ns, "sequence": m.sequence, "number": m.number,
+            "position": int(m.position), "session": m.session,
+        }
+        for m in read(tmp_path)
+    ]  # fmt: skip
+
+
+def test_arrow_without_pyarrow_says_what_to_install(tmp_path, merged, monkeypatch):
+    """It is optional."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "rt.arrow", None)
+    with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
+        batch = subscriber.next_batch()
+    with pytest.raises(Misuse, match="extra 'arrow'"):
+        batch.to_arrow()
+
+
+@pytest.mark.parametrize("watch", ["inotify", "poll"])
+def test_a_directory_that_is_made_later_is_read_when_it_is_there(tmp_path, watch):
+    """Programs of one system start in any order."""
+    found = []
+
+    def follow():
+        with subscriber_of(tmp_path / "later", watch=watch) as subscriber:
+            found.extend(message.payload for _, message in zip(range(4), subscriber, strict=False))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    with publisher_of(tmp_path / "later") as publisher:
+        publisher.publish(b"a")
+        publisher.publish(b"b")
+    with publisher_of(tmp_path / "later") as publisher:
+        publisher.publish_many([b"c", b"d"])
+    thread.join(PAUSE_S)
+    assert found == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_log_is_followed_across_rolls_and_runs_while_it_is_written(tmp_path):
+    """The main job, under load: every message once and in order."""
+    settings = WriterSettings(file_bytes_max=64 * KIB)
+    events, found = [], []
+
+    def write():
+        for life in range(4):
+            with publisher_of(
+                tmp_path, writer=settings, batching=Batching(frame_bytes=4 * KIB)
+            ) as publisher:
+                for _ in range(1500):
+                    publisher.publish(
+                        b"%d" % publisher.next_sequence + bytes(100), key=b"%d" % life
+                    )
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with subscriber_of(tmp_path, on_event=events.append) as subscriber:
+        for message in subscriber.messages(timeout_s=PAUSE_S):
+            found.append(message.sequence)
+            if len(found) == 6000:
+                break
+    thread.join()
+    assert found == list(range(6000))
+    runs = [event for event in events if isinstance(event, NewRun)]
+    assert [event.position for event in runs] == [Position.of(run, 0, 0) for run in (1, 2, 3)]
+    assert any(isinstance(event, CaughtUp) for event in events)
+
+
+def test_a_pause_ends_the_iteration_and_it_goes_on_later(tmp_path):
+    """A program that also does other things looks in now and then."""
+    with publisher_of(tmp_path) as publisher, subscriber_of(tmp_path) as subscriber:
+        assert list(subscriber.messages(timeout_s=0)) == []
+        publisher.publish(b"a")
+        publisher.flush("written")
+        assert [m.payload for m in subscriber.messages(timeout_s=0.05)] == [b"a"]
+        assert subscriber.next_batch(timeout_s=0) is None
+        publisher.publish(b"b")
+        publisher.flush("written")
+        assert [m.payload for m in subscriber.messages(timeout_s=0.05)] == [b"b"]
+
+
+@pytest.mark.parametrize("watch", ["inotify", "poll"])
+def test_another_thread_stops_a_waiting_subscriber_at_once(tmp_path, watch):
+    """A service must end when it is told to."""
+    waiting = threading.Event()
+    with (
+        subscriber_of(tmp_path, watch=watch, on_event=lambda _event: waiting.set()) as subscriber,
+        publisher_of(tmp_path),
+    ):
+        thread = threading.Thread(target=lambda: list(subscriber))
+        thread.start()
+        assert waiting.wait(PAUSE_S)
+        subscriber.stop()
+        thread.join(PAUSE_S)
+        assert not thread.is_alive()
+        assert list(subscriber) == []
+
+
+def test_a_stop_in_the_middle_of_a_batch_keeps_the_place(tmp_path, merged):
+    """A slow consumer must not have to finish 10,000 messages first."""
+    every = read(tmp_path)
+    with Subscriber(str(tmp_path), stream="flights") as subscriber:
+        given = []
+        for message in subscriber:
+            given.append(message)
+            if len(given) == 3:
+                subscriber.stop()
+        assert given == every[:3]
+        assert read(tmp_path, start=subscriber.position) == every[3:]
+        assert list(subscriber) == []
+
+
+def test_asyncio_iterates_without_blocking_the_loop(tmp_path):
+    """Other tasks go on while this one waits."""
+
+    async def run():
+        with subscriber_of(tmp_path) as subscriber, publisher_of(tmp_path) as publisher:
+            found = []
+
+            async def collect():
+                async for message in subscriber:
+                    found.append(message.payload)
+                    if len(found) == 3:
+                        return
+
+            task = asyncio.create_task(collect())
+            for ticks, payload in enumerate((b"a", b"b", b"c")):
+                publisher.publish(payload)
+                publisher.flush("written")
+                while len(found) <= ticks and not task.done():
+                    await asyncio.sleep(0)
+            await asyncio.wait_for(task, PAUSE_S)
+            return found
+
+    assert asyncio.run(run()) == [b"a", b"b", b"c"]
+
+
+def test_asyncio_ends_at_the_end_and_on_stop(tmp_path, merged):
+    """The same ends as the blocking iterator."""
+
+    async def run(subscriber, stop_at=10**9):
+        found = []
+        async for message in subscriber:
+            found.append(message)
+            if len(found) == stop_at:
+                subscriber.stop()
+        return found
+
+    every = read(tmp_path)
+    with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
+        assert asyncio.run(run(subscriber)) == every
+    with Subscriber(str(tmp_path), stream="flights") as subscriber:
+        assert asyncio.run(run(subscriber, 3)) == every[:3]
+        assert read(tmp_path, start=subscriber.position) == every[3:]
+
+
+def test_a_cancelled_wait_loses_nothing(tmp_path):
+    """`wait_for` around an iteration is how asyncio programs write timeouts."""
+
+    async def run():
+        found = []
+        with subscriber_of(tmp_path) as subscriber, publisher_of(tmp_path) as publisher:
+
+            async def collect(count):
+                async for message in subscriber:
+                    found.append(message.payload)
+                    if len(found) == count:
+                        return
+
+            for number in range(8):
+                publisher.publish(b"%d" % number)
+                publisher.flush("written")
+                try:
+                    await asyncio.wait_for(collect(8), 0.001 * (number % 4))
+                except TimeoutError:
+                    continue
+            if len(found) < 8:
+                await asyncio.wait_for(collect(8), PAUSE_S)
+        return found
+
+    assert asyncio.run(run()) == [b"%d" % number for number in range(8)]
+
+
+@pytest.fixture
+def rolled(tmp_path):
+    """Give a session of five files, the second and third archived on demand."""
+    for number in range(5):
+        with publisher_of(tmp_path) as publisher:
+            publisher.publish(b"%d" % number)
+    directory = tmp_path / "flights" / "jfk"
+
+    def archive(*runs):
+        for run in runs:
+            start = Position.of(run, 0, 0)
+            with open(directory / "manifest", "ab") as file:
+                file.write(encode_entry(Archived(start, TIME_NS, "limit")))
+            os.truncate(directory / start.file_name, 0)
+
+    return archive
+
+
+def test_a_gap_is_an_error_that_says_what_is_left(tmp_path, rolled):
+    """Messages that are gone must not go unnoticed."""
+    with subscriber_of(tmp_path, follow=False) as subscriber:
+        messages = iter(subscriber)
+        assert next(messages).payload == b"0"
+        rolled(1, 2)
+        with pytest.raises(GapError, match=r"archived \(limit; log\.1\.0, log\.2\.0\)") as error:
+            next(messages)
+    gap = error.value.gap
+    assert (gap.end, gap.files) == (Position.of(3, 0, 0), ("log.1.0", "log.2.0"))
+    with subscriber_of(tmp_path, follow=False, start=gap.end) as subscriber:
+        assert [message.payload for message in subscriber] == [b"3", b"4"]
+
+
+@pytest.mark.parametrize(("on_gap", "told"), [("notify", 1), ("skip", 0)])
+def test_a_gap_may_be_told_of_or_skipped(tmp_path, rolled, on_gap, told):
+    """A dashboard goes on; an auditor does not."""
+    events = []
+    rolled(0)
+    rolled(1)
+    with subscriber_of(
+        tmp_path, follow=False, start=Position(0), on_gap=on_gap, on_event=events.append
+    ) as subscriber:
+        assert [message.payload for message in subscriber] == [b"2", b"3", b"4"]
+    assert len([event for event in events if isinstance(event, Gap)]) == told
+
+
+def test_the_file_being_read_may_be_archived_under_the_reader(tmp_path):
+    """Retention does not ask subscribers."""
+    settings = WriterSettings(file_bytes_max=64 * KIB)
+    events = []
+    with (
+        publisher_of(tmp_path, writer=settings) as publisher,
+        subscriber_of(tmp_path, on_gap="notify", on_event=events.append) as subscriber,
+    ):
+        publisher.publish_many([bytes(2000)] * 20)
+        assert next(subscriber.messages(PAUSE_S)).sequence == 0
+        publisher.publish_many([bytes(2000)] * 8)
+        for _ in range(20):
+            publisher.publish_many([bytes(10_000)] * 6)
+        directory = tmp_path / "flights" / "jfk"
+        with open(directory / "manifest", "ab") as file:
+            file.write(encode_entry(Archived(Position(0), TIME_NS, "disk")))
+        os.truncate(directory / "log.0.0", 0)
+        rest = [m.sequence for m in subscriber.messages(timeout_s=0.05)]
+    assert rest[:19] == list(range(1, 20)), "what was read already is given out"
+    assert any(isinstance(event, Gap) for event in events)
+    assert rest[19:] == list(range(28, 148))
+
+
+def test_earliest_begins_behind_what_is_archived(tmp_path, rolled):
+    """Asking for what there is, is no gap."""
+    rolled(0, 1)
+    with subscriber_of(tmp_path, follow=False) as subscriber:
+        assert [message.payload for message in subscriber] == [b"2", b"3", b"4"]
+
+
+def test_damage_is_raised_with_its_position_and_again_on_the_next_try(tmp_path):
+    """A loop that catches and goes on must not get past it."""
+    with publisher_of(tmp_path, batching=Batching(linger_s=0)) as publisher:
+        for _ in range(3):
+            publisher.publish(bytes(100))
+    path = tmp_path / "flights" / "jfk" / "log.0.0"
+    data = bytearray(path.read_bytes())
+    at = parse_header(data).size
+    data[at + 90] ^= 1
+    path.write_bytes(data)
+    with subscriber_of(tmp_path) as subscriber:
+        messages = iter(subscriber)
+        assert next(messages).sequence == 0
+        for _ in range(3):
+            with pytest.raises(CorruptLog) as error:
+                next(iter(subscriber))
+            assert error.value.position == at
+            assert "log.0.0" in str(error.value)
+
+
+def test_columns_that_lie_under_a_good_crc_are_damage_too(tmp_path):
+    """A foreign writer's mistake must end in the same named error, and not be passed over."""
+    with publisher_of(tmp_path) as publisher:
+        publisher.publish_many([b"a", b"b"])
+        publisher.publish_many([b"c"])
+    path = tmp_path / "flights" / "jfk" / "log.0.0"
+    data = bytearray(path.read_bytes())
+    header = parse_header(data)
+    body = slice(HEADER_BYTES, HEADER_BYTES + header.length)
+    data[HEADER_BYTES + 16] = 7  # the first offset, which is 0
+    data[:HEADER_BYTES] = seal_header(header._replace(body_crc=crc32(data[body])))
+    path.write_bytes(data)
+    with subscriber_of(tmp_path, follow=False) as subscriber:
+        for _ in range(2):
+            with pytest.raises(CorruptLog, match="go back"):
+                list(subscriber)
+
+
+def test_latest_and_last_begin_where_they_say(tmp_path):
+    """A new subscriber of a long log."""
+    with publisher_of(tmp_path) as publisher:
+        publisher.publish_many([b"%d" % number for number in range(100)])
+        with (
+            subscriber_of(tmp_path, start="latest") as late,
+            subscriber_of(tmp_path, start=Last(3), follow=False) as last,
+        ):
+            assert late.next_batch(timeout_s=0) is None
+            assert [message.sequence for message in last] == [97, 98, 99]
+            publisher.publish(b"new")
+            assert next(late.messages(PAUSE_S)).payload == b"new"
+
+
+def test_the_position_can_be_asked_for_before_and_after(tmp_path, merged):
+    """A program stores it in a `finally`."""
+    subscriber = Subscriber(str(tmp_path), stream="flights", follow=False)
+    assert subscriber.position == 0
+    every = list(subscriber)
+    subscriber.close()
+    assert read(tmp_path, start=subscriber.position) == []
+    assert every
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"stream": "../x"}, {"session": "A"}, {"sessions": ["a/b"]}, {"on_gap": "ignore"}]
+)
+def test_what_cannot_be_is_refused_at_once(tmp_path, kwargs):
+    """Not in the thread that iterates."""
+    with pytest.raises(Misuse):
+        Subscriber(str(tmp_path), **{"stream": "flights", **kwargs})
+
+
+def test_descriptors_are_given_back(tmp_path, merged):
+    """A service opens a subscriber per request."""
+    read(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for start in ("earliest", "latest", Last(3)):
+        read(tmp_path, start=start)
+    assert len(os.listdir("/proc/self/fd")) == before
