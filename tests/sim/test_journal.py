@@ -126,6 +126,44 @@ def test_every_flip_in_one_slot_leaves_the_last_ballot() -> None:
             assert again.state.ballot == Ballot(2, "n1")
 
 
+def test_a_start_with_a_bad_slot_never_risks_the_good_one() -> None:
+    """The bad slot is mended first; a power cut inside the mending leaves one whole slot."""
+    for name in SLOT_NAMES:
+        for last in range(8):
+            disk = a_disk()
+            with_history(disk)
+            disk.settle_all()
+            bytes_of(disk, name)[9] ^= 1
+            _start_until(disk, last)
+            assert opened(disk).state.ballot == Ballot(2, "n1")
+
+
+def _start_until(disk: SimDisk, last: int) -> None:
+    left = [last]
+
+    def fault(_: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise PowerCut
+
+    disk.fault = fault
+    try:
+        opened(disk)
+    except PowerCut:
+        disk.cut_power()
+    disk.fault = None
+
+
+def test_half_a_mark_does_not_hide_the_marks_behind_it() -> None:
+    """A power cut may leave a part of a mark; what is noted after the start must still be read."""
+    disk = a_disk()
+    opened(disk).journal.persist(Ready(ballot=Ballot(1, ""), entries=entries(1, 1)))
+    del bytes_of(disk, "marks")[-5:]
+    opened(disk).journal.persist(Ready(entries=entries(2, 1)))
+    del bytes_of(disk, "entries")[-20:]
+    assert opened(disk).damage
+
+
 def test_both_slots_bad_make_a_learner() -> None:
     """A node that does not know whom it voted for does not vote."""
     disk = a_disk()
@@ -170,8 +208,19 @@ def _live_until(disk: SimDisk, last: int) -> bool:
         assert not again.damage
         for ready in promised:
             _demand_kept(again, ready)
+        _demand_life(disk, again)
         return True
     return False
+
+
+def _demand_life(disk: SimDisk, again: Opened) -> None:
+    """What is written after a start is found at the next one, behind an install cut short too."""
+    base = again.state.snapshot.index if again.state.snapshot else 0
+    following = entries(base + len(again.state.entries) + 1, 1, term=9)
+    again.journal.persist(Ready(ballot=Ballot(9, ""), entries=following))
+    once_more = opened(disk)
+    assert not once_more.damage
+    assert tuple(once_more.state.entries)[-1:] == following
 
 
 def _history() -> list[Ready]:

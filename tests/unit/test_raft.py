@@ -92,6 +92,18 @@ def test_own_copy_counts_only_once_it_is_durable() -> None:
     assert after.committed == (entry,)
 
 
+def test_a_snapshot_that_is_older_than_the_leaders_is_not_taken() -> None:
+    """The leader's state came while the application was still at an older entry."""
+    node = a_node(members=("n1",))
+    settle(node)
+    node.propose(b"apple")
+    settle(node)
+    newer = node.compact(2, b"apple")
+    assert newer is not None
+    assert newer.index == 2
+    assert node.compact(1, b"") is None
+
+
 def test_one_node_leads_at_once_and_without_a_tick() -> None:
     """There is nobody to wait for."""
     node = a_node(members=("n1",))
