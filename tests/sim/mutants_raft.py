@@ -1,0 +1,218 @@
+"""Mistakes in elections and replication."""
+
+from dataclasses import replace
+from typing import Any
+
+from sequencer import journal as journals
+from sequencer import raft as rafts
+from sequencer import raft_core as cores
+from sequencer import raft_election as elections
+from sequencer import raft_receive as receiving
+from sequencer.consensus import Ballot
+from sequencer.journal import Journal
+from sequencer.raft import Raft
+from sequencer.raft_core import Core
+from sequencer.raft_election import Election
+from sequencer.raft_leader import Leader
+from sequencer.raft_messages import Append, Appended, Vote
+
+from .mutation import Patch, mutant
+
+# Elections
+
+
+@mutant
+def vote_forgotten_on_restart() -> list[Patch]:
+    """A restarted node does not know whom it voted for (raftos wipes the vote at every start)."""
+    right = journals._checked_ballot
+
+    def checked(ballot: Ballot | None, *rest: Any) -> Ballot:
+        return Ballot(right(ballot, *rest).term, "")
+
+    return [(journals, "_checked_ballot", checked)]
+
+
+@mutant
+def ballot_not_written() -> list[Patch]:
+    """Term and vote live in memory only."""
+    persist, checked = Journal.persist, journals._checked_ballot
+
+    def forget(ballot: Ballot | None, entries: Any, snapshot: Any) -> Ballot:
+        newest = max([e.term for e in entries[-1:]] + [snapshot.term if snapshot else 0])
+        return checked(Ballot(newest), entries, snapshot)
+
+    return [
+        (Journal, "persist", lambda self, ready: persist(self, replace(ready, ballot=None))),
+        (journals, "_checked_ballot", forget),
+    ]
+
+
+@mutant
+def two_votes_in_a_term() -> list[Patch]:
+    """A node grants whoever asks."""
+    return [(elections, "free", lambda core, candidate: True)]
+
+
+@mutant
+def candidate_keeps_the_term() -> list[Patch]:
+    """A candidate stands in the present term instead of the next."""
+    right = Election.__init__
+
+    def begin(self: Election, core: Core, *, pre: bool, forced: bool = False) -> None:
+        if not pre and core.term:
+            core.term -= 1
+        right(self, core, pre=pre, forced=forced)
+
+    return [(Election, "__init__", begin)]
+
+
+@mutant
+def incomplete_logs_may_lead() -> list[Patch]:
+    """The vote does not compare logs."""
+    return [(elections, "complete", lambda core, ask: True)]
+
+
+@mutant
+def longer_log_wins() -> list[Patch]:
+    """The vote compares lengths, not terms first."""
+    return [(elections, "complete", lambda core, ask: ask.last_index >= core.log.last)]
+
+
+@mutant
+def votes_counted_not_voters() -> list[Patch]:
+    """A repeated vote counts twice (raftos counts datagrams)."""
+
+    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
+        if vote.term == self.term and vote.pre == self.pre and vote.granted:
+            self._votes.add(f"{voter} {len(self._votes)}")
+
+    return [(Election, "count", count)]
+
+
+@mutant
+def stale_votes_counted() -> list[Patch]:
+    """A vote of an older term counts in this one."""
+    right = Raft._answer_stale
+
+    def answer(self: Raft, sender: str, message: Any) -> None:
+        if isinstance(message, Vote) and self._election is not None and message.granted:
+            self._election._votes.add(sender)
+            self._settle()
+        right(self, sender, message)
+
+    return [(Raft, "_answer_stale", answer)]
+
+
+@mutant
+def pre_votes_elect() -> list[Patch]:
+    """A granted pre-vote counts as a vote."""
+
+    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
+        if vote.granted:
+            self._votes.add(voter)
+
+    return [(Election, "count", count)]
+
+
+@mutant
+def half_is_a_majority() -> list[Patch]:
+    """One member too few decides."""
+    return [(cores, "majority_of", lambda count: max(1, count // 2))]
+
+
+# Replication
+
+
+@mutant
+def conflict_by_message_term() -> list[Patch]:
+    """Entries older than the message's term are cut as conflicts (raftos 0.2.6)."""
+
+    def take(core: Core, message: Append) -> Appended:
+        if message.entries and core.log.term_at(message.entries[0].index) not in {
+            None,
+            message.term,
+        }:
+            core.cut(message.entries[0].index)
+            core.commit = min(core.commit, core.log.last)
+        return right(core, message)
+
+    right = receiving.take_append
+    return [(rafts, "take_append", take)]
+
+
+@mutant
+def any_append_cuts_the_log() -> list[Patch]:
+    """Whatever follows a message's entries is cut, even by a late repeat (pysyncobj)."""
+
+    def take(core: Core, message: Append) -> Appended:
+        answer = right(core, message)
+        end = message.prev_index + len(message.entries)
+        if answer.taken and core.log.base < end < core.log.last:
+            core.cut(end + 1)
+            core.commit = min(core.commit, end)
+            core._handed = min(core._handed, end)
+        return answer
+
+    right = receiving.take_append
+    return [(rafts, "take_append", take)]
+
+
+@mutant
+def previous_term_not_compared() -> list[Patch]:
+    """Only the index before the entries is checked."""
+    return [(receiving, "agrees", lambda core, m: core.log.term_at(m.prev_index) is not None)]
+
+
+@mutant
+def acknowledges_its_whole_log() -> list[Patch]:
+    """The answer names the follower's last entry, verified or not (raftos HEAD)."""
+
+    def take(core: Core, message: Append) -> Appended:
+        answer = right(core, message)
+        return Appended(answer.term, True, core.log.last, answer.round) if answer.taken else answer
+
+    right = receiving.take_append
+    return [(rafts, "take_append", take), (Leader, "on_appended", _trusting_on_appended)]
+
+
+def _trusting_on_appended(self: Leader, sender: str, incarnation: int, message: Appended) -> None:
+    peer = self._heard(sender, incarnation, message.round)
+    if peer is not None and message.taken:
+        peer.taken(min(message.index, self._core.log.last))
+        self.advance()
+        self._mind_member(peer)
+    elif peer is not None:
+        peer.refused(message.index, message.hint_index, message.hint_term, self._core.log)
+
+
+@mutant
+def commits_an_unverified_tail() -> list[Patch]:
+    """A follower commits up to the leader's index whatever its own entries are (raftos HEAD)."""
+
+    def take(core: Core, message: Append) -> Appended:
+        answer = right(core, message)
+        if answer.taken:
+            core.commit_to(min(message.commit, core.log.last))
+        return answer
+
+    right = receiving.take_append
+    return [(rafts, "take_append", take)]
+
+
+@mutant
+def older_terms_committed_by_count() -> list[Patch]:
+    """A majority is enough for an entry of an older term (figure 8 of the paper)."""
+    return [(Leader, "decides", lambda self, index: True)]
+
+
+@mutant
+def stale_append_taken() -> list[Patch]:
+    """Entries of a deposed leader are taken."""
+    right = Raft._answer_stale
+
+    def answer(self: Raft, sender: str, message: Any) -> None:
+        if isinstance(message, Append) and self._leader is None:
+            self._core.acknowledge(sender, rafts.take_append(self._core, message))
+        right(self, sender, message)
+
+    return [(Raft, "_answer_stale", answer)]

@@ -1,0 +1,304 @@
+"""Mistakes with what a node keeps: on disk, in snapshots, and what it answers from it."""
+
+from dataclasses import replace
+from typing import Any
+
+from rt.ranges import Range
+from sequencer import journal as journals
+from sequencer import raft_core as cores
+from sequencer.ballot import Ballots, encode_slot
+from sequencer.consensus import FOUNDER, Ballot, Entry, Snapshot, State
+from sequencer.instruction import Slice
+from sequencer.journal import Journal, Opened
+from sequencer.journal_records import Scan
+from sequencer.ledger import Ledger
+from sequencer.raft_core import Core
+from sequencer.raft_election import Election
+from sequencer.raft_leader import Leader
+from sequencer.raft_log import Log
+from sequencer.raft_messages import Vote
+from sequencer.raft_reads import Reads
+from sequencer.snapshots import Assembly
+
+from . import machine as machines
+from . import node as nodes
+from .mutation import Patch, mutant
+
+# Durability
+
+
+@mutant
+def speaks_before_the_sync() -> list[Patch]:
+    """Votes and acknowledgements leave before what they promise is durable."""
+    return [(Core, "say", Core.say_early)]
+
+
+@mutant
+def log_not_synced() -> list[Patch]:
+    """The journal writes and does not sync."""
+
+    def append(self: Journal, entries: Any) -> None:
+        records = list(journals.encode_records(entries, self._end, self._durable))
+        self._end += self._log.append(records)
+        self._keep(entries)
+
+    return [(Journal, "_append", append)]
+
+
+@mutant
+def failed_sync_forgiven() -> list[Patch]:
+    """A failed sync is taken as done."""
+    right = Journal.persist
+
+    def persist(self: Journal, ready: Any) -> None:
+        try:
+            right(self, ready)
+        except journals.WriterFailed:
+            self._failed = ""
+
+    return [(Journal, "persist", persist)]
+
+
+@mutant
+def page_cache_trusted() -> list[Patch]:
+    """What is read at the start counts as durable although it may only be in memory."""
+
+    def renew(self: Journal, ballot: Ballot, snapshot: Snapshot | None) -> None:
+        if self._log.size() > self._end:
+            self._log.truncate(self._end)
+        if snapshot is not None:
+            self._rewrite(snapshot)
+        self._begin_marks()
+
+    return [(Journal, "renew", renew)]
+
+
+@mutant
+def truncation_keeps_durability() -> list[Patch]:
+    """Entries that replace durable ones are taken for durable."""
+
+    def cut(self: Log, index: int) -> None:
+        del self._entries[index - self.base - 1 :]
+
+    def unsaved(self: Log) -> tuple[Entry, ...]:
+        return self.between(self.durable + 1, self.last) if self.last > self.durable else ()
+
+    return [(Log, "cut", cut), (Log, "unsaved", unsaved)]
+
+
+@mutant
+def both_slots_at_once() -> list[Patch]:
+    """Both slots of the ballot are rewritten before either is synced."""
+
+    def write(self: Ballots, ballot: Ballot) -> None:
+        data = encode_slot(ballot, self._directory)
+        for slot in self._slots:
+            slot.truncate(0)
+            slot.append([data])
+        for slot in self._slots:
+            slot.sync()
+
+    return [(Ballots, "write", write)]
+
+
+@mutant
+def damage_cut_like_a_tear() -> list[Patch]:
+    """Rot in the log is cut off as if it had never been durable."""
+    right = journals.scan
+
+    def scan(data: bytes, marked: int) -> Scan:
+        result = right(data, marked)
+        if result.header is not None:
+            result.damage = ""
+        return result
+
+    return [(journals, "scan", scan)]
+
+
+@mutant
+def snapshot_written_in_place() -> list[Patch]:
+    """The snapshot file is overwritten instead of replaced."""
+
+    def write(disk: Any, path: str, name: str, parts: list[bytes]) -> None:
+        file = disk.open(f"{path}/{name}", create=True)
+        file.truncate(0)
+        file.append(parts)
+        file.sync()
+
+    return [(journals, "write_whole", write)]
+
+
+@mutant
+def snapshot_not_synced() -> list[Patch]:
+    """A file is renamed into place before its bytes are durable."""
+
+    def write(disk: Any, path: str, name: str, parts: list[bytes]) -> None:
+        file = disk.open(f"{path}/{name}.tmp", create=True)
+        file.truncate(0)
+        file.append(parts)
+        disk.replace(f"{path}/{name}.tmp", f"{path}/{name}")
+
+    return [(journals, "write_whole", write)]
+
+
+@mutant
+def log_cut_before_the_snapshot() -> list[Patch]:
+    """The log is cut first and the snapshot saved after it."""
+
+    def save(self: Journal, snapshot: Snapshot) -> None:
+        self._demand_alive()
+        try:
+            self._forget(snapshot.index)
+            self._rewrite(snapshot)
+            self._write_snapshot(snapshot)
+        except OSError as error:
+            raise self._fail(error) from error
+
+    return [(Journal, "save_snapshot", save)]
+
+
+# Snapshots
+
+
+@mutant
+def snapshot_claims_an_entry_more() -> list[Patch]:
+    """The snapshot that is sent says that it holds one entry more than it does."""
+    right = Core.compact
+
+    def compact(self: Core, index: int, data: bytes, needed: int) -> Snapshot | None:
+        made = right(self, index, data, needed)
+        if made is not None:
+            self.snapshot = replace(made, index=made.index + 1)
+            self.blob = cores.encode_snapshot(self.snapshot)
+        return made
+
+    return [(Core, "compact", compact)]
+
+
+@mutant
+def snapshot_keeps_the_old_log() -> list[Patch]:
+    """Entries that a received snapshot replaces stay behind it."""
+
+    def reset(self: Log, index: int, term: int) -> None:
+        self._entries = self._entries[max(0, index - self.base) :]
+        self.base, self.base_term, self.durable = index, term, 0
+
+    return [(Log, "reset", reset)]
+
+
+@mutant
+def chunks_taken_in_any_order() -> list[Patch]:
+    """Parts of a snapshot are put together as they come."""
+
+    def take(self: Assembly, key: tuple[int, ...], offset: int, data: bytes) -> int:
+        if key != self._key:
+            self._key, self._parts = key, bytearray()
+        self._parts += data
+        return len(self._parts)
+
+    return [(Assembly, "take", take)]
+
+
+# Lost state
+
+
+@mutant
+def empty_disk_votes() -> list[Patch]:
+    """A node with an empty directory counts as if it had lost nothing."""
+    right = journals.open_journal
+
+    def opened(*args: Any, **named: Any) -> Opened:
+        result = right(*args, **named)
+        state = result.state
+        bare = State(state.ballot, state.snapshot, state.entries, FOUNDER)
+        return Opened(result.journal, bare, result.damage)
+
+    return [(nodes, "open_journal", opened)]
+
+
+@mutant
+def lost_copies_count() -> list[Patch]:
+    """Votes and acknowledgements count by name, whichever copy of the state they come from."""
+
+    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
+        if vote.term == self.term and vote.pre == self.pre and vote.granted:
+            self._votes.add(voter)
+
+    voter = property(lambda self: True)
+    return [
+        (Leader, "counts", lambda self, peer: True),
+        (Election, "count", count),
+        (Core, "voter", voter),
+    ]
+
+
+@mutant
+def snapshot_forgets_the_roster() -> list[Patch]:
+    """A snapshot says that all are founders."""
+    right = Core.compact
+
+    def compact(self: Core, index: int, data: bytes, needed: int) -> Snapshot | None:
+        made = right(self, index, data, needed)
+        if made is None:
+            return None
+        founders = tuple((name, FOUNDER) for name, _ in made.roster)
+        self.snapshot = Snapshot(made.index, made.term, founders, made.data)
+        self.blob = cores.encode_snapshot(self.snapshot)
+        return self.snapshot
+
+    return [(Core, "compact", compact)]
+
+
+# Reads
+
+
+@mutant
+def reads_without_asking() -> list[Patch]:
+    """A leader answers a read without asking whether it still leads."""
+
+    def open_round(self: Reads, confirmed: bool) -> None:
+        for asker, ticket in self._asked:
+            self._answer(asker, ticket, self._core.commit)
+        self._asked = []
+
+    return [(Reads, "open_round", open_round)]
+
+
+@mutant
+def reads_before_the_first_commit() -> list[Patch]:
+    """A new leader answers reads before it has committed anything itself."""
+    right = Reads.open_round
+    return [(Reads, "open_round", lambda self, confirmed: right(self, True))]
+
+
+# The sequencer's own state
+
+
+@mutant
+def stale_slices_executed() -> list[Patch]:
+    """A slice that was planned on another state is merged all the same."""
+    return [(Ledger, "accepts", lambda self, each: True)]
+
+
+@mutant
+def repeats_counted() -> list[Patch]:
+    """Messages that a redundant publisher repeats are merged again."""
+    right = Ledger.range_of
+
+    def range_of(self: Ledger, each: Slice, term: int, time_ns: int) -> Range:
+        return right(self, replace(each, skip=0), term, time_ns)
+
+    return [(Ledger, "range_of", range_of)]
+
+
+@mutant
+def snapshot_forgets_the_watermarks() -> list[Patch]:
+    """A restart knows where sessions were merged to, but not which numbers."""
+    right = machines.decode_ledger
+
+    def decode(data: bytes) -> Ledger:
+        ledger = right(data)
+        ledger.watermarks.clear()
+        return ledger
+
+    return [(machines, "decode_ledger", decode)]
