@@ -5,6 +5,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from replicator.wire import CONNECTION, Decoder, Heartbeat, Message, Refused, encode
@@ -178,6 +179,12 @@ class Link:
             self._sock.settimeout(left)
             if not self._sock.recv(_LINGER_READ_BYTES):
                 return
+
+
+def shut(sock: socket.socket) -> None:
+    """End what another thread does with a socket, now; its TLS object is left alone."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def pause(wake: Wake, seconds: float) -> None:

@@ -40,8 +40,8 @@ class SessionProgress:
             self.durable[node] = max(self.durable.get(node, START), ack.durable)
             known = merged_confirmations(self._known, ack)
             if known != self._known:
-                self._known = known
                 self._file.write(known)
+                self._known = known
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Final
 from replicator.backoff import Backoff
 from replicator.greeting import greet
 from replicator.host import Bell
-from replicator.link import Link, pause
+from replicator.link import Link, pause, shut
 from replicator.sink_side import SinkSide
 from replicator.wire import PULL, CaughtUp
 from rt.appender import Appender
@@ -121,6 +122,7 @@ class PullClient:
         self._caught_up = threading.Event()
         self._copy: Copy | None = None
         self._node, self._error = "", "not connected yet"
+        self._sock: socket.socket | None = None
         self._threads = [
             threading.Thread(target=work, name=f"{verb} {stream}", daemon=True)
             for verb, work in (("pull", self._run), ("sync", self._sync_loop))
@@ -139,16 +141,20 @@ class PullClient:
         """End the connection, sync the copy, and release the directory."""
         self._stopping.set()
         self._wake.set()
+        if (sock := self._sock) is not None:
+            shut(sock)  # it may be waiting for a peer that takes nothing
         deadline = time.monotonic() + _STOP_S
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        copy = self._copy
+        if copy is not None and self._lock_fd >= 0:
+            copy.sync()
         if self._lock_fd < 0 or any(thread.is_alive() for thread in self._threads):
             return
         try:
-            if self._copy is not None:
-                self._copy.sync()
-                self._copy.appender.close()
+            if copy is not None:
+                copy.appender.close()
         finally:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -171,7 +177,7 @@ class PullClient:
                 self._error = f"{name}: {error}"
                 if not self._stopping.is_set():
                     _log.warning("pull from %s: %s", name, error)
-            self._node = ""
+            self._node, self._sock = "", None
             self._caught_up.clear()
             tried += 1
             if tried % len(self._nodes) == 0:
@@ -189,13 +195,13 @@ class PullClient:
                 caught_up=self._take_caught_up, refused=refused.append,
             )  # fmt: skip
             undo.callback(side.close)
-            self._node, self._error = name, ""
+            self._node, self._error, self._sock = name, "", sock
             _log.info("pull from %s: connected", name)
             while not self._stopping.is_set():
                 side.turn()
                 if refused:
                     raise refused[0]
-                if self._copy is not None:
+                if self._caught_up.is_set():
                     backoff.reset()
                 link.wait(60)
 
@@ -203,9 +209,7 @@ class PullClient:
         if not identity.merged or identity.stream != self._stream:
             raise PeerError(f"it offers a {identity.kind} log of another stream")
         if self._copy is None:
-            appender = Appender(self._disk, self.directory, identity)
-            appender.recover()
-            self._copy = Copy(appender, self._keep)
+            self._copy = self._opened(identity)
         ours = self._copy.appender.identity
         if ours.id != identity.id:
             words = (
@@ -214,6 +218,15 @@ class PullClient:
             )
             raise Refused("other-log", words)
         return self._copy.claim(bell)
+
+    def _opened(self, identity: Identity) -> Copy:
+        appender = Appender(self._disk, self.directory, identity)
+        try:
+            appender.recover()
+            return Copy(appender, self._keep)
+        except BaseException:
+            appender.close()
+            raise
 
     def _take_caught_up(self, _message: CaughtUp) -> None:
         self._caught_up.set()

@@ -2,15 +2,16 @@
 
 import logging
 import os
+import socket
 import threading
 import time
 from contextlib import ExitStack
 from random import Random
 from typing import Final, Protocol
 
-from replicator.backoff import Backoff
+from replicator.backoff import LAST_S, Backoff
 from replicator.greeting import greet
-from replicator.link import Link, pause
+from replicator.link import Link, pause, shut
 from replicator.outlet import Outlet
 from replicator.progress import SessionProgress, SessionStatus
 from replicator.source_side import SourceSide
@@ -63,6 +64,7 @@ class Pusher:
         self._retry_at_s: dict[str, float] = {}
         self._error = "not connected yet"
         self._hints: set[str | None] = set()
+        self._sock: socket.socket | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -72,6 +74,8 @@ class Pusher:
         """End soon."""
         self._stopping = True
         self._wake.set()
+        if (sock := self._sock) is not None:
+            shut(sock)  # it may be waiting for a peer that takes nothing
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end."""
@@ -105,13 +109,16 @@ class Pusher:
 
     def _run(self) -> None:
         while not self._stopping:
+            began_s = time.monotonic()
             try:
                 self._ship()
             except (PeerError, Refused, OSError) as error:
                 self._error = str(error)
                 if not self._stopping:
                     _log.warning("push to %s: %s", self.name, error)
-            self._outlets = {}
+            self._outlets, self._sock = {}, None
+            if time.monotonic() - began_s > LAST_S:
+                self._backoff.reset()
             if not self._stopping:
                 pause(self._wake, self._backoff.next_s())
 
@@ -120,13 +127,13 @@ class Pusher:
         with ExitStack() as undo:
             link = Link(sock, self._wake, self.name)
             undo.callback(link.close)
+            self._sock = sock
             greet(link, PUSH, self._book.stream)
             side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
             undo.callback(side.close)
             watch = undo.enter_context(Watch())
             watch.add(self._book.directory)
             link.listen(watch.fileno())
-            self._backoff.reset()
             self._error = ""
             self._errors, self._retry_at_s = {}, {}
             _log.info("push to %s: connected", self.name)
@@ -148,15 +155,19 @@ class Pusher:
                 self._mark(side, self._hints.pop())
 
     def _take_changes(self, side: SourceSide, watch: Watch) -> None:
-        changes = watch.changes()
+        changes, is_new = watch.changes(), False
         for directory in changes.directories:
             session = os.path.basename(directory)
-            if directory != self._book.directory and session in self._outlets:
+            if directory == self._book.directory:
+                is_new = True
+            elif session in self._outlets:
                 self._mark(side, session)
             else:
-                self._find(side, watch)
+                is_new = is_new or session not in self._errors  # else the sweep tries it again
         if changes.rescan:
             self._sweep(side, watch)
+        elif is_new:
+            self._find(side, watch)
 
     def _mark(self, side: SourceSide, session: str | None) -> None:
         outlets = self._outlets
@@ -191,11 +202,14 @@ class Pusher:
             self._outlets[name] = side.open(log)
 
     def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
-        name = outlet.identity.name
-        self._book.progress(name).take(self.name, ack)
+        self._backoff.reset()
+        try:
+            self._book.progress(_session(outlet)).take(self.name, ack)
+        except OSError as error:
+            self._errors[_session(outlet)] = f"what the node confirmed cannot be noted: {error}"
 
     def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
-        name = os.path.basename(outlet.log.path)
+        name = _session(outlet)
         self._outlets.pop(name, None)
         self._refuse(name, why)
 
@@ -203,3 +217,8 @@ class Pusher:
         self._errors[name] = str(why)
         retry_s = _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
         self._retry_at_s[name] = time.monotonic() + retry_s
+
+
+def _session(outlet: Outlet) -> str:
+    """Return what the directory calls a session; its manifest may be another's."""
+    return os.path.basename(outlet.log.path)

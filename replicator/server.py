@@ -6,19 +6,19 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
 from replicator.greeting import answer
 from replicator.host import Bell, Host, Inbox
-from replicator.link import HungUp, Link
+from replicator.link import HungUp, Link, shut
 from replicator.outlet import Outlet
 from replicator.sink_side import SinkSide
 from replicator.source_side import SourceSide
 from replicator.wire import PUSH
 from rt import manifest
-from rt.errors import CorruptLog, Misuse, PeerError, Refused
+from rt.errors import CorruptLog, Misuse, PeerError, Refused, RtError
 from rt.identity import Identity
 from rt.log_directory import LogDirectory
 from rt.names import parse_session
@@ -78,14 +78,13 @@ class Server:
     def stop(self) -> None:
         """End all connections; what came whole is appended, and nothing is left half done."""
         self._stopping = True
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept; a close would not
+        shut(self._listener)  # ends the accept; a close would not
         self._listener.close()
         with self._lock:
             connections = dict(self._connections)
         for plain, wake in connections.values():
             wake.set()
-            _shut(plain)
+            shut(plain)
         deadline = time.monotonic() + _STOP_S
         for thread in (self._acceptor, *connections):
             if thread.is_alive():
@@ -100,12 +99,11 @@ class Server:
         while not self._stopping:
             try:
                 plain, address = self._listener.accept()
+                self._begin(plain, f"{address[0]}:{address[1]}")
             except OSError as error:
                 if not self._stopping:
                     _log.error("cannot accept: %s", error)
                     time.sleep(0.1)  # most often no descriptor is left; some connection may end
-                continue
-            self._begin(plain, f"{address[0]}:{address[1]}")
 
     def _begin(self, plain: socket.socket, name: str) -> None:
         with self._lock:
@@ -124,7 +122,7 @@ class Server:
             self._talk(plain, wake, name)
         except HungUp:
             _log.info("%s has left", name)
-        except (PeerError, Refused, TimeoutError) as error:
+        except (RtError, OSError) as error:
             if not self._stopping:
                 _log.warning("%s: %s", name, error)
         finally:
@@ -206,8 +204,3 @@ def _is_there(log: LogDirectory) -> bool:
     except CorruptLog as error:
         raise Refused("corrupt", str(error)) from error
     return log.is_there
-
-
-def _shut(sock: socket.socket) -> None:
-    with suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -118,13 +118,15 @@ class SinkSide:
         channel = self._opened = message.channel
         try:
             inbox = self._claim(message.identity, ChannelBell(channel, self._news, self._wake))
+            inlet = self._inlets[channel] = Inlet(channel, inbox)
+            standing = inlet.standing()
         except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:
+            if (begun := self._inlets.get(channel)) is not None:
+                self._end(begun)
             self._refuse(channel, _refusal(error))
             return
-        inlet = Inlet(channel, inbox)
-        self._inlets[channel] = inlet
         self._news.add(channel)
-        self._link.send(encode(inlet.standing()))
+        self._link.send(encode(standing))
 
     def _act(
         self, inlet: Inlet, message: Data | Rolled | Archived | CaughtUp | wire.Refused

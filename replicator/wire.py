@@ -23,8 +23,7 @@ TAIL_BYTES_MAX: Final = 4 * KIB  # one page is what a crash most often takes
 FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # and its padding
 
 _NAME_BYTES_MAX: Final = 255  # its length is one byte
-# No more is received at once than a TLS record holds; a message that is longer makes the buffer
-# grow, but only as its bytes really come, so that a claim alone costs nothing.
+# What one receive gives at most. The buffer grows as the bytes of a message come: a claim is free.
 _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES
 _BUFFER_BYTES_KEPT: Final = 4 << 20  # a rare larger message gives its memory back

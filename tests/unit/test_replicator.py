@@ -32,7 +32,8 @@ from rt.confirmations import ConfirmationsFile
 from rt.errors import FlushTimeout, Misuse
 from rt.identity import Role
 from rt.manifest import MERGED, SESSION, Identity
-from rt.tls import Contexts, client_context, connect
+from rt.position import Position
+from rt.tls import Contexts, accept, client_context, connect
 from rt.watch import Wake
 
 SMALL = WriterSettings(file_bytes_max=64 * 1024)
@@ -471,3 +472,28 @@ def test_stop_ends_all_threads_within_two_seconds(site, publisher, subscriber):
     push.stop(), pull.stop()
     assert time.monotonic() - began < 2
     assert eventually(lambda: threading.active_count() <= before)
+
+
+def test_a_peer_that_takes_nothing_does_not_hold_up_a_stop(certs, site, publisher, subscriber):
+    """A stopped subscriber, or a node whose machine is frozen, keeps nobody from ending."""
+    with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
+        writer.publish_many([b"x" * 1024] * 30_000)
+    merged(site)
+    reader, _ = connect(site.node, subscriber.current())
+    reader.sendall(encode(Hello(1, 1, PULL, STREAM, "frozen")))
+    reader.sendall(encode(Standing(0, Position(0), 0, 0)))
+    with socket.create_server(("localhost", 0)) as listener:
+        push = PushClient(site.path("pub"), STREAM, [listener.getsockname()], publisher)
+        push.start()
+        node, _ = accept(listener.accept()[0], certs.server().current())
+        node.sendall(encode(Hello(1, 1, PUSH, STREAM, "frozen")))
+        node.sendall(encode(Standing(0, Position(0), 0, 0)))
+        assert eventually(lambda: push.status()[0].position > 0)
+        time.sleep(0.3)
+        began = time.monotonic()
+        push.stop()
+        site.server.stop()
+        assert time.monotonic() - began < 2
+        assert site.server.connections == 0
+        assert not push.status()[0].connected
+    node.close(), reader.close()
