@@ -87,8 +87,8 @@ def judge(
     later = _later_headers(read, at, size)
     if walk.merged:
         return Torn(at, reason, followed=any(header.kind == Kind.RANGE for header in later))
-    proven = max((header.durable for header in later), default=0)
-    return Corrupt(at, reason) if proven > at else Torn(at, reason)
+    was_durable = any(header.durable > at for header in later)
+    return Corrupt(at, reason) if was_durable else Torn(at, reason)
 
 
 def _first_fault(scan: Scan, end: int, seen: Callable[[Header], None] | None) -> str:
