@@ -200,6 +200,20 @@ class OsDisk:
         sync_directory(os.path.dirname(target))
 
 
+def set_aside(disk: Disk, path: str) -> str:
+    """Keep a damaged file or directory under another name beside it, and return that name.
+
+    Nothing reads such a name again but a person: `quarantine.<name>.<number>`.
+    """
+    parent, name = os.path.split(path)
+    there = set(disk.names(parent))
+    number = 0
+    while (kept := f"quarantine.{name}.{number}") in there:
+        number += 1
+    disk.replace(path, os.path.join(parent, kept))
+    return kept
+
+
 def sync_directory(path: str) -> None:
     """Return when the names in the directory are on stable storage."""
     fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -79,7 +79,9 @@ class Node:
         self._missing_since: float | None = None
         self._snapshot: tuple[SnapshotPlan, Future[Durable]] | None = None
         opened = self._open_journal(founding=founding)
-        self._inboxes = Inboxes(self._disk, os.path.join(self._top, "in"), self.stream, self._hold)
+        self._inboxes = Inboxes(
+            self._disk, os.path.join(self._top, "in"), self.stream, self._hold, alone=self._alone
+        )
         self._member = self._make_member(opened)
         self.merged_end = self._member.executor.ledger.end
         self._peers = self._make_peers()
@@ -98,7 +100,7 @@ class Node:
         ledger = self._member.executor.ledger
         damaged = self._inboxes.open_all(ledger.merged_to)
         for sentence in damaged:
-            _log.error("%s; this session is not merged until it is mended", sentence)
+            _log.error("%s", sentence)
         for thread in self._threads:
             thread.start()
         self._server.start()

@@ -10,8 +10,8 @@ from typing import Final
 from replicator.host import Bell
 from rt.appender import Appender, Durable
 from rt.confirmations import Confirmations
-from rt.disk import Disk
-from rt.errors import CorruptLog, ManifestError, Misuse, Refused
+from rt.disk import Disk, set_aside
+from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
 from rt.log_directory import LogDirectory
 from rt.manifest import SESSION, Archived, Identity
 from rt.names import parse_session
@@ -72,7 +72,13 @@ class Inboxes:
     """All sessions of a node, found again after a restart by their directories."""
 
     def __init__(
-        self, disk: Disk, root: str, stream: str, durable: Callable[[Durable, str], None]
+        self,
+        disk: Disk,
+        root: str,
+        stream: str,
+        durable: Callable[[Durable, str], None],
+        *,
+        alone: bool = True,
     ) -> None:
         """Stand ready; `open_all` finds what is there.
 
@@ -81,7 +87,9 @@ class Inboxes:
             root: directory in which each session has one of its name.
             stream: the stream of this node; sessions of another are refused.
             durable: is told up to where a session has become durable, by the syncer's thread.
+            alone: whether there is no other node that has what a damaged copy held.
         """
+        self._alone = alone
         self._disk = disk
         self._root = root
         self._stream = stream
@@ -106,11 +114,23 @@ class Inboxes:
                 log.refresh()
                 if log.manifest.identity is not None:  # else it was about to be made
                     self._open(parse_session(name), log.manifest.identity, merged_to(name))
-            except (CorruptLog, ManifestError, Misuse) as error:
+            except (CorruptLog, ManifestError) as error:
+                damaged.append(self._give_up(name, error))
+            except Misuse as error:
                 damaged.append(str(error))
             finally:
                 log.close()
         return damaged
+
+    def _give_up(self, name: str, error: RtError) -> str:
+        """Set a damaged copy aside where what it held can be had again.
+
+        What was merged is on the other nodes too, and what was not the publisher still has.
+        """
+        if self._alone:
+            return f"{error}; this session is not taken until it is mended"
+        kept = set_aside(self._disk, os.path.join(self._root, name))
+        return f"{error}; it is kept as {kept}, and begun anew"
 
     def claim(self, identity: Identity, peer: str, wake: Bell, merged_to: Position) -> NodeInbox:
         """Return the copy of the session that `identity` names, for `peer` to fill.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rt.appender import Appender, Durable
-from rt.disk import Disk, File, Span
+from rt.disk import Disk, File, Span, set_aside
 from rt.errors import CorruptLog, FrameError
 from rt.frame import HEADER_BYTES, Encoded, Header, parse_header
 from rt.limits import KIB
@@ -61,8 +61,16 @@ class Executor:
             raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
 
     def _opened(self) -> Appender:
+        disk = self._place[0]
         appender = Appender(*self._place)
-        appender.recover(durable=self.ledger.end if self.alone else 0)
+        try:
+            appender.recover(durable=self.ledger.end if self.alone else 0)
+        except CorruptLog as damage:
+            appender.close()
+            if self.alone:
+                raise
+            set_aside(disk, damage.path)
+            return self._opened()  # what is missing now is copied from another node
         return appender
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, PeerError, Refused
-from rt.position import Position
+from rt.position import START, Position
 from sequencer.consensus import Consensus, Entry, Kind, Message, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
@@ -27,6 +27,7 @@ _HOLDINGS: Final = b"\x02"
 _DIGEST: Final = b"\x03"
 _DIGEST_BODY: Final = struct.Struct("<QQ16s")  # index, end of the merged log, digest
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
+HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that reaches us at all has done so by then
 _DIGESTS_KEPT: Final = 4096  # instructions back; a member further behind is compared later
 WHOLE_REPORT_TICKS: Final = 20  # a report may be lost on the way; all is told again after this
 
@@ -92,6 +93,7 @@ class Member:
         self._leader = ""
         self._ticks = 0
         self._roll_wanted = False
+        self._short_ticks = 0  # how long a majority has held what this leader does not
         self._digests: OrderedDict[int, tuple[Position, bytes]] = OrderedDict()
         self.suspended = False  # while the merged log is copied from another node
 
@@ -123,8 +125,10 @@ class Member:
         self.engine.tick()
         if self._ticks % WHOLE_REPORT_TICKS == 0:
             self._report(whole=True)
-        if self._ticks % DIGEST_TICKS == 0 and self.engine.leads:
-            self._tell_digest()
+        if self.engine.leads:
+            if self._ticks % DIGEST_TICKS == 0:
+                self._tell_digest()
+            self._hand_over_if_short()
 
     def roll(self) -> None:
         """Ask for the merged log's active file to be ended, by an instruction, if this leads."""
@@ -199,6 +203,25 @@ class Member:
                 min(ours[0], Position(end)),
                 f"the merged log differs from that of {sender} at or before this place",
             )
+
+    def _hand_over_if_short(self) -> None:
+        """Let a member lead that holds what this one cannot plan for want of its bytes."""
+        holdings, ledger = self.holdings, self.executor.ledger
+        short = [
+            session
+            for session in self._waiting
+            if holdings.agreed(session)
+            > max(holdings.own.get(session, START), ledger.merged_to(session))
+        ]
+        self._short_ticks = self._short_ticks + 1 if short else 0
+        if self._short_ticks < HAND_OVER_TICKS:
+            return
+        self._short_ticks = 0
+        able = max(holdings.others, key=lambda each: holdings.of(each).get(short[0], START))
+        try:
+            self.engine.transfer(able)
+        except Refused:
+            return  # it does not lead any more, or is handing over already
 
     def _notice_leader(self) -> None:
         if self.engine.leader == self._leader:

@@ -2,16 +2,20 @@
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
 from pathlib import Path
 
-from rt import Publisher, Subscriber
+from rt import Publisher, RtError, Subscriber
+from rt.certificates import certificate_files
 from rt.children import Child, Children
 from rt.cli_cluster import start_nodes
-from rt.cluster import free_addresses, init_cluster
+from rt.cluster import ask_status, free_addresses, init_cluster
+from rt.node_settings import parse_address
 from rt.position import Position
+from rt.tls import Contexts, client_context
 
 STREAM = "storm"
 SESSIONS = ("p1", "p2", "p3")
@@ -26,7 +30,7 @@ class Storm:
         self.chance = random.Random(seed)
         self.places = init_cluster(str(root), STREAM, free_addresses(nodes))
         self.children = Children()
-        self.kills = {"node": 0, "push": 0, "pull": 0, "pause": 0}
+        self.kills = {"node": 0, "push": 0, "pull": 0, "pause": 0, "wipe": 0, "rot": 0}
         self._stop = threading.Event()
         link = ["--stream", STREAM, "--certs", str(root / "certs")]
         for place in self.places:
@@ -90,6 +94,25 @@ class Storm:
         os.kill(self.running[name].pid, signal.SIGCONT)
         self.kills["pause"] += 1
 
+    def wipe(self, name: str) -> None:
+        """Take a node's disk away; it comes back with an empty one, and must not vote at once."""
+        self.running[name].kill()
+        shutil.rmtree(self.root / name)
+        self.restart(name)
+        self.kills["wipe"] += 1
+
+    def rot(self, name: str) -> None:
+        """Flip a bit near the end of each log file of a node while it is down."""
+        self.running[name].kill()
+        for path in sorted((self.root / name).rglob("log.*.*")):
+            size = path.stat().st_size
+            if path.suffix != ".idx" and size:
+                _flip(
+                    path, self.chance.randrange(max(0, size - 4096), size), self.chance.randrange(8)
+                )
+        self.restart(name)
+        self.kills["rot"] += 1
+
     def rage(self, seconds: float) -> None:
         """Kill and pause for so long."""
         end = time.monotonic() + seconds
@@ -103,10 +126,25 @@ class Storm:
                 self.kill("push")
             elif choice < 0.75:
                 self.kill(self.chance.choice(("pull1", "pull2")))
-            elif choice < 0.9:
+            elif choice < 0.85:
                 self.pause(self.chance.choice(nodes), self.chance.uniform(0.1, 1.5))
-            else:
+            elif choice < 0.95 or len(nodes) == 1:
                 self.kill(*nodes)
+            elif self._whole(nodes):
+                self.chance.choice((self.wipe, self.rot))(self.chance.choice(nodes))
+
+    def _whole(self, nodes: list[str]) -> bool:
+        """Whether all nodes vote and none is catching up: one more lost disk can be borne."""
+        contexts = Contexts(
+            certificate_files(str(self.root / "certs"), "subscriber"), client_context
+        )
+        try:
+            answers = [ask_status(parse_address(place.address), contexts) for place in self.places]
+        except (OSError, RtError):
+            return False
+        return len({each["executed"] // 1000 for each in answers}) == 1 and not any(
+            each["role"] == "learner" or each["copying_to"] for each in answers
+        )
 
     def settle(self) -> dict[str, int]:
         """End the publishing, wait until all is merged; return how many each session published."""
@@ -143,6 +181,14 @@ class Storm:
         """Stop everything."""
         self._stop.set()
         self.children.__exit__(None, None, None)
+
+
+def _flip(path: Path, offset: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ (1 << bit)]))
 
 
 def _bytes(directory: Path) -> bytes:
