@@ -293,6 +293,8 @@ def test_a_certificate_grants_what_it_says_and_nothing_else(site, roles, role, v
         assert isinstance(answer, Standing if name else Open)
     else:
         assert isinstance(answer, Refused)
+        pushes = ROLES[role][0] is Role.PUBLISHER and direction == PUSH
+        assert answer.code == (("name" if "/" in name else "session") if pushes else "role")
         assert eventually(lambda: any(answer.words in each.message for each in caplog.records))
         assert site.host.inboxes == {}
         assert not os.path.exists(site.host.root)

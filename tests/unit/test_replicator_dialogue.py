@@ -18,7 +18,7 @@ from rt.confirmations import Confirmations
 from rt.disk import OsDisk, OsFile
 from rt.errors import PeerError, Refused
 from rt.log_directory import LogDirectory
-from rt.manifest import SESSION, Archived, Identity
+from rt.manifest import SESSION, Archived, Identity, Rolled
 from rt.position import START, Position
 from rt.recovery import Clean, Gone, judge
 from rt.walk import Walk
@@ -524,6 +524,22 @@ def test_a_merged_log_cut_inside_a_range_goes_on_there(tmp_path, sink):
             copy_all(tmp_path / "out", sink)
             assert_equal(tmp_path / "out", sink)
     assert len(set(ends)) == 4
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_file_that_ended_elsewhere_at_the_source_ends_the_channel(tmp_path, sink, known):
+    """The end of a file is a fact of the log; two of them are two logs."""
+    log = Log(tmp_path / "source").write(100, 100)
+    if known:
+        log.roll()
+    dialogue = Dialogue(log.directory, sink).talk()
+    end = log.appender.end.offset - 8
+    line = Rolled(START, end, 0, 2, 1, 1, 7)
+    dialogue.source_pipe.send(encode(wire.Rolled(0, line)))
+    dialogue.sink.turn()
+    assert [(side, code) for side, code, _ in dialogue.refusals] == [("sink", "diverged")]
+    dialogue.close()
+    assert_equal(log.directory, sink)
 
 
 @pytest.mark.parametrize("had", ["nothing", "part of the first", "all of the first", "all"])
