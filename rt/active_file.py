@@ -62,11 +62,12 @@ class ActiveFile:
         self._pending: list[IndexEntry] = []
         self._indexed_to = 0
 
-    def recover(self, *, durable: int) -> tuple[Verdict, Walk]:
+    def recover(self, *, durable: int, whole: bool = False) -> tuple[Verdict, Walk]:
         """Judge the bytes that are there, count what they hold, and mend the index.
 
         Reads from the last index entry on, so that a restart does not read the whole file; all
-        of it where no whole frame stands there, since what comes before would not be counted.
+        of it if `whole`, or where no whole frame stands there, since what comes before would not
+        be counted.
         """
         size = self._file.size()
         walk = walk_before(
@@ -78,7 +79,7 @@ class ActiveFile:
             session=self._session,
         )
         begin = walk.position
-        if begin.offset and self._count_first():
+        if not whole and begin.offset and self._count_first():
             verdict = self._judge(walk, size, durable)
             if walk.position > begin:
                 return verdict, walk

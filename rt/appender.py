@@ -79,13 +79,15 @@ class Appender:
         order = self.manifest.order
         return self.manifest.rolled[order[-1]].next if order else 0
 
-    def recover(self, *, durable: int = 0, cut: bool = True) -> None:
+    def recover(self, *, durable: int = 0, cut: bool = True, whole: bool = False) -> None:
         """Go on where the last life of this log ended: judge its active file, if there is one.
 
         Args:
             durable: up to where the log is known to have been durable.
             cut: whether to cut a torn tail, which a copy fetches again; a publisher leaves the
                 bytes of its older runs as they are.
+            whole: whether to check all of the active file, at about 1 GB/s, and not only what
+                comes after its last index entry.
 
         Raises:
             CorruptLog: durable bytes are damaged; nothing was changed.
@@ -95,7 +97,7 @@ class Appender:
             return
         file = self._open_file(start)
         try:
-            verdict, walk = file.recover(durable=durable)
+            verdict, walk = file.recover(durable=durable, whole=whole)
             if isinstance(verdict, Corrupt):
                 raise CorruptLog(self._path(start), verdict.at, verdict.reason)
             if isinstance(verdict, Torn):

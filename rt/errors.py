@@ -52,6 +52,10 @@ class CorruptLog(RtError):  # noqa: N818
         return f"{self.path}: corrupt at {self.position}: {self.reason}; the file is kept"
 
 
+class Diverged(CorruptLog):
+    """Two copies of one log differ; whoever finds it stops, and both are kept."""
+
+
 class FrameError(RtError):
     """Bytes that were to be a frame are none; the caller knows where they came from."""
 

@@ -21,6 +21,7 @@ _GLOB: Final = re.compile(r"[-._a-z0-9*]+")
 
 # Directories and files of our own; a peer that could take one of these names could shadow it.
 _OURS: Final = frozenset({"in", "out", "log", "manifest", "state", "quarantine", "lock", "certs"})
+_OUR_BEGINNINGS: Final = ("log", "quarantine")  # log.0.0, quarantine.jfk.0
 _OUR_ENDINGS: Final = (".idx", ".lock", ".old", ".tmp")
 # Devices on Windows with any ending, so that a copy of the tree onto such a share stays possible.
 _DEVICES: Final = frozenset(
@@ -158,7 +159,12 @@ def _parse(noun: str, text: object) -> str:
 
 def _is_reserved(name: str) -> bool:
     first = name.partition(".")[0]
-    return name in _OURS or first in _DEVICES or first == "log" or name.endswith(_OUR_ENDINGS)
+    return (
+        name in _OURS
+        or first in _DEVICES
+        or first in _OUR_BEGINNINGS
+        or name.endswith(_OUR_ENDINGS)
+    )
 
 
 def _reason(text: object) -> str:

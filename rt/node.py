@@ -18,14 +18,14 @@ from rt.appender import Durable
 from rt.certificates import certificate_files
 from rt.confirmations import Confirmations
 from rt.disk import OsDisk
-from rt.errors import Misuse, PeerError, RtError
+from rt.errors import CorruptLog, Diverged, Misuse, PeerError, RtError
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
 from rt.node_catch_up import CatchUp
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.node_settings import NodeSettings
 from rt.node_status import STATUS_ALPN, node_status
-from rt.position import Position
+from rt.position import START, Position
 from rt.subscriber import MERGED_NAME
 from rt.tls import Contexts, client_context, offering, server_context
 from sequencer.consensus import Snapshot
@@ -159,8 +159,10 @@ class Node:
         if founding or (self._alone and not self._disk.names(path)):
             if self._disk.names(os.path.join(self._top, MERGED_NAME)):
                 raise Misuse(f"there is a merged log beside {path}; a new cluster starts empty")
-            found(self._disk, path, cluster=cluster, node=node, directory=fresh)
-        opened = open_journal(self._disk, path, cluster=cluster, node=node, fresh=fresh)
+            found(self._disk, path, cluster=cluster, node=node, directory=fresh, place=_place(path))
+        opened = open_journal(
+            self._disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path)
+        )
         if opened.damage:
             _log.error(
                 "%s: %s; this node learns from the others before it votes", path, opened.damage
@@ -270,6 +272,9 @@ class Node:
     def _advance(self, changed: set[str]) -> None:
         try:
             merged = self._member.run()
+        except CorruptLog as damage:
+            self._mend(damage)
+            return
         except OSError as error:
             _log.error("merging pauses: %s; it goes on when the disk has room", error)
             time.sleep(_RETRY_S)
@@ -283,6 +288,19 @@ class Node:
                 feed.wake.set()
         for session in changed.union(merged):
             self._confirm(session, ledger)
+
+    def _mend(self, damage: CorruptLog) -> None:
+        """Set aside what is damaged, if another node or the publisher has what it held."""
+        if self._alone or isinstance(damage, Diverged):
+            raise damage
+        _log.error("%s; it is set aside and fetched again", damage)
+        directory = os.path.dirname(damage.path)
+        if directory == self._member.executor.appender.directory:
+            self._member.executor.discard(damage.path)
+        else:
+            session = os.path.basename(directory)
+            self._inboxes.give_up(session)
+            self._member.hold(session, START)
 
     def _keep_up(self, now: float) -> None:
         """Copy the merged log from another node where this one cannot make it itself."""
@@ -380,6 +398,13 @@ class NodeFeed:
 def _contexts(settings: NodeSettings) -> Contexts:
     files = certificate_files(settings.certs, settings.name)
     return Contexts(files, lambda *paths: offering(server_context(*paths), ALPN, STATUS_ALPN))
+
+
+def _place(path: str) -> str:
+    """Name a directory as a copy of it is not named: by file system and inode."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    facts = os.stat(path)
+    return f"{facts.st_dev:x}:{facts.st_ino:x}"
 
 
 def _ledger_of(snapshot: Snapshot | None, file_bytes: int) -> Ledger:

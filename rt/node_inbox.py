@@ -122,6 +122,15 @@ class Inboxes:
                 log.close()
         return damaged
 
+    def give_up(self, session: str) -> None:
+        """Set a copy that was found damaged aside; whoever fills it has to begin anew."""
+        with self._lock:
+            inbox = self._inboxes.pop(session, None)
+            self._dirty.pop(session, None)
+        if inbox is not None:
+            inbox.appender.close()
+        set_aside(self._disk, os.path.join(self._root, session))
+
     def _give_up(self, name: str, error: RtError) -> str:
         """Set a damaged copy aside where what it held can be had again.
 

@@ -64,7 +64,7 @@ class Executor:
         disk = self._place[0]
         appender = Appender(*self._place)
         try:
-            appender.recover(durable=self.ledger.end if self.alone else 0)
+            appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
         except CorruptLog as damage:
             appender.close()
             if self.alone:
@@ -140,6 +140,12 @@ class Executor:
     def reopen(self) -> None:
         """Take up the merged log again after somebody else has appended to it."""
         self.appender = self._opened()
+
+    def discard(self, path: str) -> None:
+        """Set a damaged file of the merged log aside; it is copied from another node again."""
+        self.appender.close()
+        set_aside(self._place[0], path)
+        self.reopen()
 
     def _merge(self, each: Slice, term: int, instruction: Merge) -> None:
         ledger = self.ledger

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from rt.errors import CorruptLog, PeerError, Refused
+from rt.errors import Diverged, PeerError, Refused
 from rt.position import START, Position
 from sequencer.consensus import Consensus, Entry, Kind, Message, Snapshot
 from sequencer.executor import Executor
@@ -198,7 +198,7 @@ class Member:
     def _compare_digest(self, sender: str, index: int, end: int, digest: bytes) -> None:
         ours = self._digests.get(index)
         if sender == self.engine.leader and ours is not None and ours != (end, digest):
-            raise CorruptLog(
+            raise Diverged(
                 self.executor.appender.directory,
                 min(ours[0], Position(end)),
                 f"the merged log differs from that of {sender} at or before this place",
