@@ -31,11 +31,10 @@ class Pace:
     def __init__(self, per_s: float) -> None:
         self.piece = max(1, int(per_s / _PIECES_PER_S))  # messages to send between two waits
         self._per_s = per_s
-        self._due_s = float("-inf")
+        self._due_s: float | None = None  # when the next message is due; None before the first
 
     def wait_s(self, messages: int, now_s: float) -> float:
         """Return how long to wait before `messages` more are sent, which they then count as."""
-        self._due_s = max(self._due_s, now_s - _CATCH_UP_S if self._due_s > 0 else now_s)
-        wait_s = max(0.0, self._due_s - now_s)
-        self._due_s += messages / self._per_s
-        return wait_s
+        due_s = now_s if self._due_s is None else max(self._due_s, now_s - _CATCH_UP_S)
+        self._due_s = due_s + messages / self._per_s
+        return max(0.0, due_s - now_s)

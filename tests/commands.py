@@ -1,0 +1,43 @@
+"""Commands for tests: `rt` inside this process, and as a process of its own."""
+
+import os
+import subprocess
+import sys
+
+from click.testing import CliRunner
+
+from rt.cli import rt
+from rt.publisher import Publisher
+
+PATIENCE_S = 60  # no test waits so long; one that does has failed
+
+
+def run(*arguments, env=None):
+    """Run `rt` here and return what it said."""
+    return CliRunner(env=env).invoke(rt, [str(each) for each in arguments])
+
+
+def start(*arguments, **options):
+    """Start `rt` as a process of its own, with pipes for what is not given."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    command = [sys.executable, "-m", "rt", *(str(each) for each in arguments)]
+    return subprocess.Popen(command, env=clean_environment(), **options)
+
+
+def clean_environment():
+    """Return an environment that sets nothing of ours, and no colours."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RT_")}
+    return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+def finish(process, data=None):
+    """Wait for a process; return its exit code, output and what it said."""
+    out, err = process.communicate(data, timeout=PATIENCE_S)
+    return process.returncode, out, err.decode() if err is not None else ""
+
+
+def publish(root, payloads, session="jfk", **options):
+    """Publish payloads to a session of stream `stream`; return its directory."""
+    with Publisher(str(root), stream="stream", session=session, **options) as publisher:
+        publisher.publish_many(payloads)
+    return os.path.join(root, "stream", session)

@@ -1,0 +1,204 @@
+"""The command `rt`: what all its parts have in common."""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+
+import click
+import pytest
+
+from rt import exits
+from rt.cli import COMMANDS, rt
+from rt.confirmations import Level
+from rt.errors import (
+    CorruptLog,
+    DiskFailed,
+    FlushTimeout,
+    GapError,
+    Misuse,
+    PeerError,
+    Refused,
+    WriterFailed,
+)
+from rt.events import Gap
+from rt.position import START
+from tests.commands import clean_environment, finish, publish, run, start
+
+
+def every_command(group=rt, path=()):
+    """Yield the words of each command and of each of its parts."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from every_command(command, (*path, name))
+
+
+@pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
+def test_help_of_each_command_has_an_example_of_it(words):
+    """A synopsis tells what may be said, an example what to say; a group may give them for all."""
+    text = run(*words, "--help").stdout + (run(*words[:-1], "--help").stdout if words[1:] else "")
+    assert text.startswith(f"Usage: rt {' '.join(words)}")
+    assert re.search(rf"^ +(.*\| )?rt {' '.join(words)}\b", text, re.MULTILINE)
+
+
+def test_list_of_commands_agrees_with_their_own_words():
+    """The list is written twice, so that showing it imports nothing."""
+    assert list(COMMANDS) == sorted(COMMANDS)
+    for name in COMMANDS:
+        assert rt.get_command(click.Context(rt), name).name == name
+
+
+def test_help_tells_the_exit_codes_that_there_are():
+    """A script can only test for what is documented."""
+    text = run("--help").stdout
+    told = {int(code) for code in re.findall(r"^ +([0-9]+) ", text, re.MULTILINE)}
+    values = vars(exits)
+    assert told == {values[name] for name in values if name.isupper() and name != "CODES_HELP"
+                    and isinstance(values[name], int)}  # fmt: skip
+
+
+def test_version_is_that_of_the_package():
+    """Asked first in every report of a fault."""
+    from rt.version import __version__
+
+    assert run("--version").stdout == f"rt {__version__}\n"
+
+
+@pytest.mark.process
+def test_command_imports_only_what_it_needs():
+    """`rt publish` starts in a tenth of a second because it loads neither TLS nor rich."""
+    code = (
+        "import sys; from click.testing import CliRunner; from rt.cli import rt;"
+        "result = CliRunner().invoke(rt, sys.argv[1:]); assert result.exit_code == 0;"
+        "print(*sys.modules)"
+    )
+    for words in (["--help"], ["publish", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+        )
+        heavy = {"rt.tls", "rt.node", "cryptography", "rich", "pyarrow", "prometheus_client"}
+        assert not heavy & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_names_the_command(shell):
+    """It is pasted into a start-up file, unread."""
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_RT_COMPLETE" in result.stdout
+
+
+@pytest.mark.process
+def test_completion_of_a_command_needs_no_import_of_it():
+    """Pressing the tabulator must not take a second."""
+    environment = clean_environment() | {
+        "_RT_COMPLETE": "bash_complete", "COMP_WORDS": "rt sub", "COMP_CWORD": "1",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "rt"], env=environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "plain,subscribe\n"
+    assert "rt.cli_read" not in done.stderr
+
+
+def test_unknown_command_is_bad_use():
+    """As is an unknown option."""
+    assert run("sing").exit_code == exits.BAD_USE
+    assert run("verify", "--louder").exit_code == exits.BAD_USE
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Misuse("x"), exits.BAD_USE),
+        (FileNotFoundError(errno.ENOENT, "No such file", "x"), exits.BAD_USE),
+        (Refused("role", "x"), exits.REFUSED),
+        (PeerError("x"), exits.REFUSED),
+        (CorruptLog("x", START, "y"), exits.FOUND_WRONG),
+        (GapError(Gap(START, START, (), "time", 0)), exits.FOUND_WRONG),
+        (FlushTimeout(Level.SYNCED.name, Level.MERGED.name, 1), exits.FOUND_WRONG),
+        (OSError(errno.ENOSPC, "No space left on device"), exits.DISK_FAILED),
+        (DiskFailed(errno.EIO, "Input/output error"), exits.DISK_FAILED),
+        (WriterFailed("x"), exits.DISK_FAILED),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), exits.DISK_FAILED),
+        (KeyboardInterrupt(), exits.INTERRUPTED),
+        (BrokenPipeError(), exits.PIPE_CLOSED),
+        (ZeroDivisionError("x"), exits.OUR_FAULT),
+    ],
+)
+def test_error_ends_in_its_code_and_one_sentence(monkeypatch, error, code):
+    """Whoever wraps `rt` in a script decides by the code; whoever types it reads the line."""
+
+    @click.command()
+    def fail():
+        raise error
+
+    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
+    monkeypatch.setattr("rt.cli._discard_output", lambda: None)
+    result = run("fail")
+    assert result.exit_code == code
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) == (0 if code == exits.PIPE_CLOSED else 1)
+
+
+def test_worded_error_keeps_the_code_of_its_cause(monkeypatch):
+    """Some commands word an error anew; what it means stays."""
+
+    @click.command()
+    def fail():
+        raise click.ClickException("the disk is full") from OSError(errno.ENOSPC, "x")
+
+    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
+    result = run("fail")
+    assert (result.exit_code, result.stderr) == (exits.DISK_FAILED, "rt: the disk is full\n")
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    """A fault that cannot be seen cannot be mended."""
+
+    @click.command()
+    def fail():
+        raise ZeroDivisionError("x")
+
+    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
+    assert "Traceback" in run("--debug", "fail").stderr
+
+
+@pytest.mark.process
+def test_closed_pipe_ends_it_in_silence(tmp_path):
+    """`rt subscribe | head` is how most people look first."""
+    publish(tmp_path, [b"x" * 1000] * 10_000)
+    reading = "subscribe", "--root", tmp_path, "--own-session", "jfk", "--no-follow"
+    with start(*reading) as process:
+        assert process.stdout.readline() == b"x" * 1000 + b"\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == exits.PIPE_CLOSED
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_forbidden_directory_is_named(tmp_path):
+    """The commonest mistake of a first installation."""
+    tmp_path.chmod(0o500)
+    code, _, err = finish(start("publish", "--root", tmp_path, "--session", "jfk", stdin=-3))
+    tmp_path.chmod(0o700)
+    assert code == exits.DISK_FAILED
+    assert "permission denied" in err
+
+
+def test_refused_directory_is_named(tmp_path, monkeypatch):
+    """The same, as root sees it: the operating system's word for any reason it may have."""
+
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    result = run("publish", "--root", tmp_path / "there", "--session", "jfk", os.devnull)
+    assert result.exit_code == exits.DISK_FAILED
+    assert result.stderr == f"rt: {tmp_path / 'there'}: permission denied\n"
