@@ -97,15 +97,15 @@ def test_the_image_of_a_frame_inside_a_payload_proves_nothing():
     assert isinstance(judged(outer[:-1]), Torn)
 
 
-@pytest.mark.parametrize("zeros", [1, 7, 8, 63, 64, 65, 512, 4096])
-def test_zeros_behind_the_last_frame_are_no_frames(zeros):
+def test_zeros_behind_the_last_frame_are_no_frames():
     """File systems preallocate, and leave holes after a power cut."""
     made, ends = session(0, 0)
     for count in range(3):
-        data = b"".join(made[:count]) + bytes(zeros)
-        verdict = judged(data)
-        assert isinstance(verdict, Torn)
-        assert verdict.at == ends[count]
+        whole = b"".join(made[:count])
+        for zeros in range(1, 4097):
+            verdict = judged(whole + bytes(zeros))
+            assert isinstance(verdict, Torn)
+            assert verdict.at == ends[count]
 
 
 def test_every_subset_of_lost_sectors_of_the_last_batch_is_torn():
