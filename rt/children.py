@@ -18,11 +18,18 @@ _TAIL_BYTES: Final = 2000
 class Child:
     """One `rt` command in a process of its own; what it says on stderr is kept for the case."""
 
-    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()) -> None:
+        """Start it.
+
+        Args:
+            name: what to call it in an error.
+            arguments: of `rt`.
+            prefix: a command that runs it, such as `nice -n 5` or `ip netns exec NAME`.
+        """
         self.name = name
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rt", *arguments],
+            [*prefix, sys.executable, "-m", "rt", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -87,9 +94,9 @@ class Children:
     def __init__(self) -> None:
         self._children: list[Child] = []
 
-    def start(self, name: str, *arguments: str) -> Child:
+    def start(self, name: str, *arguments: str, prefix: Sequence[str] = ()) -> Child:
         """Start `rt` with these arguments."""
-        child = Child(name, arguments)
+        child = Child(name, arguments, prefix)
         self._children.append(child)
         return child
 

@@ -11,26 +11,30 @@ from pathlib import Path
 from rt import Publisher, RtError, Subscriber
 from rt.certificates import certificate_files
 from rt.children import Child, Children
-from rt.cli_cluster import start_nodes
 from rt.cluster import ask_status, free_addresses, init_cluster
 from rt.node_settings import parse_address
 from rt.position import Position
 from rt.tls import Contexts, client_context
 
+from .network import Network
+
 STREAM = "storm"
 SESSIONS = ("p1", "p2", "p3")
+FOUND = {True: (), False: ("--found",)}  # a node alone founds itself
 RATE = 300  # messages a second and publisher
 
 
 class Storm:
     """Three publishers, a pusher, nodes, two pullers; everything but the publishers may die."""
 
-    def __init__(self, root: Path, nodes: int, seed: int) -> None:
+    def __init__(self, root: Path, nodes: int, seed: int, network: Network | None = None) -> None:
         self.root = root
         self.chance = random.Random(seed)
-        self.places = init_cluster(str(root), STREAM, free_addresses(nodes))
+        self.network = network
+        addresses = network.addresses(nodes) if network else free_addresses(nodes)
+        self.places = init_cluster(str(root), STREAM, addresses)
         self.children = Children()
-        self.kills = {"node": 0, "push": 0, "pull": 0, "pause": 0, "wipe": 0, "rot": 0}
+        self.kills = {"node": 0, "push": 0, "pull": 0, "pause": 0, "wipe": 0, "rot": 0, "cut": 0}
         self._stop = threading.Event()
         link = ["--stream", STREAM, "--certs", str(root / "certs")]
         for place in self.places:
@@ -50,10 +54,10 @@ class Storm:
             },
         }
         self.running: dict[str, Child] = {}
-        started = start_nodes(self.children, str(root), STREAM, self.places)
-        self.running.update(
-            {place.name: child for place, child in zip(self.places, started, strict=True)}
-        )
+        for place in self.places:
+            self._start(place.name, "node", "--config", place.config, *FOUND[len(self.places) == 1])
+        for place in self.places:
+            self.running[place.name].first_line(r":(\d+)$")
         for name in self._commands:
             self.restart(name)
         self.publishers = [
@@ -76,7 +80,11 @@ class Storm:
         if command is None:
             place = next(place for place in self.places if place.name == name)
             command = ["node", "--config", place.config]
-        self.running[name] = self.children.start(name, *command)
+        self._start(name, *command)
+
+    def _start(self, name: str, *command: str) -> None:
+        prefix = self.network.prefix(name) if self.network else ()
+        self.running[name] = self.children.start(name, *command, prefix=prefix)
 
     def kill(self, *names: str) -> None:
         """End processes as a power cut ends them, and start them again a little later."""
@@ -112,6 +120,17 @@ class Storm:
                 )
         self.restart(name)
         self.kills["rot"] += 1
+
+    def partition(self, names: list[str], seconds: float) -> None:
+        """Cut nodes off from everybody for so long; `network` must be there."""
+        if self.network is None:
+            raise AssertionError("a partition needs a network")
+        for name in names:
+            self.network.cut(name)
+        self._stop.wait(seconds)
+        for name in names:
+            self.network.heal(name)
+        self.kills["cut"] += 1
 
     def rage(self, seconds: float) -> None:
         """Kill and pause for so long."""
