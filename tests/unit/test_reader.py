@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from faulty import FaultyDisk
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import TIME_NS, MergedLog, make_frame, rows
@@ -16,6 +17,7 @@ from rt.manifest import Archived, Identity, Rolled
 from rt.message import Batch
 from rt.position import Position
 from rt.reader import Reader
+from rt.recovery import judge
 
 LOG = Identity("session", "flights", "jfk", "0" * 32, TIME_NS)
 
@@ -289,3 +291,49 @@ def test_a_frame_that_reaches_beyond_the_end_of_its_file_is_corrupt(session, rea
     for _ in range(2):
         with pytest.raises(CorruptLog):
             reader.poll()
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_file_archived_at_any_moment_of_a_look_is_a_gap_and_no_damage(session, moment):
+    """The line is written before the file is emptied; the reader may look between the two."""
+    session.add(b"a")
+    session.add(b"b")
+    session.roll()
+    session.add(b"c")
+    calls = []
+
+    def step(call):
+        calls.append(call)
+        if len(calls) == moment and not session.appender.manifest.archived:
+            session.archive(Position(0))
+
+    disk = FaultyDisk()
+    reader = Reader(LogDirectory(session.path, disk))
+    assert reader.poll().payloads() == [b"a"]
+    reader._scan.forget()
+    disk.step = step
+    found = drain(reader)
+    reader.close()
+    assert found[-1] == b"c"
+    assert len(found) == 2
+    assert found[0] == b"b" or isinstance(found[0], Gap)
+
+
+def test_a_bad_tail_is_judged_once_until_something_changes(session, reader, monkeypatch):
+    """Judging reads all that follows; a reader looks two hundred times a second."""
+    judged = []
+    real = judge
+    monkeypatch.setattr(
+        "rt.reader.judge", lambda *args, **kwargs: judged.append(1) or real(*args, **kwargs)
+    )
+    session.add(b"a")
+    path = os.path.join(session.path, "log.0.0")
+    with open(path, "ab") as file:
+        file.write(b"torn" * 20)
+    for _ in range(5):
+        drain(reader)
+    assert len(judged) == 1
+    with open(path, "ab") as file:
+        file.write(b"more")
+    drain(reader)
+    assert len(judged) == 2

@@ -290,3 +290,18 @@ def test_positions_are_where_the_frames_are(tmp_path):
     write(writer, b"abc")
     assert writer.end == Position(88)
     writer.close()
+
+
+def test_a_message_larger_than_a_file_leaves_no_empty_files_on_a_full_disk(tmp_path):
+    """Each try rolled the empty file and began another, for as long as the disk was full."""
+    disk = FaultyDisk()
+    writer = opened(tmp_path, WriterSettings(fsync=Fsync.NEVER, file_bytes_max=64 * KIB), disk)
+    disk.room = 10_000
+    for _ in range(5):
+        with pytest.raises(OSError, match="space"):
+            write(writer, bytes(100_000))
+    disk.room = None
+    write(writer, bytes(100_000))
+    writer.close()
+    names = os.listdir(tmp_path / "flights" / "jfk")
+    assert sorted(name for name in names if name.startswith("log.")) == ["log.0.0", "log.0.0.idx"]
