@@ -95,6 +95,9 @@ def test_a_deep_or_endless_line_is_refused(depth):
         decode_entry(b"%s %08x" % (text, crc32(text)))
     with pytest.raises(ManifestError, match="longer"):
         Manifest().feed(b"x" * (MANIFEST_LINE_BYTES_MAX + 1))
+    text = encode_entry(LOG)[:-10] + b" " * MANIFEST_LINE_BYTES_MAX
+    with pytest.raises(ManifestError, match="longer"):
+        decode_entry(b"%s %08x" % (text, crc32(text)))
 
 
 def test_a_line_that_no_reader_would_take_is_not_written():

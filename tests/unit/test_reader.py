@@ -337,3 +337,27 @@ def test_a_bad_tail_is_judged_once_until_something_changes(session, reader, monk
         file.write(b"more")
     drain(reader)
     assert len(judged) == 2
+
+
+@pytest.mark.parametrize("moment", range(1, 9))
+def test_a_file_rolled_and_archived_at_any_moment_of_a_look_is_passed_in_peace(session, moment):
+    """All of it was read: that it is empty now is neither damage nor a gap."""
+    session.add(b"a")
+    calls = []
+
+    def step(call):
+        calls.append(call)
+        if len(calls) == moment:
+            session.roll()
+            session.add(b"c")
+            session.archive(Position(0))
+
+    disk = FaultyDisk()
+    reader = Reader(LogDirectory(session.path, disk))
+    assert drain(reader) == [b"a"]
+    disk.step = step
+    found = []
+    while len(calls) < moment or not found:
+        found += drain(reader)
+    reader.close()
+    assert found == [b"c"]
