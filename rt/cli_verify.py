@@ -97,7 +97,7 @@ def _print(report: LogReport) -> None:
     verdict = "wrong" if report.is_wrong else "whole"
     files = counted(len(report.files), "file")
     click.echo(f"{report.directory}: {verdict}, {files}, {messages}, up to {report.end}{digest}")
-    if any(file.index in (IndexState.WRONG, IndexState.MISSING) for file in report.files):
+    if any(file.index not in ("", IndexState.GOOD) for file in report.files):
         note(f"an index is made anew by: rt index rebuild {report.directory}")
 
 

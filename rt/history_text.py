@@ -69,7 +69,7 @@ class HistoryText:
     def _theirs(self, row: Row, age_ns: int | None, first: str, gone: str) -> str:
         minutes = -1 if age_ns is None else age_ns // _MINUTE_NS
         return (
-            f'"logPath":":{self._path}{row.file}","logTime":"{first[:-1]}","logPos":{row.first},'
+            f'"logPath":":{self._path}{row.file}","logTime":"{first[:-1]}","logPos":{row.first:d},'
             f'"logAge":{minutes},"truncationTime":"{gone[:-1]}"'
         )
 

@@ -23,6 +23,7 @@ class IndexState(StrEnum):
 
     GOOD = "good"
     SHORT = "short"  # right as far as it goes; the last entries of an active file are written late
+    LONG = "long"  # names frames that are not there, as after a crash that lost them
     MISSING = "missing"
     WRONG = "wrong"
 
@@ -80,7 +81,7 @@ class IndexCheck:
         if not self._size:
             return IndexState.MISSING if self._state is IndexState.SHORT else self._state
         if self._state is IndexState.GOOD and self._at != self._size:
-            return IndexState.WRONG  # it names frames that are not there
+            return IndexState.LONG
         return self._state
 
 

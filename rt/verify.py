@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from rt.active_file import Facts
 from rt.appender import log_files
@@ -17,6 +18,8 @@ from rt.manifest import Rolled
 from rt.position import START, Position
 from rt.recovery import Clean, Corrupt, Gone, Torn, Verdict, judge
 from rt.walk import Walk
+
+_NOT_ROLLED: Final = "the manifest does not say that it was rolled, yet a file follows it"
 
 
 class State(StrEnum):
@@ -43,7 +46,7 @@ class FileReport:
     @property
     def is_wrong(self) -> bool:
         """Whether it is not as it should be."""
-        return self.state is State.CORRUPT or self.index in (IndexState.WRONG, IndexState.MISSING)
+        return self.state is State.CORRUPT or self.index not in ("", IndexState.GOOD)
 
 
 @dataclass(slots=True)
@@ -118,24 +121,34 @@ class _Verifier:
     def run(self) -> LogReport:
         manifest, report = self._log.manifest, self._report
         there = set(log_files(self._log.disk, self._log.path))
+        self._log.refresh()  # what was rolled or archived before the names were read
         starts = sorted(there | set(manifest.order) | set(manifest.archived))
         if starts and starts[0] != START:
             self._chain.skip(None)  # a copy that was begun in the middle
         for start in starts:
-            rolled = manifest.rolled.get(start)
-            if start in there:
-                found = self._file(start, rolled)
-            elif start in manifest.archived:
-                found = FileReport(start.file_name, State.ARCHIVED, self._end(start))
-            else:
-                found = FileReport(start.file_name, State.CORRUPT, start, reason="it is missing")
-            self._pass_over(found, rolled)
+            found = self._look(start, there)
+            self._pass_over(found, manifest.rolled.get(start))
             report.files.append(found)
             report.end = max(report.end, found.end)
         report.faults += self._chain.faults
         if self._log.merged and self._chain.digest is not None:
             report.digest = self._chain.digest.hex()
         return report
+
+    def _look(self, start: Position, there: set[Position]) -> FileReport:
+        manifest = self._log.manifest
+        rolled = manifest.rolled.get(start)
+        archived = FileReport(start.file_name, State.ARCHIVED, self._end(start))
+        if start not in there:
+            if start in manifest.archived:
+                return archived
+            return FileReport(start.file_name, State.CORRUPT, start, reason="it is missing")
+        found = self._file(start, rolled)
+        if rolled is None and start < max(there):
+            self._report.faults.append(f"{start.file_name}: {_NOT_ROLLED}")
+        if found.is_wrong and self._log.refresh() and start in manifest.archived:
+            return archived
+        return found
 
     def _end(self, start: Position) -> Position:
         return Position(start + (self._log.manifest.rolled_end(start) or 0))
@@ -153,17 +166,11 @@ class _Verifier:
         file = self._log.open_file(start)
         _, index_file = self._log.open_index(start)
         try:
-            found = self._judged(file, index_file, start, rolled)
+            return self._judged(file, index_file, start, rolled)
         finally:
             file.close()
             if index_file is not None:
                 index_file.close()
-        if found.is_wrong and self._log.refresh() and start in self._log.manifest.archived:
-            return FileReport(start.file_name, State.ARCHIVED, self._end(start))  # meanwhile
-        order = self._log.manifest.order
-        if rolled is None and order and start < order[-1] and found.state is not State.ARCHIVED:
-            self._report.faults.append(f"{start.file_name}: the manifest passes over it")
-        return found
 
     def _judged(
         self, file: File, index_file: File | None, start: Position, rolled: Rolled | None
@@ -184,6 +191,9 @@ class _Verifier:
         if isinstance(verdict, Gone):
             return FileReport(start.file_name, State.ARCHIVED, self._end(start))
         state, reason = _state(verdict)
+        if state is State.CLEAN and not walk.at_boundary:
+            state = State.TORN if rolled is None else State.CORRUPT
+            reason = f"at {walk.position}: the range is incomplete"
         if rolled is not None and state is State.CLEAN:
             self._compare(passed.facts, rolled)
         index = "" if state is State.CORRUPT else passed.index(complete=rolled is not None)
@@ -241,9 +251,9 @@ class _Passed:
     def index(self, *, complete: bool) -> str:
         """Return what the index is; `complete` where no entry of it may still be on its way."""
         state = self._index.verdict()
-        if not complete and state in (IndexState.SHORT, IndexState.MISSING):
-            return IndexState.GOOD
-        return state
+        if state is IndexState.WRONG or complete:
+            return state
+        return IndexState.GOOD  # the last entries are written late, and what they name may be lost
 
 
 def _state(verdict: Verdict) -> tuple[State, str]:
