@@ -54,7 +54,10 @@ class Header(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes this frame takes in a file, header, body and padding."""
-        return frame_size(self.length, self.messages if self.kind == Kind.MESSAGES else 0)
+        end = HEADER_BYTES + self.length  # as `frame_size`, which asked for each frame is too slow
+        if self.messages > end and self.kind == Kind.MESSAGES:
+            end = self.messages
+        return (end + 7) & ~7
 
 
 class Encoded(NamedTuple):
