@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import click
@@ -56,26 +57,30 @@ def dump(
     A damaged file is shown up to where it breaks, and ends with exit code 1.
     """  # noqa: D301 - click reads the backspace character
     log, files = _find(path, begin)
-    broken = left_out = 0
+    broken: list[str] = []
+    for frame, current in islice(_frames(log, files, begin, broken), count):
+        _show(frame, current, headers=headers, as_json=as_json, as_hex=as_hex)
+    if broken:
+        context.exit(1)
+
+
+def _frames(
+    log: LogDirectory, files: list[str], begin: Position | None, broken: list[str]
+) -> Iterator[tuple[Frame, Range | None]]:
+    """Yield the frames of all files; those that break are told of, and added to `broken`."""
+    left_out = 0
     for file in files:
         if os.path.getsize(file) == 0:
             left_out += 1
             continue
         frames = Dump(log, file, begin)
-        for frame, current in frames:
-            if count is not None:
-                if count == 0:
-                    return
-                count -= 1
-            _show(frame, current, headers=headers, as_json=as_json, as_hex=as_hex)
+        yield from frames
         frames.close()
         if frames.broken:
-            broken += 1
+            broken.append(file)
             complain(f"{file}: breaks at {frames.position}: {frames.broken}")
     if left_out:
         complain(f"{counted(left_out, 'file')} without bytes left out, archived or just begun")
-    if broken:
-        context.exit(1)
 
 
 def _find(path: str, begin: Position | None) -> tuple[LogDirectory, list[str]]:

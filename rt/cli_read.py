@@ -77,26 +77,24 @@ def subscribe(
     With --count and --timeout, fewer messages than asked for end it with exit code 1.
     """  # noqa: D301 - click reads the backspace character
     with Subscriber(
-        settings.root,
-        stream=settings.stream,
-        session=own_session,
-        start=parse_start(start),
-        follow=follow,
-        sessions=sessions or None,
-        key_prefix=key_prefix.encode(),
-        on_gap=on_gap,
+        settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
+        follow=follow, sessions=sessions or None, key_prefix=key_prefix.encode(), on_gap=on_gap,
         on_event=_tell,
-    ) as subscriber:
+    ) as subscriber:  # fmt: skip
         _expect(subscriber.directory, follow=follow)
         out = _Out(subscriber, Output(output), key_prefix.encode(), count)
         with StopSignals(on_stop=subscriber.stop) as stop:
             out.run(timeout_s)
         if show_position:
             note(f"resume from {out.position()}")
-    if out.left and not stop.has_come():
-        ended = "the end" if timeout_s is None else f"{timeout_s:g} s without a message"
-        raise click.ClickException(f"{counted(count or 0)} wanted, {out.left} missing at {ended}")
     stop.raise_interrupt()
+    if out.left and not stop.has_come():
+        raise click.ClickException(_shortage(count or 0, out.left, timeout_s))
+
+
+def _shortage(count: int, left: int, timeout_s: float | None) -> str:
+    ended = "the end" if timeout_s is None else f"{timeout_s:g} s without a message"
+    return f"{counted(count)} wanted, {left} missing at {ended}"
 
 
 class _Out:
