@@ -1,6 +1,8 @@
 """A disk as strict as a real one may be: a power cut forgets or tears what was not synced."""
 
-from collections.abc import Callable, Sequence
+import errno
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from rt.disk import File
@@ -10,6 +12,11 @@ SECTOR_BYTES = 512
 
 class PowerCut(BaseException):
     """The node died inside a disk operation; nothing after it was done."""
+
+
+def is_dead(_operation: str) -> None:
+    """Refuse every operation: of a process that has died, but whose code still unwinds."""
+    raise PowerCut
 
 
 class Inode:
@@ -27,8 +34,31 @@ class Inode:
 
     def settle(self) -> None:
         """Everything written is on the disk."""
-        self.durable = bytes(self.data)
-        self.floor = len(self.durable)
+        if self.floor < len(self.data) or len(self.durable) != self.floor:
+            self.durable = bytes(self.data)
+            self.floor = len(self.durable)
+
+
+class Directory:
+    """The names of a directory as programs see them, and as they would be after a power cut."""
+
+    __slots__ = ("durable", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, Inode | Directory] = {}
+        self.durable: dict[str, Inode | Directory] = {}
+
+    def every(self) -> "Iterator[Directory]":
+        """This directory and all below it, in the order of their names."""
+        yield self
+        for name in sorted(self.names):
+            below = self.names[name]
+            if isinstance(below, Directory):
+                yield from below.every()
+
+    def settle(self) -> None:
+        """The names as they are now are on the disk."""
+        self.durable = dict(self.names)
 
 
 class SimFile:
@@ -38,9 +68,14 @@ class SimFile:
         self._disk, self._inode = disk, inode
 
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Write at the end."""
+        """Write at the end; a full disk takes the first half."""
         data = b"".join(parts)
-        self._disk.operation("append")
+        try:
+            self._disk.operation("append")
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                self._inode.data += data[: len(data) // 2]
+            raise
         self._inode.data += data
         return len(data)
 
@@ -77,30 +112,36 @@ class SimFile:
 class SimDisk:
     """A disk of one node. `fault` is asked before every operation and may raise.
 
-    Names are durable once their directory is synced, which `open` with `create` and `replace` do
-    as a second step: a power cut between the two steps may lose the name or the rename.
+    Names are durable once their directory is synced, which `open` with `create`, `make_directory`
+    and `replace` do as a second step: a power cut between the two may lose the name or the rename.
     """
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
-        self._names: dict[str, Inode] = {}
-        self._durable_names: dict[str, Inode] = {}
+        self._root = Directory()
         self.fault: Callable[[str], None] | None = None
 
     def operation(self, name: str) -> None:
         """An operation is about to be done."""
         if self.fault is not None:
-            self.fault(name)
+            try:
+                self.fault(name)
+            except PowerCut:
+                self.fault = is_dead
+                raise
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         """Open or create."""
-        if path not in self._names:
-            if not create:
-                raise FileNotFoundError(path)
-            self.operation("create")
-            self._names[path] = Inode()
-            self._sync_names()
-        return SimFile(self, self._names[path])
+        directory, name = self._parent(path)
+        inode = directory.names.get(name) if directory else None
+        if create and directory is not None:
+            if inode is None:
+                self.operation("create")
+                inode = directory.names[name] = Inode()
+            self._sync(directory)
+        if not isinstance(inode, Inode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return SimFile(self, inode)
 
     def open_read(self, path: str) -> SimFile:
         """Open."""
@@ -108,30 +149,79 @@ class SimDisk:
 
     def names(self, path: str) -> list[str]:
         """The names in a directory."""
-        start = path.rstrip("/") + "/"
-        return [name[len(start) :] for name in self._names if name.startswith(start)]
+        directory = self._at(path)
+        return list(directory.names) if isinstance(directory, Directory) else []
 
     def make_directory(self, path: str) -> None:
-        """Directories are only a part of names."""
+        """Make it and its parents."""
+        directory = self._root
+        for name in path.split("/"):
+            below = directory.names.get(name)
+            if below is None:
+                self.operation("make directory")
+                below = directory.names[name] = Directory()
+            if directory.durable.get(name) is not below:
+                self._sync(directory)
+            if not isinstance(below, Directory):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+            directory = below
 
     def replace(self, source: str, target: str) -> None:
         """Rename, then make the names durable."""
         self.operation("rename")
-        self._names[target] = self._names.pop(source)
-        self._sync_names()
+        directory, name = self._parent(source)
+        if directory is None or name not in directory.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        directory.names[posixpath.basename(target)] = directory.names.pop(name)
+        self._sync(directory)
 
-    def _sync_names(self) -> None:
+    def _at(self, path: str) -> Inode | Directory | None:
+        found: Inode | Directory | None = self._root
+        for name in path.split("/") if path else ():
+            found = found.names.get(name) if isinstance(found, Directory) else None
+        return found
+
+    def _parent(self, path: str) -> tuple[Directory | None, str]:
+        directory = self._at(posixpath.dirname(path))
+        return directory if isinstance(directory, Directory) else None, posixpath.basename(path)
+
+    def _sync(self, directory: Directory) -> None:
         self.operation("sync names")
-        self._durable_names = dict(self._names)
+        directory.settle()
+
+    # What the world does to it
+
+    def inode(self, path: str) -> Inode:
+        """The file at a path, to be looked at or damaged."""
+        inode = self._at(path)
+        if not isinstance(inode, Inode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return inode
+
+    def durable(self, path: str) -> bytes:
+        """The bytes of a file that no power cut takes, nothing if its name may go."""
+        found: Inode | Directory | None = self._root
+        for name in path.split("/"):
+            found = found.durable.get(name) if isinstance(found, Directory) else None
+        return found.durable[: found.floor] if isinstance(found, Inode) else b""
+
+    def _files(self) -> Iterator[Inode]:
+        for directory in self._root.every():
+            for name in sorted(directory.names):
+                inode = directory.names[name]
+                if isinstance(inode, Inode):
+                    yield inode
 
     def cut_power(self) -> None:
         """Forget what was not synced, except what chance has written already."""
         self.fault = None
         if self._chance.random() < 0.5:
-            self._names = dict(self._durable_names)
-        self._durable_names = dict(self._names)
-        for path in sorted(self._names):
-            self._settle(self._names[path])
+            for directory in self._root.every():
+                directory.names = dict(directory.durable)
+        for directory in self._root.every():
+            directory.settle()
+        for inode in self._files():
+            self._settle(inode)
 
     def _settle(self, inode: Inode) -> None:
         data, durable = bytes(inode.data), inode.durable
@@ -161,27 +251,29 @@ class SimDisk:
 
     def settle_all(self) -> None:
         """What time does: everything written has reached the disk."""
-        self._durable_names = dict(self._names)
-        for inode in self._names.values():
+        for directory in self._root.every():
+            directory.settle()
+        for inode in self._files():
             inode.settle()
 
-    def rot(self, paths: Sequence[str]) -> str:
-        """Flip a bit of one of these files, or cut its end off; return what was done."""
-        there = [path for path in paths if self._names.get(path) and self._names[path].data]
+    def rot(self, paths: Sequence[str], *, cut: bool = True) -> str:
+        """Flip a bit of one of these files, or `cut` its end off; return what was done."""
+        found = [(path, self._at(path)) for path in paths]
+        there = [(path, inode) for path, inode in found if isinstance(inode, Inode) and inode.data]
         if not there:
             return ""
-        path = self._chance.choice(there)
-        inode = self._names[path]
+        path, inode = self._chance.choice(there)
         place = self._chance.randrange(len(inode.data))
-        if self._chance.random() < 0.3:
+        if cut and self._chance.random() < 0.3:
             del inode.data[place:]
             done = f"{path} cut at {place}"
         else:
             inode.data[place] ^= 1 << self._chance.randrange(8)
             done = f"{path} flipped at {place}"
+        inode.floor = 0
         inode.settle()
         return done
 
     def wipe(self) -> None:
         """Replace the disk by an empty one."""
-        self._names, self._durable_names, self.fault = {}, {}, None
+        self._root, self.fault = Directory(), None

@@ -43,7 +43,7 @@ def with_history(disk: SimDisk) -> None:
 
 def bytes_of(disk: SimDisk, name: str) -> bytearray:
     """The bytes of one of its files, to be damaged."""
-    return disk._names[f"d/{name}"].data
+    return disk.inode(f"d/{name}").data
 
 
 def test_what_was_persisted_is_read_back() -> None:
