@@ -1,0 +1,203 @@
+"""Arrays: the wanted columns of many frames as one Arrow record batch, nothing done per message."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import accumulate
+from struct import unpack_from
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rt.errors import FrameError
+from rt.frame import KEYS_COLUMN
+from rt.spark.options import Keys
+from rt.spark.pieces import Piece
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+
+class Group:
+    """Pieces that become one record batch; each column is made when it is asked for."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self.counts = [piece.last - piece.first for piece in pieces]
+        self.messages = sum(self.counts)
+
+    @cached_property
+    def position(self) -> Any:
+        """Positions, bigint."""
+        return self._consecutive([piece.position + piece.first for piece in self.pieces])
+
+    @cached_property
+    def seq(self) -> Any:
+        """Sequence numbers, bigint."""
+        return self._consecutive([piece.header.sequence + piece.first for piece in self.pieces])
+
+    @cached_property
+    def number(self) -> Any:
+        """Message numbers, bigint."""
+        return self._consecutive([piece.number for piece in self.pieces])
+
+    @cached_property
+    def time_ns(self) -> Any:
+        """Publish times, ns, bigint."""
+        return pa.array(self._times)
+
+    @cached_property
+    def time(self) -> Any:
+        """Publish times, timestamp."""
+        return pa.array(self._times // 1000).view(_TIMESTAMP)
+
+    @cached_property
+    def merge_time(self) -> Any:
+        """Merge times, timestamp; null in a session."""
+        times = [piece.merge_time_ns for piece in self.pieces]
+        if any(time is None for time in times):
+            return pa.nulls(self.messages, _TIMESTAMP)
+        return pa.array(np.repeat(np.array(times, "i8") // 1000, self.counts)).view(_TIMESTAMP)
+
+    @cached_property
+    def session(self) -> Any:
+        """Sessions, string."""
+        places: dict[str, int] = {}
+        which = [places.setdefault(piece.session, len(places)) for piece in self.pieces]
+        names = pa.array(list(places), pa.string())
+        if len(places) == 1:
+            return pa.repeat(names[0], self.messages)
+        return names.take(pa.array(np.repeat(np.array(which, "i4"), self.counts)))
+
+    @cached_property
+    def payload(self) -> Any:
+        """Payloads, binary."""
+        starts = map(_columns_end, self.pieces)
+        return _binary(self._payload_offsets, self.pieces, list(starts))
+
+    @cached_property
+    def payload_size(self) -> Any:
+        """Lengths of the payloads, int."""
+        return pa.array(self._payload_offsets.lengths)
+
+    @cached_property
+    def key(self) -> Any:
+        """Keys, binary; null where a message has none."""
+        keyed = [piece for piece in self.pieces if piece.header.columns & KEYS_COLUMN]
+        if not keyed:
+            return pa.nulls(self.messages, pa.binary())
+        if len(keyed) < len(self.pieces):
+            return pa.concat_arrays([Group([piece]).key for piece in self.pieces])
+        offsets = _Offsets(keyed, _key_offsets_begin)
+        array = _binary(offsets, keyed, [_keys_begin(piece) for piece in keyed])
+        empty = offsets.lengths == 0
+        return pc.if_else(pa.array(~empty), array, None) if empty.any() else array
+
+    def mask(self, keys: Keys) -> Any:
+        """Which messages have a wanted key."""
+        wanted = pc.is_in(self.key, value_set=pa.array(keys.exact, pa.binary()))
+        for prefix in keys.prefixes:
+            begins = pc.starts_with(self.key, prefix)
+            wanted = pc.or_(wanted, pc.fill_null(begins, fill_value=False))
+        return wanted
+
+    def check(self) -> None:
+        """Raise `FrameError` if the columns of a piece do not add up to its body."""
+        for piece in self.pieces:
+            _check_ends(piece)
+
+    @cached_property
+    def _times(self) -> Any:
+        parts = [piece.raw[8 * piece.first : 8 * piece.last] for piece in self.pieces]
+        return np.frombuffer(_joined(parts), "<i8")
+
+    @cached_property
+    def _payload_offsets(self) -> "_Offsets":
+        return _Offsets(self.pieces, _payload_offsets_begin)
+
+    def _consecutive(self, firsts: list[int]) -> Any:
+        if len(firsts) == 1:
+            return pa.array(np.arange(firsts[0], firsts[0] + self.messages, dtype="i8"))
+        before = np.array([0, *accumulate(self.counts[:-1])], "i8")
+        steps = np.repeat(np.array(firsts, "i8") - before, self.counts)
+        steps += np.arange(self.messages, dtype="i8")
+        return pa.array(steps)
+
+
+class _Offsets:
+    """One offsets column of many pieces: checked, and made to begin at 0."""
+
+    def __init__(self, pieces: Sequence[Piece], begin: Callable[[Piece], int]) -> None:
+        parts = []
+        for piece in pieces:
+            at = begin(piece)
+            parts.append(piece.raw[at + 4 * piece.first : at + 4 * piece.last + 4])
+        self.joined = np.frombuffer(_joined(parts), "<u4")
+        counts = np.array([piece.last - piece.first + 1 for piece in pieces])
+        firsts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        self.begins = self.joined[firsts].tolist()
+        self.ends = self.joined[firsts + counts - 1].tolist()
+        back = self.joined[1:] < self.joined[:-1]
+        back[firsts[1:] - 1] = False
+        if back.any():
+            raise FrameError("the offsets of the messages go back")
+        lengths = self.joined[1:] - self.joined[:-1]
+        self.lengths = np.delete(lengths, firsts[1:] - 1).view("i4")
+
+    def arrow(self) -> Any:
+        """The offsets as an Arrow buffer."""
+        if len(self.begins) == 1 and self.begins[0] == 0:
+            return pa.py_buffer(self.joined)
+        ends = np.zeros(len(self.lengths) + 1, "i4")
+        np.cumsum(self.lengths, out=ends[1:])
+        return pa.py_buffer(ends)
+
+
+def _binary(offsets: _Offsets, pieces: Sequence[Piece], starts: list[int]) -> Any:
+    parts = [
+        memoryview(piece.raw)[start + begin : start + end]
+        for piece, start, begin, end in zip(
+            pieces, starts, offsets.begins, offsets.ends, strict=True
+        )
+    ]
+    data = pa.py_buffer(_joined(parts))
+    return pa.Array.from_buffers(pa.binary(), len(offsets.lengths), [None, offsets.arrow(), data])
+
+
+def _joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _payload_offsets_begin(piece: Piece) -> int:
+    return 8 * piece.header.messages
+
+
+def _key_offsets_begin(piece: Piece) -> int:
+    return 12 * piece.header.messages + 4
+
+
+def _columns_end(piece: Piece) -> int:
+    count = piece.header.messages
+    with_keys = 4 * (count + 1) if piece.header.columns & KEYS_COLUMN else 0
+    return 12 * count + 4 + with_keys
+
+
+def _keys_begin(piece: Piece) -> int:
+    payload_bytes: int = unpack_from("<I", piece.raw, 12 * piece.header.messages)[0]
+    return _columns_end(piece) + payload_bytes
+
+
+def _check_ends(piece: Piece) -> None:
+    """The first offset is 0 and the last ones reach the end of the body: all else lies between."""
+    raw, count, total = piece.raw, piece.header.messages, _columns_end(piece)
+    if total > len(raw):
+        raise FrameError("the columns are longer than the body")
+    columns = [_payload_offsets_begin(piece)]
+    if piece.header.columns & KEYS_COLUMN:
+        columns.append(_key_offsets_begin(piece))
+    for at in columns:
+        if unpack_from("<I", raw, at)[0]:
+            raise FrameError("the offsets of the messages go back")
+        total += unpack_from("<I", raw, at + 4 * count)[0]
+    if total != len(raw):
+        raise FrameError("the columns do not add up to the body")

@@ -1,0 +1,265 @@
+"""Plan: what one load reads, fixed when it is made, and the splits that tasks read of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rt.disk import File
+from rt.errors import CorruptLog, FrameError, GapError, Misuse
+from rt.events import Gap
+from rt.frame import Header, Kind
+from rt.index import SUFFIX, Index, IndexEntry, encode_index
+from rt.limits import INDEX_EVERY_BYTES
+from rt.log_directory import LogDirectory
+from rt.position import Position
+from rt.recovery import Corrupt, Torn, judge
+from rt.scan import Scan, next_header
+from rt.seek import walk_before
+from rt.spark.options import FAILFAST, ReadOptions
+from rt.spark.storage import open_storage
+from rt.start import AtTime, resolve
+from rt.walk import Walk
+
+_GAP_FILES_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A log as it was: every query on one load reads this, whatever is appended meanwhile.
+
+    Attributes:
+        path: of the log, as the user wrote it.
+        log_id: a log that was deleted and made again has another.
+        start: of the first message.
+        stop: behind the last one.
+        files: where each file starts and ends that has some of them, oldest first.
+        gaps: what was archived of them.
+    """
+
+    path: str
+    log_id: str
+    merged: bool
+    session: str
+    start: Position
+    stop: Position
+    files: tuple[tuple[Position, int], ...]
+    gaps: tuple[Gap, ...]
+
+
+class _Tail(NamedTuple):
+    """What is known of a growing file: where its whole frames end, by a walk that goes on there."""
+
+    size: int
+    end: int
+    walk: Walk
+
+
+class LogView:
+    """A log directory as it is being planned on; close it."""
+
+    def __init__(self, path: str, *, strict: bool = True) -> None:
+        """Open the log at `path`.
+
+        Args:
+            path: a directory or a URI.
+            strict: whether damage at the end of the log is an error; else it is read as any.
+        """
+        disk, inside = open_storage(path)
+        self.path = path
+        self.log = LogDirectory(inside, disk)
+        self._strict = strict
+        self._tails: dict[Position, _Tail] = {}
+
+    def refresh(self) -> bool:
+        """Look anew; return whether the log is there."""
+        self.log.refresh()
+        return self.log.is_there
+
+    def files(self) -> Iterator[tuple[Position, int]]:
+        """The files that hold their bytes and where each ends; none behind one that still grows."""
+        for start in self.log.files():
+            end = self.log.manifest.rolled_end(start)
+            yield start, self.tail_end(start) if end is None else end
+            if end is None:
+                return
+
+    def end(self) -> Position:
+        """Behind the last whole frame."""
+        order = self.log.manifest.order
+        rolled = order[-1] + self.log.manifest.rolled[order[-1]].end if order else 0
+        return max((Position(start + end) for start, end in self.files()), default=Position(rolled))
+
+    def tail_end(self, start: Position) -> int:
+        """Where the whole frames of a growing file end; what follows is not written yet."""
+        file = self.log.open_file(start)
+        try:
+            size = file.size()
+            known = self._tails.get(start)
+            if known is None or known.size != size:
+                known = self._tails[start] = self._scan_tail(file, start, size, known)
+            return known.end
+        finally:
+            file.close()
+
+    def walk_to(self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]) -> Walk:
+        """A walk at the last indexed frame that is not past what is sought."""
+        log = self.log
+        index = self.index(file, start)
+        return walk_before(
+            file.pread, index, start, is_past, merged=log.merged, session=log.session
+        )
+
+    def index(self, file: File, start: Position) -> Index:
+        """The index of a file, in memory; made anew where it is missing."""
+        try:
+            index_file = self.log.disk.open_read(self.log.file_path(start) + SUFFIX)
+        except FileNotFoundError:
+            data = self._made_index(file, start)
+        else:
+            data = index_file.pread(index_file.size(), 0)
+            index_file.close()
+        return Index(lambda length, offset: data[offset : offset + length], len(data))
+
+    def close(self) -> None:
+        """Release the manifest."""
+        self.log.close()
+
+    def _made_index(self, file: File, start: Position) -> bytes:
+        walk = Walk(start, merged=self.log.merged, session=self.log.session)
+        end = self.log.manifest.rolled_end(start) or file.size()
+        entries: list[IndexEntry] = []
+        wanted, offset = Kind.RANGE if self.log.merged else Kind.MESSAGES, 0
+        for at, header in headers(file, walk, end):
+            if header.kind == wanted and (self.log.merged or at.offset >= offset):
+                entries.append(IndexEntry(at.offset, header.time_ns, header.sequence))
+                offset = at.offset + INDEX_EVERY_BYTES
+        return encode_index(entries)
+
+    def _scan_tail(self, file: File, start: Position, size: int, known: "_Tail | None") -> "_Tail":
+        if known is not None and known.walk.position.offset <= size:
+            walk = known.walk
+        else:
+            walk = self.walk_to(file, start, lambda entry: entry.offset >= size)
+        scan = Scan(file.pread, walk)
+        try:
+            while scan.next(size):
+                pass
+        except FrameError as error:
+            return _Tail(size, self._judged(file, walk, size, str(error)), walk)
+        return _Tail(size, walk.position.offset, walk)
+
+    def _judged(self, file: File, walk: Walk, size: int, reason: str) -> int:
+        """A bad frame in a growing file: not written yet, or damage."""
+        at = walk.position
+        verdict = judge(file.pread, size, walk.copy())
+        if isinstance(verdict, Torn) and not verdict.followed:
+            return at.offset
+        if isinstance(verdict, Corrupt | Torn) and self._strict:
+            raise CorruptLog(self.log.file_path(at), at, reason)
+        return size
+
+
+def take_snapshot(options: ReadOptions) -> Snapshot:
+    """Fix what a load reads.
+
+    Raises:
+        Misuse: there is no log, or the start lies behind the end.
+        GapError: some of it was archived.
+        CorruptLog: what had to be read for this is damaged.
+    """
+    view = LogView(options.path, strict=options.mode == FAILFAST)
+    try:
+        if not view.refresh():
+            raise Misuse(f"{options.path} holds no log: there is no manifest")
+        return _snapshot(view, options)
+    finally:
+        view.close()
+
+
+def between(view: LogView, start: Position, stop: Position) -> Snapshot:
+    """The messages from `start` up to `stop` as a snapshot, gaps and all."""
+    identity = view.log.manifest.identity
+    files = tuple(
+        (file, min(end, stop - file))
+        for file, end in view.files()
+        if file < stop and start < file + max(1, end)
+    )
+    return Snapshot(
+        view.path, identity.id if identity else "", view.log.merged, view.log.session,
+        start, stop, files, tuple(gaps_between(view.log, start, stop)),
+    )  # fmt: skip
+
+
+def _snapshot(view: LogView, options: ReadOptions) -> Snapshot:
+    there = view.end()
+    start, stop = edge(view, options.start, options.start_ns), there
+    if options.end_ns is not None or isinstance(options.end, Position):
+        stop = min(edge(view, options.end, options.end_ns), there)
+    named = options.start if isinstance(options.start, Position) else None
+    if named is not None and named > there:
+        raise Misuse(f"{options.path}: the log ends at {there}, before the start {named}")
+    found = between(view, start, max(start, stop))
+    if found.gaps and options.fail_on_data_loss:
+        raise GapError(found.gaps[0])
+    return found
+
+
+def edge(view: LogView, place: Position | str, time_ns: int | None) -> Position:
+    """The position that a starting or ending option names."""
+    if isinstance(place, Position):
+        return place
+    if time_ns is None:
+        return view.end() if place == "latest" else resolve(view.log, "earliest")
+    manifest = view.log.manifest
+    found = resolve(view.log, AtTime(time_ns))
+    # what was archived had times too: those of a window are not passed over in silence
+    archived = (file for file in manifest.order if file in manifest.archived)
+    lost = next((f for f in archived if manifest.rolled[f].last_time_ns >= time_ns), found)
+    return min(found, lost)
+
+
+def gaps_between(log: LogDirectory, start: Position, stop: Position) -> Iterator[Gap]:
+    """What is not there any more of the log between two positions, file by file in a row."""
+    there, manifest = set(log.files()), log.manifest
+    gone: list[Position] = []
+    for file in manifest.order:
+        end = manifest.rolled[file].end
+        overlaps = end and file < stop and start < file + end
+        if overlaps and file not in there:
+            gone.append(file)
+        elif gone:
+            yield _gap(log, gone, max(start, gone[0]), file)
+            gone = []
+    if gone:
+        last = Position(gone[-1] + manifest.rolled[gone[-1]].end)
+        yield _gap(log, gone, max(start, gone[0]), last)
+
+
+def _gap(log: LogDirectory, gone: list[Position], begin: Position, end: Position) -> Gap:
+    lines = [log.manifest.archived[file] for file in gone if file in log.manifest.archived]
+    reasons = ", ".join(sorted({line.reason for line in lines})) or "missing"
+    names = tuple(file.file_name for file in gone[:_GAP_FILES_MAX])
+    return Gap(begin, end, names, reasons, max((line.at_ns for line in lines), default=0))
+
+
+def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:
+    """The headers of the frames from `walk` on, with their places; no body is read."""
+    while True:
+        at = walk.position
+        header = next_header(file.pread, walk, end)
+        if header is None:
+            return
+        yield at, header
+
+
+def all_gaps(path: str) -> list[Gap]:
+    """What was archived of a log, or is missing: the ranges that no reader gets any more."""
+    view = LogView(path)
+    try:
+        if not view.refresh():
+            raise Misuse(f"{path} holds no log: there is no manifest")
+        order = view.log.manifest.order
+        stop = order[-1].next_file() if order else Position(0)
+        return list(gaps_between(view.log, Position(0), stop))
+    finally:
+        view.close()

@@ -1,0 +1,114 @@
+"""Splits: what one task reads each, cut so that the same messages give the same splits again."""
+
+import math
+from collections.abc import Iterator
+
+from rt.disk import File
+from rt.errors import FrameError
+from rt.index import Index
+from rt.position import Position
+from rt.scan import next_header
+from rt.seek import walk_before
+from rt.spark.options import ReadOptions
+from rt.spark.pieces import Part
+from rt.spark.plan import LogView, Snapshot, headers
+
+
+def splits(snapshot: Snapshot, options: ReadOptions) -> list[tuple[Part, ...]]:
+    """Cut a snapshot into parts of files, or several small files in one.
+
+    A micro-batch that is run again must give each task the rows it had before, or what the sink
+    published of it could not be told from what it has not. So the cuts depend on the bytes of the
+    log alone, and not on how much of its index is written by now.
+    """
+    total = sum(end for _, end in snapshot.files)
+    size = min(options.partition_bytes, math.ceil(total / options.min_partitions) or 1)
+    view = LogView(snapshot.path)
+    view.refresh()
+    packed: list[tuple[Part, ...]] = []
+    room = 0
+    try:
+        for part in _parts(view, snapshot, size):
+            length = part.end - part.begin
+            if packed and length <= room:
+                packed[-1] += (part,)
+                room -= length
+            else:
+                packed.append((part,))
+                room = size - length
+    finally:
+        view.close()
+    return packed
+
+
+def _parts(view: LogView, snapshot: Snapshot, size: int) -> Iterator[Part]:
+    for start, end in snapshot.files:
+        if end <= 0:
+            continue
+        try:
+            file = view.log.open_file(start)
+        except FileNotFoundError:  # the task that reads it says so
+            yield Part(start, 0, end, snapshot.start, snapshot.stop)
+            continue
+        try:
+            cutter = _Cutter(view, file, start)
+            for begin, part_end in cutter.cut(max(0, snapshot.start - start), end, size):
+                yield Part(start, begin, part_end, snapshot.start, snapshot.stop)
+        finally:
+            file.close()
+
+
+class _Cutter:
+    """Cuts one file between ranges, or in a session between frames."""
+
+    def __init__(self, view: LogView, file: File, start: Position) -> None:
+        self._view = view
+        self._file = file
+        self._start = start
+        self._index: Index = view.index(file, start)
+        self._size = file.size()
+
+    def cut(self, offset: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield where each part begins and ends, of what lies from `offset` up to `end`."""
+        begin, end = self._boundary(offset), self._whole_end(end)
+        wanted = begin + size
+        while wanted < end:
+            place = self._boundary(wanted)
+            if place > begin:
+                yield begin, place
+                begin = place
+            wanted = max(wanted, begin) + size
+        yield begin, end
+
+    def _boundary(self, wanted: int) -> int:
+        """The last range, or frame of a session, that begins at `wanted` or before."""
+        log = self._view.log
+        walk = walk_before(
+            self._file.pread, self._index, self._start, lambda entry: entry.offset > wanted,
+            merged=log.merged, session=log.session,
+        )  # fmt: skip
+        found = walk.position.offset
+        try:
+            while walk.position.offset <= wanted:
+                found = walk.position.offset
+                if next_header(self._file.pread, walk, self._size) is None:
+                    break
+                walk.skip_range()
+        except FrameError:
+            pass  # the task that reads it says what is wrong
+        return found
+
+    def _whole_end(self, end: int) -> int:
+        """Where the frame ends that holds the last wanted message; `end` may lie inside it."""
+        rolled = self._view.log.manifest.rolled_end(self._start)
+        if end == rolled:
+            return end
+        walk = self._view.walk_to(self._file, self._start, lambda entry: entry.offset >= end)
+        size = self._size if rolled is None else min(rolled, self._size)
+        try:
+            for _ in headers(self._file, walk, size):
+                if walk.position.offset >= end:
+                    return walk.position.offset
+        except FrameError:
+            pass  # the task that reads it says what is wrong
+        return end

@@ -1,0 +1,138 @@
+"""Storage: the file system that a path names, as the log core reads one."""
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rt.disk import Disk, File, OsDisk
+from rt.errors import Misuse
+
+_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://?")
+# One request of an object store brings 60 ms of waiting; this much takes about as long to arrive.
+_AHEAD_BYTES: Final = 8 << 20
+
+
+def open_storage(path: str) -> tuple[Disk, str]:
+    """Return the disk that `path` is on, and the path there.
+
+    Args:
+        path: a local path, a `file:` URI, or a URI of any file system that pyarrow or fsspec
+            knows (`s3://bucket/log`, `gs://...`, `hdfs://...`, `http://...`).
+
+    Raises:
+        Misuse: nothing that is installed knows the scheme.
+    """
+    match = _SCHEME.match(path)
+    if match is None:
+        return OsDisk(), path
+    if match[1] == "file":
+        return OsDisk(), "/" + path.split(":", 1)[1].lstrip("/")
+    system, inside = _file_system(path, match[1])
+    return FsDisk(system), inside
+
+
+def _file_system(uri: str, scheme: str) -> tuple[Any, str]:
+    from pyarrow import ArrowInvalid, fs  # noqa: PLC0415 - heavy, and needed by few
+
+    try:
+        system, inside = fs.FileSystem.from_uri(uri)
+    except ArrowInvalid as error:
+        if "Unrecognized filesystem" not in str(error):
+            raise Misuse(f"{uri}: {error}") from None
+    else:
+        return system, inside
+    try:
+        from fsspec import url_to_fs  # noqa: PLC0415 - optional
+
+        found, inside = url_to_fs(uri)
+    except (ImportError, ValueError) as error:
+        raise Misuse(
+            f"{uri}: neither pyarrow nor fsspec knows {scheme}:// here ({error}); "
+            "install fsspec and the package that serves this scheme"
+        ) from None
+    return fs.PyFileSystem(fs.FSSpecHandler(found)), inside
+
+
+class FsFile:
+    """A file of a `pyarrow.fs` file system, read with read-ahead; it cannot be written."""
+
+    def __init__(self, system: Any, path: str) -> None:
+        self._system = system
+        self._path = path
+        self._file = system.open_input_file(path)
+        self._data = memoryview(b"")
+        self._base = 0
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset`; a little is taken from what was read ahead."""
+        at = offset - self._base
+        if at < 0 or at + length > len(self._data):
+            left = max(0, self._file.size() - offset)
+            self._data = memoryview(
+                self._file.read_at(min(max(length, _AHEAD_BYTES), left), offset)
+            )
+            self._base, at = offset, 0
+        return bytes(self._data[at : at + length])
+
+    def size(self) -> int:
+        """The bytes in the file now, not when it was opened."""
+        return int(self._system.get_file_info(self._path).size or 0)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Refused."""
+        raise self._read_only(f"{len(parts)} parts are not written")
+
+    def copy(self, source: File, offset: int, length: int) -> None:
+        """Refused."""
+        raise self._read_only(f"{length} bytes of {source} from {offset} are not copied")
+
+    def truncate(self, length: int) -> None:
+        """Refused."""
+        raise self._read_only(f"it is not cut to {length} bytes")
+
+    def sync(self) -> None:
+        """Refused."""
+        raise self._read_only("it is not synced")
+
+    def _read_only(self, words: str) -> Misuse:
+        return Misuse(f"{self._path} is read through pyarrow.fs only: {words}")
+
+
+class FsDisk:
+    """A `pyarrow.fs` file system as the log core asks for one; reading only."""
+
+    def __init__(self, system: Any) -> None:
+        self._system = system
+
+    def open_read(self, path: str) -> FsFile:
+        """Open for reading; `FileNotFoundError` if there is none."""
+        return FsFile(self._system, path)
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory; empty if it is not there."""
+        from pyarrow import fs  # noqa: PLC0415 - heavy, and needed by few
+
+        selector = fs.FileSelector(path, allow_not_found=True)
+        return [os.path.basename(each.path) for each in self._system.get_file_info(selector)]
+
+    def open(self, path: str, *, create: bool = False) -> FsFile:
+        """Open for reading; `Misuse` if it is to be made."""
+        if create:
+            raise self._read_only(path)
+        return self.open_read(path)
+
+    def make_directory(self, path: str) -> None:
+        """Refused."""
+        raise self._read_only(path)
+
+    def replace(self, source: str, target: str) -> None:
+        """Refused."""
+        raise self._read_only(f"{source} and {target}")
+
+    def _read_only(self, path: str) -> Misuse:
+        return Misuse(f"{path}: a log is written on a local disk only; give a local path")

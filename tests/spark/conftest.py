@@ -1,0 +1,28 @@
+"""One Spark session a test process: it takes seconds to start and is fast when warm."""
+
+import warnings
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """Return a session of two local threads that knows the format."""
+    pytest.importorskip("pyspark")
+    from rt.spark.java import session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = session(
+            "tests", "local[2]",
+            spark__ui__enabled=False,
+            spark__ui__showConsoleProgress=False,
+            spark__sql__shuffle__partitions=2,
+            spark__driver__bindAddress="127.0.0.1",
+            spark__driver__host="127.0.0.1",
+            spark__sql__streaming__metricsEnabled=False,
+            spark__sql__warehouse__dir=tmp_path_factory.mktemp("warehouse"),
+        )  # fmt: skip
+        made.sparkContext.setLogLevel("OFF")
+        yield made
+        made.stop()

@@ -1,0 +1,51 @@
+"""What a Spark query does to a log, without Spark: plan, travel to a worker, read."""
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+
+from rt.spark.options import read_options
+from rt.spark.plan import take_snapshot
+from rt.spark.schema import COLUMNS, CORRUPT, Wanted
+from rt.spark.splits import splits
+from rt.spark.task import Task
+
+TYPES = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+
+
+def wanted(*names: str, **fields: Any) -> Wanted:
+    """The columns of those names, and fields of JSON payloads."""
+    kinds = {**COLUMNS, CORRUPT: "string"}
+    columns = [pa.field(name, TYPES[kinds[name]]) for name in names or COLUMNS]
+    decoded = [pa.field(name, kind) for name, kind in fields.items()]
+    return Wanted(pa.schema([*columns, *decoded]), tuple(fields))
+
+
+class Load:
+    """One `load()`: what it reads is fixed when it is made."""
+
+    def __init__(self, path: str, **options: object) -> None:
+        self.options = read_options({"path": path, **{k: str(v) for k, v in options.items()}})
+        self.snapshot = take_snapshot(self.options)
+
+    def splits(self) -> list[Any]:
+        """What the tasks read."""
+        return splits(self.snapshot, self.options)
+
+    def read(self, columns: Wanted | None = None, parts: list[Any] | None = None) -> pa.Table:
+        """Run all tasks, each from its pickle, and return the rows in order."""
+        columns = columns or wanted()
+        task = pickle.dumps(Task(self.snapshot.log_id, self.options, columns))
+        batches = []
+        for split in self.splits() if parts is None else parts:
+            batches += pickle.loads(task).read(pickle.loads(pickle.dumps(split)))
+        for batch in batches:
+            batch.validate(full=True)
+        return pa.Table.from_batches(batches, columns.arrow)
