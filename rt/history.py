@@ -3,27 +3,33 @@
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from rt.active_file import Facts
 from rt.errors import FrameError, Misuse
 from rt.frame import HEADER_BYTES, Kind, parse_header
+from rt.index import SUFFIX
 from rt.log_directory import LogDirectory
 from rt.manifest import FILE_NAME, Manifest
-from rt.position import OFFSET_BITS, ROLL_BITS, Position, file_position
+from rt.position import Position, file_position
 from rt.scan import next_header
 from rt.seek import walk_before
 
 _SLAB_LINES: Final = 4096  # parsed at once
 _SEAL_BYTES: Final = 9  # a space and 8 hexadecimal digits
+_ROLLED_FIELDS: Final = itemgetter(
+    "file", "end", "first", "next", "first_time_ns", "last_time_ns", "at_ns"
+)
+_ARCHIVED_FIELDS: Final = itemgetter("at_ns", "reason")
 
 
 class Row(NamedTuple):
     """One file of a log."""
 
     file: str  # its name
-    first: int  # position of its first byte
     bytes: int  # of whole frames; what it held, if it was archived
     first_number: int
     next_number: int
@@ -39,6 +45,12 @@ class Row(NamedTuple):
         if self.archived_ns is not None:
             return "archived"
         return "active" if self.rolled_ns is None else "rolled"
+
+    @property
+    def first(self) -> Position:
+        """The position of its first message."""
+        _, run, roll = self.file.split(".")
+        return Position.of(int(run), int(roll), 0)
 
     @property
     def end(self) -> Position:
@@ -74,7 +86,7 @@ def history(directory: str) -> list[Row]:
     rows = _told(data)
     if rows is None:
         rows = _told_by_manifest(directory)
-    active = _active(directory, Position(rows[-1].first) if rows else None)
+    active = _active(directory, rows)
     return [*rows, active] if active else rows
 
 
@@ -95,18 +107,21 @@ def _told(data: bytes) -> list[Row] | None:
     All lines are parsed as one array of JSON: a third of the time `Manifest` takes, which counts
     where there are 100,000 files.
     """
-    rolled: dict[str, dict[str, Any]] = {}
-    archived: dict[str, dict[str, Any]] = {}
+    rolled: dict[str, tuple[Any, ...]] = {}
+    archived: dict[str, tuple[Any, ...]] = {}
     lines = data.split(b"\n")
     lines.pop()  # b"", or a line that is being written
     try:
         for first in range(0, len(lines), _SLAB_LINES):
-            entries = _entries(lines[first : first + _SLAB_LINES])
-            archived |= {entry["file"]: entry for entry in entries if entry["what"] == "archived"}
-            rolled |= {entry["file"]: entry for entry in entries if entry["what"] == "rolled"}
-        return [_told_row(entry, archived.get(file)) for file, entry in rolled.items()]
+            for entry in _entries(lines[first : first + _SLAB_LINES]):
+                if entry["what"] == "rolled":
+                    rolled[entry["file"]] = _ROLLED_FIELDS(entry)
+                elif entry["what"] == "archived":
+                    archived[entry["file"]] = _ARCHIVED_FIELDS(entry)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    live = (None, "")
+    return [_new_row(fields + archived.get(file, live)) for file, fields in rolled.items()]
 
 
 def _entries(lines: list[bytes]) -> list[dict[str, Any]]:
@@ -115,19 +130,6 @@ def _entries(lines: list[bytes]) -> list[dict[str, Any]]:
         raise ValueError("a line's CRC does not match")
     found: list[dict[str, Any]] = json.loads(b"[" + b",".join(texts) + b"]")
     return found
-
-
-def _told_row(entry: dict[str, Any], gone: dict[str, Any] | None) -> Row:
-    file = entry["file"]
-    return Row(
-        file, _start(file), entry["end"], entry["first"], entry["next"], entry["first_time_ns"],
-        entry["last_time_ns"], entry["at_ns"], *(gone["at_ns"], gone["reason"]) if gone else (),
-    )  # fmt: skip
-
-
-def _start(file: str) -> int:
-    _, run, roll = file.split(".")
-    return (int(run) << ROLL_BITS | int(roll)) << OFFSET_BITS
 
 
 def _told_by_manifest(directory: str) -> list[Row]:
@@ -142,22 +144,25 @@ def _told_by_manifest(directory: str) -> list[Row]:
 def _row(manifest: Manifest, file: Position) -> Row:
     line, gone = manifest.rolled[file], manifest.archived.get(file)
     return Row(
-        file.file_name, file, line.end, line.first, line.next, line.first_time_ns,
+        file.file_name, line.end, line.first, line.next, line.first_time_ns,
         line.last_time_ns, line.at_ns, *(gone.at_ns, gone.reason) if gone else (),
     )  # fmt: skip
 
 
-def _active(directory: str, last: Position | None) -> Row | None:
+def _active(directory: str, rows: list[Row]) -> Row | None:
     """Return the row of the file behind the last rolled one, if there is any."""
-    starts = [file_position(name) for name in os.listdir(directory)]
+    known = {row.file for row in rows}
+    others = (
+        name for name in os.listdir(directory) if name not in known and not name.endswith(SUFFIX)
+    )
+    starts = map(file_position, others)
     newest = max((start for start in starts if start is not None), default=None)
-    if newest is None or (last is not None and newest <= last):
+    if newest is None or (rows and newest < rows[-1].first):
         return None
     facts, end = _facts(directory, newest)
     return Row(
-        newest.file_name, newest, end, facts.first, facts.next,
-        facts.first_time_ns, facts.last_time_ns,
-    )  # fmt: skip
+        newest.file_name, end, facts.first, facts.next, facts.first_time_ns, facts.last_time_ns
+    )
 
 
 def _facts(directory: str, start: Position) -> tuple[Facts, int]:
@@ -183,3 +188,6 @@ def _facts(directory: str, start: Position) -> tuple[Facts, int]:
         if index_file is not None:
             index_file.close()
     return facts, walk.position.offset
+
+
+_new_row = partial(tuple.__new__, Row)

@@ -41,7 +41,7 @@ def test_row_says_what_the_file_held_and_what_became_of_it(log):
     """Also when its bytes are gone."""
     first, second, third = history(log)
     assert first == Row(
-        "log.0.0", START, 448, 0, 3, TIME_NS + MS, TIME_NS + 2 * MS, TIME_NS + 2 * MS,
+        "log.0.0", 448, 0, 3, TIME_NS + MS, TIME_NS + 2 * MS, TIME_NS + 2 * MS,
         TIME_NS + 90 * MINUTE_NS, "disk",
     )  # fmt: skip
     assert (first.state, first.messages, first.end) == ("archived", 3, Position.of(0, 0, 448))
@@ -158,7 +158,7 @@ def test_json_rt_has_exactly_the_fields_of_the_system_this_one_follows(log):
 
 def test_path_and_reason_are_quoted_as_json_wants_them(tmp_path):
     """They are written by hand, for speed."""
-    row = Row("log.0.0", 0, 8, 0, 1, 1, 1, 1, 1, 'a "b"\n')
+    row = Row("log.0.0", 8, 0, 1, 1, 1, 1, 1, 'a "b"\n')
     text = HistoryText('/x "y"\\é', 0)
     for line in (text.json(row), text.json_rt(row)):
         told = json.loads(line)
@@ -197,7 +197,7 @@ def test_time_that_is_none_is_bad_use(log):
 )  # fmt: skip
 def test_age_is_told_in_two_units(age_ns, words):
     """Nobody counts minutes by the ten thousand."""
-    row = Row("log.0.0", 0, 8, 0, 1, 1, 1, rolled_ns=0)
+    row = Row("log.0.0", 8, 0, 1, 1, 1, rolled_ns=0)
     assert words in HistoryText("/x", age_ns).cells(row)
 
 
