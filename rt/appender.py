@@ -38,6 +38,7 @@ class Appender:
         self._file: ActiveFile | None = None
         self._failure: DiskFailed | None = None
         self._closing = threading.Lock()  # a file is not closed while it is being synced
+        self._recording = threading.Lock()  # who appends records rolls, another thread archives
         disk.make_directory(directory)
         path = os.path.join(directory, FILE_NAME)
         self._manifest_file: File = disk.open(path, create=True)
@@ -210,8 +211,21 @@ class Appender:
 
     def archive(self, line: Archived) -> None:
         """Give up the bytes of a rolled file; its name and its lines stay."""
-        self.record(line)
-        self._empty(line.file)
+        self.archive_all([line])
+
+    def archive_all(self, lines: Sequence[Archived], *, empty: bool = True) -> None:
+        """Give up the bytes of rolled files, by one synced write of their lines.
+
+        Any thread may call it.
+
+        Args:
+            lines: one a file.
+            empty: whether to empty them now; else somebody does by `rt.archived.empty_files`.
+        """
+        self.record(*lines)
+        if empty:
+            for line in lines:
+                self._empty(line.file)
 
     def skip_archived(self, rolled: Rolled, line: Archived) -> None:
         """Go on behind a file that a copy can never have all of: its source has archived it."""
@@ -228,23 +242,26 @@ class Appender:
         finally:
             file.close()
 
-    def record(self, entry: Identity | Rolled | Archived) -> None:
-        """Write a manifest line and sync it, before the act it speaks of.
+    def record(self, *entries: Identity | Rolled | Archived) -> None:
+        """Write manifest lines and sync them, before the acts they speak of.
 
         Raises:
-            OSError: the line could not be written; nothing was recorded.
-            DiskFailed: it may or may not be on the disk: this log has ended.
+            OSError: the lines could not be written; nothing was recorded.
+            DiskFailed: they may or may not be on the disk: this log has ended.
         """
-        self._check()
-        self.manifest.check(entry)
-        end = self._manifest_file.size()
-        try:
-            self._manifest_file.append([encode_entry(entry)])
-        except OSError:
-            self._settle(lambda: take_back(self._manifest_file, end))
-            raise
-        self._settle(self._manifest_file.sync)
-        self.manifest.add(entry)
+        with self._recording:
+            self._check()
+            for entry in entries:
+                self.manifest.check(entry)
+            end = self._manifest_file.size()
+            try:
+                self._manifest_file.append([b"".join(map(encode_entry, entries))])
+            except OSError:
+                self._settle(lambda: take_back(self._manifest_file, end))
+                raise
+            self._settle(self._manifest_file.sync)
+            for entry in entries:
+                self.manifest.add(entry)
 
     def close(self) -> None:
         """Write the index and release the files; nothing is synced by this."""

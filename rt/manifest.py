@@ -63,6 +63,7 @@ class Archived:
     file: Position
     at_ns: int
     reason: str
+    by: int = 0  # index of the instruction that decided it; 0 where none did
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,14 @@ from rt.disk import OsDisk
 from rt.errors import CorruptLog, Diverged, Misuse, PeerError, RtError
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
+from rt.node_archive import NodeArchiver
 from rt.node_catch_up import CatchUp
+from rt.node_feed import NodeFeed
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.node_settings import NodeSettings
 from rt.node_status import STATUS_ALPN, node_status
-from rt.position import START, Position
+from rt.node_sweeper import NodeSweeper
+from rt.position import START
 from rt.subscriber import MERGED_NAME
 from rt.tls import Contexts, client_context, offering, server_context
 from sequencer.consensus import Snapshot
@@ -83,6 +86,10 @@ class Node:
             self._disk, os.path.join(self._top, "in"), self.stream, self._hold, alone=self._alone
         )
         self._member = self._make_member(opened)
+        self._sweeper = NodeSweeper(self._disk, self._inboxes, fold_s=settings.fold_s)
+        if opened.state.snapshot is not None and not self._member.executor.lacks_log:
+            self._sweeper.saved(opened.state.snapshot.data)
+        self.archiver = NodeArchiver(settings, self._member, self._sweeper)
         self.merged_end = self._member.executor.ledger.end
         self._peers = self._make_peers()
         self._catch_up: CatchUp | None = None
@@ -103,6 +110,7 @@ class Node:
             _log.error("%s", sentence)
         for thread in self._threads:
             thread.start()
+        self._sweeper.start()
         self._server.start()
         return damaged
 
@@ -118,14 +126,15 @@ class Node:
         _log.info("session %s is pushed by %s from %s", inbox.session, peer, inbox.appender.end)
         return inbox
 
-    def feed(self, wake: Bell) -> "NodeFeed":
+    def feed(self, wake: Bell) -> NodeFeed:
         """Give a pulling connection the merged log (`replicator.host.Host`)."""
-        feed = NodeFeed(self, os.path.join(self._top, MERGED_NAME), wake)
+        directory = os.path.join(self._top, MERGED_NAME)
+        feed = NodeFeed(directory, wake, lambda: self.merged_end, self.forget)
         with self._events:
             self._feeds.add(feed)
         return feed
 
-    def forget(self, feed: "NodeFeed") -> None:
+    def forget(self, feed: NodeFeed) -> None:
         """A pulling connection has ended."""
         with self._events:
             self._feeds.discard(feed)
@@ -147,6 +156,7 @@ class Node:
             self._events.notify()
         for thread in self._threads[1:]:
             thread.join()
+        self._sweeper.stop()
         self._pool.shutdown()
         self._inboxes.close()
         self._member.executor.close()
@@ -247,6 +257,7 @@ class Node:
                 member.tick()
             self._advance(set(held))
             self._keep_up(now)
+            self.archiver.turn(now)
             if now >= next_snapshot or self._snapshot:
                 next_snapshot = self._take_snapshot(now, next_snapshot)
         if self._catch_up is not None:
@@ -357,6 +368,7 @@ class Node:
             self._snapshot = None
             if durable.result() >= planned.end:  # an OSError here ends the node
                 self._member.save_snapshot(planned)
+                self._sweeper.saved(planned.data)
         return due
 
     def _save_last_snapshot(self) -> None:
@@ -376,23 +388,6 @@ class Node:
         return node_status(
             self._member, self._inboxes.every(), self._peers, self.settings, self._catch_up
         )
-
-
-class NodeFeed:
-    """The merged log as a pulling connection sees it (`replicator.host.Feed`)."""
-
-    def __init__(self, node: Node, directory: str, wake: Bell) -> None:
-        self._node = node
-        self.directory = directory
-        self.wake = wake
-
-    def end(self) -> Position:
-        """Serve no byte behind this: it may yet be cut and written again after a crash."""
-        return self._node.merged_end
-
-    def release(self) -> None:
-        """The connection has ended."""
-        self._node.forget(self)
 
 
 def _contexts(settings: NodeSettings) -> Contexts:

@@ -53,9 +53,9 @@ class NodeInbox:
             if self._wake is not None:
                 self._wake.set()
 
-    def keeps(self, entry: Archived) -> bool:
-        """Whether the bytes of a file stay here though the publisher archived them."""
-        return entry.file >= self.confirmations.merged.file  # not all of it is merged yet
+    def keeps(self, _entry: Archived) -> bool:
+        """Keep the bytes though the publisher archived them: see `NodeSweeper` for when they go."""
+        return True
 
     def claim(self, peer: str, wake: Bell) -> None:
         """Let `peer` fill it. `Refused` while another connection does."""

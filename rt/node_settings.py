@@ -5,7 +5,7 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.kinds import Bytes, Seconds
-from rt.limits import KIB
+from rt.limits import KIB, MIB
 from rt.names import parse_node, parse_stream, shown
 from rt.position import FILE_BYTES_MAX
 from sequencer.consensus import MEMBERS_ALLOWED
@@ -50,6 +50,19 @@ class NodeSettings:
     snapshot_s: Seconds = field(
         default=5.0, metadata={"help": "How often the sequencer's state is saved."}
     )
+    file_age_s: Seconds = field(
+        default=86_400.0,
+        metadata={
+            "help": "A merged file rolls after this, or after the policy's time; 0 is never."
+        },
+    )
+    fold_s: Seconds = field(
+        default=0.0,
+        metadata={"help": "Remove an empty archived file after this; 0 keeps it for ever."},
+    )
+    reserve: Bytes = field(
+        default=256 * MIB, metadata={"help": "Refuse new data while less of the disk is free."}
+    )
 
     def __post_init__(self) -> None:
         parse_stream(self.stream)
@@ -67,6 +80,8 @@ class NodeSettings:
             )
         if not 0.1 <= self.snapshot_s <= 3600:
             raise Misuse(f"snapshot_s is {self.snapshot_s}; use 0.1 to 3600")
+        if self.file_age_s and self.file_age_s < 1:
+            raise Misuse(f"file_age_s is {self.file_age_s:g}; use 1 or more, or 0 for never")
         if self.members and not self.cluster_id:
             raise Misuse("members are given without a cluster_id; rt cluster init writes both")
         if len(self.member_names) not in MEMBERS_ALLOWED:

@@ -8,11 +8,11 @@ from rt.disk import Disk, File, Span, set_aside
 from rt.errors import CorruptLog, FrameError
 from rt.frame import HEADER_BYTES, Encoded, Header, parse_header
 from rt.limits import KIB
-from rt.manifest import Identity
+from rt.manifest import Archived, Identity
 from rt.position import START, Position
 from rt.ranges import Range
 from rt.walk import Walk
-from sequencer.instruction import Instruction, Merge, Roll, Slice
+from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.session_log import SessionLogs
 
@@ -91,6 +91,12 @@ class Executor:
             if self.ledger.end.offset:
                 self._roll(max(instruction.time_ns, self.ledger.time_ns))
             return
+        if isinstance(instruction, Archive):
+            self._archive(index, instruction)
+            return
+        if isinstance(instruction, Note):
+            self.ledger.note(instruction.name, instruction.text)
+            return
         for each in instruction.slices:
             if self.ledger.accepts(each):
                 self._merge(each, term, instruction)
@@ -121,9 +127,16 @@ class Executor:
             if end.offset and end.offset + size > self.ledger.file_bytes_max:
                 end = end.next_file()
             end = Position(end + size)
-            if self.appender.end < end and held.get(each.session, START) < each.end:
+            if self.appender.end < end and not self._is_held(each, held):
                 return each
         return None
+
+    def _is_held(self, each: Slice, held: Mapping[str, Position]) -> bool:
+        """Whether the input of a slice is here; of an archived file only the name is."""
+        return (
+            held.get(each.session, START) >= each.end
+            and not self._logs[each.session].is_archived(each.first.file)
+        )  # fmt: skip
 
     def restore(self, ledger: Ledger) -> None:
         """Go on from the state of another node's snapshot.
@@ -137,6 +150,17 @@ class Executor:
         """Whether the merged log here ends before the ledger."""
         return self.appender.end < self.ledger.end
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether what is to be executed next was archived by the others and copied as such.
+
+        Then neither input nor output is here to execute it with: only another node's state helps.
+        """
+        end = self.ledger.end
+        if self.appender.end <= end or end.file not in self.appender.manifest.archived:
+            return False
+        return not self.appender.read(end.file, 1)
+
     def reopen(self) -> None:
         """Take up the merged log again after somebody else has appended to it."""
         self.appender = self._opened()
@@ -146,6 +170,19 @@ class Executor:
         self.appender.close()
         set_aside(self._place[0], path)
         self.reopen()
+
+    def _archive(self, index: int, archive: Archive) -> None:
+        """Record what is archived; the bytes go when a snapshot has made sure of what they gave."""
+        ledger, known = self.ledger, self.appender.manifest.archived
+        time_ns = max(archive.time_ns, ledger.time_ns)
+        gone, last = [], ledger.archived_to
+        for file, reason in archive.files:
+            if last <= file and ledger.archives(file):
+                gone.append(Archived(file, time_ns, reason, index))
+                last = file.next_file()
+        if new := [line for line in gone if line.file not in known]:
+            self.appender.archive_all(new, empty=False)
+        ledger.archived_to = last
 
     def _merge(self, each: Slice, term: int, instruction: Merge) -> None:
         ledger = self.ledger

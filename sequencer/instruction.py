@@ -2,7 +2,7 @@
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
 from rt.names import parse_session
@@ -11,9 +11,15 @@ from sequencer.consensus import COMMAND_BYTES_MAX
 
 _MERGE: Final = 1
 _ROLL: Final = 2
+_ARCHIVE: Final = 3
+_NOTE: Final = 4
 _HEAD: Final = struct.Struct("<BqH")  # what, time, slices
 _SLICE: Final = struct.Struct("<QQIIIQQBB")
+_FILE: Final = struct.Struct("<QB")
 SLICES_MAX: Final = 4096  # of 45 bytes and two names of up to 63: half of COMMAND_BYTES_MAX
+# Recording one takes some 20 us: an instruction of so many delays merging by 5 ms and one sync.
+FILES_MAX: Final = 256
+NOTE_BYTES_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +78,47 @@ class Roll:
     time_ns: int
 
 
-Instruction = Merge | Roll
+class Gone(NamedTuple):
+    """A rolled file whose bytes go, and why."""
+
+    file: Position
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Archive these rolled files of the merged log, oldest first.
+
+    One that is archived already, or is not rolled, is left out alike on every node.
+    """
+
+    time_ns: int
+    files: tuple[Gone, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Remember a text under a name, on every node; an empty text forgets the name.
+
+    The policy is one, and each read lease. What they say is no business of the sequencer's.
+    """
+
+    time_ns: int
+    name: str
+    text: str
+
+
+Instruction = Merge | Roll | Archive | Note
 
 
 def encode_instruction(instruction: Instruction) -> bytes:
     """Return the command; `Misuse` if it is larger than an engine takes."""
     if isinstance(instruction, Roll):
         return _HEAD.pack(_ROLL, instruction.time_ns, 0)
+    if isinstance(instruction, Archive):
+        return _encode_archive(instruction)
+    if isinstance(instruction, Note):
+        return _encode_note(instruction)
     parts = [_HEAD.pack(_MERGE, instruction.time_ns, len(instruction.slices))]
     for each in instruction.slices:
         name, group = each.session.encode(), each.group.encode()
@@ -99,11 +139,54 @@ def decode_instruction(command: bytes) -> Instruction:
         what, time_ns, count = _HEAD.unpack_from(command)
         if what == _ROLL and len(command) == _HEAD.size:
             return Roll(time_ns)
+        if what == _ARCHIVE:
+            return Archive(time_ns, _decode_files(command, count))
+        if what == _NOTE:
+            return _decode_note(command, time_ns, count)
         if what != _MERGE or count > SLICES_MAX:
             raise PeerError(f"an instruction of an unknown kind ({what})")
         return Merge(time_ns, _decode_slices(command, count))
     except (struct.error, UnicodeDecodeError, Misuse) as error:
         raise PeerError(f"an instruction that cannot be read: {error}") from None
+
+
+def _encode_archive(archive: Archive) -> bytes:
+    if len(archive.files) > FILES_MAX:
+        raise Misuse(f"an instruction archives {FILES_MAX} files at most")
+    parts = [_HEAD.pack(_ARCHIVE, archive.time_ns, len(archive.files))]
+    for file, reason in archive.files:
+        words = reason.encode()[:255].decode(errors="ignore").encode()
+        parts += (_FILE.pack(file, len(words)), words)
+    return b"".join(parts)
+
+
+def _decode_files(command: bytes, count: int) -> tuple[Gone, ...]:
+    if count > FILES_MAX:
+        raise PeerError(f"an instruction archives {count} files, {FILES_MAX} are the most")
+    files, offset = [], _HEAD.size
+    for _ in range(count):
+        file, length = _FILE.unpack_from(command, offset)
+        if file >= 1 << 63 or Position(file).offset:
+            raise PeerError("an instruction archives what is no file")
+        offset += _FILE.size + length
+        files.append(Gone(Position(file), command[offset - length : offset].decode()))
+    if offset != len(command):
+        raise PeerError("an instruction is followed by bytes that are not of it")
+    return tuple(files)
+
+
+def _encode_note(note: Note) -> bytes:
+    name, text = note.name.encode(), note.text.encode()
+    if not 0 < len(name) < 256 or len(text) > NOTE_BYTES_MAX:
+        raise Misuse(f"a note has a name, and at most {NOTE_BYTES_MAX} bytes")
+    return _HEAD.pack(_NOTE, note.time_ns, len(name)) + name + text
+
+
+def _decode_note(command: bytes, time_ns: int, length: int) -> Note:
+    end = _HEAD.size + length
+    if not 0 < length < 256 or not 0 <= len(command) - end <= NOTE_BYTES_MAX:
+        raise PeerError("a note of a size that cannot be")
+    return Note(time_ns, command[_HEAD.size : end].decode(), command[end:].decode())
 
 
 def _decode_slices(command: bytes, count: int) -> tuple[Slice, ...]:

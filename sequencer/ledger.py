@@ -10,6 +10,7 @@ from rt.ranges import EMPTY_DIGEST, Range
 from sequencer.instruction import Slice
 
 _VERSION: Final = 1
+NOTES_MAX: Final = 128
 
 
 @dataclass(slots=True)
@@ -26,6 +27,8 @@ class Ledger:
         digest: the running digest of the merged log, 16 bytes.
         file_bytes_max: a merged file rolls before it would pass this.
         active_since_ns: merge time of the first range in the active file; 0 if it is empty.
+        archived_to: the files before it are archived.
+        notes: texts by name, such as the archiver's policy.
     """
 
     file_bytes_max: int = FILE_BYTES_MAX
@@ -37,6 +40,8 @@ class Ledger:
     time_ns: int = 0
     digest: bytes = EMPTY_DIGEST
     active_since_ns: int = 0
+    archived_to: Position = START
+    notes: dict[str, str] = field(default_factory=dict)
 
     def merged_to(self, session: str) -> Position:
         """Where a session is merged up to."""
@@ -84,6 +89,17 @@ class Ledger:
         self.sessions[each.session] = each.end
         self.watermarks[each.watermark_name] = each.next_sequence
 
+    def archives(self, file: Position) -> bool:
+        """Whether a file may be archived now: it is rolled, and was not archived yet."""
+        return self.archived_to <= file < self.end.file
+
+    def note(self, name: str, text: str) -> None:
+        """Remember a text, or forget it where it is empty; more names than may be are refused."""
+        if not text:
+            self.notes.pop(name, None)
+        elif name in self.notes or len(self.notes) < NOTES_MAX:
+            self.notes[name] = text
+
     def encode(self) -> bytes:
         """Return the state as bytes, the same bytes for the same state."""
         fields: dict[str, Any] = {
@@ -97,6 +113,8 @@ class Ledger:
             "time_ns": self.time_ns,
             "digest": self.digest.hex(),
             "active_since_ns": self.active_since_ns,
+            "archived_to": int(self.archived_to),
+            "notes": dict(sorted(self.notes.items())),
         }
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -109,6 +127,7 @@ def decode_ledger(data: bytes) -> Ledger:
             raise Misuse("the snapshot was written by another version of rt; use that one")
         fields["sessions"] = {name: Position(end) for name, end in fields["sessions"].items()}
         fields["end"] = Position(fields["end"])
+        fields["archived_to"] = Position(fields.get("archived_to", START))
         fields["digest"] = bytes.fromhex(fields["digest"])
         return Ledger(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

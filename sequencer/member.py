@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from rt.errors import Diverged, PeerError, Refused
+from rt.errors import Diverged, Misuse, PeerError, Refused
 from rt.position import START, Position
 from sequencer.consensus import Consensus, Entry, Kind, Message, Snapshot
 from sequencer.executor import Executor
@@ -14,7 +14,6 @@ from sequencer.holdings import Holdings
 from sequencer.instruction import (
     Instruction,
     Merge,
-    Roll,
     decode_instruction,
     encode_instruction,
 )
@@ -25,6 +24,9 @@ from sequencer.planner import Planner
 _CONSENSUS: Final = b"\x01"
 _HOLDINGS: Final = b"\x02"
 _DIGEST: Final = b"\x03"
+_WANT_STATE: Final = b"\x04"
+_STATE: Final = b"\x05"
+REPORT: Final = b"\x06"  # what nodes tell each other beside sequencing; see `Member.hearer`
 _DIGEST_BODY: Final = struct.Struct("<QQ16s")  # index, end of the merged log, digest
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that reaches us at all has done so by then
@@ -92,7 +94,11 @@ class Member:
         self._snapshot_index = executor.ledger.index
         self._leader = ""
         self._ticks = 0
-        self._roll_wanted = False
+        self._orders: deque[Instruction] = deque()
+        self._order_was_last = False
+        self._handed = executor.ledger.index  # the last entry the engine gave to be executed
+        self._adopted = 0  # entries up to this one have their effect in a state of the leader
+        self.hearer: Callable[[str, bytes], None] | None = None  # takes the others' reports
         self._short_ticks = 0  # how long a majority has held what this leader does not
         self._digests: OrderedDict[int, tuple[Position, bytes]] = OrderedDict()
         self.suspended = False  # while the merged log is copied from another node
@@ -116,6 +122,12 @@ class Member:
             self._waiting.update(self.holdings.hear(sender, body))
         elif kind == _DIGEST and len(body) == _DIGEST_BODY.size:
             self._compare_digest(sender, *_DIGEST_BODY.unpack(body))
+        elif kind == _WANT_STATE and sender in self.holdings.others:
+            self._tell_state(sender)
+        elif kind == _STATE and sender == self.engine.leader:
+            self._adopt(body)
+        elif kind == REPORT and self.hearer is not None and sender in self.holdings.others:
+            self.hearer(sender, body)
         else:
             raise PeerError(f"a message of an unknown kind from {sender!r}")
 
@@ -125,14 +137,33 @@ class Member:
         self.engine.tick()
         if self._ticks % WHOLE_REPORT_TICKS == 0:
             self._report(whole=True)
+            self._ask_for_state()
         if self.engine.leads:
             if self._ticks % DIGEST_TICKS == 0:
                 self._tell_digest()
             self._hand_over_if_short()
 
-    def roll(self) -> None:
-        """Ask for the merged log's active file to be ended, by an instruction, if this leads."""
-        self._roll_wanted = True
+    def order(self, instruction: Instruction) -> None:
+        """Propose this instruction soon. It may be lost: see whether it came, and order it again.
+
+        Raises:
+            Refused: another node leads, or none.
+        """
+        if not self.engine.leads:
+            leader = self.engine.leader
+            words = f"{leader} leads the stream; ask it" if leader else "no node leads now"
+            raise Refused("not-leader", words)
+        self._orders.append(instruction)
+
+    @property
+    def has_orders(self) -> bool:
+        """Whether something was ordered that was not proposed yet, or is undecided."""
+        decided = self._undecided is None or isinstance(self._undecided[1], Merge)
+        return bool(self._orders) or not decided
+
+    def tell(self, member: str, report: bytes) -> None:
+        """Send a report to the `hearer` of another member; it may be lost."""
+        self._send(member, REPORT + report)
 
     def run(self) -> list[str]:
         """Do all that can be done now; return the sessions that were merged further.
@@ -158,6 +189,8 @@ class Member:
             if ready.snapshot is not None:
                 self._restore(ready.snapshot)
             self._committed.extend(map(self._decoded, ready.committed))
+            if ready.committed:
+                self._handed = ready.committed[-1].index
             merged += self._execute()
         return merged + self._execute()
 
@@ -165,7 +198,7 @@ class Member:
         """Return the state to snapshot, if anything was executed since the last one."""
         ledger = self.executor.ledger
         busy = self.suspended or self.executor.is_repeating or self.executor.lacks_log
-        if busy or ledger.index <= self._snapshot_index:
+        if busy or not self._snapshot_index < ledger.index <= self._handed:
             return None
         return SnapshotPlan(ledger.index, ledger.encode(), ledger.end)
 
@@ -181,7 +214,31 @@ class Member:
         self.executor.restore(decode_ledger(snapshot.data))
         self._committed.clear()
         self._digests.clear()
-        self._snapshot_index = snapshot.index
+        self._snapshot_index = self._handed = snapshot.index
+
+    def _ask_for_state(self) -> None:
+        if not self._committed or not self.executor.is_stranded:
+            return
+        if self.engine.leads:
+            self._hand_over(self.holdings.others[self._ticks % len(self.holdings.others)])
+        elif self.engine.leader:
+            self._send(self.engine.leader, _WANT_STATE)
+
+    def _tell_state(self, member: str) -> None:
+        executor = self.executor
+        if self.engine.leads and not (self.suspended or executor.lacks_log):
+            self._send(member, _STATE + executor.ledger.encode())
+
+    def _adopt(self, data: bytes) -> None:
+        """Go on from the leader's state, since what led to it is not to be had any more."""
+        try:
+            ledger = decode_ledger(data)
+        except Misuse as error:
+            raise PeerError(f"a state that cannot be read: {error}") from None
+        if self.executor.is_stranded and ledger.index > self.executor.ledger.index:
+            self.executor.restore(ledger)
+            self._adopted = ledger.index
+            self._digests.clear()
 
     def _remember_digest(self) -> None:
         ledger = self.executor.ledger
@@ -217,9 +274,13 @@ class Member:
         if self._short_ticks < HAND_OVER_TICKS:
             return
         self._short_ticks = 0
-        able = max(holdings.others, key=lambda each: holdings.of(each).get(short[0], START))
+        self._hand_over(
+            max(holdings.others, key=lambda each: holdings.of(each).get(short[0], START))
+        )
+
+    def _hand_over(self, to: str) -> None:
         try:
-            self.engine.transfer(able)
+            self.engine.transfer(to)
         except Refused:
             return  # it does not lead any more, or is handing over already
 
@@ -230,6 +291,8 @@ class Member:
         self._undecided = None  # whatever became of it, its slices are checked when executed
         if self.engine.leads:
             self._waiting.update(self.holdings.own)
+        else:
+            self._orders.clear()
         self._report(whole=True)
 
     def _report(self, *, whole: bool) -> None:
@@ -256,11 +319,14 @@ class Member:
         except Refused:
             return  # leadership moved or is moving; the new leader plans the same bytes
 
-    def _next_instruction(self) -> Merge | Roll | None:
+    def _next_instruction(self) -> Instruction | None:
+        """Take what was ordered and what is to be merged in turn, so that neither delays."""
+        merge = None if self._orders and not self._order_was_last else self._next_merge()
+        self._order_was_last = merge is None and bool(self._orders)
+        return self._orders.popleft() if self._order_was_last else merge
+
+    def _next_merge(self) -> Merge | None:
         ledger = self.executor.ledger
-        if self._roll_wanted and ledger.end.offset:
-            self._roll_wanted = False
-            return Roll(self._now_ns())
         agreed = {session: self.holdings.agreed(session) for session in self._waiting}
         agreed = {each: end for each, end in agreed.items() if end > ledger.merged_to(each)}
         self._waiting = set(agreed)
@@ -271,9 +337,11 @@ class Member:
     def _execute(self) -> list[str]:
         """Execute what was committed, in order, as far as the bytes are here."""
         merged: list[str] = []
-        while not self.suspended and self._committed and not self._lack(self._committed[0]):
+        while self._can_execute():
             entry, instruction = self._committed[0]
-            if instruction is None:
+            if entry.index <= self._adopted:
+                pass
+            elif instruction is None:
                 self.executor.ledger.index = entry.index
             else:
                 self.executor.execute(entry.index, entry.term, instruction)
@@ -285,6 +353,11 @@ class Member:
                 self._undecided = None
         return merged
 
+    def _can_execute(self) -> bool:
+        if self.suspended or not self._committed or self.executor.lacks_log:
+            return False
+        return not self.executor.is_stranded and not self._lack(self._committed[0])
+
     def _decoded(self, entry: Entry) -> Committed:
         if self._undecided is not None and self._undecided[0] == entry:
             return Committed(*self._undecided)
@@ -292,7 +365,7 @@ class Member:
         return Committed(entry, decode_instruction(entry.command) if is_command else None)
 
     def _lack(self, committed: Committed) -> tuple[str, Position] | None:
-        if not isinstance(committed.instruction, Merge):
+        if not isinstance(committed.instruction, Merge) or self.executor.lacks_log:
             return None
         each = self.executor.lacking(committed.instruction, self.holdings.own)
         return None if each is None else (each.session, each.end)

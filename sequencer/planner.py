@@ -42,10 +42,12 @@ class Planner:
             return None
         start = self._turn % len(waiting)
         share = max(INSTRUCTION_BYTES_MAX // min(len(waiting), SLICES_MAX), 1)
+        # a range is never cut, so one as large as a file would make a file larger than was asked
+        share = min(share, SLICE_BYTES_MAX, ledger.file_bytes_max // 2)
         slices: list[Slice] = []
         grouped: set[str] = set()
         for name in (waiting[start:] + waiting[:start])[:SLICES_MAX]:
-            each = self._slice(ledger, name, durable[name], min(share, SLICE_BYTES_MAX))
+            each = self._slice(ledger, name, durable[name], share)
             # a watermark moves with each slice, so a group gets one slice an instruction
             if each is not None and each.watermark_name not in grouped:
                 grouped.add(each.watermark_name)
@@ -57,6 +59,8 @@ class Planner:
         log = self._logs[name]
         after = ledger.merged_to(name)
         first = log.next_place(after)
+        if first.file in log.log.manifest.archived:
+            return None  # it was merged: this node will learn of that before it leads for long
         rolled = log.log.manifest.rolled_end(first.file)
         file_end = durable if durable.file == first.file else Position(first.file + (rolled or 0))
         group = self._group(name, log)

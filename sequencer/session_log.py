@@ -46,7 +46,16 @@ class SessionLog:
         self.log.refresh()
         if self.log.manifest.rolled_end(after.file) != after.offset:
             return after
+        known = self.log.manifest
+        following = known.successor(after.file)
+        if following is not None and following in known.archived:
+            return following  # never a place beyond what is not here
         return self.log.file_from(after.next_file()) or after
+
+    def is_archived(self, start: Position) -> bool:
+        """Whether the bytes of the file that starts at `start` were given up."""
+        self.log.refresh()
+        return start in self.log.manifest.archived
 
     def headers(self, first: Position, end: Position, limit: int) -> list[Heading]:
         """Return the headers of the frames between two places of one file.

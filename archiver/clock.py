@@ -1,0 +1,54 @@
+"""Clock: the time that retention goes by, which a single wrong clock must not set."""
+
+from collections.abc import Sequence
+from typing import Final
+
+JUMP_NS: Final = 60_000_000_000  # more than any step of a clock that is being kept right
+HOLD_NS: Final = 3600 * 1_000_000_000  # time for an operator to see a log line
+
+
+def agreed_ns(clocks: Sequence[int]) -> int:
+    """Return the time of a majority's clocks: the lower one of the middle.
+
+    >>> agreed_ns([7, 1_000_000, 5]), agreed_ns([3, 9])
+    (7, 3)
+    """
+    return sorted(clocks)[(len(clocks) - 1) // 2]
+
+
+class SteadyClock:
+    """Follows a clock, but believes in a jump into the future only after an hour.
+
+    What such a jump would archive is gone for ever; what waits for an hour is not. A jump into
+    the past is believed at once, since it only makes files younger.
+    """
+
+    def __init__(self) -> None:
+        self._wall_ns = 0
+        self._monotonic_ns = 0
+        self._jumped_at_ns: int | None = None
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether the clock has jumped and is not believed yet."""
+        return self._jumped_at_ns is not None
+
+    def now_ns(self, wall_ns: int, monotonic_ns: int) -> int:
+        """Return the time to go by.
+
+        Args:
+            wall_ns: what the clock shows.
+            monotonic_ns: what a clock shows that nobody sets.
+        """
+        expected = self._wall_ns + monotonic_ns - self._monotonic_ns
+        if not self._wall_ns or wall_ns - expected <= JUMP_NS:
+            self._jumped_at_ns = None
+            self._wall_ns = wall_ns
+        else:
+            if self._jumped_at_ns is None:
+                self._jumped_at_ns = monotonic_ns
+            is_old = monotonic_ns - self._jumped_at_ns >= HOLD_NS
+            self._jumped_at_ns = None if is_old else self._jumped_at_ns
+            self._wall_ns = wall_ns if is_old else expected
+        self._monotonic_ns = monotonic_ns
+        return self._wall_ns

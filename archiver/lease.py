@@ -1,0 +1,96 @@
+"""Lease: a reader's claim on files of the merged log, for a bounded time and size."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol
+
+from rt.errors import Misuse
+from rt.names import parse_peer
+from rt.position import Position
+
+LEASE_S_MAX: Final = 7 * 24 * 3600  # a job that is not done in a week has to say so again
+LEASES_MAX: Final = 64  # of one stream
+_NS: Final = 1_000_000_000
+
+
+class Sized(Protocol):
+    """A file, as far as a lease looks at it."""
+
+    @property
+    def start(self) -> Position:
+        """Where it begins."""
+
+    @property
+    def bytes(self) -> int:
+        """What it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What `holder` still reads: from the file of `start` on, `bytes_max` of it at most.
+
+    It holds files against the rules time and limit. Against the rule disk nothing holds.
+    """
+
+    holder: str
+    start: Position
+    until_ns: int
+    bytes_max: int
+
+    def __post_init__(self) -> None:
+        parse_peer(self.holder)
+        if not 0 <= self.until_ns < 1 << 63:
+            raise Misuse("a lease ends at a time")
+        if not 0 < self.bytes_max < 1 << 62:
+            raise Misuse("a lease holds a bounded number of bytes, at least 1")
+
+    def first_held(self, files: Sequence[Sized], now_ns: int) -> int:
+        """Return the place of the first file that is held; the number of files if none is.
+
+        The bytes are counted from the oldest file that is held. A lease on more than its bytes
+        holds none of the oldest files that are too many, and all behind them.
+        """
+        if now_ns >= self.until_ns:
+            return len(files)
+        first = next(
+            (place for place, file in enumerate(files) if file.start >= self.start.file), len(files)
+        )
+        total = sum(file.bytes for file in files[first:])
+        while first < len(files) and total > self.bytes_max:
+            total -= files[first].bytes
+            first += 1
+        return first
+
+    def text(self) -> str:
+        """Return it as JSON, the same text for the same lease."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def parse_lease(text: str) -> Lease:
+    """Read what `Lease.text` wrote; `Misuse` if it is none."""
+    try:
+        fields = json.loads(text)
+        return Lease(**{**fields, "start": Position(fields["start"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise Misuse(f"no lease: {error}") from None
+
+
+def new_lease(fields: Any, now_ns: int) -> Lease:
+    """Return the lease that a reader asks for.
+
+    Args:
+        fields: `holder`, `start` (a position), `seconds`, and `bytes` at most.
+        now_ns: the time; the lease ends `seconds` later.
+
+    Raises:
+        Misuse: it asks for what no lease gives.
+    """
+    try:
+        holder, start = str(fields["holder"]), Position.parse(str(fields["start"]))
+        seconds, bytes_max = float(fields["seconds"]), int(fields["bytes"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise Misuse(f"a lease names holder, start, seconds and bytes: {error}") from None
+    if not 0 < seconds <= LEASE_S_MAX:
+        raise Misuse(f"a lease lasts at most {LEASE_S_MAX} s, not {seconds:g}; renew it")
+    return Lease(holder, start, now_ns + int(seconds * _NS), bytes_max)

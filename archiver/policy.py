@@ -1,0 +1,142 @@
+"""Policy: how long the merged log is kept, as operators write it."""
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rt.errors import Misuse
+from rt.names import shown
+
+MINUTE_NS: Final = 60_000_000_000
+TIME_DEFAULT: Final = 10_080  # a week
+DISK_DEFAULT: Final = 90
+TIME_MAX: Final = 100 * 366 * 24 * 60
+_BYTES_MAX: Final = 1 << 62
+_TEXT_BYTES_MAX: Final = 1024
+_LIMIT: Final = re.compile(r"([0-9]{1,18})(?:([KMGTP])i)?")
+_POWERS: Final[dict[str, int]] = {letter: 1024**n for n, letter in enumerate("KMGTP", 1)}
+_KEYS: Final = frozenset({"time", "limit", "disk"})
+_ROLL_AGE_MIN_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When a rolled file of the merged log has served its time; any one rule suffices.
+
+    Attributes:
+        time: minutes since the file was rolled; 0 is off.
+        limit: bytes that all files may have together; None is off.
+        disk: percent of the file system that may be used.
+    """
+
+    time: int = TIME_DEFAULT
+    limit: int | None = None
+    disk: int = DISK_DEFAULT
+
+    def __post_init__(self) -> None:
+        if type(self.time) is not int or not 0 <= self.time <= TIME_MAX:
+            raise Misuse(f"time is {_said(self.time)}; use minutes, 0 (off) to {TIME_MAX}")
+        if self.limit is not None and not 0 < self.limit <= _BYTES_MAX:
+            raise Misuse(f"limit is {self.limit}; use a size above 0, such as 90Gi")
+        if type(self.disk) is not int or not 1 <= self.disk <= 100:
+            raise Misuse(f"disk is {_said(self.disk)}; use percent, 1 to 100")
+
+    def text(self) -> str:
+        """Return it as JSON, the same text for the same policy.
+
+        >>> Policy(limit=90 << 30).text()
+        '{"time":10080,"limit":"90Gi","disk":90}'
+        """
+        fields: dict[str, Any] = {"time": self.time}
+        if self.limit is not None:
+            fields["limit"] = show_limit(self.limit)
+        return json.dumps({**fields, "disk": self.disk}, separators=(",", ":"))
+
+    def roll_age_s(self, file_age_s: float) -> float:
+        """Return after how long an active file is rolled though it is not full; 0 is never.
+
+        A file is archived `time` after it was rolled: one that is rolled no later than `time`
+        after it began is gone before its first message is twice that old.
+
+        Args:
+            file_age_s: what the node was told; 0 is never.
+        """
+        if not file_age_s or not self.time:
+            return file_age_s
+        return min(file_age_s, max(_ROLL_AGE_MIN_S, self.time * 60.0))
+
+
+def parse_policy(text: str) -> Policy:
+    r"""Read a policy from JSON or from TOML, where it may stand in a table `[policy]`.
+
+    Raises:
+        Misuse: it is neither, or says what no policy says.
+
+    >>> parse_policy('{"time": 10080, "limit": "90Gi", "disk": 90}').limit
+    96636764160
+    >>> parse_policy('[policy]\ntime = 60').time
+    60
+    """
+    if len(text) > _TEXT_BYTES_MAX:
+        raise Misuse(f"a policy is no longer than {_TEXT_BYTES_MAX} characters")
+    return policy_of(_json(text) if text.lstrip().startswith("{") else _toml(text))
+
+
+def policy_of(fields: Any) -> Policy:
+    """Return the policy that a JSON or TOML object is; `Misuse` if it is none."""
+    if not isinstance(fields, dict):
+        raise Misuse("a policy is an object, such as " + Policy(limit=90 << 30).text())
+    if strange := sorted(fields.keys() - _KEYS):
+        raise Misuse(f"a policy has no {shown(strange[0])}; it has time, limit and disk")
+    given = dict(fields)
+    if "limit" in given:
+        given["limit"] = parse_limit(given["limit"])
+    return Policy(**given)
+
+
+def parse_limit(value: object) -> int | None:
+    """Read a size: bytes, or with one of Ki, Mi, Gi, Ti, Pi; None for `none`.
+
+    >>> parse_limit("5Gi"), parse_limit(4096), parse_limit("none")
+    (5368709120, 4096, None)
+    """
+    if value is None or value == "none":
+        return None
+    match = _LIMIT.fullmatch(str(value)) if type(value) in (int, str) else None
+    if match is None:
+        raise Misuse(f"limit is {_said(value)}; use bytes, or a size such as 90Gi (K M G T P)")
+    power: int = _POWERS.get(match[2] or "", 1)
+    return int(match[1]) * power
+
+
+def show_limit(size: int) -> str:
+    """Return a size in the largest unit that divides it.
+
+    >>> show_limit(1 << 31), show_limit(1000)
+    ('2Gi', '1000')
+    """
+    for letter, power in reversed(_POWERS.items()):
+        if size % power == 0:
+            return f"{size // power}{letter}i"
+    return str(size)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Misuse(f"not JSON: {error}") from None
+
+
+def _toml(text: str) -> Any:
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Misuse(f"neither JSON nor TOML: {error}") from None
+    return document.get("policy", document)
+
+
+def _said(value: object) -> str:
+    return shown(value if isinstance(value, str) else repr(value))

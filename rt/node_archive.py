@@ -1,0 +1,247 @@
+"""NodeArchiver: what a node does about retention, once a second, beside its sequencing."""
+
+import logging
+import os
+import struct
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from archiver.clock import SteadyClock, agreed_ns
+from archiver.decide import Decision, DiskReport, RolledFile, decide
+from archiver.lease import Lease, parse_lease
+from archiver.policy import Policy, parse_policy
+from rt.errors import Misuse, PeerError, Refused
+from rt.manifest import Manifest
+from rt.node_settings import NodeSettings
+from rt.node_sweeper import NodeSweeper
+from rt.position import Position
+from sequencer.instruction import FILES_MAX, Archive, Gone, Note, Roll
+from sequencer.ledger import Ledger
+from sequencer.member import Member
+
+_log: Final = logging.getLogger("rt.archiver")
+POLICY_NOTE: Final = "policy"
+LEASE_NOTE: Final = "lease "  # and the holder
+_TURN_S: Final = 1.0
+_REPORT_S_MAX: Final = 10.0  # a node that was silent for so long has no say
+# total, used and available bytes of the file system, files emptied up to, snapshot, clock; and
+# up to which snapshot a majority is, as the leader knows
+_REPORT: Final = struct.Struct("<QQQQQQq")
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a node says of itself."""
+
+    total: int
+    used: int
+    available: int
+    emptied_to: Position  # the archived files before it hold no bytes any more
+    snapshot_index: int  # all up to this instruction is durable in its merged log
+    settled_index: int  # the same of a majority, as far as it knows
+    clock_ns: int
+    heard_s: float = 0.0  # when, by this node's steady clock
+
+    def encode(self) -> bytes:
+        """Return it as it goes over the wire."""
+        return _REPORT.pack(
+            self.total, self.used, self.available, self.emptied_to, self.snapshot_index,
+            self.settled_index, self.clock_ns,
+        )  # fmt: skip
+
+
+class NodeArchiver:
+    """Reports this node's disk, and decides while it leads. The sequencing thread calls it."""
+
+    def __init__(self, settings: NodeSettings, member: Member, sweeper: NodeSweeper) -> None:
+        """Stand ready.
+
+        Args:
+            settings: of the node.
+            member: is asked to propose what is decided.
+            sweeper: empties files and archives inputs, by a thread of its own.
+        """
+        self._settings = settings
+        self._member = member
+        self._sweeper = sweeper
+        self._clock = SteadyClock()
+        self._was_holding = False
+        self._next_s = 0.0
+        self._settled_index = 0
+        self.now_ns = time.time_ns()  # the time that retention goes by
+        self.reports: dict[str, Report] = {}
+        member.hearer = self.hear
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of the stream, which is the same on every node."""
+        return policy_of_ledger(self._ledger)
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The read leases of the stream, those that have ended too."""
+        return leases_of_ledger(self._ledger)
+
+    def hear(self, sender: str, body: bytes) -> None:
+        """Take another node's report; `PeerError` if it is none."""
+        if len(body) != _REPORT.size:
+            raise PeerError(f"a report of {len(body)} bytes from {sender!r}")
+        total, used, available, emptied_to, snapshot, settled, clock_ns = _REPORT.unpack(body)
+        place = Position(emptied_to & ((1 << 63) - 1))
+        self.reports[sender] = Report(
+            total, used, available, place, snapshot, settled, clock_ns, time.monotonic()
+        )
+        if sender == self._member.engine.leader:
+            self._settle(settled)
+
+    def turn(self, now_s: float) -> None:
+        """Report and decide, if it is time.
+
+        Args:
+            now_s: by the steady clock.
+        """
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _TURN_S
+        self._report(now_s)
+        self._look_at_clocks(now_s)
+        self._sweeper.turn(self._member.executor.appender, self._settled_index)
+        member = self._member
+        if not member.engine.leads or member.has_orders or member.suspended:
+            return
+        try:
+            self._decide(now_s)
+        except Refused:
+            return  # another leads now
+
+    def plan(self, now_ns: int) -> list[Decision]:
+        """Return what would be archived at a time, as far as this node knows."""
+        return self._decisions(self._living(time.monotonic()), now_ns)
+
+    def disks(self) -> list[DiskReport]:
+        """Return what is known of the nodes' disks."""
+        return self._disks(self._living(time.monotonic()))
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._member.executor.ledger
+
+    def _report(self, now_s: float) -> None:
+        total, used, available = disk_of(self._member.executor.appender.directory)
+        member, sweeper = self._member, self._sweeper
+        report = Report(
+            total, used, available, sweeper.emptied_to, sweeper.snapshot_index,
+            self._settled_index, time.time_ns(), now_s,
+        )  # fmt: skip
+        self.reports[member.name] = report
+        if member.engine.leads:
+            self._settle(self._majority_snapshot())
+        for each in member.holdings.others:
+            member.tell(each, report.encode())
+
+    def _settle(self, index: int) -> None:
+        self._settled_index = max(self._settled_index, index)
+
+    def _majority_snapshot(self) -> int:
+        """Return the instruction up to which a majority has all it made of its inputs durably."""
+        members = [self._member.name, *self._member.holdings.others]
+        known = [self.reports[each].snapshot_index for each in members if each in self.reports]
+        known += [0] * (len(members) - len(known))
+        return sorted(known, reverse=True)[len(members) // 2]
+
+    def _living(self, now_s: float) -> dict[str, Report]:
+        return {
+            name: report
+            for name, report in self.reports.items()
+            if now_s - report.heard_s < _REPORT_S_MAX
+        }
+
+    def _decide(self, now_s: float) -> None:
+        ledger, policy = self._ledger, self.policy
+        self._forget_old_leases()
+        decisions = self._decisions(self._living(now_s), self.now_ns)
+        for start in range(0, len(decisions), FILES_MAX):
+            part = decisions[start : start + FILES_MAX]
+            files = tuple(Gone(each.start, each.reason) for each in part)
+            self._member.order(Archive(time.time_ns(), files))
+        age_s = policy.roll_age_s(self._settings.file_age_s)
+        began_ns = ledger.active_since_ns
+        if age_s and began_ns and time.time_ns() - began_ns >= age_s * _NS:
+            self._member.order(Roll(time.time_ns()))
+
+    def _look_at_clocks(self, now_s: float) -> None:
+        clocks = [report.clock_ns for report in self._living(now_s).values()]
+        self.now_ns = self._clock.now_ns(agreed_ns(clocks), time.monotonic_ns())
+        holding = self._clock.is_holding
+        if holding and not self._was_holding:
+            _log.error("the clocks jumped ahead; nothing is archived by that time for an hour")
+        self._was_holding = holding
+
+    def _forget_old_leases(self) -> None:
+        for lease in self.leases:
+            if self.now_ns >= lease.until_ns:
+                self._member.order(Note(time.time_ns(), LEASE_NOTE + lease.holder, ""))
+
+    def _decisions(self, living: dict[str, Report], now_ns: int) -> list[Decision]:
+        ledger, manifest = self._ledger, self._member.executor.appender.manifest
+        return decide(
+            self.policy, rolled_files(manifest, ledger.archived_to, ledger.end.file),
+            ledger.end.offset, self._disks(living), now_ns=now_ns, leases=self.leases,
+        )  # fmt: skip
+
+    def _disks(self, living: dict[str, Report]) -> list[DiskReport]:
+        manifest, to = self._member.executor.appender.manifest, self._ledger.archived_to
+        return [
+            DiskReport(name, each.total, each.used, _bytes(manifest, each.emptied_to, to))
+            for name, each in sorted(living.items())
+        ]
+
+
+def policy_of_ledger(ledger: Ledger) -> Policy:
+    """Return the policy that was agreed on; the default until one was."""
+    text = ledger.notes.get(POLICY_NOTE)
+    try:
+        return parse_policy(text) if text else Policy()
+    except Misuse as error:
+        _log.error("the policy %r is unknown to this version (%s); nothing goes", text, error)
+        return Policy(time=0, disk=100)
+
+
+def leases_of_ledger(ledger: Ledger) -> list[Lease]:
+    """Return the leases that were agreed on."""
+    names = sorted(name for name in ledger.notes if name.startswith(LEASE_NOTE))
+    return [parse_lease(ledger.notes[name]) for name in names]
+
+
+def rolled_files(
+    manifest: Manifest, archived_to: Position, end: Position | None = None
+) -> Sequence[RolledFile]:
+    """Return the rolled files that still have their bytes, oldest first.
+
+    Args:
+        manifest: of the merged log.
+        archived_to: the files before it are archived.
+        end: the file that still grows, if there is one; it and what follows is left out.
+    """
+    order = manifest.order[bisect_left(manifest.order, archived_to) :]
+    lines = (manifest.rolled[file] for file in order if end is None or file < end)
+    return [RolledFile(line.file, line.end, line.at_ns) for line in lines]
+
+
+def disk_of(path: str) -> tuple[int, int, int]:
+    """Return bytes of a file system: all that we could have, used, and available to us."""
+    facts = os.statvfs(path)
+    used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+    available = facts.f_bavail * facts.f_frsize
+    return used + available, used, available
+
+
+def _bytes(manifest: Manifest, begin: Position, end: Position) -> int:
+    """Return what the rolled files from `begin` on and before `end` held."""
+    order = manifest.order
+    files = order[bisect_left(order, begin) : bisect_left(order, end)]
+    return sum(manifest.rolled[file].end for file in files)
