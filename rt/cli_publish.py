@@ -130,15 +130,22 @@ class _Pump:
         """Wait for the level that was asked for; when stopped, only until all is synced."""
         wanted, timeout_s = Level.parse(self._settings.flush), self._settings.flush_timeout_s
         deadline = time.monotonic() + timeout_s
-        confirmed = self._publisher.flush(min(wanted, Level.SYNCED), timeout_s)
-        while confirmed.level < wanted and not self._stop.has_come():
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                confirmed = self._publisher.flush(wanted, min(left, _FLUSH_STEP_S))
-            except FlushTimeout as late:
-                if left <= _FLUSH_STEP_S:
-                    raise FlushTimeout(late.reached, wanted.name, timeout_s) from None
+        try:
+            confirmed = self._publisher.flush(min(wanted, Level.SYNCED), timeout_s)
+            while confirmed.level < wanted and not self._stop.has_come():
+                confirmed = self._try(wanted, deadline - time.monotonic(), confirmed)
+        except FlushTimeout as late:
+            raise FlushTimeout(late.reached, wanted.name, timeout_s) from None
         return confirmed
+
+    def _try(self, wanted: Level, left_s: float, before: Confirmed) -> Confirmed:
+        """Wait for a level, though not so long that a signal would not be heeded."""
+        try:
+            return self._publisher.flush(wanted, max(0.0, min(left_s, _FLUSH_STEP_S)))
+        except FlushTimeout:
+            if left_s <= _FLUSH_STEP_S:
+                raise
+            return before
 
     def summarize(self, confirmed: Confirmed) -> None:
         """Say what was done."""
