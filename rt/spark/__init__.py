@@ -7,12 +7,16 @@
 Nothing here imports Spark before it is needed, so that `gaps` and `to_parquet` work without it.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rt.errors import Misuse
 from rt.events import Gap
+from rt.spark.java import session
 
-__all__ = ["gaps", "register"]
+if TYPE_CHECKING:
+    from rt.spark.export import Exported
+
+__all__ = ["gaps", "register", "session", "to_parquet"]
 
 
 def register(spark: Any) -> None:
@@ -27,9 +31,11 @@ def register(spark: Any) -> None:
         Misuse: this PySpark is too old.
     """
     check_version(spark.version)
+    from rt.spark.history import RtHistory  # noqa: PLC0415 - needs Spark
     from rt.spark.source import RtSource  # noqa: PLC0415 - needs Spark
 
     spark.dataSource.register(RtSource)
+    spark.dataSource.register(RtHistory)
 
 
 def check_version(version: str) -> None:
@@ -51,3 +57,10 @@ def gaps(path: str) -> list[Gap]:
     from rt.spark.plan import all_gaps  # noqa: PLC0415 - quick to import what is not needed
 
     return all_gaps(path)
+
+
+def to_parquet(path: str, out: str, *, allow_gaps: bool = False) -> "Exported":
+    """Add the rolled files of a log to a Parquet dataset; as `rt.spark.export.to_parquet`."""
+    from rt.spark import export  # noqa: PLC0415 - needs pyarrow
+
+    return export.to_parquet(path, out, allow_gaps=allow_gaps)

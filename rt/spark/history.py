@@ -1,0 +1,105 @@
+"""History: `spark.read.format("rt-history")`: what the manifest tells of every file of a log."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from rt.errors import Misuse
+from rt.position import Position
+from rt.spark.plan import LogView
+
+SCHEMA = (
+    "file string, state string, position bigint, end bigint, bytes bigint, messages bigint, "
+    "first_number bigint, next_number bigint, first_time timestamp, last_time timestamp, "
+    "rolled_at timestamp, archived_at timestamp, reason string"
+)
+
+
+class RtHistory(DataSource):
+    """One row for each file of a log: rolled, archived, or active."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for `format()`."""
+        return "rt-history"
+
+    def schema(self) -> str:
+        """The columns."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> "RtHistoryReader":
+        """Plan the query; the columns are always all of them."""
+        path = self.options.get("path")
+        if not path:
+            raise Misuse("the rt-history source needs the directory of a log")
+        return RtHistoryReader(path, schema)
+
+
+class RtHistoryReader(DataSourceReader):
+    """Reads one manifest."""
+
+    def __init__(self, path: str, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - Spark's, and heavy
+
+        self._path = path
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> list[InputPartition]:
+        """One task is enough for a manifest."""
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002 - Spark's
+        """Read the manifest; runs in a worker."""
+        import pyarrow as pa  # noqa: PLC0415 - heavy, and only workers need it
+
+        rows = file_rows(self._path)
+        try:
+            arrays = [pa.array([r[each.name] for r in rows], each.type) for each in self._schema]
+        except KeyError as error:
+            raise Misuse(f"there is no column {error}; there are {SCHEMA}") from None
+        yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def file_rows(path: str) -> list[dict[str, Any]]:
+    """Return what is known of each file of a log, oldest first.
+
+    Raises:
+        Misuse: there is no log.
+    """
+    view = LogView(path, strict=False)
+    try:
+        if not view.refresh():
+            raise Misuse(f"{path} holds no log: there is no manifest")
+        rows = [_rolled_row(view, file) for file in view.log.manifest.order]
+        for file, end in view.files():
+            if file not in view.log.manifest.rolled:
+                rows.append({**_EMPTY, **_place(file, end), "state": "active"})
+        return rows
+    finally:
+        view.close()
+
+
+_EMPTY: dict[str, Any] = dict.fromkeys(each.split()[0] for each in SCHEMA.split(", "))
+
+
+def _rolled_row(view: LogView, file: Position) -> dict[str, Any]:
+    line, archived = view.log.manifest.rolled[file], view.log.manifest.archived.get(file)
+    return {
+        **_EMPTY,
+        **_place(file, line.end),
+        "state": "rolled" if archived is None else "archived",
+        "messages": line.messages,
+        "first_number": line.first,
+        "next_number": line.next,
+        "first_time": line.first_time_ns // 1000,
+        "last_time": line.last_time_ns // 1000,
+        "rolled_at": line.at_ns // 1000,
+        "archived_at": archived and archived.at_ns // 1000,
+        "reason": archived and archived.reason,
+    }
+
+
+def _place(file: Position, end: int) -> dict[str, Any]:
+    return {"file": file.file_name, "position": int(file), "end": int(file + end), "bytes": end}

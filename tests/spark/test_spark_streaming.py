@@ -1,0 +1,128 @@
+"""Streaming queries in a real Spark: from a log, and back into one."""
+
+import os
+import shutil
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from spark.random_logs import STREAM, Merging, plain_rows, random_log
+
+from rt import Publisher
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+
+def stream(spark, path, **options):
+    """Read a log as a stream."""
+    schema = "position bigint, session string, payload binary, key binary, time timestamp"
+    return spark.readStream.format("rt").schema(schema).options(**options).load(path)
+
+
+def run(frame, out, checkpoint, kind="parquet", **options):
+    """Run a streaming query over all that is there."""
+    writer = frame.writeStream.format(kind).outputMode("append").trigger(availableNow=True)
+    query = writer.options(checkpointLocation=str(checkpoint), **options).start(str(out))
+    query.awaitTermination()
+    return query
+
+
+def test_a_stream_gives_each_message_once_across_restarts(spark, tmp_path):
+    """The checkpoint holds a position, and a query that resumes goes on there."""
+    with random_log(str(tmp_path), 1, rounds=2) as merging:
+        for each in range(3):
+            path = merging.directory
+            run(stream(spark, path), tmp_path / "parquet", tmp_path / "checkpoint")
+            found = spark.read.parquet(str(tmp_path / "parquet")).select("position").collect()
+            assert sorted(row[0] for row in found) == [r.position for r in plain_rows(path)]
+            with Publisher(str(tmp_path), stream=STREAM, session="lga") as publisher:
+                publisher.publish_many([b"%d" % each] * 700)
+            merging.merge()
+
+
+@pytest.mark.parametrize("limits", [{"maxRecordsPerTrigger": 600}, {"maxBytesPerTrigger": 9000}])
+def test_a_trigger_reads_no_more_than_it_may(spark, tmp_path, limits):
+    """A backlog must not become one job."""
+    with random_log(str(tmp_path), 2) as merging:
+        pass
+    frame = stream(spark, merging.directory, **limits)
+    query = run(frame, tmp_path / "parquet", tmp_path / "checkpoint")
+    counts = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+    rows = plain_rows(merging.directory)
+    assert sum(counts) == len(rows)
+    assert len(counts) > 3
+    if "maxRecordsPerTrigger" in limits:
+        assert max(counts) <= 600
+    found = spark.read.parquet(str(tmp_path / "parquet")).select("position").collect()
+    assert sorted(row[0] for row in found) == [row.position for row in rows]
+
+
+def test_a_stream_waits_for_a_log_that_is_not_there_yet(spark, tmp_path):
+    """A query may be started before the pull that fills its directory."""
+    root = tmp_path / "data"
+    frame = stream(spark, str(root / (STREAM + ".merged") / "out"))
+    run(frame, tmp_path / "parquet", tmp_path / "checkpoint")
+    with random_log(str(root), 3) as merging:
+        pass
+    run(frame, tmp_path / "parquet", tmp_path / "checkpoint")
+    count = spark.read.parquet(str(tmp_path / "parquet")).count()
+    assert count == len(plain_rows(merging.directory))
+
+
+def test_a_copy_that_grows_byte_by_byte_is_read_by_whole_frames(spark, tmp_path):
+    """A pull stops anywhere; what is half there is not there yet."""
+    with random_log(str(tmp_path), 4, file_bytes_max=1 << 30) as merging:
+        pass
+    rows = plain_rows(merging.directory)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(os.path.join(merging.directory, "manifest"), copy)
+    with open(os.path.join(merging.directory, "log.0.0"), "rb") as file:
+        data = file.read()
+    for share in (3, 2, 1):
+        (copy / "log.0.0").write_bytes(data[: len(data) // share])
+        run(stream(spark, str(copy)), tmp_path / "parquet", tmp_path / "checkpoint")
+    found = spark.read.parquet(str(tmp_path / "parquet")).select("position").collect()
+    assert sorted(row[0] for row in found) == [row.position for row in rows]
+
+
+def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
+    """Its positions would mean other messages."""
+    with random_log(str(tmp_path / "a"), 1) as first, random_log(str(tmp_path / "b"), 2) as second:
+        run(stream(spark, first.directory), tmp_path / "parquet", tmp_path / "checkpoint")
+    shutil.rmtree(first.directory)
+    os.rename(second.directory, first.directory)
+    with pytest.raises(StreamingQueryException, match="of another log"):
+        run(stream(spark, first.directory), tmp_path / "parquet", tmp_path / "checkpoint")
+
+
+def test_a_stream_into_the_sink_arrives_once_though_its_batches_are_replayed(spark, tmp_path):
+    """A batch whose commit was lost is run again, and every row of it is a repeat."""
+    with random_log(str(tmp_path / "from"), 5) as merging:
+        pass
+    frame = stream(spark, merging.directory, maxRecordsPerTrigger=500, partitionBytes=5000)
+    sink = frame.select("payload", "key", "time")
+    checkpoint, root = tmp_path / "checkpoint", tmp_path / "to"
+    for _ in range(3):
+        run(sink, root, checkpoint, "rt", stream=STREAM)
+        newest = max(os.listdir(checkpoint / "commits"), key=lambda name: (name.isdigit(), name))
+        os.unlink(checkpoint / "commits" / newest)
+        crc = checkpoint / "commits" / f".{newest}.crc"
+        crc.unlink(missing_ok=True)
+    run(sink, root, checkpoint, "rt", stream=STREAM)
+    with Merging(str(root)) as back:
+        back.merge()
+    expected = [(row.payload, row.key) for row in plain_rows(merging.directory)]
+    found = [(row.payload, row.key) for row in plain_rows(back.directory)]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def test_a_replay_that_differs_is_refused(spark, tmp_path):
+    """Rows in another order would be doubled and lost without a word."""
+    with random_log(str(tmp_path / "from"), 6) as merging:
+        pass
+    frame = stream(spark, merging.directory)
+    root = str(tmp_path / "to")
+    run(frame.select("payload"), root, tmp_path / "one", "rt", stream=STREAM, session="same")
+    other = frame.selectExpr("cast(position as string) as payload")
+    with pytest.raises(StreamingQueryException, match="differs from the attempt before"):
+        run(other, root, tmp_path / "two", "rt", stream=STREAM, session="same")
