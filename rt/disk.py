@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 IOV_MAX: Final = 1024  # POSIX lets one writev take this many parts on Linux
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
+SET_ASIDE: Final = "quarantine."  # how names begin that nothing reads again but a person
 COPY_BYTES: Final = 256 * 1024  # one read and write where the kernel cannot copy between files
 
 
@@ -208,7 +209,7 @@ def set_aside(disk: Disk, path: str) -> str:
     parent, name = os.path.split(path)
     there = set(disk.names(parent))
     number = 0
-    while (kept := f"quarantine.{name}.{number}") in there:
+    while (kept := f"{SET_ASIDE}{name}.{number}") in there:
         number += 1
     disk.replace(path, os.path.join(parent, kept))
     return kept

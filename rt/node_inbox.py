@@ -10,7 +10,7 @@ from typing import Final
 from replicator.host import Bell
 from rt.appender import Appender, Durable
 from rt.confirmations import Confirmations
-from rt.disk import Disk, set_aside
+from rt.disk import SET_ASIDE, Disk, set_aside
 from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
 from rt.log_directory import LogDirectory
 from rt.manifest import SESSION, Archived, Identity
@@ -108,7 +108,7 @@ class Inboxes:
             merged_to: up to where a session was merged, which proves that it was durable.
         """
         damaged = []
-        for name in sorted(directories_in(self._root)):
+        for name in sorted(self.found()):
             log = LogDirectory(os.path.join(self._root, name), self._disk)
             try:
                 log.refresh()
@@ -121,6 +121,10 @@ class Inboxes:
             finally:
                 log.close()
         return damaged
+
+    def found(self) -> list[str]:
+        """Return the names of the copies that are there, those set aside left out."""
+        return [each for each in directories_in(self._root) if not each.startswith(SET_ASIDE)]
 
     def give_up(self, session: str) -> None:
         """Set a copy that was found damaged aside; whoever fills it has to begin anew."""

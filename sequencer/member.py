@@ -67,6 +67,7 @@ class Member:
         planner: Planner,
         send: Callable[[str, bytes], None],
         now_ns: Callable[[], int],
+        hand_over_ticks: int = HAND_OVER_TICKS,
     ) -> None:
         """Stand ready.
 
@@ -79,6 +80,7 @@ class Member:
             planner: reads this node's copies.
             send: takes a message for a member; may lose it.
             now_ns: the clock that merge times are taken from.
+            hand_over_ticks: how long this leads on though a majority holds what it does not.
         """
         self.name = name
         self.engine = engine
@@ -88,6 +90,7 @@ class Member:
         self._planner = planner
         self._send = send
         self._now_ns = now_ns
+        self._hand_over_ticks = hand_over_ticks
         self._waiting: set[str] = set()  # sessions a majority may hold more of than was merged
         self._undecided: tuple[Entry, Instruction] | None = None  # our own proposal
         self._committed: deque[Committed] = deque()
@@ -271,7 +274,7 @@ class Member:
             > max(holdings.own.get(session, START), ledger.merged_to(session))
         ]
         self._short_ticks = self._short_ticks + 1 if short else 0
-        if self._short_ticks < HAND_OVER_TICKS:
+        if self._short_ticks < self._hand_over_ticks:
             return
         self._short_ticks = 0
         self._hand_over(
