@@ -167,3 +167,9 @@ def _copy_all(root: str, source: str) -> None:
         while os.copy_file_range(old.fileno(), new.fileno(), 4 << 20):
             pass
     os.unlink(target)
+
+
+def rows(quick: bool) -> list[Row]:
+    """All of them."""
+    count = 1_000_000 if quick else 5_000_000
+    return publishing(count) + reading(count) + merging(200 if quick else 800)

@@ -7,7 +7,6 @@ over loopback, and end when the receiver has synced it. The limit program is the
 that does it: it reads, sends, receives and writes, and looks at nothing.
 """
 
-import argparse
 import os
 import shutil
 import socket
@@ -19,7 +18,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.report import Row, interleaved, show
+from benchmarks.log import directory
+from benchmarks.report import Row, interleaved
 from replicator.host import Bell
 from replicator.push import PushClient
 from replicator.server import Server
@@ -188,29 +188,17 @@ def make_log(top: str, megabytes: int) -> int:
     )
 
 
-def main() -> None:
-    """Measure, print, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="100 MB instead of 1 GB")
-    parser.add_argument("--json", help="write the rows to this file")
-    parser.add_argument("--dir", help="work under this directory")
-    options = parser.parse_args()
-    top = tempfile.mkdtemp(prefix="rt-bench-", dir=options.dir)
-    try:
+def rows(quick: bool) -> list[Row]:
+    """Push over mutual TLS, disk to disk, against a bare TLS socket in the same run."""
+    with directory() as top:
         certs = os.path.join(top, "certs")
         init_authority(certs)
         node = issue(certs, "node-1", Role.NODE)
         publisher = issue(certs, "pub", Role.PUBLISHER, sessions=["*"])
-        size = make_log(top, 100 if options.quick else 1000)
+        size = make_log(top, 100 if quick else 1000)
         value, limit = interleaved(
             lambda: push(top, node, publisher, size) / 1e6,
             lambda: bare(top, node, publisher, size) / 1e6,
         )
-        what = "push over mutual TLS, disk to disk, 1 KiB messages"
-        show([Row(what, value, "MB/s", 0.7, limit, is_ratio=True)], options.json)
-    finally:
-        shutil.rmtree(top)
-
-
-if __name__ == "__main__":
-    main()
+    what = "push over mutual TLS, disk to disk, 1 KiB"
+    return [Row(what, value, "MB/s", 0.7, limit, is_ratio=True)]

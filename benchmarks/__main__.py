@@ -1,0 +1,37 @@
+"""`python -m benchmarks [--quick] [--only NAME] [--json FILE]`: run them, print one table."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+
+from benchmarks.report import Row, show
+
+# each module is imported when it is wanted: Spark's needs more than the others
+SUITES: dict[str, str] = {
+    "log": "benchmarks.log:rows",
+    "push": "benchmarks.replicator:rows",
+    "stream": "benchmarks.stream:rows",
+    "memory": "benchmarks.memory:rows",
+}
+
+
+def main() -> int:
+    """Run what was asked for; 1 if a figure was not reached."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the data")
+    parser.add_argument("--only", choices=SUITES, action="append", help="this suite; may repeat")
+    parser.add_argument("--json", help="write the rows to this file too")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for name in arguments.only or SUITES:
+        module, _, function = SUITES[name].partition(":")
+        print(f"running {name} ...", file=sys.stderr)
+        suite: Callable[[bool], list[Row]] = getattr(importlib.import_module(module), function)
+        rows += suite(arguments.quick)
+    show(rows, arguments.json)
+    return 0 if all(row.met for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""The limit program of a stream: the same hops and syncs, and nothing else.
+
+A publisher process (append, push thread) -> a node process (receive, sync, merge, send) -> a
+subscriber process (receive, append, read), TLS 1.3 on both links. No checks, no agreement, no
+recovery: what a log-shipping transport in Python cannot go below.
+"""
+
+import os
+import socket
+import ssl
+import struct
+import threading
+import time
+from multiprocessing.connection import Connection
+
+from benchmarks.log import directory
+from rt.certificates import certificate_files, init_authority, issue
+from rt.identity import Role
+from rt.tls import client_context, server_context
+
+_HEAD = struct.Struct("<qI")
+
+
+class Tail:
+    """A file that one thread appends to and another waits for."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_CREAT | os.O_RDWR)
+        self.end = 0
+        self._more = threading.Condition()
+
+    def append(self, data: bytes) -> None:
+        """Write, and tell who waits."""
+        os.write(self.fd, data)
+        self.announce(self.end + len(data))
+
+    def announce(self, end: int) -> None:
+        """Say that bytes up to `end` may be read."""
+        with self._more:
+            self.end = end
+            self._more.notify_all()
+
+    def read_from(self, place: int) -> bytes:
+        """Wait for bytes from `place` on and read up to 1 MiB of them."""
+        with self._more:
+            self._more.wait_for(lambda: self.end > place)
+        return os.pread(self.fd, min(1 << 20, self.end - place), place)
+
+
+def ship(tail: Tail, sock: ssl.SSLSocket) -> None:
+    """Send what is appended, for ever."""
+    place = 0
+    while True:
+        data = tail.read_from(place)
+        sock.sendall(data)
+        place += len(data)
+
+
+def receive(sock: ssl.SSLSocket, tail: Tail) -> None:
+    """Append what comes, until the other side hangs up."""
+    while data := sock.recv(1 << 20):
+        tail.append(data)
+
+
+def node(certs: str, root: str, ready: Connection) -> None:
+    """Take from one connection, sync, merge, give to another."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ready.send(listener.getsockname()[1])
+    context = server_context(*_paths(certs, "n1"))
+    source, sink = (context.wrap_socket(listener.accept()[0], server_side=True) for _ in range(2))
+    for each in (source, sink):
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    received, synced = Tail(os.path.join(root, "in")), Tail(os.path.join(root, "in"))
+    merged = Tail(os.path.join(root, "out"))
+
+    def sync() -> None:
+        while True:
+            received.read_from(synced.end)
+            end = received.end
+            os.fdatasync(received.fd)
+            synced.announce(end)
+
+    def merge() -> None:
+        while True:
+            data = synced.read_from(merged.end)
+            merged.append(data)
+
+    for work in (sync, merge):
+        threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=ship, args=(merged, sink), daemon=True).start()
+    receive(source, received)
+
+
+def publish(port: int, certs: str, root: str, plan: tuple[int, int, float], go: Connection) -> None:
+    """Append messages with their times; a thread ships the file."""
+    sock = _dial(port, certs, "pub")
+    tail = Tail(os.path.join(root, "session"))
+    threading.Thread(target=ship, args=(tail, sock), daemon=True).start()
+    go.recv()
+    size, count, rate = plan
+    began = time.perf_counter()
+    for number in range(count):
+        wait = began + number / rate - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        tail.append(_HEAD.pack(time.time_ns(), size) + bytes(size))
+    go.recv()
+
+
+def latencies(spawn: object, size: int, count: int, rate: float) -> list[int]:
+    """Run it; return the delay of each message, ns, in order of size."""
+    with directory() as root:
+        certs = os.path.join(root, "certs")
+        init_authority(certs)
+        issue(certs, "n1", Role.NODE)
+        issue(certs, "pub", Role.PUBLISHER)
+        issue(certs, "sub", Role.SUBSCRIBER)
+        here, there = spawn.Pipe()  # type: ignore[attr-defined]
+        server = spawn.Process(target=node, args=(certs, root, there))  # type: ignore[attr-defined]
+        server.start()
+        port = here.recv()
+        go, gone = spawn.Pipe()  # type: ignore[attr-defined]
+        arguments = (port, certs, root, (size, count, rate), gone)
+        publisher = spawn.Process(target=publish, args=arguments)  # type: ignore[attr-defined]
+        publisher.start()
+        time.sleep(1)  # the node takes its source first
+        tail = Tail(os.path.join(root, "copy"))
+        threading.Thread(
+            target=receive, args=(_dial(port, certs, "sub"), tail), daemon=True
+        ).start()
+        go.send("go")
+        delays: list[int] = []
+        step, place = _HEAD.size + size, 0
+        while len(delays) < count:
+            data = tail.read_from(place)
+            now = time.time_ns()
+            whole = len(data) // step
+            delays += [now - _HEAD.unpack_from(data, n * step)[0] for n in range(whole)]
+            place += whole * step
+        go.send("end")
+        publisher.join()
+        server.kill()
+        server.join()
+    return sorted(delays)
+
+
+def _paths(certs: str, name: str) -> tuple[str, str, str]:
+    files = certificate_files(certs, name)
+    return files.ca, files.cert, files.key
+
+
+def _dial(port: int, certs: str, name: str) -> ssl.SSLSocket:
+    plain = socket.create_connection(("127.0.0.1", port))
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client_context(*_paths(certs, name)).wrap_socket(plain, server_hostname="localhost")

@@ -1,0 +1,212 @@
+"""Spark over a merged log: beside a source that decodes nothing, Parquet, and NumPy on one core.
+
+The bound of any Python source is Spark's road from Python to the JVM. A source that hands over the
+same batches ready-made, of the same columns and as many rows, measures that road.
+"""
+
+import os
+import statistics
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from benchmarks.log import directory
+from benchmarks.report import Row, seconds
+from rt import Publisher
+from rt.disk import OsDisk
+from rt.log_directory import LogDirectory
+from rt.manifest import MERGED, new_identity
+from rt.scan import Scan
+from rt.spark.java import session
+from rt.spark.options import read_options
+from rt.spark.plan import take_snapshot
+from rt.spark.schema import check_schema
+from rt.spark.splits import splits
+from rt.spark.task import Task
+from rt.start import end_of
+from rt.walk import Walk
+from sequencer.executor import Executor
+from sequencer.ledger import Ledger
+from sequencer.planner import Planner
+from sequencer.session_log import SessionLogs
+
+ROUNDS = 3
+MERGE_NS = 1_357_017_420_000_000_000
+QUERIES = {
+    "count": ("position bigint", "count(position)"),
+    "sum(length(payload))": ("payload binary", "sum(length(payload))"),
+    "sum(payload_size)": ("payload_size int", "sum(payload_size)"),
+    "by session": ("session string", "count(*) by session"),
+    "all columns": ("", "sum(length(payload))"),
+}
+
+
+class NullSource(DataSource):
+    """Gives out one batch of the log again and again: as many rows, nothing decoded."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for `format()`."""
+        return "rt-null"
+
+    def reader(self, schema: Any) -> "NullReader":
+        """Plan the splits of the real source."""
+        return NullReader(self.options["path"], schema)
+
+
+class NullReader(DataSourceReader):
+    """Reads one batch for each split, and repeats it."""
+
+    def __init__(self, path: str, schema: Any) -> None:
+        options = read_options({"path": path})
+        self._snapshot = take_snapshot(options)
+        self._options = options
+        self._task = Task(self._snapshot.log_id, options, check_schema(schema, options))
+
+    def partitions(self) -> list[InputPartition]:
+        """The real splits, each with the rows it has."""
+        counts = Task(self._snapshot.log_id, self._options, self._task.wanted)
+        return [
+            InputPartition((parts, sum(batch.num_rows for batch in counts.read(parts))))
+            for parts in splits(self._snapshot, self._options)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Decode one batch and give it out until the rows are done."""
+        parts, left = partition.value
+        batch = next(iter(self._task.read(parts)))
+        while left > 0:
+            yield batch.slice(0, min(left, batch.num_rows))
+            left -= batch.num_rows
+
+
+def rows(quick: bool) -> list[Row]:
+    """All figures of the Spark source."""
+    megabytes = 100 if quick else 1000
+    found: list[Row] = []
+    with warnings.catch_warnings(), directory() as root:
+        warnings.simplefilter("ignore")
+        spark = session(
+            "benchmark", "local[2]", spark__ui__enabled=False,
+            spark__ui__showConsoleProgress=False, spark__sql__shuffle__partitions=2,
+        )  # fmt: skip
+        spark.sparkContext.setLogLevel("OFF")
+        spark.dataSource.register(NullSource)
+        for size in (100, 1024):
+            path = merged(os.path.join(root, str(size)), size, megabytes)
+            found += _scans(spark, path, size, megabytes)
+            found.append(_window(spark, path, size))
+        spark.stop()
+    return found
+
+
+def merged(root: str, size: int, megabytes: int) -> str:
+    """Publish and merge so many messages, of two sessions in turn; return the merged log."""
+    publishers = [Publisher(root, stream="bench", session=name) for name in ("one", "two")]
+    payloads = [os.urandom(size) for _ in range(1000)]
+    each = megabytes * 1_000_000 // size // len(publishers)
+    for publisher in publishers:
+        for _ in range(each // 1000):
+            publisher.publish_many(payloads)
+        publisher.close()
+    source, target = os.path.join(root, "bench"), os.path.join(root, "out")
+    logs, ledger, disk = SessionLogs(OsDisk(), source), Ledger(), OsDisk()
+    identity = new_identity(MERGED, "bench", "out", created_ns=1)
+    executor, planner = Executor(disk, target, identity, ledger, logs), Planner(logs)
+    durable = {
+        name: end_of(LogDirectory(os.path.join(source, name))) for name in os.listdir(source)
+    }
+    while instruction := planner.plan(ledger, durable, MERGE_NS + ledger.index * 1_000_000):
+        executor.execute(ledger.index + 1, 1, instruction)
+    executor.appender.roll(MERGE_NS)
+    executor.close()
+    logs.close()
+    return target
+
+
+def _scans(spark: Any, path: str, size: int, megabytes: int) -> list[Row]:
+    from rt.spark import to_parquet  # noqa: PLC0415 - kept beside its only use
+
+    parquet = path + ".parquet"
+    to_parquet(path, parquet)
+    found = []
+    for name, (schema, what) in QUERIES.items():
+        sources = {
+            "rt": lambda schema=schema: _load(spark, "rt", path, schema),
+            "rt-null": lambda schema=schema: _load(spark, "rt-null", path, schema),
+            "parquet": lambda: spark.read.parquet(parquet),
+        }
+        works = {each: _work(what, load) for each, load in sources.items()}
+        took = _interleaved(works)
+        rate = {each: megabytes / time for each, time in took.items()}
+        label = f"Spark, {size} B, {name}"
+        found.append(Row(label, rate["rt"], "MB/s", 0.9, rate["rt-null"], is_ratio=True))
+        found.append(Row(f"{label}: beside Parquet", rate["rt"], "MB/s", 0, rate["parquet"]))
+    took = _interleaved({"numpy": lambda: _scan_alone(path)})
+    found.append(Row(f"NumPy, {size} B, one core", megabytes / took["numpy"], "MB/s", 0))
+    return found
+
+
+def _window(spark: Any, path: str, size: int) -> Row:
+    """A window of 1 % of the merge times, against all of them."""
+    schema = QUERIES["sum(length(payload))"][0]
+    full = _load(spark, "rt", path, schema)
+    times = full.sparkSession.read.format("rt-history").load(path).select("last_time").first()[0]
+    last_ns = int(times.timestamp() * 1e6) * 1000
+    start = last_ns - (last_ns - MERGE_NS) // 2
+    end = start + max((last_ns - MERGE_NS) // 100, 1_000_000)
+    limits = {"startingTimestamp": str(start), "endingTimestamp": str(end)}
+    took = _interleaved({
+        "full": _work("sum(length(payload))", lambda: _load(spark, "rt", path, schema)),
+        "window": _work("sum(length(payload))", lambda: _load(spark, "rt", path, schema, **limits)),
+    })  # fmt: skip
+    value = took["full"] / took["window"]
+    return Row(f"Spark, {size} B, 1 % time window, against all", value, "times faster", 8)
+
+
+def _load(spark: Any, kind: str, path: str, schema: str, **options: str) -> Any:
+    from rt.spark.options import ReadOptions  # noqa: PLC0415 - kept beside its only use
+    from rt.spark.schema import default_schema  # noqa: PLC0415
+
+    schema = schema or default_schema(ReadOptions(path))
+    return spark.read.format(kind).schema(schema).options(**options).load(path)
+
+
+def _work(what: str, load: Callable[[], Any]) -> Callable[[], object]:
+    """A query on a frame that is loaded once: what its plan costs is paid in the discarded run."""
+    frame = load()
+    if what.endswith("by session"):
+        return lambda: frame.groupBy("session").count().collect()
+    return lambda: frame.selectExpr(what).collect()
+
+
+def _interleaved(works: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Run all in turn, after a round that is not counted; the median of each."""
+    for work in works.values():
+        work()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(ROUNDS):
+        for name, work in works.items():
+            times[name].append(seconds(work))
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def _scan_alone(path: str) -> int:
+    """Check every frame and add up the sizes of all messages, on one core."""
+    log = LogDirectory(path)
+    log.refresh()
+    total = 0
+    for start in log.files():
+        file = log.open_file(start)
+        scan = Scan(file.pread, Walk(start, merged=True))
+        while frame := scan.next(file.size()):
+            if frame.header.kind == 0:
+                count = frame.header.messages
+                offsets = np.frombuffer(frame.body[8 * count : 12 * count + 4], "<u4")
+                total += int((offsets[1:] - offsets[:-1]).sum())
+        file.close()
+    log.close()
+    return total
