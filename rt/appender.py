@@ -178,8 +178,14 @@ class Appender:
                 self._settle(self._file.sync)
         return Durable(end)
 
-    def roll(self, at_ns: int) -> Rolled:
-        """End the active file: sync it, then write the line that makes its end a fact."""
+    def roll(self, at_ns: int, *, digest: str = "", sessions: str = "") -> Rolled:
+        """End the active file: sync it, then write the line that makes its end a fact.
+
+        Args:
+            at_ns: when, as the line says it.
+            digest: of a merged log, as the line says it.
+            sessions: as `rt.manifest.session_list` names them.
+        """
         number, facts, end = self.next_number, self.facts, self.sync()
         if not facts.frames:  # an empty file repeats what was, so that searches find an order
             order = self.manifest.order
@@ -193,6 +199,8 @@ class Appender:
             facts.first_time_ns,
             facts.last_time_ns,
             at_ns,
+            digest,
+            sessions,
         )
         self.record(line)
         self._close_file()

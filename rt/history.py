@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from rt.active_file import Facts
-from rt.errors import FrameError, Misuse
+from rt.errors import CorruptLog, FrameError, ManifestError, Misuse
 from rt.frame import HEADER_BYTES, Kind, parse_header
 from rt.index import SUFFIX
 from rt.log_directory import LogDirectory
@@ -38,6 +38,9 @@ class Row(NamedTuple):
     rolled_ns: int | None = None  # None while it is active
     archived_ns: int | None = None
     reason: str = ""  # for which it was archived
+    decided_by: int = 0  # index of the instruction that archived it
+    digest: str = ""  # of a merged log, up to the file's end
+    sessions: str = ""  # whose messages a merged file holds, as `rt.manifest.Rolled` has it
 
     @property
     def state(self) -> str:
@@ -83,11 +86,35 @@ def history(directory: str) -> list[Row]:
             data = file.read()
     except FileNotFoundError:
         raise Misuse(f"{directory}: there is no log, for it holds no manifest") from None
-    rows = _told(data)
-    if rows is None:
-        rows = _told_by_manifest(directory)
-    active = _active(directory, rows)
+    rows = rolled_rows(data, path)
+    active = active_row(directory, rows)
     return [*rows, active] if active else rows
+
+
+def rolled_rows(data: bytes, path: str) -> list[Row]:
+    """Return a row for each rolled file, from the bytes of a manifest.
+
+    Raises:
+        CorruptLog: a line is damaged; `path` is the manifest's name there.
+    """
+    rows = _told(data)
+    return _told_by_manifest(data, path) if rows is None else rows
+
+
+def active_row(directory: str, rows: list[Row]) -> Row | None:
+    """Return the row of the file behind the last rolled one, if there is any."""
+    known = {row.file for row in rows}
+    others = (
+        name for name in os.listdir(directory) if name not in known and not name.endswith(SUFFIX)
+    )
+    starts = map(file_position, others)
+    newest = max((start for start in starts if start is not None), default=None)
+    if newest is None or (rows and newest < rows[-1].first):
+        return None
+    facts, end = _facts(directory, newest)
+    return Row(
+        newest.file_name, end, facts.first, facts.next, facts.first_time_ns, facts.last_time_ns
+    )
 
 
 def selected(
@@ -108,6 +135,7 @@ def _told(data: bytes) -> list[Row] | None:
     where there are 100,000 files.
     """
     rolled: dict[str, tuple[Any, ...]] = {}
+    told: dict[str, tuple[str, str]] = {}
     archived: dict[str, tuple[Any, ...]] = {}
     lines = data.split(b"\n")
     lines.pop()  # b"", or a line that is being written
@@ -116,12 +144,15 @@ def _told(data: bytes) -> list[Row] | None:
             for entry in _entries(lines[first : first + _SLAB_LINES]):
                 if entry["what"] == "rolled":
                     rolled[entry["file"]] = _ROLLED_FIELDS(entry)
+                    told[entry["file"]] = entry.get("digest", ""), entry.get("sessions", "")
                 elif entry["what"] == "archived":
-                    archived[entry["file"]] = _ARCHIVED_FIELDS(entry)
+                    archived[entry["file"]] = *_ARCHIVED_FIELDS(entry), entry.get("by", 0)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    live = (None, "")
-    return [_new_row(fields + archived.get(file, live)) for file, fields in rolled.items()]
+    live = (None, "", 0)
+    return [
+        _new_row(fields + archived.get(file, live) + told[file]) for file, fields in rolled.items()
+    ]
 
 
 def _entries(lines: list[bytes]) -> list[dict[str, Any]]:
@@ -132,37 +163,23 @@ def _entries(lines: list[bytes]) -> list[dict[str, Any]]:
     return found
 
 
-def _told_by_manifest(directory: str) -> list[Row]:
-    log = LogDirectory(directory)
+def _told_by_manifest(data: bytes, path: str) -> list[Row]:
+    manifest = Manifest()
     try:
-        log.refresh()
-        return [_row(log.manifest, file) for file in log.manifest.order]
-    finally:
-        log.close()
+        manifest.feed(data)
+    except ManifestError as error:
+        raise CorruptLog(path, Position(0), str(error)) from None
+    return [_row(manifest, file) for file in manifest.order]
 
 
 def _row(manifest: Manifest, file: Position) -> Row:
     line, gone = manifest.rolled[file], manifest.archived.get(file)
     return Row(
         file.file_name, line.end, line.first, line.next, line.first_time_ns,
-        line.last_time_ns, line.at_ns, *(gone.at_ns, gone.reason) if gone else (),
+        line.last_time_ns, line.at_ns,
+        *((None, "", 0) if gone is None else (gone.at_ns, gone.reason, gone.by)),
+        line.digest, line.sessions,
     )  # fmt: skip
-
-
-def _active(directory: str, rows: list[Row]) -> Row | None:
-    """Return the row of the file behind the last rolled one, if there is any."""
-    known = {row.file for row in rows}
-    others = (
-        name for name in os.listdir(directory) if name not in known and not name.endswith(SUFFIX)
-    )
-    starts = map(file_position, others)
-    newest = max((start for start in starts if start is not None), default=None)
-    if newest is None or (rows and newest < rows[-1].first):
-        return None
-    facts, end = _facts(directory, newest)
-    return Row(
-        newest.file_name, end, facts.first, facts.next, facts.first_time_ns, facts.last_time_ns
-    )
 
 
 def _facts(directory: str, start: Position) -> tuple[Facts, int]:

@@ -40,6 +40,8 @@ class HistoryText:
             f'"first_number":{row.first_number},"messages":{row.messages},"bytes":{row.bytes},'
             f'"rolled_at":{rolled},"age_s":{"null" if age_ns is None else age_ns // _NS},'
             f'"archived_at":{archived},"archive_reason":{reason},'
+            f'"archived_by":{row.decided_by or "null"},'
+            f'"sessions":"{row.sessions}","digest":"{row.digest}",'
             f"{self._theirs(row, age_ns, first, gone)}}}"
         )
 

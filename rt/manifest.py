@@ -3,6 +3,7 @@
 import json
 import secrets
 from bisect import bisect_right
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from zlib import crc32
@@ -49,6 +50,8 @@ class Rolled:
     first_time_ns: int
     last_time_ns: int
     at_ns: int  # when it was rolled; its age counts from here
+    digest: str = ""  # of a merged log up to the end of the file; 32 hexadecimal digits
+    sessions: str = ""  # whose messages a merged file holds: names, ",", and "+n" for n more
 
     @property
     def messages(self) -> int:
@@ -83,6 +86,8 @@ _ENTRIES: Final[dict[str, type[Entry]]] = {
     "archived": Archived,
     "quarantined": Quarantined,
 }
+_OMITTED: Final = frozenset({"by", "digest", "sessions"})  # from a line where they say nothing
+_SESSIONS_BYTES_MAX: Final = 1024  # of names in a line: a quarter of what a line may be
 _WORDS: Final = {entry: word for word, entry in _ENTRIES.items()}
 
 
@@ -93,9 +98,25 @@ def new_identity(
     return Identity(kind, stream, name, secrets.token_hex(16), created_ns, group)
 
 
+def session_list(sessions: Collection[str]) -> str:
+    """Return names as a `Rolled` line has them: sorted, and as many as a line has room for.
+
+    >>> session_list({"lga", "jfk"})
+    'jfk,lga'
+    """
+    names = sorted(sessions)
+    shown = ",".join(names)
+    while len(shown) > _SESSIONS_BYTES_MAX:
+        names = names[: len(names) * _SESSIONS_BYTES_MAX // len(shown)]
+        shown = ",".join(names)
+    left = len(sessions) - len(names)
+    return f"{shown},+{left}" if left else shown
+
+
 def encode_entry(entry: Entry) -> bytes:
     """Return one line: a JSON object, a space, its CRC-32 in 8 hexadecimal digits, a newline."""
-    fields: dict[str, Any] = {"rt": FORMAT, "what": _WORDS[type(entry)], **asdict(entry)}
+    said = {name: value for name, value in asdict(entry).items() if value or name not in _OMITTED}
+    fields: dict[str, Any] = {"rt": FORMAT, "what": _WORDS[type(entry)], **said}
     if "file" in fields:
         fields["file"] = fields["file"].file_name
     text = json.dumps(fields, separators=(",", ":")).encode()

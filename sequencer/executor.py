@@ -8,7 +8,7 @@ from rt.disk import Disk, File, Span, set_aside
 from rt.errors import CorruptLog, FrameError
 from rt.frame import HEADER_BYTES, Encoded, Header, parse_header
 from rt.limits import KIB
-from rt.manifest import Archived, Identity
+from rt.manifest import Archived, Identity, session_list
 from rt.position import START, Position
 from rt.ranges import Range
 from rt.walk import Walk
@@ -255,5 +255,6 @@ class Executor:
         if end.file not in appender.manifest.rolled:
             if appender.end > end:
                 appender.cut(end)
-            appender.roll(at_ns)
+            named = session_list(self.ledger.active_sessions)
+            appender.roll(at_ns, digest=self.ledger.digest.hex(), sessions=named)
         self.ledger.roll()

@@ -27,6 +27,7 @@ class Ledger:
         digest: the running digest of the merged log, 16 bytes.
         file_bytes_max: a merged file rolls before it would pass this.
         active_since_ns: merge time of the first range in the active file; 0 if it is empty.
+        active_sessions: whose messages the active file holds.
         archived_to: the files before it are archived.
         notes: texts by name, such as the archiver's policy.
     """
@@ -40,6 +41,7 @@ class Ledger:
     time_ns: int = 0
     digest: bytes = EMPTY_DIGEST
     active_since_ns: int = 0
+    active_sessions: set[str] = field(default_factory=set)
     archived_to: Position = START
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -67,6 +69,7 @@ class Ledger:
         """The active file was ended; the next range begins a new one."""
         self.end = self.end.next_file()
         self.active_since_ns = 0
+        self.active_sessions.clear()
 
     def range_of(self, each: Slice, term: int, time_ns: int) -> Range:
         """Return the range that a slice becomes, its digest yet to be set."""
@@ -83,6 +86,7 @@ class Ledger:
         self.time_ns = merged.time_ns
         self.digest = merged.digest
         self.active_since_ns = self.active_since_ns or merged.time_ns
+        self.active_sessions.add(each.session)
 
     def pass_over(self, each: Slice) -> None:
         """A slice that held nothing but repeats was seen; nothing was appended."""
@@ -113,6 +117,7 @@ class Ledger:
             "time_ns": self.time_ns,
             "digest": self.digest.hex(),
             "active_since_ns": self.active_since_ns,
+            "active_sessions": sorted(self.active_sessions),
             "archived_to": int(self.archived_to),
             "notes": dict(sorted(self.notes.items())),
         }
@@ -127,6 +132,7 @@ def decode_ledger(data: bytes) -> Ledger:
             raise Misuse("the snapshot was written by another version of rt; use that one")
         fields["sessions"] = {name: Position(end) for name, end in fields["sessions"].items()}
         fields["end"] = Position(fields["end"])
+        fields["active_sessions"] = set(fields.get("active_sessions", ()))
         fields["archived_to"] = Position(fields.get("archived_to", START))
         fields["digest"] = bytes.fromhex(fields["digest"])
         return Ledger(**fields)
