@@ -41,6 +41,7 @@ class PullStatus:
 
     node: str
     position: Position
+    next_place: Position  # where it goes on: `position`, or in the next file
     durable: Position
     caught_up: bool
     error: str
@@ -163,8 +164,11 @@ class PullClient:
     def status(self) -> PullStatus:
         """Return how the copy stands."""
         copy = self._copy
-        position, durable = (copy.appender.end, copy.durable) if copy else (START, START)
-        return PullStatus(self._node, position, durable, self._caught_up.is_set(), self._error)
+        caught_up = self._caught_up.is_set()
+        if copy is None:
+            return PullStatus(self._node, START, START, START, caught_up, self._error)
+        end, goes_on = copy.appender.end, copy.appender.next_place
+        return PullStatus(self._node, end, goes_on, copy.durable, caught_up, self._error)
 
     def _run(self) -> None:
         backoff, tried = Backoff(Random()), 0

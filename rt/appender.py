@@ -63,6 +63,11 @@ class Appender:
         return self.walk.position
 
     @property
+    def next_place(self) -> Position:
+        """Where a merged log goes on: at `end`, or in the next file once that one was rolled."""
+        return self.end.next_file() if self.end.file in self.manifest.rolled else self.end
+
+    @property
     def is_open(self) -> bool:
         """Whether a file is active."""
         return self._file is not None

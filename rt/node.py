@@ -324,14 +324,19 @@ class Node:
             _log.warning("copying the merged log from other nodes: %s", self._reason())
             member.suspended = True
             member.executor.close()
-            self._catch_up = CatchUp(self.settings, member.executor.ledger.end)
-        elif self._catch_up.is_done(member.executor.ledger.end):
+            self._catch_up = CatchUp(self.settings, member.executor.appender.next_place)
+        elif self._catch_up.is_done(member.executor.ledger.end) or self._needs_no_copy:
             self._catch_up.stop()
             self._catch_up = None
             member.executor.reopen()
             member.suspended = False
             self._missing_since = None
             _log.warning("the merged log is copied up to %s; merging", member.executor.appender.end)
+
+    @property
+    def _needs_no_copy(self) -> bool:
+        """Whether what was missing has come meanwhile: the others may be waiting for this node."""
+        return not self._member.executor.lacks_log and self._member.missing is None
 
     def _waited_too_long(self, now: float) -> bool:
         if self._member.missing is None:

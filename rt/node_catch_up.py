@@ -15,7 +15,7 @@ class CatchUp:
 
         Args:
             settings: of this node; all other members are asked in turn.
-            begin: where the ledger stands; the copy is of use once it is beyond.
+            begin: where the merged log here goes on; the copy is of use once it is beyond.
         """
         others = [place for name, place in settings.addresses.items() if name != settings.name]
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
@@ -31,7 +31,7 @@ class CatchUp:
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can go on: the copy holds the ledger's end and all its source had."""
         status = self._pull.status()
-        return status.caught_up and status.position >= ledger_end and status.position > self._begin
+        return status.caught_up and max(ledger_end, self._begin + 1) <= status.next_place
 
     def stop(self) -> None:
         """End the copy and release the log."""

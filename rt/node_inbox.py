@@ -15,7 +15,7 @@ from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
 from rt.log_directory import LogDirectory
 from rt.manifest import SESSION, Archived, Identity
 from rt.names import parse_session
-from rt.position import Position
+from rt.position import START, Position
 from rt.watch import directories_in
 
 # One journal commit of the file system serves all syncs that wait for it, so many files are
@@ -206,7 +206,8 @@ class Inboxes:
 
     def _open(self, name: str, identity: Identity, merged_to: Position) -> NodeInbox:
         appender = Appender(self._disk, os.path.join(self._root, name), identity)
-        appender.recover(durable=merged_to)
+        # what is merged is proof here only where no other node could have merged it
+        appender.recover(durable=merged_to if self._alone else START)
         inbox = NodeInbox(appender, appender.sync(), self._mark)
         with self._lock:
             self._inboxes[name] = inbox

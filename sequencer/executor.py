@@ -76,7 +76,7 @@ class Executor:
     @property
     def is_repeating(self) -> bool:
         """Whether the log still reaches beyond the ledger, from before a crash."""
-        return self.appender.end > self.ledger.end
+        return self.appender.next_place > self.ledger.end
 
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
         """Carry out the instruction `index`.
@@ -148,7 +148,7 @@ class Executor:
     @property
     def lacks_log(self) -> bool:
         """Whether the merged log here ends before the ledger."""
-        return self.appender.end < self.ledger.end
+        return self.appender.next_place < self.ledger.end
 
     @property
     def is_stranded(self) -> bool:
