@@ -13,7 +13,8 @@ from random import SystemRandom
 from typing import Any, Final
 
 from replicator.host import Bell
-from replicator.server import Server
+from replicator.server import Handler, Server
+from rt.admin import ADMIN_ALPN
 from rt.appender import Durable
 from rt.certificates import certificate_files
 from rt.confirmations import Confirmations
@@ -21,6 +22,7 @@ from rt.disk import OsDisk
 from rt.errors import CorruptLog, Diverged, Misuse, PeerError, RtError
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
+from rt.node_admin import NodeAdmin
 from rt.node_archive import NodeArchiver
 from rt.node_catch_up import CatchUp
 from rt.node_feed import NodeFeed
@@ -93,10 +95,10 @@ class Node:
         self.merged_end = self._member.executor.ledger.end
         self._peers = self._make_peers()
         self._catch_up: CatchUp | None = None
-        others = {ALPN: self._peers.serve} if self._peers else {}
-        self._server = Server(
-            settings.address, _contexts(settings), self, others={**others, STATUS_ALPN: self._tell}
-        )
+        others: dict[str, Handler] = {ALPN: self._peers.serve} if self._peers else {}
+        admin = NodeAdmin(self.stream, self._member, self.archiver)
+        others |= {STATUS_ALPN: self._tell, ADMIN_ALPN: admin.serve}
+        self._server = Server(settings.address, _contexts(settings), self, others=others)
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
             for name, work in (("sync", self._inboxes.run), ("sequence", self._sequence))
@@ -200,6 +202,7 @@ class Node:
             planner=Planner(logs),
             send=self._send,
             now_ns=time.time_ns,
+            merged=self._serve_more,
         )  # fmt: skip
 
     def _merged_identity(self) -> Identity:
@@ -290,15 +293,16 @@ class Node:
             _log.error("merging pauses: %s; it goes on when the disk has room", error)
             time.sleep(_RETRY_S)
             return
-        ledger = self._member.executor.ledger
-        if ledger.end != self.merged_end:
-            self.merged_end = ledger.end
-            with self._events:
-                feeds = list(self._feeds)
-            for feed in feeds:
-                feed.wake.set()
         for session in changed.union(merged):
-            self._confirm(session, ledger)
+            self._confirm(session, self._member.executor.ledger)
+
+    def _serve_more(self) -> None:
+        """The merged log has grown: let those who pull it know at once."""
+        self.merged_end = self._member.executor.ledger.end
+        with self._events:
+            feeds = list(self._feeds)
+        for feed in feeds:
+            feed.wake.set()
 
     def _mend(self, damage: CorruptLog) -> None:
         """Set aside what is damaged, if another node or the publisher has what it held."""
@@ -397,7 +401,9 @@ class Node:
 
 def _contexts(settings: NodeSettings) -> Contexts:
     files = certificate_files(settings.certs, settings.name)
-    return Contexts(files, lambda *paths: offering(server_context(*paths), ALPN, STATUS_ALPN))
+    return Contexts(
+        files, lambda *paths: offering(server_context(*paths), ALPN, STATUS_ALPN, ADMIN_ALPN)
+    )
 
 
 def _place(path: str) -> str:

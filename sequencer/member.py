@@ -67,6 +67,7 @@ class Member:
         planner: Planner,
         send: Callable[[str, bytes], None],
         now_ns: Callable[[], int],
+        merged: Callable[[], None] = lambda: None,
         hand_over_ticks: int = HAND_OVER_TICKS,
     ) -> None:
         """Stand ready.
@@ -80,6 +81,7 @@ class Member:
             planner: reads this node's copies.
             send: takes a message for a member; may lose it.
             now_ns: the clock that merge times are taken from.
+            merged: is called as soon as the merged log has grown, so that it is served at once.
             hand_over_ticks: how long this leads on though a majority holds what it does not.
         """
         self.name = name
@@ -90,6 +92,7 @@ class Member:
         self._planner = planner
         self._send = send
         self._now_ns = now_ns
+        self._merged = merged
         self._hand_over_ticks = hand_over_ticks
         self._waiting: set[str] = set()  # sessions a majority may hold more of than was merged
         self._undecided: tuple[Entry, Instruction] | None = None  # our own proposal
@@ -148,6 +151,8 @@ class Member:
 
     def order(self, instruction: Instruction) -> None:
         """Propose this instruction soon. It may be lost: see whether it came, and order it again.
+
+        Any thread may call it.
 
         Raises:
             Refused: another node leads, or none.
@@ -354,6 +359,8 @@ class Member:
             self._remember_digest()
             if self._undecided is not None and self._undecided[0].index <= entry.index:
                 self._undecided = None
+        if merged:
+            self._merged()
         return merged
 
     def _can_execute(self) -> bool:
