@@ -21,11 +21,13 @@ _log: Final = logging.getLogger("rt.cli")
 # name: (module:object, what the list of commands says). A module is imported when its command
 # is run, so that `rt publish` does not wait for TLS, and completion for nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "archive": ("rt.cli_archive:archive", "Show and change how long a stream is kept."),
     "certs": ("rt.cli_certs:certs", "Make and show certificates."),
     "cluster": ("rt.cli_cluster:cluster", "Write the configurations of a new cluster."),
     "completion": ("rt.cli_completion:completion", "Print the completion script of a shell."),
     "demo": ("rt.demo:demo", "Run a whole stream on real data."),
     "dump": ("rt.cli_dump:dump", "Show the frames of a log as they are."),
+    "export": ("rt.cli_export:export", "Convert a log to Parquet."),
     "index": ("rt.cli_index:index", "Check or rebuild the index of a log."),
     "log-history": ("rt.cli_history:log_history", "Tell the history of every file of a log."),
     "node": ("rt.cli_run:node", "Run a node of a stream."),

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from rt.console import counted, note, table
-from rt.history import history, selected
+from rt.history import Row, history, selected
 from rt.history_text import HEADINGS, HistoryText
 from rt.records import parse_time
 
@@ -23,7 +23,10 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="[DIR]", default="")
+@click.option("--node", metavar="ADDRESS", help="Ask this node, over mutual TLS, and not a DIR.")
+@click.option("--certs", default="certs", help="With --node: directory of the certificates.")
+@click.option("--identity", default="client", help="With --node: NAME of the certificate to show.")
 @click.option("--json", "form", flag_value="json", help="An array of objects, all fields.")
 @click.option(
     "--json-rt", "form", flag_value="json-rt",
@@ -36,7 +39,15 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
 @click.option("--archived", "which", flag_value="archived", help="Only files that are archived.")
 @click.option("--live", "which", flag_value="live", help="Only files that are not.")
 def log_history(
-    *, directory: str, form: str | None, since: int | None, until: int | None, which: str | None
+    *,
+    directory: str,
+    node: str | None,
+    certs: str,
+    identity: str,
+    form: str | None,
+    since: int | None,
+    until: int | None,
+    which: str | None,
 ) -> None:
     """Tell the history of every file of the log in DIR: a session, or a merged log (out).
 
@@ -44,12 +55,15 @@ def log_history(
     rt log-history rt-data/flights/out
     rt log-history rt-data/flights/out --json --since 2013-01-01T00:00:00Z
     rt log-history rt-data/flights/out --archived
+    rt log-history --node localhost:7420 --identity subscriber
 
     Needs no running process: it reads the manifest, and so also tells of files that are archived.
     A file's age counts from when it was rolled; times are UTC.
     """  # noqa: D301 - click reads the backspace character
-    directory = os.path.abspath(directory)
-    rows = list(selected(history(directory), since, until, _STATES[which]))
+    if bool(directory) == bool(node):
+        raise click.UsageError("name the directory of a log, or a --node")
+    directory, found = _of_node(node, certs, identity) if node else _of_directory(directory)
+    rows = list(selected(found, since, until, _STATES[which]))
     text = HistoryText(directory, time.time_ns())
     if form is None:
         click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
@@ -57,3 +71,19 @@ def log_history(
         return
     worded = map(text.json if form == "json" else text.json_rt, rows)
     click.echo("[\n" + ",\n".join(worded) + "\n]" if rows else "[]")
+
+
+def _of_directory(directory: str) -> tuple[str, list[Row]]:
+    directory = os.path.abspath(directory)
+    return directory, history(directory)
+
+
+def _of_node(node: str, certs: str, identity: str) -> tuple[str, list[Row]]:
+    # TLS is heavy, and the history of a directory needs none of it
+    from rt.admin import ask_history  # noqa: PLC0415
+    from rt.certificates import certificate_files  # noqa: PLC0415
+    from rt.node_settings import parse_address  # noqa: PLC0415
+    from rt.tls import Contexts, client_context  # noqa: PLC0415
+
+    contexts = Contexts(certificate_files(certs, identity), client_context)
+    return ask_history(parse_address(node), contexts)

@@ -174,11 +174,10 @@ def _told_by_manifest(data: bytes, path: str) -> list[Row]:
 
 def _row(manifest: Manifest, file: Position) -> Row:
     line, gone = manifest.rolled[file], manifest.archived.get(file)
+    at_ns, reason, by = (None, "", 0) if gone is None else (gone.at_ns, gone.reason, gone.by)
     return Row(
-        file.file_name, line.end, line.first, line.next, line.first_time_ns,
-        line.last_time_ns, line.at_ns,
-        *((None, "", 0) if gone is None else (gone.at_ns, gone.reason, gone.by)),
-        line.digest, line.sessions,
+        file.file_name, line.end, line.first, line.next, line.first_time_ns, line.last_time_ns,
+        line.at_ns, at_ns, reason, by, line.digest, line.sessions,
     )  # fmt: skip
 
 

@@ -5,13 +5,13 @@ import os
 import struct
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from archiver.clock import SteadyClock, agreed_ns
-from archiver.decide import Decision, DiskReport, RolledFile, decide
+from archiver.decide import Decision, DiskReport, decide
 from archiver.lease import Lease, parse_lease
+from archiver.plan import Planned, plan, rolled_files
 from archiver.policy import Policy, parse_policy
 from rt.errors import Misuse, PeerError, Refused
 from rt.manifest import Manifest
@@ -118,9 +118,10 @@ class NodeArchiver:
         except Refused:
             return  # another leads now
 
-    def plan(self, now_ns: int) -> list[Decision]:
-        """Return what would be archived at a time, as far as this node knows."""
-        return self._decisions(self._living(time.monotonic()), now_ns)
+    def plan(self, at_ns: int) -> list[Planned]:
+        """Return what would become of each file at a time, as far as this node knows."""
+        decisions = self._decisions(self._living(time.monotonic()), at_ns)
+        return plan(self.policy, self._member.executor.appender.manifest, decisions)
 
     def disks(self) -> list[DiskReport]:
         """Return what is known of the nodes' disks."""
@@ -215,21 +216,6 @@ def leases_of_ledger(ledger: Ledger) -> list[Lease]:
     """Return the leases that were agreed on."""
     names = sorted(name for name in ledger.notes if name.startswith(LEASE_NOTE))
     return [parse_lease(ledger.notes[name]) for name in names]
-
-
-def rolled_files(
-    manifest: Manifest, archived_to: Position, end: Position | None = None
-) -> Sequence[RolledFile]:
-    """Return the rolled files that still have their bytes, oldest first.
-
-    Args:
-        manifest: of the merged log.
-        archived_to: the files before it are archived.
-        end: the file that still grows, if there is one; it and what follows is left out.
-    """
-    order = manifest.order[bisect_left(manifest.order, archived_to) :]
-    lines = (manifest.rolled[file] for file in order if end is None or file < end)
-    return [RolledFile(line.file, line.end, line.at_ns) for line in lines]
 
 
 def disk_of(path: str) -> tuple[int, int, int]:

@@ -1,0 +1,61 @@
+"""Plan: what would go of a merged log, when, and by which rule; nothing is touched."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from archiver.decide import Decision, RolledFile
+from archiver.policy import MINUTE_NS, Policy
+from rt.manifest import Manifest
+from rt.position import Position
+
+
+class Planned(NamedTuple):
+    """One rolled file that still has its bytes."""
+
+    file: str
+    bytes: int
+    messages: int
+    rolled_ns: int
+    goes: bool  # at the time of the plan
+    reason: str  # why it goes; "" if it stays
+    expires_ns: int | None  # when the rule time asks for it at the latest; None if it is off
+
+
+def rolled_files(
+    manifest: Manifest, archived_to: Position, end: Position | None = None
+) -> Sequence[RolledFile]:
+    """Return the rolled files that still have their bytes, oldest first.
+
+    Args:
+        manifest: of the merged log.
+        archived_to: the files before it are archived.
+        end: the file that still grows, if there is one; it and what follows is left out.
+    """
+    order = manifest.order[bisect_left(manifest.order, archived_to) :]
+    lines = (manifest.rolled[file] for file in order if end is None or file < end)
+    return [RolledFile(line.file, line.end, line.at_ns) for line in lines]
+
+
+def archived_to(manifest: Manifest) -> Position:
+    """Return the first file that is not archived."""
+    return max(manifest.archived).next_file() if manifest.archived else Position(0)
+
+
+def plan(policy: Policy, manifest: Manifest, decisions: Sequence[Decision]) -> list[Planned]:
+    """Return each file that still has its bytes, oldest first, and what becomes of it.
+
+    Args:
+        policy: by which it was decided.
+        manifest: of the merged log.
+        decisions: of `archiver.decide.decide`.
+    """
+    reasons = {each.start: each.reason for each in decisions}
+    age_ns = policy.time * MINUTE_NS
+    return [
+        Planned(
+            start.file_name, size, manifest.rolled[start].messages, rolled_ns,
+            start in reasons, reasons.get(start, ""), rolled_ns + age_ns if age_ns else None,
+        )
+        for start, size, rolled_ns in rolled_files(manifest, archived_to(manifest))
+    ]  # fmt: skip
