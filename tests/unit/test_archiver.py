@@ -1,0 +1,260 @@
+"""Archiver: which files go, by which rule; pure, so that every fleet can be imagined."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archiver.clock import HOLD_NS, JUMP_NS, SteadyClock, agreed_ns
+from archiver.decide import DiskReport, RolledFile, decide
+from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
+from archiver.plan import archived_to, plan, rolled_files
+from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
+from rt.errors import Misuse
+from rt.manifest import MERGED, Archived, Identity, Manifest, Rolled
+from rt.position import Position
+
+NOW = 10**18
+MINUTE = MINUTE_NS
+
+
+def files_of(sizes, ages):
+    """Return files of these sizes, rolled so many minutes ago, oldest first."""
+    pairs = zip(sizes, sorted(ages, reverse=True), strict=True)
+    return [
+        RolledFile(Position.of(0, place, 0), size, NOW - age * MINUTE)
+        for place, (size, age) in enumerate(pairs)
+    ]
+
+
+@st.composite
+def fleets(draw):
+    """Files, the active file's bytes, the disks of some nodes, a policy and leases."""
+    count = draw(st.integers(0, 12))
+    sizes = draw(st.lists(st.integers(0, 100), min_size=count, max_size=count))
+    ages = draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
+    disk = st.builds(
+        DiskReport, st.sampled_from("abc"), st.just(1000), st.integers(0, 1000), st.integers(0, 100)
+    )
+    limit = st.none() | st.integers(1, 1500)
+    policy = draw(st.builds(Policy, st.integers(0, 60), limit, st.integers(1, 100)))
+    start = st.integers(0, 13).map(lambda roll: Position.of(0, roll, 0))
+    until = st.sampled_from([NOW - 1, NOW + 1])
+    lease = st.builds(Lease, st.sampled_from(["spark", "nas"]), start, until, st.integers(1, 1500))
+    disks, leases = draw(st.lists(disk, max_size=3)), draw(st.lists(lease, max_size=2))
+    return files_of(sizes, ages), draw(st.integers(0, 200)), disks, policy, leases
+
+
+def decided(fleet, **changes):
+    """Decide about a fleet, some of it changed."""
+    files, active, disks, policy, leases = fleet
+    facts = {"policy": policy, "files": files, "active_bytes": active, "disks": disks,
+             "now_ns": NOW, "leases": leases, **changes}  # fmt: skip
+    return decide(**facts)
+
+
+@given(fleets())
+def test_the_oldest_go_first_and_never_another(fleet):
+    """Readers follow from the old to the new; a hole in the middle would stop each of them."""
+    gone = [each.start for each in decided(fleet)]
+    assert gone == [file.start for file in fleet[0][: len(gone)]]
+
+
+@given(fleets())
+def test_no_rule_takes_more_than_it_asks_for(fleet):
+    """What is archived too early cannot be had again."""
+    files, active, disks, policy, _ = fleet
+    decisions = decided(fleet)
+    if not decisions:
+        return
+    place, last = len(decisions) - 1, decisions[-1]
+    kept = sum(file.bytes for file in files[place:])
+    freed = sum(file.bytes for file in files[:place])
+    asks = {
+        "time": policy.time and NOW - files[place].rolled_ns >= policy.time * MINUTE,
+        "limit": policy.limit is not None and kept + active > policy.limit,
+        "disk": any(disk.excess(policy.disk) > freed for disk in disks),
+    }
+    assert asks[last.reason.partition(",")[0]]
+
+
+@given(fleets())
+def test_every_rule_is_met_as_far_as_rolled_files_can_meet_it(fleet):
+    """A rule that is not carried out fills the disk."""
+    files, active, disks, policy, _ = fleet
+    left = files[len(decided(fleet, leases=[])) :]
+    assert not any(
+        policy.time and NOW - file.rolled_ns >= policy.time * MINUTE and file.bytes for file in left
+    )
+    if left and sum(file.bytes for file in left):
+        total = sum(file.bytes for file in left) + active
+        freed = sum(file.bytes for file in files) - sum(file.bytes for file in left)
+        assert policy.limit is None or total <= policy.limit
+        assert all(disk.excess(policy.disk) <= freed for disk in disks)
+
+
+@given(fleets())
+def test_deciding_again_after_it_was_done_decides_nothing(fleet):
+    """The leader decides every second, and the next leader after it."""
+    files, _, disks, _, _ = fleet
+    count = len(decided(fleet))
+    freed = sum(file.bytes for file in files[:count])
+    done = [disk._replace(pending=disk.pending + freed) for disk in disks]
+    assert decided(fleet, files=files[count:], disks=done) == []
+    emptied = [disk._replace(used=disk.used - freed) for disk in disks]
+    assert decided(fleet, files=files[count:], disks=emptied) == []
+
+
+@given(fleets(), st.integers(0, 60), st.integers(0, 300), st.integers(0, 300))
+def test_more_of_anything_never_archives_less(fleet, later, grown, fuller):
+    """A fuller disk, a longer log and a later hour only ever add to what goes."""
+    _, active, disks, _, _ = fleet
+    fuller_disks = [disk._replace(used=disk.used + fuller) for disk in disks]
+    before = {each.start for each in decided(fleet)}
+    after = decided(
+        fleet, now_ns=NOW + later * MINUTE, active_bytes=active + grown, disks=fuller_disks
+    )
+    assert before <= {each.start for each in after}
+
+
+@given(fleets())
+def test_a_lease_holds_against_time_and_limit_and_the_disk_rule_says_when_it_wins(fleet):
+    """A backup may take an hour; a full disk cannot wait for it."""
+    files, _, _, _, leases = fleet
+    decisions = decided(fleet)
+    held = min((each.first_held(files, NOW) for each in leases), default=len(files))
+    for place, each in enumerate(decisions):
+        if place >= held:
+            assert each.reason.startswith("disk, over the lease of ")
+        else:
+            assert each.reason in {"time", "limit", "disk"}
+    assert {each.start for each in decisions} <= {each.start for each in decided(fleet, leases=[])}
+
+
+def test_a_lease_is_bounded_by_its_bytes_and_its_end():
+    """A job that died would otherwise hold the log for ever."""
+    files = files_of([10] * 5, range(5))
+    lease = Lease("spark", files[1].start, NOW + 1, 25)
+    assert lease.first_held(files, NOW) == 3
+    assert Lease("spark", files[1].start, NOW + 1, 1000).first_held(files, NOW) == 1
+    assert lease.first_held(files, NOW + 1) == len(files)
+    assert parse_lease(lease.text()) == lease
+    asked = {"holder": "spark", "start": "0.1.0", "seconds": LEASE_S_MAX + 1, "bytes": 5}
+    with pytest.raises(Misuse, match="at most"):
+        new_lease(asked, NOW)
+
+
+def test_cost_does_not_depend_on_the_size_of_the_data():
+    """A terabyte is a thousand numbers here."""
+    small, large = (files_of([size] * 1000, range(1000)) for size in (1, 1 << 30))
+    for files in (small, large):
+        policy = Policy(time=500, disk=100)
+        assert len(decide(policy, files, 0, now_ns=NOW)) == 500
+
+
+def test_the_policy_of_the_system_this_one_follows_is_read_as_it_is_written():
+    """Operators bring their files along."""
+    text = '{\n "time": 10080,\n "limit": "90Gi",\n "disk": 90\n}'
+    policy = parse_policy(text)
+    assert policy == Policy(10080, 90 << 30, 90)
+    assert parse_policy('[policy]\ntime = 10080\nlimit = "90Gi"\ndisk = 90\n') == policy
+    assert parse_policy(policy.text()) == policy
+    assert parse_policy("{}") == Policy(10080, None, 90)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"tiem": 5}', "no 'tiem'"),
+        ('{"time": -1}', "time is"),
+        ('{"time": true}', "time is"),
+        ('{"limit": "90GB"}', "90Gi"),
+        ('{"limit": 0}', "above 0"),
+        ('{"disk": 0}', "1 to 100"),
+        ('{"disk": 101}', "1 to 100"),
+        ("{", "not JSON"),
+        ("time", "neither JSON nor TOML"),
+        ('{"a":' * 190, "not JSON"),
+        ("[1]", "policy"),
+        (" " * 2000, "no longer"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused_with_what_is_wrong(text, words):
+    """A mistyped limit must not become no limit."""
+    with pytest.raises(Misuse, match=words):
+        parse_policy(text)
+
+
+@given(st.integers(1, 1 << 60))
+def test_sizes_survive(size):
+    """What is shown can be given back."""
+    assert parse_limit(show_limit(size)) == size
+
+
+@given(st.integers(0, 1000), st.none() | st.integers(1, 1 << 60), st.integers(1, 100))
+def test_policies_survive(minutes, limit, disk):
+    """It is kept as text in every node's snapshot."""
+    policy = Policy(minutes, limit, disk)
+    assert policy_of(json.loads(policy.text())) == policy
+
+
+@pytest.mark.parametrize(
+    ("minutes", "age_s", "expected"),
+    [(10080, 86400.0, 86400.0), (30, 86400.0, 1800.0), (0, 3600.0, 3600.0), (1, 5.0, 5.0),
+     (30, 0.0, 0.0)],
+)  # fmt: skip
+def test_a_file_rolls_soon_enough_for_the_rule_time(minutes, age_s, expected):
+    """Only a rolled file ages: an idle stream's data would otherwise stay for ever."""
+    assert Policy(time=minutes).roll_age_s(age_s) == expected
+
+
+def test_one_wrong_clock_of_three_changes_nothing():
+    """A clock that shows next year would archive everything."""
+    year = 365 * 24 * 60 * MINUTE
+    assert agreed_ns([NOW, NOW + year, NOW + 5]) == NOW + 5
+    assert agreed_ns([NOW - year, NOW, NOW + 5]) == NOW
+    assert agreed_ns([NOW, NOW + year]) == NOW
+
+
+def test_a_jump_ahead_is_believed_after_an_hour_and_one_back_at_once():
+    """On a node alone nobody contradicts a clock; an operator can."""
+    clock, jump = SteadyClock(), JUMP_NS * 1000
+    assert clock.now_ns(NOW, 0) == NOW
+    assert clock.now_ns(NOW + 50, 50) == NOW + 50
+    assert clock.now_ns(NOW + jump, 60) == NOW + 60
+    assert clock.is_holding
+    assert clock.now_ns(NOW + jump + HOLD_NS - 1, HOLD_NS - 1) == NOW + HOLD_NS - 1
+    assert clock.now_ns(NOW + jump + HOLD_NS + 61, HOLD_NS + 61) == NOW + jump + HOLD_NS + 61
+    assert not clock.is_holding
+    assert clock.now_ns(NOW, HOLD_NS + 62) == NOW
+    assert clock.now_ns(NOW + jump, HOLD_NS + 63) == NOW + 1
+    assert clock.now_ns(NOW + 2, HOLD_NS + 64) == NOW + 2
+    assert not clock.is_holding
+
+
+def manifest_of(count, gone):
+    """Return the manifest of `count` rolled files, of which the oldest are archived."""
+    manifest = Manifest()
+    manifest.add(Identity(MERGED, "flights", "out", "0" * 32, 0))
+    for place in range(count):
+        start = Position.of(0, place, 0)
+        manifest.add(Rolled(start, 100, place, place + 1, 0, 0, NOW - (count - place) * MINUTE))
+        if place < gone:
+            manifest.add(Archived(start, NOW, "time"))
+    return manifest
+
+
+def test_a_plan_has_every_file_with_bytes_and_touches_none():
+    """An operator looks before changing a policy."""
+    manifest, policy = manifest_of(5, 2), Policy(time=2, disk=100)
+    files = rolled_files(manifest, archived_to(manifest))
+    assert [file.start.roll for file in files] == [2, 3, 4]
+    rows = plan(policy, manifest, decide(policy, files, 0, now_ns=NOW))
+    assert [(row.file, row.goes, row.reason) for row in rows] == [
+        ("log.0.2", True, "time"), ("log.0.3", True, "time"), ("log.0.4", False, ""),
+    ]  # fmt: skip
+    assert rows[2].expires_ns == NOW + MINUTE
+    assert len(manifest.archived) == 2
+    off = plan(Policy(time=0), manifest, [])
+    assert [row.expires_ns for row in off] == [None] * 3
