@@ -105,25 +105,24 @@ def rows(quick: bool) -> list[Row]:
 
 def merged(root: str, size: int, megabytes: int) -> str:
     """Publish and merge so many messages, of two sessions in turn; return the merged log."""
-    publishers = [Publisher(root, stream="bench", session=name) for name in ("one", "two")]
-    payloads = [os.urandom(size) for _ in range(1000)]
-    each = megabytes * 1_000_000 // size // len(publishers)
-    for publisher in publishers:
-        for _ in range(each // 1000):
-            publisher.publish_many(payloads)
-        publisher.close()
     source, target = os.path.join(root, "bench"), os.path.join(root, "out")
     logs, ledger, disk = SessionLogs(OsDisk(), source), Ledger(), OsDisk()
     identity = new_identity(MERGED, "bench", "out", created_ns=1)
     executor, planner = Executor(disk, target, identity, ledger, logs), Planner(logs)
-    durable = {
-        name: end_of(LogDirectory(os.path.join(source, name))) for name in os.listdir(source)
-    }
-    while instruction := planner.plan(ledger, durable, MERGE_NS + ledger.index * 1_000_000):
-        executor.execute(ledger.index + 1, 1, instruction)
+    publishers = [Publisher(root, stream="bench", session=name) for name in ("one", "two")]
+    payloads = [os.urandom(size) for _ in range(4_000_000 // size)]
+    for _ in range(megabytes // 8):
+        for publisher in publishers:
+            publisher.publish_many(payloads)
+            publisher.flush("written")
+        durable = {each.name: end_of(LogDirectory(f"{source}/{each.name}")) for each in publishers}
+        while instruction := planner.plan(ledger, durable, MERGE_NS + ledger.index * 1_000_000):
+            executor.execute(ledger.index + 1, 1, instruction)
     executor.appender.roll(MERGE_NS)
     executor.close()
     logs.close()
+    for publisher in publishers:
+        publisher.close()
     return target
 
 

@@ -7,14 +7,17 @@ from typing import Final, NamedTuple
 from rt.disk import File
 from rt.errors import FrameError
 from rt.frame import HEADER_BYTES, MAGIC, Header, Kind, parse_header, unpack_body
-from rt.limits import MIB
+from rt.limits import KIB, MIB
 from rt.position import Position
-from rt.scan import Frame, Scan
+from rt.scan import Frame, Scan, next_header
 from rt.walk import Walk
 
 # One read of a part: 16 frames as they usually are.
 _CHUNK_BYTES: Final = 4 * MIB
 _OVERLAP: Final = 63  # a header that begins in one chunk may end in the next
+# Headers of small frames come many to a read; behind a large one the next read begins.
+_AHEAD_BYTES: Final = 4 * KIB
+_NO_BODY: Final = memoryview(b"")
 
 
 @dataclass(slots=True)
@@ -79,19 +82,22 @@ class PartReader:
     merged: bool
     session: str
     wanted: Callable[[str], bool]
+    bodies: bool = True  # whether bodies are read and checked, or headers alone
     _walk: Walk = field(init=False)
     _scan: Scan = field(init=False)
+    _ahead: "_Ahead" = field(init=False)
     _passed: int = 0  # messages of the current range that were met
     _passes_by: bool = False  # whether the current range is of a session that is not wanted
 
     def __post_init__(self) -> None:
+        self._ahead = _Ahead(self.file)
         self._begin(self.part.begin)
 
     def __iter__(self) -> Iterator[Piece | Damage]:
         end = self.part.end
         while self._walk.position.offset < end:
             try:
-                frame = self._scan.next(end)
+                frame = self._scan.next(end) if self.bodies else self._next_header(end)
                 if frame is None:
                     raise FrameError("the frame is incomplete")
             except FrameError as error:
@@ -100,6 +106,11 @@ class PartReader:
             piece = self._take(frame)
             if piece is not None:
                 yield piece
+
+    def _next_header(self, end: int) -> Frame | None:
+        at = self._walk.position
+        header = next_header(self._ahead.read, self._walk, end)
+        return None if header is None else Frame(header, _NO_BODY, at)
 
     def _begin(self, offset: int) -> None:
         position = Position(self.part.file + offset)
@@ -184,3 +195,20 @@ class PartReader:
         except FrameError:
             return False
         return header.position == position and (header.kind == Kind.RANGE) == self.merged
+
+
+class _Ahead:
+    """Reads a page at a time of a file whose headers are wanted."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._data = b""
+        self._base = 0
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset`."""
+        at = offset - self._base
+        if at < 0 or at + length > len(self._data):
+            self._data, at = self._file.pread(max(length, _AHEAD_BYTES), offset), 0
+            self._base = offset
+        return self._data[at : at + length]

@@ -133,7 +133,7 @@ class RtBatchWriter(DataSourceArrowWriter):
         prefix = options.session or f"spark-{self._job[:16]}"
         if options.session and options.batch is None:
             prefix = f"{options.session}-{self._job[:16]}"
-        return _publish(options, prefix, options.batch or 0, iterator)
+        return publish_partition(options, prefix, options.batch or 0, iterator)
 
 
 class RtStreamWriter(DataSourceStreamArrowWriter):
@@ -149,7 +149,7 @@ class RtStreamWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             raise Misuse("this Spark does not tell a task its query and batch; rt cannot number")
         prefix = self._options.session or f"spark-{query.replace('-', '')[:16]}"
-        return _publish(self._options, prefix, _batch(batch), iterator)
+        return publish_partition(self._options, prefix, _batch(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing is left to do: what a task published, it flushed."""
@@ -172,9 +172,15 @@ def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool)
     return sink_options(options)
 
 
-def _publish(
+def publish_partition(
     options: SinkOptions, prefix: str, batch: int, rows: Iterator[Any]
 ) -> WriterCommitMessage:
+    """Publish the rows of this task's partition under their numbers; runs in a worker.
+
+    Raises:
+        Misuse: what stands in the session differs from these rows.
+        FlushTimeout: they are published, and what was to be waited for did not come.
+    """
     partition = _task().partitionId()
     session = f"{prefix}-{partition}" if options.shared_root else f"{prefix}-{partition}-{_host()}"
     group = "" if options.shared_root else f"{prefix}-{partition}"

@@ -20,8 +20,9 @@ from rt.spark.plan import gaps_between
 from rt.spark.schema import CORRUPT, Wanted
 from rt.spark.storage import open_storage
 
-# Of payloads and columns in one record batch: measured flat from 0.5 to 16 MiB.
-BATCH_BYTES: Final = 4 * MIB
+# Of payloads and columns in one record batch: to Spark it is all one from 0.5 to 16 MiB; joining
+# frames is 10 % faster while they stay in the processor's cache.
+BATCH_BYTES: Final = 1 * MIB
 _FROM_HEADERS: Final = frozenset(("position", "seq", "number", "session", "merge_time", CORRUPT))
 
 
@@ -65,13 +66,22 @@ class Task:
                 self._check_loss(log, part, Position(part.file + part.begin), "the file is gone")
                 continue
             try:
-                reader = PartReader(file, part, log.merged, log.session, self._wants)
+                reader = PartReader(
+                    file, part, log.merged, log.session, self._wants, self._needs_bodies
+                )
                 for found in reader:
                     if isinstance(found, Damage) and self._was_lost(log, part, found):
                         break
                     yield found
             finally:
                 file.close()
+
+    @property
+    def _needs_bodies(self) -> bool:
+        """Where rows are made of headers alone, and damage elsewhere changes none of them."""
+        options = self.options
+        from_headers = _FROM_HEADERS.issuperset(self.wanted.names) and options.keys is None
+        return not from_headers or options.mode != FAILFAST
 
     def _wants(self, session: str) -> bool:
         globs = self.options.sessions
@@ -145,7 +155,7 @@ class Task:
 
     def _build(self, group: Group) -> Any:
         names, keys = self.wanted.names, self.options.keys
-        if keys is not None or not _FROM_HEADERS.issuperset(names):
+        if self._needs_bodies:
             group.check()
         kept = None if keys is None else group.mask(keys)
         arrays = {name: getattr(group, name) for name in names if hasattr(Group, name)}

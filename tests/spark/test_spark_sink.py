@@ -1,0 +1,111 @@
+"""The batch sink, and the history of a log, in a real Spark."""
+
+import pytest
+from pyspark.errors import AnalysisException
+from spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+
+def frame_of(spark, count):
+    """Return a DataFrame of messages."""
+    what = "cast(id as string) payload", "cast(id % 7 as string) key", f"{NOW_NS} + id time_ns"
+    return spark.range(0, count, 1, 3).selectExpr(*what)
+
+
+def merged_rows(root):
+    """Merge what was published, and read it back."""
+    with Merging(str(root)) as merging:
+        merging.merge()
+    return plain_rows(merging.directory)
+
+
+def test_a_frame_is_published_with_keys_and_times(spark, tmp_path):
+    """What comes back is what was written."""
+    frame_of(spark, 5000).write.format("rt").option("stream", STREAM).mode("append").save(
+        str(tmp_path)
+    )
+    found = sorted((int(r.payload), r.key, r.time_ns) for r in merged_rows(tmp_path))
+    assert found == [(n, b"%d" % (n % 7), NOW_NS + n) for n in range(5000)]
+
+
+def test_a_write_of_one_number_is_published_once_however_often_it_runs(spark, tmp_path):
+    """`foreachBatch`, and jobs that are run again after they failed halfway."""
+    writer = frame_of(spark, 1000).write.format("rt").mode("append").option("stream", STREAM)
+    writer = writer.option("session", "job")
+    for batch in (0, 0, 1, 1):
+        writer.option("batch", batch).save(str(tmp_path))
+    assert len(merged_rows(tmp_path)) == 2000
+
+
+def test_hosts_of_their_own_are_merged_once_by_the_group(spark, tmp_path):
+    """A task that is tried on another host publishes the same numbers again."""
+    for host in ("a", "b"):
+        fields = {"stream": STREAM, "session": "job", "batch": 3}
+        spark.conf.set("spark.executorEnv.RT_HOST", host)
+        _write_as_host(frame_of(spark, 600), host, str(tmp_path), fields)
+    assert sorted(int(row.payload) for row in merged_rows(tmp_path)) == list(range(600))
+
+
+def _write_as_host(frame, host, root, fields):
+    """Run the sink's own code for each partition as on a host of that name, without its wait."""
+
+    def publish(rows):
+        import os
+
+        import pyarrow as pa
+
+        from rt.confirmations import Level
+        from rt.spark.sink import SinkOptions, publish_partition
+
+        os.environ["RT_HOST"] = host
+        table = pa.Table.from_pylist([row.asDict() for row in rows])
+        options = SinkOptions(
+            root, fields["stream"], fields["session"], shared_root=False, flush=Level.SYNCED
+        )
+        publish_partition(options, fields["session"], fields["batch"], iter(table.to_batches()))
+        return []
+
+    frame.rdd.mapPartitions(publish).collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "words"),
+    [
+        ({}, "payload", "needs a root and a stream"),
+        ({"stream": "S"}, "payload", "not a stream name"),
+        ({"stream": "s", "topic": "t"}, "payload", "no option 'topic'"),
+        ({"stream": "s", "batch": "1"}, "payload", "give the option session too"),
+        ({"stream": "s", "sharedRoot": "false", "flush": "synced"}, "payload", "flush=merged"),
+        ({"stream": "s"}, "key", "needs a column payload"),
+        ({"stream": "s"}, "value", "takes no column value"),
+    ],
+)
+def test_writes_that_cannot_be_are_refused_in_words(spark, tmp_path, options, columns, words):
+    """Before the first message is published."""
+    frame = spark.sql(f"select 'x' {columns}")
+    with pytest.raises(AnalysisException, match=words):
+        frame.write.format("rt").options(**options).mode("append").save(str(tmp_path))
+
+
+def test_a_log_cannot_be_overwritten(spark, tmp_path):
+    """It is only appended to."""
+    writer = frame_of(spark, 1).write.format("rt").option("stream", STREAM).mode("overwrite")
+    with pytest.raises(AnalysisException, match="only appended to"):
+        writer.save(str(tmp_path))
+
+
+def test_the_history_of_a_log_is_a_frame(spark, tmp_path):
+    """One row a file: what is there, what was archived, when and why."""
+    with random_log(str(tmp_path), 3, file_bytes_max=1 << 14) as merging:
+        merging.archive(2)
+        rows = plain_rows(merging.directory)
+        found = spark.read.format("rt-history").load(merging.directory).orderBy("position")
+        files = found.collect()
+    assert [row.state for row in files[:3]] == ["archived", "archived", "rolled"]
+    assert files[-1].state == "active"
+    assert {row.reason for row in files[:2]} == {"limit"}
+    assert sum(row.messages or 0 for row in files[2:]) + files[0].messages + files[1].messages == (
+        files[-2].next_number
+    )
+    assert rows[0].number == files[1].next_number
