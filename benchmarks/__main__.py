@@ -12,6 +12,7 @@ SUITES: dict[str, str] = {
     "log": "benchmarks.log:rows",
     "push": "benchmarks.replicator:rows",
     "stream": "benchmarks.stream:rows",
+    "cluster": "benchmarks.cluster:rows",
     "memory": "benchmarks.memory:rows",
 }
 

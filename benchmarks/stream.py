@@ -2,10 +2,6 @@
 
 import multiprocessing
 import os
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,43 +13,33 @@ from benchmarks.report import Row
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
-from rt.certificates import certificate_files, init_authority, issue
-from rt.identity import Role
+from rt.certificates import certificate_files
+from rt.children import Child, Children
+from rt.cli_cluster import start_nodes
+from rt.cluster import Place, free_addresses, init_cluster
+from rt.node_settings import parse_address
 from rt.tls import Contexts, client_context
 
 STREAM = "bench"
+Address = tuple[str, int]
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 @contextmanager
-def node(root: str) -> Iterator[tuple[str, int]]:
-    """A node process of its own; gives its address."""
-    certs = os.path.join(root, "certs")
-    init_authority(certs)
-    issue(certs, "n1", Role.NODE)
-    issue(certs, "pub", Role.PUBLISHER, sessions=("*",))
-    issue(certs, "sub", Role.SUBSCRIBER)
-    arguments = ["--root", os.path.join(root, "node"), "--stream", STREAM, "--certs", certs]
-    command = [sys.executable, "-m", "rt", "node", *arguments, "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stdout.readline() if process.stdout else ""
-            found = re.search(r" at (.*):(\d+)$", line.strip())
-            if found is None:
-                raise RuntimeError(f"the node did not start: {line!r}")
-            yield found[1], int(found[2])
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=20)
+def nodes(root: str, count: int) -> Iterator[tuple[list[Place], list[Child]]]:
+    """A process for each node of a cluster; gives where they are, and the processes."""
+    places = init_cluster(root, STREAM, free_addresses(count))
+    with Children() as children:
+        yield places, start_nodes(children, root, STREAM, places)
 
 
-def publish(root: str, address: tuple[str, int], plan: dict[str, float], ready: Connection) -> None:
+def publish(root: str, places: list[Address], plan: dict[str, float], ready: Connection) -> None:
     """Publish by plan, pushing from the same process; for a process of its own."""
     data, certs = os.path.join(root, "pub"), os.path.join(root, "certs")
-    contexts = Contexts(certificate_files(certs, "pub"), client_context)
+    contexts = Contexts(certificate_files(certs, "publisher"), client_context)
     writer = WriterSettings(fsync=Fsync.INTERVAL)
     with Publisher(data, stream=STREAM, session="p1", writer=writer) as publisher:
-        push = PushClient(data, STREAM, [address], contexts)
+        push = PushClient(data, STREAM, places, contexts)
         push.start()
         publisher.publish(b"\xff" * 8)
         publisher.flush("merged")
@@ -80,15 +66,18 @@ def _paced(publisher: Publisher, payload: bytes, count: int, rate: float) -> Non
         publisher.publish(payload)
 
 
-def run(root: str, size: int, count: int, rate: float) -> dict[str, float]:
-    """Run one stream; return its figures."""
-    with node(root) as address:
+def run(root: str, size: int, count: int, rate: float, members: int = 1) -> dict[str, float]:
+    """Run one stream through so many nodes; return its figures."""
+    with nodes(root, members) as (places, _):
+        addresses = [parse_address(place.address) for place in places]
         here, there = _SPAWN.Pipe()
         plan = {"size": size, "count": count, "rate": rate}
-        process = _SPAWN.Process(target=publish, args=(root, address, plan, there))
+        process = _SPAWN.Process(target=publish, args=(root, addresses, plan, there))
         process.start()
-        contexts = Contexts(certificate_files(os.path.join(root, "certs"), "sub"), client_context)
-        pull = PullClient(os.path.join(root, "sub"), STREAM, [address], contexts)
+        contexts = Contexts(
+            certificate_files(os.path.join(root, "certs"), "subscriber"), client_context
+        )
+        pull = PullClient(os.path.join(root, "sub"), STREAM, addresses, contexts)
         pull.start()
         with Subscriber(os.path.join(root, "sub"), stream=STREAM) as subscriber:
             here.recv()
