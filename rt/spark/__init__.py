@@ -7,6 +7,9 @@
 Nothing here imports Spark before it is needed, so that `gaps` and `to_parquet` work without it.
 """
 
+import os
+import shutil
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from rt.errors import Misuse
@@ -16,7 +19,7 @@ from rt.spark.java import session
 if TYPE_CHECKING:
     from rt.spark.export import Exported
 
-__all__ = ["gaps", "register", "session", "to_parquet"]
+__all__ = ["gaps", "register", "session", "ship", "to_parquet"]
 
 
 def register(spark: Any) -> None:
@@ -36,6 +39,24 @@ def register(spark: Any) -> None:
 
     spark.dataSource.register(RtSource)
     spark.dataSource.register(RtHistory)
+
+
+def ship(spark: Any) -> None:
+    """Send `rt` to the executors of a cluster whose Python has what it needs, and not it.
+
+    That is pyarrow, numpy, zstandard, click and the other dependencies of `rt`, and pyspark
+    itself; docs/SPARK.md names the ways to ship those too.
+
+    Args:
+        spark: a `SparkSession`.
+    """
+    folder = tempfile.mkdtemp(prefix="rt-ship-")
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = shutil.make_archive(os.path.join(folder, "rt"), "zip", top, "rt")
+    if "connect" in type(spark).__module__:
+        spark.addArtifacts(path, pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(path)
 
 
 def check_version(version: str) -> None:
