@@ -21,7 +21,7 @@ from rt.writer import SessionWriter, WriterSettings
 
 _COLUMN_BYTES: Final = 12  # a message's share of the columns: its time and its end
 _FRAME_BYTES_MAX: Final = 8 * MIB  # and one message of 16 MiB more: still within a body's 32 MiB
-_POLL_FIRST_S: Final = 0.0005
+_POLL_FIRST_S: Final = 0.0001
 _POLL_LAST_S: Final = 0.02
 _RETRY_S: Final = 0.1  # after a full disk
 
@@ -335,7 +335,7 @@ class Publisher:
                 best = max(reached, default=Level.SYNCED)
                 raise FlushTimeout(best.name, level.name, timeout_s)
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _POLL_LAST_S)
+            pause_s = min(1.3 * pause_s, _POLL_LAST_S)
 
     def _refusal(self, size: int) -> Misuse | Stopped:
         if self._closed:
