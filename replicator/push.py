@@ -6,6 +6,7 @@ from typing import Final
 
 from replicator.progress import SessionProgress, SessionStatus
 from replicator.pusher import Address, Pusher
+from replicator.releaser import Release, Releaser
 from rt.errors import Misuse
 from rt.names import (
     NameGlob,
@@ -69,6 +70,8 @@ class PushClient:
         nodes: Sequence[Address],
         contexts: Contexts,
         sessions: Sequence[str] = ("*",),
+        *,
+        release: Release = Release.MERGED,
     ) -> None:
         """Stand ready; nothing is dialled before `start`.
 
@@ -78,6 +81,7 @@ class PushClient:
             nodes: host and port of each node.
             contexts: of `rt.tls.client_context`.
             sessions: names or globs of the sessions to ship; those that appear later too.
+            release: when the sessions' own rolled files may be archived.
 
         Raises:
             Misuse: a name is none, or there is no node.
@@ -86,11 +90,13 @@ class PushClient:
             raise Misuse("nothing can be pushed: name at least one node, such as localhost:7700")
         self._book = SessionBook(root, stream, [parse_glob(each) for each in sessions])
         self._pushers = [Pusher(node, contexts, self._book) for node in dict.fromkeys(nodes)]
+        self._releaser = Releaser(self._book, release, len(self._pushers))
 
     def start(self) -> None:
         """Begin to ship."""
         for pusher in self._pushers:
             pusher.start()
+        self._releaser.start()
 
     def wake(self, session: str | None = None) -> None:
         """Say that a session was written to, or any; saves a publisher in this process a wait."""
@@ -114,6 +120,7 @@ class PushClient:
         deadline = time.monotonic() + _STOP_S
         for pusher in self._pushers:
             pusher.join(max(0.0, deadline - time.monotonic()))
+        self._releaser.stop()
         return drained
 
     def drained(self) -> bool:

@@ -1,7 +1,6 @@
 """SessionWriter: the one live writer of a session: its lock, its runs, its rolls, its syncs."""
 
 import errno
-import fcntl
 import os
 import threading
 import time
@@ -19,11 +18,14 @@ from rt.disk import Disk, OsDisk
 from rt.errors import DiskFailed, Misuse, WriterFailed
 from rt.frame import KEYS_COLUMN, encode_frame, session_tag
 from rt.limits import KIB
+from rt.lock import take_lock
 from rt.manifest import SESSION, new_identity
 from rt.names import session_directory
 from rt.position import FILE_BYTES_MAX, START, Position
+from rt.released import archive_released, finish_released, read_released
 
-_LOCK_NAME: Final = "lock"
+_ARCHIVE_S: Final = 1.0
+_LOCK_S: Final = 0.5  # a pusher takes the lock for some milliseconds, to archive what is merged
 _SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -99,7 +101,12 @@ class SessionWriter:
         self.directory = session_directory(root, stream, session)
         disk = disk or OsDisk()
         disk.make_directory(self.directory)
-        self._lock_fd = _take_lock(self.directory, session)
+        self._lock_fd = take_lock(
+            self.directory,
+            f"session {session!r} in {self.directory} has a live writer; stop it, or choose "
+            "another name",
+            wait_s=_LOCK_S,
+        )
         try:
             self._appender = self._recovered(disk, stream, session, group)
         except BaseException:
@@ -108,6 +115,7 @@ class SessionWriter:
         level = self.settings.compression
         self._compressor = zstandard.ZstdCompressor(level=level) if level else None
         self._rolls_at_s = float("inf")
+        self._archives_at_s = 0.0
         self._durable = Durable(self._appender.end)
         self._failure: WriterFailed | None = None
         self._changed = threading.Condition()
@@ -136,6 +144,7 @@ class SessionWriter:
             )
         confirmed = ConfirmationsFile(self.directory).read()
         appender.recover(durable=confirmed.received, cut=False)
+        finish_released(appender.disk, appender)
         self.next_sequence = appender.next_number
         if appender.is_open:
             appender.roll(time.time_ns())
@@ -254,16 +263,23 @@ class SessionWriter:
                 self._changed.wait_for(self._sync_is_due, wait_s)
                 if self._closing or self._failure:
                     return
-                if self._appender.end <= self._durable:
-                    continue
+                is_due = self._appender.end > self._durable
             try:
-                durable = self._appender.sync()
+                durable = self._appender.sync() if is_due else self._durable
+                self._archive_released()
             except OSError as error:
                 self._fail(error)
                 return
             with self._changed:
                 self._durable = max(self._durable, durable)
                 self._changed.notify_all()
+
+    def _archive_released(self) -> None:
+        """Give up, about once a second, what the pusher says the nodes have merged."""
+        now_s = time.monotonic()
+        if now_s >= self._archives_at_s:
+            self._archives_at_s = now_s + _ARCHIVE_S
+            archive_released(self._appender, read_released(self.directory))
 
     def _sync_is_due(self) -> bool:
         if self._closing or self._wanted > self._durable:
@@ -289,15 +305,3 @@ class SessionWriter:
     def _check(self) -> None:
         if self._failure:
             raise self._failure
-
-
-def _take_lock(directory: str, session: str) -> int:
-    fd = os.open(os.path.join(directory, _LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise Misuse(
-            f"session {session!r} in {directory} has a live writer; stop it, or choose another name"
-        ) from None
-    return fd

@@ -1,0 +1,44 @@
+"""Lock: a kernel lock on a directory, which ends with its holder, however that ends."""
+
+import fcntl
+import os
+import time
+from typing import Final
+
+from rt.errors import Misuse
+
+LOCK_NAME: Final = "lock"
+_POLL_S: Final = 0.01
+
+
+def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: float = 0.0) -> int:
+    """Return a descriptor that holds the lock until it is closed.
+
+    Args:
+        directory: which must be there.
+        refusal: what to say if somebody holds the lock already.
+        name: of the file in the directory that is locked.
+        wait_s: how long to wait for a holder that only looks in.
+
+    Raises:
+        Misuse: somebody holds it, in this process or another.
+    """
+    fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        end_s = time.monotonic() + wait_s
+        while not _locked(fd):
+            if time.monotonic() >= end_s:
+                raise Misuse(refusal)
+            time.sleep(_POLL_S)
+    except (Misuse, OSError):
+        os.close(fd)
+        raise
+    return fd
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
