@@ -1,5 +1,6 @@
 """Backoff: how long to wait before the next try, longer each time, never two alike."""
 
+from logging import Logger
 from random import Random
 from typing import Final
 
@@ -23,3 +24,23 @@ class Backoff:
     def reset(self) -> None:
         """Take note of a success."""
         self._next_s = FIRST_S
+
+
+class Complaint:
+    """Says why a connection cannot be had when the reason changes, and not at every try."""
+
+    def __init__(self, log: Logger, what: str) -> None:
+        """Say it to `log`, of `what`."""
+        self._log = log
+        self._what = what
+        self._said = ""
+
+    def say(self, reason: str) -> None:
+        """Take a failed try."""
+        if reason != self._said:
+            self._log.warning("%s: %s; trying on", self._what, reason)
+            self._said = reason
+
+    def reset(self) -> None:
+        """Take note of a success."""
+        self._said = ""

@@ -1,6 +1,5 @@
 """PullClient: keeps a copy of a merged log, from whichever node will give it."""
 
-import fcntl
 import logging
 import os
 import socket
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from replicator.backoff import Backoff
+from replicator.backoff import Backoff, Complaint
 from replicator.greeting import greet
 from replicator.host import Bell
 from replicator.link import Link, pause, shut
@@ -21,7 +20,8 @@ from replicator.wire import PULL, CaughtUp
 from rt.appender import Appender
 from rt.confirmations import Confirmations
 from rt.disk import OsDisk
-from rt.errors import Misuse, PeerError, Refused, RtError
+from rt.errors import Misuse, PeerError, Refused, RtError, spoken
+from rt.lock import take_lock
 from rt.manifest import Archived, Identity
 from rt.names import stream_directory
 from rt.position import START, Position
@@ -117,7 +117,10 @@ class PullClient:
         self._keep = keep
         self._disk = OsDisk()
         self._disk.make_directory(self.directory)
-        self._lock_fd = _take_lock(self.directory)
+        self._lock_fd = take_lock(
+            self.directory,
+            f"{self.directory} is being pulled into already; stop that, or use another",
+        )
         self._wake = Wake()
         self._stopping = threading.Event()
         self._caught_up = threading.Event()
@@ -166,6 +169,11 @@ class PullClient:
         copy = self._copy
         caught_up = self._caught_up.is_set()
         if copy is None:
+    @property
+    def running(self) -> bool:
+        """Whether it goes on copying; not after `stop`, nor after the disk has failed."""
+        return not self._stopping.is_set()
+
             return PullStatus(self._node, START, START, START, caught_up, self._error)
         end, goes_on = copy.appender.end, copy.appender.next_place
         return PullStatus(self._node, end, goes_on, copy.durable, caught_up, self._error)
@@ -174,26 +182,27 @@ class PullClient:
         backoff, tried = Backoff(Random()), 0
         while not self._stopping.is_set():
             node = self._nodes[tried % len(self._nodes)]
-            name = f"{node[0]}:{node[1]}"
             try:
-                self._pull(node, name, backoff)
+                self._pull(node, backoff, complaints[node])
+        complaints = {node: Complaint(_log, f"pull from {_name(node)}") for node in self._nodes}
             except (RtError, OSError) as error:
-                self._error = f"{name}: {error}"
+                self._error = spoken(error)
                 if not self._stopping.is_set():
-                    _log.warning("pull from %s: %s", name, error)
+                    complaints[node].say(self._error)
             self._node, self._sock = "", None
             self._caught_up.clear()
             tried += 1
             if tried % len(self._nodes) == 0:
                 pause(self._wake, backoff.next_s())
 
-    def _pull(self, node: Address, name: str, backoff: Backoff) -> None:
+    def _pull(self, node: Address, backoff: Backoff, complaint: Complaint) -> None:
         sock, _ = connect(node, self._contexts.current())
         with ExitStack() as undo:
             link = Link(sock, self._wake, name)
             undo.callback(link.close)
             greet(link, PULL, self._stream)
             refused: list[Refused] = []
+        name = _name(node)
             side = SinkSide(
                 link, self._wake, self._claim,
                 caught_up=self._take_caught_up, refused=refused.append,
@@ -212,6 +221,7 @@ class PullClient:
     def _claim(self, identity: Identity, bell: Bell) -> Copy:
         if not identity.merged or identity.stream != self._stream:
             raise PeerError(f"it offers a {identity.kind} log of another stream")
+                    complaint.reset()
         if self._copy is None:
             self._copy = self._opened(identity)
         ours = self._copy.appender.identity
@@ -247,13 +257,5 @@ class PullClient:
                 self._wake.set()
 
 
-def _take_lock(directory: str) -> int:
-    fd = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise Misuse(
-            f"{directory} is being pulled into already; stop that, or use another"
-        ) from None
-    return fd
+def _name(node: Address) -> str:
+    return f"{node[0]}:{node[1]}"

@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from random import Random
 from typing import Final, Protocol
 
-from replicator.backoff import LAST_S, Backoff
+from replicator.backoff import LAST_S, Backoff, Complaint
 from replicator.greeting import greet
 from replicator.link import Link, pause, shut
 from replicator.outlet import Outlet
 from replicator.progress import SessionProgress, SessionStatus
 from replicator.source_side import SourceSide
 from replicator.wire import PUSH, Ack
-from rt.errors import CorruptLog, PeerError, Refused
+from rt.errors import CorruptLog, PeerError, Refused, spoken
 from rt.log_directory import LogDirectory
 from rt.position import START
 from rt.tls import Contexts, connect
@@ -58,6 +58,8 @@ class Pusher:
         self._wake = Wake()
         self._stopping = False
         self._backoff = Backoff(Random())
+        self._complaint = Complaint(_log, f"push to {self.name}")
+        self._complaints: dict[str, Complaint] = {}  # by session
         self._thread = threading.Thread(target=self._run, name=f"push {self.name}", daemon=True)
         self._outlets: dict[str, Outlet] = {}  # by session
         self._errors: dict[str, str] = {}  # by session; why it is not shipped
@@ -113,9 +115,9 @@ class Pusher:
             try:
                 self._ship()
             except (PeerError, Refused, OSError) as error:
-                self._error = str(error)
+                self._error = spoken(error)
                 if not self._stopping:
-                    _log.warning("push to %s: %s", self.name, error)
+                    self._complaint.say(self._error)
             self._outlets, self._sock = {}, None
             if time.monotonic() - began_s > LAST_S:
                 self._backoff.reset()
@@ -203,10 +205,19 @@ class Pusher:
 
     def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
         self._backoff.reset()
+        self._complaint.reset()
+        self._complaints.pop(_session(outlet), None)
         try:
             self._book.progress(_session(outlet)).take(self.name, ack)
         except OSError as error:
             self._errors[_session(outlet)] = f"what the node confirmed cannot be noted: {error}"
+
+    def _complaint_of(self, session: str) -> Complaint:
+        found = self._complaints.get(session)
+        if found is None:
+            found = Complaint(_log, f"push of session {session} to {self.name}")
+            self._complaints[session] = found
+        return found
 
     def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
         name = _session(outlet)
@@ -215,6 +226,7 @@ class Pusher:
 
     def _refuse(self, name: str, why: Refused) -> None:
         self._errors[name] = str(why)
+        self._complaint_of(name).say(str(why))
         retry_s = _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
         self._retry_at_s[name] = time.monotonic() + retry_s
 

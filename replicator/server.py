@@ -18,7 +18,7 @@ from replicator.sink_side import SinkSide
 from replicator.source_side import SourceSide
 from replicator.wire import PUSH
 from rt import manifest
-from rt.errors import CorruptLog, Misuse, PeerError, Refused, RtError
+from rt.errors import CorruptLog, Misuse, PeerError, Refused, RtError, spoken
 from rt.identity import Identity
 from rt.log_directory import LogDirectory
 from rt.names import parse_session
@@ -63,7 +63,13 @@ class Server:
         self._host = host
         self._others = others or {}
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        try:
+            self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        except OSError as error:
+            words = spoken(error).partition(" (while ")[0]  # Python repeats the address
+            raise OSError(
+                error.errno, f"cannot listen at {address[0]}:{address[1]}: {words}"
+            ) from error
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._connections_max = connections_max
         self._connections: dict[threading.Thread, tuple[socket.socket, Wake]] = {}

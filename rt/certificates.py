@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from rt.disk import DIRECTORY_MODE, FILE_MODE, sync_directory
 from rt.errors import Misuse
-from rt.identity import GLOBS_MAX, USAGES, Identity, Role
+from rt.identity import GLOBS_MAX, USAGES, Identity, Role, identity_of
 from rt.names import parse_glob, parse_peer, shown
 
 AUTHORITY: Final = "ca"
@@ -138,6 +138,31 @@ def load_certificate(path: str) -> x509.Certificate:
         raise Misuse(f"{path}: no such certificate; make one with rt certs issue") from error
     except ValueError as error:
         raise Misuse(f"{path}: not a certificate in PEM form; issue it again") from error
+
+
+def check_own(files: CertificateFiles, roles: Collection[Role], name: str = "") -> None:
+    """Look at our own certificate before a peer does: a program nobody believes ends at once.
+
+    Args:
+        files: its files.
+        roles: what it may be.
+        name: whose it must be; anybody's if "".
+
+    Raises:
+        Misuse: it has expired, or is another's.
+    """
+    certificate = load_certificate(files.cert)
+    ends = certificate.not_valid_after_utc
+    if ends <= datetime.now(UTC):
+        raise Misuse(
+            f"{files.cert}: expired on {ends:%Y-%m-%d %H:%M} UTC; renew it with rt certs issue "
+            "--force"
+        )
+    holder = identity_of(certificate)
+    if holder.role not in roles:
+        raise Misuse(f"{files.cert}: it is a {holder.role}'s; a {' or '.join(roles)}'s is wanted")
+    if name and holder.name != name:
+        raise Misuse(f"{files.cert}: it is of {holder.name!r}, this is {name!r}")
 
 
 def _granted(name: str, role: Role, sessions: Sequence[str], streams: Sequence[str]) -> Identity:

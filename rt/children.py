@@ -60,7 +60,8 @@ class Child:
     def wait(self) -> None:
         """Wait for its end; `RtError` with its last words if it failed."""
         if code := self._process.wait():
-            raise RtError(f"{self.name} ended with {code}: {self.last_words()}")
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            raise RtError(f"{self.name} {how}: {self.last_words()}")
 
     def kill(self) -> None:
         """End it as a power cut would, with no chance to tidy up."""

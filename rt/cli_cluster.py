@@ -2,27 +2,32 @@
 
 import json
 import os
-import tomllib
+import re
+import shlex
 from typing import Any, Final
 
 import click
 
-from rt.certificates import certificate_files
 from rt.children import Child, Children
-from rt.cli_run import LinkSettings, until_signalled
+from rt.cli_run import LinkSettings
 from rt.cluster import (
+    CLIENTS_NAME,
     Place,
     ask_status,
     free_addresses,
     init_cluster,
     is_founded,
-    status_contexts,
 )
-from rt.console import table
-from rt.errors import RtError
+from rt.console import counted, table
+from rt.errors import RtError, spoken
+from rt.lock import take_lock
+from rt.node_settings import NodeSettings
 from rt.options import click_options
 from rt.position import Position
+from rt.settings import load
+from rt.stop_signals import StopSignals
 
+_CHECK_S: Final = 0.5
 _REFRESH_S: Final = 1.0
 
 
@@ -41,13 +46,22 @@ def cluster() -> None:
 @click.option("--address", "addresses", multiple=True, help="host:port of a node; once for each.")
 @click.option("--nodes", default=3, show_default=True, help="Nodes on this machine, if no address.")
 def init(directory: str, stream: str, addresses: tuple[str, ...], nodes: int) -> None:
-    """Write certificates and one configuration for each node into DIR."""
+    """Write certificates and one configuration for each node into DIR.
+
+    \b
+    rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
+    rt cluster init one --stream flights --nodes 1
+    """  # noqa: D301 - click reads the backspace character
     places = init_cluster(directory, stream, addresses or free_addresses(nodes))
-    click.echo(f"{directory}/certs holds the authority, the nodes, a publisher and a subscriber")
-    click.echo("on each node's machine, the first time:")
+    certs = os.path.join(directory, "certs")
+    click.echo(f"{certs} holds the authority, whose ca.key stays here, and the certificates.")
+    click.echo("Start each node on its machine, with --found the first time and never again:\n")
     for place in places:
         click.echo(f"  rt node --config {place.config} --found")
-    click.echo("and without --found ever after")
+        click.echo(f"    needs ca.pem, {place.name}.pem and {place.name}.key of {certs}")
+    clients = os.path.join(directory, CLIENTS_NAME)
+    click.echo(f"\nThe paths in the .toml files are of this machine. Clients: {clients}\n")
+    _show_clients(clients)
 
 
 @click.command()
@@ -57,25 +71,30 @@ def init(directory: str, stream: str, addresses: tuple[str, ...], nodes: int) ->
 def up(nodes: int, root: str, stream: str) -> None:
     """Run a whole cluster on this machine until ctrl-C: for development.
 
+    It is made in the directory at the first time, and found there again later.
+
     \b
     rt up --nodes 3 --stream flights
+    rt up --nodes 1 --root /tmp/one
     """  # noqa: D301 - click reads the backspace character
-    stop = until_signalled()
+    os.makedirs(root, exist_ok=True)
+    take_lock(root, f"{root} has a running cluster; stop it, or name another --root")  # till we end
     places = _places(root, stream, nodes)
-    with Children() as children:
+    with StopSignals() as signals, Children() as children:
         start_nodes(children, root, stream, places)
-        options = " ".join(f"--nodes {place.address}" for place in places)
-        click.echo(f"{len(places)} nodes serve stream {stream}; ctrl-C stops them. Try:")
-        for command, name in (
-            ("push", "publisher"),
-            ("pull", "subscriber"),
-            ("status", "subscriber"),
-        ):
-            click.echo(
-                f"  rt {command} --stream {stream} --certs {root}/certs --identity {name} {options}"
-            )
-        while not stop.wait(0.5):
+        click.echo(f"{counted(len(places), 'node')} up for stream {stream}; ctrl-C stops. Try:\n")
+        _show_clients(os.path.join(root, CLIENTS_NAME))
+        while signals.wait(_CHECK_S):
             children.check()
+
+
+def _show_clients(config: str) -> None:
+    click.echo(f"  export RT_CONFIG={shlex.quote(config)}")
+    click.echo("  seq 1000 | rt publish --session one")
+    click.echo("  rt push --drain")
+    click.echo("  rt pull --once")
+    click.echo("  rt subscribe --no-follow")
+    click.echo("  rt status")
 
 
 def start_nodes(children: Children, root: str, stream: str, places: list[Place]) -> list[Child]:
@@ -98,27 +117,28 @@ def status(settings: LinkSettings, *, as_json: bool, watch: bool) -> None:
 
     \b
     rt status --nodes a:7420 --nodes b:7420 --nodes c:7420 --identity subscriber --watch
+    rt status --config flights/clients.toml --json
     """  # noqa: D301 - click reads the backspace character
-    stop = until_signalled()
-    while True:
-        answers = _ask_all(settings)
-        if watch and not as_json:
-            click.clear()
-        click.echo(json.dumps(answers, indent=1) if as_json else _shown(answers))
-        if not watch or stop.wait(_REFRESH_S):
-            break
+    with StopSignals() as signals:
+        while True:
+            answers = _ask_all(settings)
+            if watch and not as_json:
+                click.clear()
+            click.echo(json.dumps(answers, indent=1) if as_json else _shown(answers))
+            if not watch or not signals.wait(_REFRESH_S):
+                break
     if not any("role" in answer for answer in answers):
         raise RtError("no node answers; are they running, and is this the right address?")
 
 
 def _ask_all(settings: LinkSettings) -> list[dict[str, Any]]:
-    contexts = status_contexts(certificate_files(settings.certs, settings.identity))
+    contexts = settings.contexts()
     answers = []
     for node, address in zip(settings.nodes, settings.addresses(), strict=True):
         try:
             answers.append({"address": node, **ask_status(address, contexts)})
         except (OSError, RtError) as error:
-            answers.append({"address": node, "error": str(error)})
+            answers.append({"address": node, "error": spoken(error)})
     return answers
 
 
@@ -171,18 +191,14 @@ def _note(answer: dict[str, Any]) -> str:
 
 def _places(root: str, stream: str, nodes: int) -> list[Place]:
     """The cluster in `root`, made if there is none."""
-    os.makedirs(root, exist_ok=True)
-    configs = sorted(name for name in os.listdir(root) if name.endswith(".toml"))
+    configs = sorted(name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name))
     if not configs:
         return init_cluster(root, stream, free_addresses(nodes))
-    if len(configs) != nodes:
+    paths = [os.path.join(root, config) for config in configs]
+    there = [load(NodeSettings, path, "node", environment={}) for path in paths]
+    if len(there) != nodes or there[0].stream != stream:
         raise click.UsageError(
-            f"{root} holds a cluster of {len(configs)} nodes; name another --root"
+            f"{root} holds a cluster of {counted(len(there), 'node')} for stream "
+            f"{there[0].stream!r}; ask for that, or name another --root"
         )
-    return [_place(os.path.join(root, config)) for config in configs]
-
-
-def _place(config: str) -> Place:
-    with open(config, "rb") as file:
-        table_of_node = tomllib.load(file)["node"]
-    return Place(table_of_node["name"], table_of_node["listen"], config)
+    return [Place(each.name, each.listen, path) for each, path in zip(there, paths, strict=True)]

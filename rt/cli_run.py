@@ -1,25 +1,27 @@
 """`rt node`, `rt push`, `rt pull`: the processes that run until they are told to stop."""
 
-import logging
-import signal
-import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Final
 
 import click
 
 from replicator.pull import PullClient
 from replicator.push import PushClient
-from rt.certificates import certificate_files
-from rt.errors import RtError
+from rt.certificates import certificate_files, check_own
+from rt.errors import Misuse, RtError
+from rt.identity import Role
 from rt.names import parse_peer, parse_stream
 from rt.node import Node
 from rt.node_settings import PORT, NodeSettings, parse_address
 from rt.options import click_options
+from rt.stop_signals import StopSignals
 from rt.tls import Contexts, client_context
 
-_DRAIN_S: Final = 5.0
+_DRAIN_S: Final = 5.0  # a push that is told to stop ships for so long what is there
+_POLL_S: Final = 0.5
+_POLL_END_S: Final = 0.05  # where a command ends by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,29 @@ class LinkSettings:
         parse_stream(self.stream)
         parse_peer(self.identity)
         for node in self.nodes:
-            parse_address(node)
+            parse_address(node, "nodes")
 
-    def contexts(self) -> Contexts:
-        """The TLS context, made anew when the certificate is renewed."""
-        return Contexts(certificate_files(self.certs, self.identity), client_context)
+    def contexts(self, *roles: Role) -> Contexts:
+        """The TLS context, made anew when the certificate is renewed.
+
+        Args:
+            roles: what our certificate must say we are.
+        """
+        files = certificate_files(self.certs, self.identity)
+        contexts = Contexts(files, client_context)
+        check_own(files, roles or tuple(Role))
+        return contexts
 
     def addresses(self) -> list[tuple[str, int]]:
         """The nodes."""
         return [parse_address(node) for node in self.nodes]
+
+
+def _timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S",
+        help=f"With {goes_with}: give up after so many seconds, with exit code 1.",
+    )  # fmt: skip
 
 
 @click.command()
@@ -64,14 +80,14 @@ def node(settings: NodeSettings, *, found: bool) -> None:
     rt node --config node.toml
     RT_LISTEN=127.0.0.1:0 rt node --stream flights
     """  # noqa: D301 - click reads the backspace character
-    stop = until_signalled()
-    running = Node(settings, founding=found)
-    running.start()
-    host, port = running.address
-    click.echo(f"node {settings.name} serves stream {settings.stream} at {host}:{port}")
-    while not stop.wait(0.5) and not running.wait(0):
-        pass
-    running.stop()
+    with StopSignals() as signals:
+        running = Node(settings, founding=found)
+        running.start()
+        host, port = running.address
+        click.echo(f"node {settings.name} serves stream {settings.stream} at {host}:{port}")
+        while signals.wait(_POLL_S) and not running.wait(0):
+            pass
+        running.stop()
     if running.failure is not None:
         raise running.failure
     click.echo(f"node {settings.name} stopped; the merged log ends at {running.merged_end}")
@@ -81,57 +97,87 @@ def node(settings: NodeSettings, *, found: bool) -> None:
 @click_options(LinkSettings, "push")
 @click.option("--session", "sessions", multiple=True, default=("*",), help="Name or glob to ship.")
 @click.option("--drain", is_flag=True, help="End when the nodes have synced all that is there.")
-def push(settings: LinkSettings, sessions: tuple[str, ...], *, drain: bool) -> None:
+@_timeout_option("--drain")
+def push(
+    settings: LinkSettings, sessions: tuple[str, ...], *, drain: bool, timeout_s: float | None
+) -> None:
     """Ship sessions to the nodes of a stream, and go on as they grow.
+
+    On SIGTERM or ctrl-C it ships what is there, for a few seconds, and ends.
 
     \b
     rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk
-    rt push --root data --stream flights --session 'eu-*' --drain
+    rt push --root data --stream flights --session 'eu-*' --drain --timeout 60
     """  # noqa: D301 - click reads the backspace character
-    stop = until_signalled()
+    if timeout_s is not None and not drain:
+        raise click.UsageError("--timeout goes with --drain")
     client = PushClient(
-        settings.root, settings.stream, settings.addresses(), settings.contexts(), sessions
+        settings.root, settings.stream, settings.addresses(), settings.contexts(Role.PUBLISHER),
+        sessions,
+    )  # fmt: skip
+    if drain and not client.status():
+        raise Misuse(f"there is no session to ship; look at --root {settings.root} and --session")
+    with StopSignals() as signals:
+        client.start()
+        _run(signals, lambda: drain and client.drained(), timeout_s, ends=drain)
+        status = client.status()
+        connected = any(each.connected for each in status)
+        drained = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
+    if drained:
+        click.echo("everything that was published is synced by a majority of the nodes")
+        return
+    reasons = "; ".join(sorted({each.error for each in status if each.error})) or "time ran out"
+    words = (
+        f"not everything is synced by a majority of the nodes ({reasons}); it stays in the log, "
+        "and the next push ships it"
     )
-    client.start()
-    while not stop.wait(0.05 if drain else 0.5) and not (drain and client.drained()):
-        pass
-    drained = client.stop(_DRAIN_S)
-    if not drained:
-        reasons = {each.error for each in client.status() if each.error}
-        raise RtError(
-            "not everything was synced by a majority of the nodes; what is left stays in the log "
-            f"and is shipped by the next push ({'; '.join(sorted(reasons)) or 'time ran out'})"
-        )
-    click.echo("everything that was published is synced by a majority of the nodes")
+    if drain:
+        raise click.ClickException(words)
+    click.echo(words)
 
 
 @click.command()
 @click_options(LinkSettings, "pull")
 @click.option("--once", is_flag=True, help="End when the copy has all that the node has.")
-def pull(settings: LinkSettings, *, once: bool) -> None:
+@_timeout_option("--once")
+def pull(settings: LinkSettings, *, once: bool, timeout_s: float | None) -> None:
     """Keep a copy of a stream's merged log, from any of its nodes.
+
+    Ends cleanly on SIGTERM or ctrl-C; the next pull goes on where this one ended.
 
     \b
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark
-    rt pull --root copy --stream flights --once
+    rt pull --root copy --stream flights --once --timeout 60
     """  # noqa: D301 - click reads the backspace character
-    stop = until_signalled()
-    client = PullClient(settings.root, settings.stream, settings.addresses(), settings.contexts())
-    client.start()
-    while not stop.wait(0.05 if once else 0.5) and not (once and client.wait_caught_up(0)):
+    if timeout_s is not None and not once:
+        raise click.UsageError("--timeout goes with --once")
+    client = PullClient(
+        settings.root, settings.stream, settings.addresses(),
+        settings.contexts(Role.SUBSCRIBER, Role.NODE),
+    )  # fmt: skip
+    with StopSignals() as signals:
+        client.start()
+        _run(
+            signals, lambda: not client.running or (once and client.wait_caught_up(0)), timeout_s,
+            ends=once,
+        )  # fmt: skip
+        status, broken = client.status(), not client.running
+        client.stop()
+    if broken:
+        raise RtError(status.error)
+    if once and not status.caught_up:
+        raise click.ClickException(
+            f"the copy ends at {status.position}, which is not all that a node has "
+            f"({status.error or 'time ran out'}); the next pull goes on from there"
+        )
+    click.echo(f"the copy ends at {status.position}")
+
+
+def _run(
+    signals: StopSignals, done: Callable[[], bool], timeout_s: float | None, *, ends: bool
+) -> None:
+    """Wait until a signal comes, it is done, or the time has run out."""
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    poll_s = _POLL_END_S if ends else _POLL_S
+    while time.monotonic() < deadline and signals.wait(poll_s) and not done():
         pass
-    client.stop()
-    click.echo(f"the copy ends at {client.status().position}")
-
-
-def until_signalled() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set."""
-    stop = threading.Event()
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        logging.getLogger("rt").info("stopping on signal %d", number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, note)
-    return stop

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rt.certificates import init_authority, issue
+from rt.certificates import LOCAL_HOSTS, init_authority, issue
 from rt.errors import Misuse, PeerError
 from rt.identity import Role
 from rt.names import parse_stream, stream_directory
 from rt.node_settings import PORT, parse_address
 from rt.node_status import STATUS_ALPN
-from rt.tls import Contexts, client_context, connect, offering
+from rt.tls import Contexts, connect, offering
 from sequencer.consensus import MEMBERS_ALLOWED
 
+CLIENTS_NAME: Final = "clients.toml"
 _STATUS_S: Final = 2.0
+_PORTS: Final = 20  # tried from the usual one on, before any that is free
 _STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
 
 
@@ -34,7 +36,8 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
     """Write certificates and a configuration for each node of a new cluster.
 
     Args:
-        directory: gets `certs/` and `n1.toml`, `n2.toml`, ...; must not hold a cluster yet.
+        directory: gets `certs/`, `n1.toml`, `n2.toml`, ... and `clients.toml`; must not hold a
+            cluster yet.
         stream: that the cluster serves.
         addresses: host:port of each node, as the others and the clients reach it.
 
@@ -42,8 +45,7 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
         Misuse: not 1, 3, 5 or 7 addresses, or there is a cluster already.
     """
     parse_stream(stream)
-    if len(addresses) not in MEMBERS_ALLOWED or len(set(addresses)) != len(addresses):
-        raise Misuse(f"{len(addresses)} addresses; a stream is served by 1, 3, 5 or 7 nodes")
+    _check_addresses(addresses)
     certs = os.path.join(directory, "certs")
     if os.path.exists(certs):
         raise Misuse(f"{certs} is there already; a cluster is made once")
@@ -55,13 +57,22 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
     cluster_id = secrets.token_hex(16)
     for place in places:
         host = parse_address(place.address)[0]
-        local = ("localhost", "127.0.0.1", "::1")
-        issue(certs, place.name, Role.NODE, hosts=tuple(dict.fromkeys((host, *local))))
+        issue(certs, place.name, Role.NODE, hosts=tuple(dict.fromkeys((host, *LOCAL_HOSTS))))
         with open(place.config, "x", encoding="utf-8") as file:
             file.write(_toml(directory, stream, place, places, cluster_id))
     issue(certs, "publisher", Role.PUBLISHER, sessions=("*",))
     issue(certs, "subscriber", Role.SUBSCRIBER, streams=(stream,))
+    with open(os.path.join(directory, CLIENTS_NAME), "x", encoding="utf-8") as file:
+        file.write(_clients_toml(certs, stream, addresses))
     return places
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    """Refuse what cannot be a cluster, before anything of it is written."""
+    if len(addresses) not in MEMBERS_ALLOWED:
+        raise Misuse(f"a stream is served by 1, 3, 5 or 7 nodes, not by {len(addresses)}")
+    if len(set(map(parse_address, addresses))) != len(addresses):
+        raise Misuse(f"each node needs an address of its own: {', '.join(addresses)}")
 
 
 def is_founded(directory: str, place: Place, stream: str) -> bool:
@@ -99,25 +110,38 @@ def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
     return answer
 
 
-def status_contexts(files: Any) -> Contexts:
-    """Return the contexts for `ask_status`."""
-    return Contexts(files, client_context)
-
-
 def free_addresses(count: int) -> list[str]:
-    """Return addresses on this machine that are free now; tries the usual ports first."""
+    """Return addresses on this machine that are free now; tries the usual ports first.
+
+    Until this process ends nobody else who asks here is given the same.
+    """
     addresses: list[str] = []
-    for port in [*range(PORT, PORT + 20), *([0] * count)]:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            addresses.append(f"localhost:{probe.getsockname()[1]}")
+    for port in [*range(PORT, PORT + _PORTS), *([0] * count)]:
         if len(addresses) == count:
             break
+        if free := _free_port(port):
+            addresses.append(f"localhost:{free}")
     return addresses
+
+
+def _free_port(port: int) -> int | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return None
+        port = probe.getsockname()[1]
+    # A port that a node has yet to bind looks free. A name in the abstract space of Unix sockets
+    # is there as long as we are, in the network namespace whose ports these are.
+    lease = socket.socket(socket.AF_UNIX)
+    try:
+        lease.bind(f"\0rt-port-{port}")
+    except OSError:
+        lease.close()
+        return None
+    lease.detach()
+    return port
 
 
 def _toml(
@@ -135,3 +159,17 @@ def _toml(
     if len(places) > 1:
         lines += [f"members = [{members}]", f'cluster_id = "{cluster_id}"']
     return "\n".join(lines) + "\n"
+
+
+def _clients_toml(certs: str, stream: str, addresses: Sequence[str]) -> str:
+    """What each command needs to find the stream; any may be given another name of its own."""
+    nodes = ", ".join(f'"{address}"' for address in addresses)
+    link = [f"nodes = [{nodes}]", f'certs = "{os.path.abspath(certs)}"']
+    lines = []
+    for table in ("publish", "push", "pull", "subscribe", "status"):
+        lines += [f"[{table}]", f'stream = "{stream}"']
+        if table in ("push", "pull", "status"):
+            identity = "publisher" if table == "push" else "subscriber"
+            lines += [*link, f'identity = "{identity}"']
+        lines.append("")
+    return "\n".join(lines)

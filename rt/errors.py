@@ -4,6 +4,22 @@ from rt.events import Gap
 from rt.position import Position
 
 
+def spoken(error: BaseException) -> str:
+    """Return what an error says, for people: one of the system without its number.
+
+    >>> spoken(FileNotFoundError(2, "No such file or directory", "x.log"))
+    'x.log: no such file or directory'
+    """
+    if not isinstance(error, OSError) or not error.strerror or isinstance(error, FlushTimeout):
+        return str(error) or type(error).__name__
+    reason = error.strerror[:1].lower() + error.strerror[1:]
+    return f"{_name(error.filename)}: {reason}" if error.filename else reason
+
+
+def _name(filename: object) -> str:
+    return filename.decode(errors="replace") if isinstance(filename, bytes) else str(filename)
+
+
 class RtError(Exception):
     """The base of everything this package raises on purpose; `OSError` passes through as it is."""
 

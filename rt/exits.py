@@ -15,6 +15,7 @@ from rt.errors import (
     Refused,
     RtError,
     Stopped,
+    spoken,
 )
 
 OK: Final = 0
@@ -95,14 +96,7 @@ def sentence(error: BaseException) -> str:
 def _words(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
-    if isinstance(error, OSError) and not isinstance(error, FlushTimeout) and error.strerror:
-        reason = error.strerror[:1].lower() + error.strerror[1:]
-        return f"{_name(error.filename)}: {reason}" if error.filename else reason
-    return str(error) or type(error).__name__
-
-
-def _name(filename: object) -> str:
-    return filename.decode(errors="replace") if isinstance(filename, bytes) else str(filename)
+    return spoken(error)
 
 
 def _line(text: str) -> str:

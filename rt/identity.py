@@ -107,6 +107,11 @@ def parse_identity(uris: Iterable[str]) -> Identity:
         raise _refused(str(error)) from error
 
 
+def identity_of(certificate: x509.Certificate) -> Identity:
+    """Return the identity that a certificate spells; errors as for `parse_identity`."""
+    return parse_identity(_uris(certificate))
+
+
 def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> Identity:
     """Return the identity in a certificate whose signature and dates were verified before.
 

@@ -19,7 +19,7 @@ from rt.appender import Durable
 from rt.certificates import certificate_files
 from rt.confirmations import Confirmations
 from rt.disk import OsDisk
-from rt.errors import CorruptLog, Diverged, Misuse, PeerError, RtError
+from rt.errors import CorruptLog, Diverged, PeerError, RtError
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
 from rt.node_admin import NodeAdmin
@@ -27,15 +27,17 @@ from rt.node_archive import NodeArchiver
 from rt.node_catch_up import CatchUp
 from rt.node_feed import NodeFeed
 from rt.node_inbox import Inboxes, NodeInbox
+from rt.node_guard import DiskGuard
 from rt.node_settings import NodeSettings
 from rt.node_status import STATUS_ALPN, node_status
+from rt.node_state import claim_directory, open_state
 from rt.node_sweeper import NodeSweeper
 from rt.position import START
 from rt.subscriber import MERGED_NAME
 from rt.tls import Contexts, client_context, offering, server_context
 from sequencer.consensus import Snapshot
 from sequencer.executor import Executor
-from sequencer.journal import Opened, found, open_journal
+from sequencer.journal import Opened
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member, SnapshotPlan
 from sequencer.peers import ALPN, Peers
@@ -45,7 +47,6 @@ from sequencer.session_log import SessionLogs
 
 _log: Final = logging.getLogger("rt.node")
 _RETRY_S: Final = 0.5  # after a full disk
-_INCARNATION_END: Final = 1 << 61
 
 
 class Node:
@@ -83,15 +84,25 @@ class Node:
         self._pool = ThreadPoolExecutor(1, "snapshot")
         self._missing_since: float | None = None
         self._snapshot: tuple[SnapshotPlan, Future[Durable]] | None = None
-        opened = self._open_journal(founding=founding)
+        self._lock_fd = claim_directory(self._disk, settings, self._top)
+        try:
+            self._recover(open_state(self._disk, settings, self._top, founding=founding))
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+
+    def _recover(self, opened: Opened) -> None:
+        settings = self.settings
+        guard = DiskGuard(settings.name, self._top, settings.reserve)
         self._inboxes = Inboxes(
-            self._disk, os.path.join(self._top, "in"), self.stream, self._hold, alone=self._alone
-        )
+            self._disk, os.path.join(self._top, "in"), self.stream, self._hold, guard,
+            alone=self._alone,
+        )  # fmt: skip
         self._member = self._make_member(opened)
         self._sweeper = NodeSweeper(self._disk, self._inboxes, fold_s=settings.fold_s)
         if opened.state.snapshot is not None and not self._member.executor.lacks_log:
             self._sweeper.saved(opened.state.snapshot.data)
-        self.archiver = NodeArchiver(settings, self._member, self._sweeper)
+        self.archiver = NodeArchiver(settings, self._member, self._sweeper, guard)
         self.merged_end = self._member.executor.ledger.end
         self._peers = self._make_peers()
         self._catch_up: CatchUp | None = None
@@ -164,23 +175,7 @@ class Node:
         self._member.executor.close()
         self._stopped.set()
 
-    def _open_journal(self, *, founding: bool) -> Opened:
-        settings, path = self.settings, os.path.join(self._top, "state")
-        fresh = SystemRandom().randrange(1, _INCARNATION_END)
-        cluster, node = settings.cluster_id or self.stream, settings.name
-        if founding or (self._alone and not self._disk.names(path)):
-            if self._disk.names(os.path.join(self._top, MERGED_NAME)):
-                raise Misuse(f"there is a merged log beside {path}; a new cluster starts empty")
-            found(self._disk, path, cluster=cluster, node=node, directory=fresh, place=_place(path))
-        opened = open_journal(
-            self._disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path)
-        )
-        if opened.damage:
-            _log.error(
-                "%s: %s; this node learns from the others before it votes", path, opened.damage
-            )
-        return opened
-
+        os.close(self._lock_fd)
     def _make_member(self, opened: Opened) -> Member:
         settings, state = self.settings, opened.state
         ledger = _ledger_of(state.snapshot, settings.file_bytes)
@@ -394,23 +389,17 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """How this node stands, as `rt status --json` shows it."""
-        return node_status(
+        shown = node_status(
             self._member, self._inboxes.every(), self._peers, self.settings, self._catch_up
         )
 
 
+        return shown | self.archiver.status()
 def _contexts(settings: NodeSettings) -> Contexts:
     files = certificate_files(settings.certs, settings.name)
     return Contexts(
         files, lambda *paths: offering(server_context(*paths), ALPN, STATUS_ALPN, ADMIN_ALPN)
     )
-
-
-def _place(path: str) -> str:
-    """Name a directory as a copy of it is not named: by file system and inode."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    facts = os.stat(path)
-    return f"{facts.st_dev:x}:{facts.st_ino:x}"
 
 
 def _ledger_of(snapshot: Snapshot | None, file_bytes: int) -> Ledger:

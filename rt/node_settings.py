@@ -93,7 +93,7 @@ class NodeSettings:
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Where each member listens."""
         named = (each.partition("=") for each in self.members)
-        return {parse_node(name): parse_address(address) for name, _, address in named}
+        return {parse_node(name): parse_address(address, "members") for name, _, address in named}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -117,13 +117,14 @@ class NodeSettings:
         return sorted(self.addresses) or [self.name]
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Read `host:port`; `Misuse` if it is none.
+def parse_address(text: str, setting: str = "") -> tuple[str, int]:
+    """Read `host:port`; `Misuse`, which names the setting, if it is none.
 
     >>> parse_address("[::1]:7420")
     ('::1', 7420)
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise Misuse(f"not an address: {shown(text)}; use host:port, such as localhost:{PORT}")
+        words = f"not an address: {shown(text)}; use host:port, such as localhost:{PORT}"
+        raise Misuse(f"{setting} is {words}" if setting else words)
     return host.strip("[]"), int(port)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rt.errors import Misuse
+from rt.errors import Misuse, spoken
 from rt.kinds import Kind
 from rt.settings import SettingsType, kinds_of, load, option_name, variable_name
 
@@ -36,7 +36,7 @@ def click_options(
             try:
                 settings = load(cls, config, table, options=options)
             except (Misuse, FileNotFoundError) as error:
-                raise click.UsageError(str(error)) from error
+                raise click.UsageError(spoken(error)) from error
             return command(*args, settings=settings, **parameters)
 
         for option in reversed([*_options(cls), _config_option(table)]):

@@ -6,6 +6,7 @@ other's identity, sends a *verdict*: a u16 length, little endian, and that many 
 say why not; length 0 means welcome. `connect` and `accept` return when both verdicts are good.
 """
 
+import errno
 import os
 import socket
 import ssl
@@ -17,7 +18,7 @@ from typing import Final
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.certificates import CertificateFiles
-from rt.errors import Misuse, PeerError, Refused
+from rt.errors import Misuse, PeerError, Refused, spoken
 from rt.identity import REFUSED_CODE, Identity, Role, read_identity
 from rt.tls_errors import describe_tls_error
 
@@ -126,7 +127,7 @@ def connect(
     """
     deadline = time.monotonic() + timeout_s
     host, port = address
-    plain = socket.create_connection(address, timeout_s)
+    plain = _dial(address, timeout_s)
     with ExitStack() as undo:
         undo.enter_context(plain)
         undo.enter_context(_explained(f"{host}:{port}"))
@@ -137,6 +138,14 @@ def connect(
         sock.settimeout(timeout_s)
         undo.pop_all()
     return sock, identity
+
+
+def _dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
+    try:
+        return socket.create_connection(address, timeout_s)
+    except OSError as error:
+        words = f"nobody answers at {address[0]}:{address[1]} ({spoken(error)})"
+        raise OSError(error.errno or errno.ETIMEDOUT, words) from error
 
 
 def accept(

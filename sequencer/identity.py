@@ -31,16 +31,16 @@ class Identity:
     incarnation: int
     place: str = ""
 
-    def demand(self, cluster: str, node: str, place: str) -> None:
-        """Refuse the directory unless it was made for this node, here."""
+    def demand(self, path: str, cluster: str, node: str, place: str) -> None:
+        """Refuse the directory at `path` unless it was made for this node, here."""
         if cluster != self.cluster:
-            raise Refused("foreign", f"it is of cluster {self.cluster!r}, this is {cluster!r}")
+            words = f"{path} is of cluster {self.cluster!r}, this is {cluster!r}"
+            raise Refused("foreign", words)
         if node != self.node:
-            raise Refused("swapped", f"it is of node {self.node!r}, this is {node!r}")
+            raise Refused("swapped", f"{path} is of node {self.node!r}, this is {node!r}")
         if place and self.place and place != self.place:
-            raise Refused(
-                "cloned", "it is a copy of another directory; two nodes may hold the same vote"
-            )
+            words = f"{path} is a copy of another directory; two nodes may hold the same vote"
+            raise Refused("cloned", words)
 
 
 def encode_identity(identity: Identity) -> bytes:

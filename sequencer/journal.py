@@ -100,7 +100,7 @@ def open_journal(
     """
     identity = read_identity(disk, path)
     if identity is not None:
-        identity.demand(cluster, node, place)
+        identity.demand(path, cluster, node, place)
     try:
         if identity is None:
             raise Damaged("there is no state" if not disk.names(path) else "no whole identity")
