@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check faults bench install clean
+.PHONY: demo test check faults bench raftos install clean
 
 demo: .venv/demo
 	$(BIN)/rt demo
@@ -21,15 +21,22 @@ faults: .venv/dev
 bench: .venv/dev
 	$(BIN)/python -m benchmarks
 
+# The second consensus engine, docs/adr/0005-raftos.md. No target needs it; its tests are skipped
+# without it. The package pins a cryptography of 2016, hence --no-deps.
+raftos: .venv/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps raftos==0.2.6
+	$(BIN)/pip install --quiet --disable-pip-version-check msgpack
+	$(BIN)/pytest -n 2 -q tests/unit/test_consensus_engines.py
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
 .venv/demo: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[demo]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[demo,spark]'
 	@touch $@
 
 .venv/dev: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,arrow,demo]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,arrow,demo,spark]'
 	@touch $@
 
 clean:

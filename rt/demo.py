@@ -19,7 +19,8 @@ from rt.cli_cluster import start_nodes
 from rt.cluster import Place, ask_status, free_addresses, init_cluster
 from rt.console import Progress, note
 from rt.demo_flights import AIRPORTS, flights_path, read_flights
-from rt.demo_report import show_report
+from rt.demo_report import show_counts, show_report
+from rt.demo_spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
 from rt.errors import RtError
 from rt.identity import Role
 from rt.message import Batch
@@ -46,21 +47,24 @@ class Report:
     killed: str = ""
     pause_s: float = 0.0
     end: str = ""
-    directory: str = ""
+    spark: Counts | None = None
 
 
 @click.command()
 @click.option("--keep", metavar="DIR", help="Work in DIR, which must be empty, and leave it there.")
 @click.option("--rate", default=20_000, show_default=True, help="Flights a second and airport.")
 @click.option("--nodes", default=3, show_default=True, help="Nodes of the cluster: 1, 3, 5 or 7.")
+@click.option(
+    "--spark/--no-spark", "by_spark", default=None, help="Let Spark count too; if installed."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def demo(keep: str | None, rate: int, nodes: int, *, as_json: bool) -> None:
+def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_json: bool) -> None:
     """Run a whole stream on real data: every flight out of New York in 2013.
 
     Three publishers (EWR, JFK, LGA) write to logs of their own; a pusher ships them over mutual
     TLS to three nodes, which merge them; in the middle the leading node is killed; a puller copies
     the merged log to a subscriber, which checks that every flight came once and in its airport's
-    order.
+    order. At last Spark, where it is installed, counts them from the same files.
 
     \b
     rt demo
@@ -69,10 +73,24 @@ def demo(keep: str | None, rate: int, nodes: int, *, as_json: bool) -> None:
     flights = read_flights(flights_path())
     with _directory(keep) as root:
         report = _stream(root, flights, rate, nodes)
+        directory = os.path.join(root, "copy", STREAM, "out")
+        if not as_json:
+            show_report(report, directory)
+        if spark_is_there() if by_spark is None else by_spark:
+            report.spark = _count(directory, flights)
         if as_json:
             click.echo(json.dumps(asdict(report), indent=1))
-        else:
-            show_report(report, os.path.join(root, "copy", STREAM, "out"), kept=keep is not None)
+        elif report.spark is not None:
+            show_counts(report.spark)
+        if keep is not None:
+            note(f"everything is in {root}; try: rt dump {directory} --count 3")
+
+
+def _count(directory: str, flights: dict[str, list[bytes]]) -> Counts:
+    note("starting Spark, which takes some seconds")
+    counts = count_by_spark(directory)
+    check_counts(counts, count_by_hand(flights))
+    return counts
 
 
 @contextmanager
@@ -112,7 +130,7 @@ def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -
         report = _receive(copy, flights, killer)
         for publisher in publishers:
             publisher.wait()
-    report.directory, report.nodes = root, nodes
+    report.nodes = nodes
     return report
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rt.console import table
+from rt.demo_spark import Counts, carrier_rows, delay_rows
 from rt.start import Last
 from rt.subscriber import Subscriber
 
@@ -19,13 +20,12 @@ _PEEK: Final = 5
 _SHOWN_BYTES: Final = 60
 
 
-def show_report(report: "Report", directory: str, *, kept: bool) -> None:
+def show_report(report: "Report", directory: str) -> None:
     """Print the report.
 
     Args:
         report: what the subscriber saw.
         directory: of the subscriber's copy of the merged log.
-        kept: whether the directory stays when the demo has ended.
     """
     megabytes = report.payload_bytes / 1e6
     click.echo("\nEvery flight came once, and each airport's in order of departure:\n")
@@ -49,8 +49,16 @@ def show_report(report: "Report", directory: str, *, kept: bool) -> None:
     click.echo("\nThe merged log's files (rt log-history):\n")
     sys.stdout.flush()
     subprocess.run([sys.executable, "-m", "rt", "log-history", directory], check=False)
-    if kept:
-        click.echo(f"\nEverything is in {report.directory}; try: rt dump {directory} --count 3")
+
+
+def show_counts(counts: Counts) -> None:
+    """Print what Spark counted, which was checked against the flights themselves."""
+    click.echo(
+        f"\nSpark counted the same from the merged log's files, in {counts.seconds:.1f} s:\n"
+    )
+    click.echo(table(["carrier", "flights"], carrier_rows(counts)))
+    click.echo()
+    click.echo(table(["airport", "average delay, minutes"], delay_rows(counts)))
 
 
 def _peek(directory: str) -> str:

@@ -1,0 +1,84 @@
+"""The demo's last act: Spark counts the flights from the merged log's own files."""
+
+import importlib.util
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import RtError
+
+_DELAY, _CARRIER, _ORIGIN = 5, 9, 12  # columns of a line
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Flights per carrier, and the average departure delay per airport in minutes."""
+
+    carriers: dict[str, int]
+    delays: dict[str, float]
+    seconds: float = 0.0
+
+
+def spark_is_there() -> bool:
+    """Whether PySpark is installed; it is not imported for that."""
+    return importlib.util.find_spec("pyspark") is not None
+
+
+def count_by_spark(directory: str) -> Counts:
+    """Count with Spark, from the files in `directory` as they are.
+
+    Raises:
+        Misuse: Java is missing or old.
+    """
+    import rt.spark  # noqa: PLC0415 - heavy, and optional
+
+    quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    spark = rt.spark.session(
+        "rt-demo", "local[2]", **quiet, **{"spark.ui.showConsoleProgress": "false"}
+    )
+    try:
+        began = time.perf_counter()
+        lines = spark.read.format("rt").schema("payload binary").load(directory)
+        fields = lines.selectExpr("split(cast(payload as string), ',') as f").selectExpr(
+            f"f[{_CARRIER}] as carrier",
+            f"f[{_ORIGIN}] as origin",
+            f"try_cast(f[{_DELAY}] as double) as delay",
+        )
+        carriers = fields.groupBy("carrier").count()
+        delays = fields.groupBy("origin").avg("delay")
+        counts = dict(map(tuple, carriers.collect())), dict(map(tuple, delays.collect()))
+        return Counts(*counts, time.perf_counter() - began)
+    finally:
+        spark.stop()
+
+
+def count_by_hand(flights: dict[str, list[bytes]]) -> Counts:
+    """Count the same from the lines that were published."""
+    carriers: Counter[str] = Counter()
+    delays: dict[str, float] = {}
+    for airport, lines in flights.items():
+        rows = [line.decode().split(",") for line in lines]
+        carriers.update(row[_CARRIER] for row in rows)
+        known = [float(row[_DELAY]) for row in rows if row[_DELAY] not in ("", "NA")]
+        delays[airport] = sum(known) / len(known)
+    return Counts(dict(carriers), delays)
+
+
+def check_counts(spark: Counts, hand: Counts) -> None:
+    """Raise `RtError` unless both counted the same."""
+    same = spark.carriers == hand.carriers and spark.delays.keys() == hand.delays.keys()
+    if not same or any(abs(spark.delays[each] - hand.delays[each]) > 1e-6 for each in hand.delays):
+        raise RtError(f"Spark counted {spark}, the flights themselves are {hand}")
+
+
+def carrier_rows(counts: Counts) -> list[list[str]]:
+    """The carriers with the most flights, as rows of a table."""
+    most = sorted(counts.carriers.items(), key=lambda each: -each[1])[:_SHOWN]
+    return [[carrier, f"{count:,}"] for carrier, count in most]
+
+
+def delay_rows(counts: Counts) -> list[list[str]]:
+    """The airports' average delays, as rows of a table."""
+    return [[airport, f"{minutes:.2f}"] for airport, minutes in sorted(counts.delays.items())]
