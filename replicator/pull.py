@@ -164,27 +164,27 @@ class PullClient:
             self._lock_fd = -1
             self._wake.close()
 
-    def status(self) -> PullStatus:
-        """Return how the copy stands."""
-        copy = self._copy
-        caught_up = self._caught_up.is_set()
-        if copy is None:
     @property
     def running(self) -> bool:
         """Whether it goes on copying; not after `stop`, nor after the disk has failed."""
         return not self._stopping.is_set()
 
+    def status(self) -> PullStatus:
+        """Return how the copy stands."""
+        copy = self._copy
+        caught_up = self._caught_up.is_set()
+        if copy is None:
             return PullStatus(self._node, START, START, START, caught_up, self._error)
         end, goes_on = copy.appender.end, copy.appender.next_place
         return PullStatus(self._node, end, goes_on, copy.durable, caught_up, self._error)
 
     def _run(self) -> None:
         backoff, tried = Backoff(Random()), 0
+        complaints = {node: Complaint(_log, f"pull from {_name(node)}") for node in self._nodes}
         while not self._stopping.is_set():
             node = self._nodes[tried % len(self._nodes)]
             try:
                 self._pull(node, backoff, complaints[node])
-        complaints = {node: Complaint(_log, f"pull from {_name(node)}") for node in self._nodes}
             except (RtError, OSError) as error:
                 self._error = spoken(error)
                 if not self._stopping.is_set():
@@ -197,12 +197,12 @@ class PullClient:
 
     def _pull(self, node: Address, backoff: Backoff, complaint: Complaint) -> None:
         sock, _ = connect(node, self._contexts.current())
+        name = _name(node)
         with ExitStack() as undo:
             link = Link(sock, self._wake, name)
             undo.callback(link.close)
             greet(link, PULL, self._stream)
             refused: list[Refused] = []
-        name = _name(node)
             side = SinkSide(
                 link, self._wake, self._claim,
                 caught_up=self._take_caught_up, refused=refused.append,
@@ -216,12 +216,12 @@ class PullClient:
                     raise refused[0]
                 if self._caught_up.is_set():
                     backoff.reset()
+                    complaint.reset()
                 link.wait(60)
 
     def _claim(self, identity: Identity, bell: Bell) -> Copy:
         if not identity.merged or identity.stream != self._stream:
             raise PeerError(f"it offers a {identity.kind} log of another stream")
-                    complaint.reset()
         if self._copy is None:
             self._copy = self._opened(identity)
         ours = self._copy.appender.identity

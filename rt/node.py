@@ -26,11 +26,11 @@ from rt.node_admin import NodeAdmin
 from rt.node_archive import NodeArchiver
 from rt.node_catch_up import CatchUp
 from rt.node_feed import NodeFeed
-from rt.node_inbox import Inboxes, NodeInbox
 from rt.node_guard import DiskGuard
+from rt.node_inbox import Inboxes, NodeInbox
 from rt.node_settings import NodeSettings
-from rt.node_status import STATUS_ALPN, node_status
 from rt.node_state import claim_directory, open_state
+from rt.node_status import STATUS_ALPN, node_status
 from rt.node_sweeper import NodeSweeper
 from rt.position import START
 from rt.subscriber import MERGED_NAME
@@ -173,9 +173,9 @@ class Node:
         self._pool.shutdown()
         self._inboxes.close()
         self._member.executor.close()
+        os.close(self._lock_fd)
         self._stopped.set()
 
-        os.close(self._lock_fd)
     def _make_member(self, opened: Opened) -> Member:
         settings, state = self.settings, opened.state
         ledger = _ledger_of(state.snapshot, settings.file_bytes)
@@ -392,9 +392,9 @@ class Node:
         shown = node_status(
             self._member, self._inboxes.every(), self._peers, self.settings, self._catch_up
         )
-
-
         return shown | self.archiver.status()
+
+
 def _contexts(settings: NodeSettings) -> Contexts:
     files = certificate_files(settings.certs, settings.name)
     return Contexts(
