@@ -1,0 +1,216 @@
+"""Instructions, ledger, planner and executor: what is agreed on, and what becomes of it."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber, WriterSettings
+from rt.disk import OsDisk
+from rt.log_directory import LogDirectory
+from rt.manifest import MERGED, Identity
+from rt.start import end_of
+from sequencer.executor import Executor
+from sequencer.holdings import Holdings, decode_report
+from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.planner import SLICE_BYTES_MAX, Planner
+from sequencer.session_log import SessionLogs
+
+IDENTITY = Identity(MERGED, "s", "out", "0" * 32, 1)
+FILE_BYTES = 300_000
+
+names = st.from_regex(r"[a-z0-9]{1,20}", fullmatch=True).filter(
+    lambda name: name not in ("in", "log")
+)
+positions = st.integers(0, (1 << 62) - 1)
+numbers = st.integers(0, (1 << 32) - 1)
+
+
+@st.composite
+def slices(draw):
+    """A slice that a planner could have made."""
+    after, messages, watermark = draw(positions), draw(numbers), draw(numbers)
+    first = draw(st.integers(after, (1 << 62) - 1))
+    return Slice(
+        "x" + draw(names), Position(after), Position(first), 8 * draw(st.integers(1, 1 << 28)),
+        messages, draw(st.integers(0, messages)), watermark, watermark + draw(numbers),
+        draw(st.sampled_from(["", "g"])),
+    )  # fmt: skip
+
+
+@given(st.integers(0, 1 << 62), st.lists(slices(), max_size=20))
+def test_an_instruction_is_read_back_as_it_was_written(time_ns, parts):
+    """All nodes must execute the same; what is lost in the encoding would be lost on all."""
+    merge = Merge(time_ns, tuple(parts))
+    assert decode_instruction(encode_instruction(merge)) == merge
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_an_instruction_or_a_peers_fault(data):
+    """A command comes from another machine."""
+    try:
+        decode_instruction(data)
+    except PeerError:
+        return
+    assert data
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_a_report_or_a_peers_fault(data):
+    """A report comes from another machine too."""
+    try:
+        decode_report(data)
+    except PeerError:
+        return
+    assert len(data) >= 5
+
+
+def test_a_majority_holds_what_enough_members_told():
+    """Two of three is a majority; a member that lost its disk tells less, and that counts."""
+    leader, other = Holdings("a", "abc"), Holdings("b", "abc")
+    leader.hold("jfk", Position(800))
+    assert leader.agreed("jfk") == 0
+    other.hold("jfk", Position(500))
+    leader.hear("b", other.report(whole=True))
+    assert leader.agreed("jfk") == 500
+    leader.hear("b", Holdings("b", "abc").report(whole=True))
+    assert leader.agreed("jfk") == 0
+
+
+def publish(root: Path) -> None:
+    """Two sessions of two runs each with small files, and two of one group that overlap."""
+    for name, count in (("a", 3000), ("b", 1000)):
+        for run in range(2):
+            settings = WriterSettings(file_bytes_max=200_000)
+            with Publisher(
+                str(root), stream="s", session=name, writer=settings,
+                batching=Batching(frame_bytes=4096),
+            ) as publisher:  # fmt: skip
+                for start in range(0, count, 100):
+                    publisher.publish_many(
+                        [b"%s-%d-%d" % (name.encode(), run, start + n) for n in range(100)]
+                    )
+    for name, count in (("x", 500), ("y", 800)):
+        batching = Batching(frame_bytes=1024)
+        with Publisher(str(root), stream="s", session=name, group="g", batching=batching) as each:
+            each.publish_many([b"g%d" % n for n in range(count)])
+
+
+class Bench:
+    """An executor over real files, and the instructions it was given."""
+
+    def __init__(self, root: Path) -> None:
+        self.top = root / "s"
+        self.open()
+        self.commands: list[bytes] = []
+
+    def open(self) -> None:
+        """Begin from nothing but what is on the disk."""
+        self.ledger = Ledger(file_bytes_max=FILE_BYTES)
+        self.logs = SessionLogs(OsDisk(), str(self.top))
+        self.executor = Executor(OsDisk(), str(self.top / "out"), IDENTITY, self.ledger, self.logs)
+
+    def merge_all(self) -> None:
+        """Plan and execute until there is nothing left."""
+        planner = Planner(self.logs)
+        durable = {name: end_of(LogDirectory(str(self.top / name))) for name in "abxy"}
+        while merge := planner.plan(self.ledger, durable, len(self.commands) + 1):
+            self.commands.append(encode_instruction(merge))
+            self.executor.execute(len(self.commands), 1, merge)
+
+    def repeat(self) -> None:
+        """Start again and execute everything once more."""
+        self.executor.close()
+        self.logs.close()
+        self.open()
+        for index, command in enumerate(self.commands, 1):
+            self.executor.execute(index, 1, decode_instruction(command))
+
+
+@pytest.fixture
+def merged(tmp_path: Path) -> Bench:
+    """A merged log of four sessions."""
+    publish(tmp_path)
+    bench = Bench(tmp_path)
+    bench.merge_all()
+    return bench
+
+
+def test_every_message_is_merged_once_and_in_its_sessions_order(merged, tmp_path):
+    """The one thing a sequencer is for."""
+    with Subscriber(str(tmp_path), stream="s", follow=False) as subscriber:
+        messages = list(subscriber)
+    assert [message.number for message in messages] == list(range(len(messages)))
+    counts = Counter(message.session for message in messages)
+    assert (counts["a"], counts["b"]) == (6000, 2000)
+    for name in "ab":
+        sequences = [each.sequence for each in messages if each.session == name]
+        assert sequences == list(range(counts[name]))
+
+
+def test_a_group_gets_each_number_once(merged, tmp_path):
+    """Either of two redundant publishers may die; a reader must not see both."""
+    with Subscriber(str(tmp_path), stream="s", sessions=["x", "y"], follow=False) as subscriber:
+        assert [message.payload for message in subscriber] == [b"g%d" % n for n in range(800)]
+
+
+def test_the_merge_is_repeatable_after_a_cut_at_any_byte(merged):
+    """A node that crashes while it merges must come to the same bytes as the others."""
+    out, gold = merged.top / "out", merged.top / "gold"
+    shutil.copytree(out, gold)
+    ledger = merged.ledger.encode()
+    active = max((path for path in out.glob("log.*.*") if path.suffix != ".idx"), key=_place)
+    size = active.stat().st_size
+    for cut in [*range(0, size, 4999), size - 1]:
+        with active.open("r+b") as file:
+            file.truncate(cut)
+        merged.repeat()
+        assert merged.ledger.encode() == ledger
+        assert active.read_bytes() == (gold / active.name).read_bytes()
+    assert (out / "manifest").read_bytes() == (gold / "manifest").read_bytes()
+
+
+def test_a_wrong_range_where_another_was_agreed_on_is_damage(merged):
+    """What stands there is never overwritten, and never taken for what it is not."""
+    first = decode_instruction(merged.commands[0])
+    merged.commands[0] = encode_instruction(Merge(first.time_ns + 1, first.slices))
+    with pytest.raises(CorruptLog, match="another range"):
+        merged.repeat()
+
+
+def test_a_slice_planned_on_another_state_is_left_out(merged):
+    """After a change of leader the same bytes may be proposed twice; they are merged once."""
+    before = merged.ledger.encode()
+    stale = decode_instruction(merged.commands[-1])
+    merged.executor.execute(len(merged.commands) + 1, 2, stale)
+    after = decode_ledger(merged.ledger.encode())
+    after.index -= 1
+    assert after.encode() == before
+
+
+def test_a_ledger_is_read_back_as_it_was_written(merged):
+    """A snapshot is all that a node starts from."""
+    assert decode_ledger(merged.ledger.encode()) == merged.ledger
+
+
+def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
+    """A publisher that floods must not make the others wait until it is done."""
+    with Publisher(str(tmp_path), stream="s", session="flood") as publisher:
+        for _ in range(12):
+            publisher.publish_many([bytes(1000)] * 1000)
+    with Publisher(str(tmp_path), stream="s", session="lone") as publisher:
+        publisher.publish(b"one")
+    logs = SessionLogs(OsDisk(), str(tmp_path / "s"))
+    ends = {each: end_of(LogDirectory(str(tmp_path / "s" / each))) for each in ("flood", "lone")}
+    merge = Planner(logs).plan(Ledger(), ends, 1)
+    assert {each.session for each in merge.slices} == {"flood", "lone"}
+    assert max(each.length for each in merge.slices) <= SLICE_BYTES_MAX
+    logs.close()
+
+
+def _place(path: Path) -> Position:
+    return Position.parse(path.name[4:] + ".0")
