@@ -42,7 +42,7 @@ def register(spark: Any) -> None:
 
 
 def ship(spark: Any) -> None:
-    """Send `rt` to the executors of a cluster whose Python has what it needs, and not it.
+    """Send `rt` to executors whose Python has what it needs, and not it; and `register`.
 
     That is pyarrow, numpy, zstandard, click and the other dependencies of `rt`, and pyspark
     itself; docs/SPARK.md names the ways to ship those too.
@@ -57,6 +57,7 @@ def ship(spark: Any) -> None:
         spark.addArtifacts(path, pyfile=True)
     else:
         spark.sparkContext.addPyFile(path)
+    register(spark)  # a format knows the files that were there when it was registered
 
 
 def check_version(version: str) -> None:

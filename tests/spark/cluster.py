@@ -28,6 +28,8 @@ class Cluster:
             **os.environ,
             "JAVA_HOME": prepare(),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            # an executor that dies often is what the tests are about
+            "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
             "PYSPARK_PYTHON": python,
             "SPARK_WORKER_DIR": os.path.join(self.directory, "work"),
         }

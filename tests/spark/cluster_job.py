@@ -17,7 +17,6 @@ SETTINGS = {
     "spark__driver__bindAddress": "127.0.0.1",
     "spark__executor__memory": "512m",
     "spark__sql__shuffle__partitions": 2,
-    "spark__deploy__maxExecutorRetries": -1,
     "spark__task__maxFailures": 100,
     "spark__stage__maxConsecutiveAttempts": 100,
 }
