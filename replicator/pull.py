@@ -18,6 +18,7 @@ from replicator.link import Link, pause, shut
 from replicator.sink_side import SinkSide
 from replicator.wire import PULL, CaughtUp
 from rt.appender import Appender
+from rt.archived import finish_archiving
 from rt.confirmations import Confirmations
 from rt.disk import OsDisk
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
@@ -95,6 +96,8 @@ class PullClient:
         nodes: Sequence[Address],
         contexts: Contexts,
         keep: Callable[[Archived], bool] = lambda _entry: False,
+        *,
+        sweep: Callable[[Appender], object] = lambda _log: None,
     ) -> None:
         """Stand ready; nothing is dialled before `start`.
 
@@ -104,6 +107,7 @@ class PullClient:
             nodes: host and port of each node; one is used at a time.
             contexts: of `rt.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
+            sweep: is given the copy about once a second, to archive what else is to go.
 
         Raises:
             Misuse: a name is none, there is no node, or the directory has another puller.
@@ -115,6 +119,7 @@ class PullClient:
         self._nodes = list(dict.fromkeys(nodes))
         self._contexts = contexts
         self._keep = keep
+        self._sweep = sweep
         self._disk = OsDisk()
         self._disk.make_directory(self.directory)
         self._lock_fd = take_lock(
@@ -237,6 +242,7 @@ class PullClient:
         appender = Appender(self._disk, self.directory, identity)
         try:
             appender.recover()
+            finish_archiving(self._disk, self.directory, appender.manifest)
             return Copy(appender, self._keep)
         except BaseException:
             appender.close()
@@ -250,6 +256,7 @@ class PullClient:
             try:
                 if self._copy is not None:
                     self._copy.sync()
+                    self._sweep(self._copy.appender)
             except OSError as error:
                 self._error = f"{self.directory}: {error}; this copy has ended"
                 _log.critical("%s", self._error)

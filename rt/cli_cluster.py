@@ -184,6 +184,8 @@ def _note(answer: dict[str, Any]) -> str:
         return f"copying the merged log, at {answer['copying_to']}"
     if answer["waiting_for"]:
         return f"waits for {answer['waiting_for']['session']}"
+    if not answer["takes_data"]:
+        return f"refuses new data: {answer['disk_free']:,} bytes of disk are left"
     if answer["refusal"]:
         return str(answer["refusal"])
     return "cannot reach " + ", ".join(answer["unreachable"]) if answer["unreachable"] else ""

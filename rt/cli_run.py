@@ -9,9 +9,11 @@ import click
 
 from replicator.pull import PullClient
 from replicator.push import PushClient
+from replicator.releaser import Release
 from rt.certificates import certificate_files, check_own
 from rt.errors import Misuse, RtError
 from rt.identity import Role
+from rt.keep import parse_keep
 from rt.names import parse_peer, parse_stream
 from rt.node import Node
 from rt.node_settings import PORT, NodeSettings, parse_address
@@ -96,10 +98,19 @@ def node(settings: NodeSettings, *, found: bool) -> None:
 @click.command()
 @click_options(LinkSettings, "push")
 @click.option("--session", "sessions", multiple=True, default=("*",), help="Name or glob to ship.")
+@click.option(
+    "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
+    show_default=True, help="When to archive the sessions' own rolled files: merged; by all nodes.",
+)  # fmt: skip
 @click.option("--drain", is_flag=True, help="End when the nodes have synced all that is there.")
 @_timeout_option("--drain")
 def push(
-    settings: LinkSettings, sessions: tuple[str, ...], *, drain: bool, timeout_s: float | None
+    settings: LinkSettings,
+    sessions: tuple[str, ...],
+    *,
+    release: str,
+    drain: bool,
+    timeout_s: float | None,
 ) -> None:
     """Ship sessions to the nodes of a stream, and go on as they grow.
 
@@ -113,7 +124,7 @@ def push(
         raise click.UsageError("--timeout goes with --drain")
     client = PushClient(
         settings.root, settings.stream, settings.addresses(), settings.contexts(Role.PUBLISHER),
-        sessions,
+        sessions, release=Release(release),
     )  # fmt: skip
     if drain and not client.status():
         raise Misuse(f"there is no session to ship; look at --root {settings.root} and --session")
@@ -138,9 +149,13 @@ def push(
 
 @click.command()
 @click_options(LinkSettings, "pull")
+@click.option(
+    "--keep", "kept", default="follow", show_default=True,
+    help="What the nodes keep (follow), all, a time such as 14d, or a size such as 90Gi.",
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="End when the copy has all that the node has.")
 @_timeout_option("--once")
-def pull(settings: LinkSettings, *, once: bool, timeout_s: float | None) -> None:
+def pull(settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | None) -> None:
     """Keep a copy of a stream's merged log, from any of its nodes.
 
     Ends cleanly on SIGTERM or ctrl-C; the next pull goes on where this one ended.
@@ -151,9 +166,10 @@ def pull(settings: LinkSettings, *, once: bool, timeout_s: float | None) -> None
     """  # noqa: D301 - click reads the backspace character
     if timeout_s is not None and not once:
         raise click.UsageError("--timeout goes with --once")
+    keep = parse_keep(kept)
     client = PullClient(
         settings.root, settings.stream, settings.addresses(),
-        settings.contexts(Role.SUBSCRIBER, Role.NODE),
+        settings.contexts(Role.SUBSCRIBER, Role.NODE), keep.keeps, sweep=keep.sweep,
     )  # fmt: skip
     with StopSignals() as signals:
         client.start()

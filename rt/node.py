@@ -25,6 +25,7 @@ from rt.names import stream_directory
 from rt.node_admin import NodeAdmin
 from rt.node_archive import NodeArchiver
 from rt.node_catch_up import CatchUp
+from rt.node_engine import engine_of
 from rt.node_feed import NodeFeed
 from rt.node_guard import DiskGuard
 from rt.node_inbox import Inboxes, NodeInbox
@@ -42,7 +43,6 @@ from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member, SnapshotPlan
 from sequencer.peers import ALPN, Peers
 from sequencer.planner import Planner
-from sequencer.raft import Raft
 from sequencer.session_log import SessionLogs
 
 _log: Final = logging.getLogger("rt.node")
@@ -65,10 +65,12 @@ class Node:
                 vote. A node alone founds itself where nothing is there at all.
 
         Raises:
-            Misuse: the directories do not belong together.
+            Misuse: the directories do not belong together, another node runs on them, or the
+                engine is not installed.
             CorruptLog: the merged log is damaged.
-            Refused: the state directory is another node's.
+            Refused: the state directory is another node's, or the engine is not as audited.
         """
+        self._engine = engine_of(settings.consensus)
         self.settings = settings
         self.stream = settings.stream
         self.failure: RtError | OSError | None = None
@@ -185,7 +187,7 @@ class Node:
         return Member(
             settings.name,
             members,
-            engine=Raft(
+            engine=self._engine(
                 settings.name, members, chance=SystemRandom(), state=state,
                 cluster=settings.cluster_id or self.stream, settings=settings.timers,
             ),
@@ -256,7 +258,8 @@ class Node:
             self._advance(set(held))
             self._keep_up(now)
             self.archiver.turn(now)
-            if now >= next_snapshot or self._snapshot:
+            waits = self._sweeper.lacks_snapshot(member.executor.ledger.archived_to)
+            if now >= next_snapshot or self._snapshot or waits:
                 next_snapshot = self._take_snapshot(now, next_snapshot)
         if self._catch_up is not None:
             self._catch_up.stop()

@@ -6,7 +6,7 @@ import struct
 import time
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from archiver.clock import SteadyClock, agreed_ns
 from archiver.decide import Decision, DiskReport, decide
@@ -15,9 +15,10 @@ from archiver.plan import Planned, plan, rolled_files
 from archiver.policy import Policy, parse_policy
 from rt.errors import Misuse, PeerError, Refused
 from rt.manifest import Manifest
+from rt.node_guard import DiskGuard
 from rt.node_settings import NodeSettings
 from rt.node_sweeper import NodeSweeper
-from rt.position import Position
+from rt.position import START, Position
 from sequencer.instruction import FILES_MAX, Archive, Gone, Note, Roll
 from sequencer.ledger import Ledger
 from sequencer.member import Member
@@ -26,6 +27,7 @@ _log: Final = logging.getLogger("rt.archiver")
 POLICY_NOTE: Final = "policy"
 LEASE_NOTE: Final = "lease "  # and the holder
 _TURN_S: Final = 1.0
+_TURN_S_MIN: Final = 0.05  # where files roll fast: what is above a limit is no more than a few
 _REPORT_S_MAX: Final = 10.0  # a node that was silent for so long has no say
 # total, used and available bytes of the file system, files emptied up to, snapshot, clock; and
 # up to which snapshot a majority is, as the leader knows
@@ -57,20 +59,25 @@ class Report:
 class NodeArchiver:
     """Reports this node's disk, and decides while it leads. The sequencing thread calls it."""
 
-    def __init__(self, settings: NodeSettings, member: Member, sweeper: NodeSweeper) -> None:
+    def __init__(
+        self, settings: NodeSettings, member: Member, sweeper: NodeSweeper, guard: DiskGuard
+    ) -> None:
         """Stand ready.
 
         Args:
             settings: of the node.
             member: is asked to propose what is decided.
             sweeper: empties files and archives inputs, by a thread of its own.
+            guard: refuses data where archiving does not free enough.
         """
         self._settings = settings
         self._member = member
         self._sweeper = sweeper
+        self._guard = guard
         self._clock = SteadyClock()
         self._was_holding = False
-        self._next_s = 0.0
+        self._turned_s = float("-inf")
+        self._turned_at = START  # the active file then
         self._settled_index = 0
         self.now_ns = time.time_ns()  # the time that retention goes by
         self.reports: dict[str, Report] = {}
@@ -99,14 +106,16 @@ class NodeArchiver:
             self._settle(settled)
 
     def turn(self, now_s: float) -> None:
-        """Report and decide, if it is time.
+        """Report and decide, if it is time: once a second, and when a file was rolled.
 
         Args:
             now_s: by the steady clock.
         """
-        if now_s < self._next_s:
+        active = self._ledger.end.file
+        pause_s = _TURN_S if active == self._turned_at else _TURN_S_MIN
+        if now_s - self._turned_s < pause_s:
             return
-        self._next_s = now_s + _TURN_S
+        self._turned_s, self._turned_at = now_s, active
         self._report(now_s)
         self._look_at_clocks(now_s)
         self._sweeper.turn(self._member.executor.appender, self._settled_index)
@@ -117,6 +126,16 @@ class NodeArchiver:
             self._decide(now_s)
         except Refused:
             return  # another leads now
+
+    def status(self) -> dict[str, Any]:
+        """Return what `rt status` shows of it."""
+        self._guard.look()
+        return {
+            "archived_to": str(self._ledger.archived_to),
+            "policy": self.policy.text(),
+            "disk_free": self._guard.available,
+            "takes_data": not self._guard.is_closed,
+        }
 
     def plan(self, at_ns: int) -> list[Planned]:
         """Return what would become of each file at a time, as far as this node knows."""

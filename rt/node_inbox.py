@@ -15,6 +15,7 @@ from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
 from rt.log_directory import LogDirectory
 from rt.manifest import SESSION, Archived, Identity
 from rt.names import parse_session
+from rt.node_guard import DiskGuard
 from rt.position import START, Position
 from rt.watch import directories_in
 
@@ -27,8 +28,13 @@ class NodeInbox:
     """One session's copy. The connection that fills it appends; the syncer makes it durable."""
 
     def __init__(
-        self, appender: Appender, durable: Durable, changed: Callable[["NodeInbox"], None]
+        self,
+        appender: Appender,
+        durable: Durable,
+        changed: Callable[["NodeInbox"], None],
+        guard: DiskGuard,
     ) -> None:
+        self._guard = guard
         self.appender = appender
         self.session = appender.identity.name
         self.durable = durable
@@ -39,8 +45,13 @@ class NodeInbox:
         self._wake: Bell | None = None
 
     def written(self) -> None:
-        """Say that bytes were appended: they are to be made durable."""
+        """Say that bytes were appended: they are to be made durable.
+
+        Raises:
+            Refused: they were the last for now, since the disk is nearly full.
+        """
         self._changed(self)
+        self._guard.demand_room()
 
     def confirmed(self) -> Confirmations:
         """How far the session has come on this node."""
@@ -77,6 +88,7 @@ class Inboxes:
         root: str,
         stream: str,
         durable: Callable[[Durable, str], None],
+        guard: DiskGuard,
         *,
         alone: bool = True,
     ) -> None:
@@ -87,8 +99,10 @@ class Inboxes:
             root: directory in which each session has one of its name.
             stream: the stream of this node; sessions of another are refused.
             durable: is told up to where a session has become durable, by the syncer's thread.
+            guard: of the disk.
             alone: whether there is no other node that has what a damaged copy held.
         """
+        self._guard = guard
         self._alone = alone
         self._disk = disk
         self._root = root
@@ -149,9 +163,11 @@ class Inboxes:
         """Return the copy of the session that `identity` names, for `peer` to fill.
 
         Raises:
-            Refused: it is of another stream, another log has its name, or somebody fills it.
+            Refused: the disk is nearly full, it is of another stream, another log has its name, or
+                somebody fills it.
             CorruptLog: the copy is damaged.
         """
+        self._guard.demand_room()
         name = parse_session(identity.name)
         if identity.kind != SESSION or identity.stream != self._stream:
             raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
@@ -208,7 +224,7 @@ class Inboxes:
         appender = Appender(self._disk, os.path.join(self._root, name), identity)
         # what is merged is proof here only where no other node could have merged it
         appender.recover(durable=merged_to if self._alone else START)
-        inbox = NodeInbox(appender, appender.sync(), self._mark)
+        inbox = NodeInbox(appender, appender.sync(), self._mark, self._guard)
         with self._lock:
             self._inboxes[name] = inbox
         self._told(inbox.durable, name)

@@ -7,6 +7,7 @@ from rt.errors import Misuse
 from rt.kinds import Bytes, Seconds
 from rt.limits import KIB, MIB
 from rt.names import parse_node, parse_stream, shown
+from rt.node_engine import Engine
 from rt.position import FILE_BYTES_MAX
 from sequencer.consensus import MEMBERS_ALLOWED
 from sequencer.raft_core import Settings
@@ -33,6 +34,9 @@ class NodeSettings:
     )
     cluster_id: str = field(
         default="", metadata={"help": "Id that all nodes of a cluster share; from cluster init."}
+    )
+    consensus: Engine = field(
+        default=Engine.RAFT, metadata={"help": "Engine that agrees: raft, or raftos (extra step)."}
     )
     file_bytes: Bytes = field(
         default=FILE_BYTES_MAX, metadata={"help": "A merged file rolls before it passes this."}
@@ -67,7 +71,9 @@ class NodeSettings:
     def __post_init__(self) -> None:
         parse_stream(self.stream)
         parse_node(self.name)
-        parse_address(self.listen)
+        parse_address(self.listen, "listen")
+        if self.consensus not in list(Engine):
+            raise Misuse(f"consensus is {shown(self.consensus)}; use {' or '.join(Engine)}")
         if not 64 * KIB <= self.file_bytes <= FILE_BYTES_MAX:
             raise Misuse(f"file_bytes is {self.file_bytes}; use {64 * KIB} to {FILE_BYTES_MAX}")
         if (

@@ -84,6 +84,10 @@ class NodeSweeper:
         """All up to this instruction is durable here."""
         return self._saved[-1].instruction if self._saved else 0
 
+    def lacks_snapshot(self, archived_to: Position) -> bool:
+        """Whether archived files wait for the next snapshot to be emptied."""
+        return bool(self._saved) and self._saved[-1].end < archived_to
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()

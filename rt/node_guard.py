@@ -1,0 +1,64 @@
+"""DiskGuard: refuses new data before the disk is so full that nothing works any more."""
+
+import logging
+import os
+import threading
+import time
+from typing import Final
+
+from rt.errors import Refused
+from rt.kinds import show_bytes
+from rt.limits import KIB
+
+_log: Final = logging.getLogger("rt.node")
+# At 1 GB/s, received and merged, 100 MB come between two looks: less than the usual reserve.
+_LOOK_S: Final = 0.05
+_ENOUGH: Final = 1.25  # of the reserve; else it would open and close with each file
+
+
+class DiskGuard:
+    """Knows whether there is room for more than what has to be finished. Any thread may ask.
+
+    What is kept free is for what was acknowledged: to be merged, decided on and archived.
+    """
+
+    def __init__(self, node: str, path: str, reserve: int) -> None:
+        """Look at the file system of `path`.
+
+        Args:
+            node: whose it is, for the words.
+            path: a directory of it.
+            reserve: bytes to keep free; 0 keeps none.
+        """
+        self.is_closed = False
+        self.available = 0
+        self._node = node
+        self._path = path
+        self._reserve = reserve
+        self._looked_s = float("-inf")
+        self._lock = threading.Lock()
+
+    def demand_room(self) -> None:
+        """Raise `Refused` while there is none; costs a comparison, and a look now and then."""
+        if time.monotonic() - self._looked_s > _LOOK_S:
+            self.look()
+        if self.is_closed:
+            free, kept = (show_bytes(n // KIB * KIB) for n in (self.available, self._reserve))
+            raise Refused(
+                "reserve",
+                f"node {self._node} has {free} bytes of disk left and keeps {kept} free; it takes "
+                "data again when there is room, and what is published waits at its publisher",
+            )
+
+    def look(self) -> None:
+        """See how much there is now."""
+        with self._lock:
+            self._looked_s = time.monotonic()
+            facts = os.statvfs(self._path)
+            self.available = facts.f_bavail * facts.f_frsize
+            enough = self._reserve * (_ENOUGH if self.is_closed else 1)
+            closed = self.available < enough
+            if closed != self.is_closed:
+                self.is_closed = closed
+                word = "refuses" if closed else "takes"
+                _log.error("node %s %s new data: %d bytes free", self._node, word, self.available)

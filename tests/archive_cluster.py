@@ -1,0 +1,138 @@
+"""A stream of small files in this process: nodes, a pusher and a puller, for tests of retention."""
+
+import json
+import os
+import time
+from contextlib import ExitStack
+
+from archiver.policy import Policy
+from replicator.pull import PullClient
+from replicator.push import PushClient
+from rt.admin import ask_any
+from rt.certificates import certificate_files
+from rt.cluster import free_addresses, init_cluster
+from rt.history import history
+from rt.node import Node
+from rt.node_settings import NodeSettings
+from rt.publisher import Publisher
+from rt.settings import load
+from rt.tls import Contexts, client_context
+from rt.writer import WriterSettings
+
+STREAM = "flights"
+FILE_BYTES = 128 * 1024
+NODE = {"file_bytes": FILE_BYTES, "snapshot_s": 0.3, "reserve": 0, "missing_s": 0.5}
+
+
+class ArchiveCluster:
+    """Starts what is asked for, and stops it all."""
+
+    def __init__(self, root, nodes=1, *, clients=None, **settings):
+        self.root = str(root)
+        self.clients = str(clients or root)  # where publishers and pullers have their files
+        self.settings = {**NODE, **settings}
+        self.places = init_cluster(self.root, STREAM, free_addresses(nodes))
+        self.nodes = {}
+        self.undo = ExitStack()
+        for place in self.places:
+            self.start(place.name, founding=True)
+
+    def start(self, name, *, founding=False):
+        """Start a node."""
+        place = next(each for each in self.places if each.name == name)
+        settings = load(NodeSettings, place.config, "node", {}, self.settings)
+        self.nodes[name] = Node(settings, founding=founding)
+        self.nodes[name].start()
+
+    def stop(self, name):
+        """Stop a node."""
+        self.nodes.pop(name).stop()
+
+    def contexts(self, who):
+        """Return the TLS contexts of a certificate."""
+        return Contexts(certificate_files(os.path.join(self.root, "certs"), who), client_context)
+
+    @property
+    def addresses(self):
+        """Where the nodes are meant to listen."""
+        return [(host, int(port)) for host, port in
+                (each.address.split(":") for each in self.places)]  # fmt: skip
+
+    def ask(self, request, who="n1"):
+        """Ask whichever node does it, and try again while none leads."""
+        end = time.monotonic() + 15
+        while True:
+            try:
+                return ask_any(self.addresses, self.contexts(who), request)
+            except Exception as error:
+                if "no node does it" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    def set_policy(self, **fields):
+        """Set the policy of the stream: what is not named is off."""
+        policy = Policy(**{"time": 0, "disk": 100, **fields})
+        return self.ask({"do": "set-policy", "policy": json.loads(policy.text())})
+
+    def push(self, **extra):
+        """Start to push all sessions."""
+        push = PushClient(
+            os.path.join(self.clients, "pub"), STREAM, self.addresses, self.contexts("publisher"),
+            **extra,
+        )  # fmt: skip
+        push.start()
+        self.undo.callback(push.stop)
+        return push
+
+    def pull(self, name="sub", **extra):
+        """Start to copy the merged log."""
+        pull = PullClient(
+            os.path.join(self.clients, name), STREAM, self.addresses, self.contexts("subscriber"),
+            **extra,
+        )  # fmt: skip
+        pull.start()
+        self.undo.callback(pull.stop)
+        return pull
+
+    def publisher(self, session="jfk", **settings):
+        """Open a session whose own files are small too."""
+        publisher = Publisher(
+            os.path.join(self.clients, "pub"), stream=STREAM, session=session,
+            writer=WriterSettings(file_bytes_max=FILE_BYTES, **settings),
+        )  # fmt: skip
+        self.undo.callback(publisher.close)
+        return publisher
+
+    def out(self, name):
+        """The merged log of a node or a puller."""
+        root = self.root if name in {place.name for place in self.places} else self.clients
+        return os.path.join(root, name, STREAM, "out")
+
+    def rows(self, name):
+        """The history of a node's or puller's merged log."""
+        return history(self.out(name))
+
+    def ledger(self, name):
+        """The state of a node."""
+        return self.nodes[name]._member.executor.ledger
+
+    def close(self):
+        """Stop everything."""
+        self.undo.close()
+        for name in list(self.nodes):
+            self.stop(name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def held_bytes(directory):
+    """Return the bytes of the log files in a directory, indexes left out."""
+    return sum(
+        os.path.getsize(os.path.join(directory, name))
+        for name in os.listdir(directory)
+        if name.startswith("log.") and not name.endswith(".idx")
+    )

@@ -1,0 +1,279 @@
+"""Retention on real nodes: it is decided once, and followed everywhere, whatever happens."""
+
+import os
+import subprocess
+import time
+
+import pytest
+from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, held_bytes
+from replicator_host import eventually, manifest_lines
+
+from rt.errors import GapError
+from rt.events import Gap
+from rt.keep import parse_keep
+from rt.subscriber import Subscriber
+
+pytestmark = pytest.mark.faults
+MIB = 1 << 20
+PAYLOAD = b"x" * 1000
+
+
+def publish(publisher, count, *, every=50):
+    """Publish `count` messages of 1,000 bytes, in frames of `every`, at 10 MB/s at most."""
+    for first in range(0, count, every):
+        publisher.publish_many([PAYLOAD] * min(every, count - first))
+        time.sleep(every / 10_000)
+    publisher.flush("merged", timeout_s=60)
+
+
+def is_empty(directory, row):
+    """Whether the file of a row holds nothing."""
+    return os.path.getsize(os.path.join(directory, row.file)) == 0
+
+
+def said(rows):
+    """What a history says, without what a node calls the file that still grows."""
+    return [tuple(row) for row in rows if row.rolled_ns is not None]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_every_node_and_subscriber_archives_the_same_files(tmp_path, nodes):
+    """The seed's promise: decided once, carried out alike, byte for byte in the manifest."""
+    with ArchiveCluster(tmp_path, nodes) as cluster:
+        cluster.set_policy(limit=MIB)
+        cluster.push()
+        cluster.pull()
+        publish(cluster.publisher(), 5000)
+        names = [*cluster.nodes, "sub"]
+        ok = eventually(lambda: all(held_bytes(cluster.out(each)) <= MIB for each in names))
+        assert ok, [held_bytes(cluster.out(each)) for each in names]
+        rows = cluster.rows("n1")
+        assert sum(row.bytes for row in rows) > 4 * MIB
+        assert eventually(lambda: len({manifest_lines(cluster.out(n)) for n in cluster.nodes}) == 1)
+        assert eventually(lambda: said(cluster.rows("sub")) == said(cluster.rows("n1")))
+        gone = [row for row in rows if row.state == "archived"]
+        assert {row.reason for row in gone} == {"limit"}
+        assert all(row.decided_by and row.sessions == "jfk" and row.digest for row in gone)
+        assert all(is_empty(cluster.out("n1"), row) for row in gone)
+
+
+def test_inputs_and_the_publishers_own_files_go_when_they_are_merged(tmp_path):
+    """Each message was kept seven times over until here."""
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        cluster.push()
+        publish(cluster.publisher(), 3000)
+        inputs = [os.path.join(tmp_path, n, STREAM, "in", "jfk") for n in cluster.nodes]
+        places = [*inputs, os.path.join(tmp_path, "pub", STREAM, "jfk")]
+        ok = eventually(lambda: all(held_bytes(each) <= 2 * FILE_BYTES for each in places))
+        assert ok, [held_bytes(each) for each in places]
+        assert held_bytes(cluster.out("n1")) > 3_000_000
+
+
+def test_what_the_slowest_node_lacks_stays_at_the_publisher_if_that_is_wanted(tmp_path):
+    """`all` is for those who want no node ever to copy outputs."""
+    from replicator.releaser import Release
+
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        cluster.stop("n3")
+        cluster.push(release=Release.ALL)
+        publish(cluster.publisher(), 1000)
+        own = os.path.join(tmp_path, "pub", STREAM, "jfk")
+        time.sleep(2.5)
+        assert held_bytes(own) > 1_000_000
+        cluster.start("n3")
+        assert eventually(lambda: held_bytes(own) <= FILE_BYTES, 30)
+
+
+def test_a_node_that_was_down_for_the_whole_retention_comes_back(tmp_path):
+    """Neither what it lacks as input nor the output of then is anywhere; the rest is not lost."""
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        cluster.set_policy(limit=MIB)
+        cluster.push()
+        publisher = cluster.publisher()
+        publish(publisher, 500)
+        cluster.stop("n3")
+        publish(publisher, 5000)
+        before = cluster.ledger("n1").archived_to
+        assert before > 0
+        cluster.start("n3")
+        publish(publisher, 2000)
+
+        def is_back():
+            ours, theirs = cluster.ledger("n3"), cluster.ledger("n1")
+            return (ours.end, ours.digest) == (theirs.end, theirs.digest)
+
+        assert eventually(is_back, 30), (cluster.ledger("n3").end, cluster.ledger("n1").end)
+        assert cluster.ledger("n3").number == 7500
+        assert eventually(lambda: said(cluster.rows("n3")) == said(cluster.rows("n1")))
+        assert eventually(lambda: held_bytes(cluster.out("n3")) <= MIB)
+
+
+def test_an_idle_stream_rolls_by_age_and_expires(tmp_path):
+    """Without it the last data of a slow stream stays for ever."""
+    with ArchiveCluster(tmp_path, file_age_s=1.0) as cluster:
+        cluster.push()
+        publish(cluster.publisher(), 10)
+        assert eventually(lambda: any(row.rolled_ns for row in cluster.rows("n1")))
+        cluster.set_policy(limit=1)
+        assert eventually(lambda: cluster.rows("n1")[0].state == "archived")
+
+
+def test_roll_on_demand_ends_the_active_file_on_every_node(tmp_path):
+    """For a backup that wants all there is now."""
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        cluster.push()
+        publish(cluster.publisher(), 10)
+        assert cluster.ask({"do": "roll"})["rolled"] == "log.0.0"
+        assert cluster.ask({"do": "roll"})["rolled"] is None
+        assert eventually(lambda: all(cluster.rows(n)[0].rolled_ns for n in cluster.nodes))
+        assert len({manifest_lines(cluster.out(each)) for each in cluster.nodes}) == 1
+
+
+def test_a_lease_holds_files_until_it_is_released(tmp_path):
+    """A backup of an hour must not lose the ground under its feet."""
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        cluster.push()
+        publish(cluster.publisher(), 1000)
+        held = {"do": "lease", "start": "0.2.0", "seconds": 60, "bytes": 1 << 40}
+        assert cluster.ask(held, "subscriber")["holder"] == "subscriber"
+        cluster.set_policy(limit=FILE_BYTES)
+        assert eventually(lambda: cluster.ledger("n1").archived_to.roll == 2)
+        time.sleep(1.5)
+        assert cluster.ledger("n1").archived_to.roll == 2
+        cluster.ask({"do": "release"}, "subscriber")
+        assert eventually(lambda: cluster.ledger("n1").archived_to.roll > 3)
+
+
+@pytest.mark.parametrize("keep", ["all", "3Mi", "256Ki"])
+def test_a_subscriber_keeps_more_or_less_than_the_nodes(tmp_path, keep):
+    """Its disk is its own."""
+    kept = parse_keep(keep)
+    with ArchiveCluster(tmp_path) as cluster:
+        cluster.set_policy(limit=MIB)
+        cluster.push()
+        cluster.pull(keep=kept.keeps, sweep=kept.sweep)
+        publish(cluster.publisher(), 6000)
+        low, high = {"all": (5, 7), "3Mi": (2, 3), "256Ki": (0, 0.25)}[keep]
+        held = cluster.out("sub")
+        assert eventually(lambda: low * MIB <= held_bytes(held) <= high * MIB), held_bytes(held)
+        assert eventually(lambda: held_bytes(cluster.out("n1")) <= MIB)
+
+
+def test_a_subscriber_that_was_offline_meets_a_typed_gap(tmp_path):
+    """It asks what it missed, from where to where, and why."""
+    with ArchiveCluster(tmp_path) as cluster:
+        cluster.push()
+        pull = cluster.pull()
+        publisher = cluster.publisher()
+        publish(publisher, 300)
+        pull.wait_caught_up(10)
+        root = os.path.join(tmp_path, "sub")
+        with Subscriber(root, stream=STREAM, follow=False) as reader:
+            last = [message.next_position for message in reader][-1]
+        pull.stop()
+        cluster.set_policy(limit=MIB)
+        publish(publisher, 5000)
+        assert eventually(lambda: held_bytes(cluster.out("n1")) <= MIB)
+        cluster.pull().wait_caught_up(10)
+        with pytest.raises(GapError) as raised:
+            list(Subscriber(root, stream=STREAM, start=last, follow=False))
+        gap = raised.value.gap
+        assert gap.begin == last
+        assert (gap.reason, bool(gap.files), gap.at_ns > 0) == ("limit", True, True)
+        met = []
+        reader = Subscriber(
+            root, stream=STREAM, start=last, follow=False, on_gap="notify", on_event=met.append
+        )
+        numbers = [message.number for message in reader]
+        assert [event for event in met if isinstance(event, Gap)] == [gap]
+        assert numbers == list(range(numbers[0], 5300))
+
+
+def test_a_killed_node_finishes_what_its_lines_say(tmp_path):
+    """The line is on the disk and the file is not empty yet: the moment between the two."""
+    with ArchiveCluster(tmp_path) as cluster:
+        cluster.push()
+        publish(cluster.publisher(), 1000)
+        cluster.nodes["n1"]._sweeper._empty = lambda _merged: None
+        cluster.set_policy(limit=FILE_BYTES)
+        assert eventually(lambda: cluster.rows("n1")[0].state == "archived")
+        assert not is_empty(cluster.out("n1"), cluster.rows("n1")[0])
+        cluster.stop("n1")
+        cluster.start("n1")
+        gone = [row for row in cluster.rows("n1") if row.state == "archived"]
+        assert eventually(lambda: all(is_empty(cluster.out("n1"), row) for row in gone))
+
+
+def test_empty_files_are_folded_into_the_manifest_and_readers_still_see_the_gap(tmp_path):
+    """A stream of years would otherwise be a directory of a million names."""
+    with ArchiveCluster(tmp_path, fold_s=0.5) as cluster:
+        cluster.push()
+        cluster.set_policy(limit=MIB)
+        publish(cluster.publisher(), 5000)
+        first = os.path.join(cluster.out("n1"), "log.0.0")
+        assert eventually(lambda: not os.path.exists(first))
+        assert not os.path.exists(first + ".idx")
+        assert cluster.rows("n1")[0].state == "archived"
+        with pytest.raises(GapError):
+            list(Subscriber(os.path.join(tmp_path, "n1"), stream=STREAM, follow=False,
+                            start="0.0.0"))  # fmt: skip
+        cluster.stop("n1")
+        cluster.start("n1")
+        cluster.pull().wait_caught_up(10)
+        assert eventually(lambda: said(cluster.rows("sub")) == said(cluster.rows("n1")))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mount a file system of 48 MiB; skip where that is not allowed."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system cannot be mounted here: it takes root")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def used_percent(path):
+    """How full a file system is."""
+    facts = os.statvfs(path)
+    return 100 * (1 - facts.f_bavail / facts.f_blocks)
+
+
+@pytest.mark.parametrize("percent", [50, 70, 90])
+def test_a_small_disk_is_never_fuller_than_the_rule_says_by_more_than_a_few_files(
+    tmp_path, small_disk, percent
+):
+    """Real traffic, three times the disk."""
+    file_bytes = MIB // 2
+    with ArchiveCluster(small_disk, clients=tmp_path, file_bytes=file_bytes) as cluster:
+        cluster.push()
+        cluster.set_policy(disk=percent)
+        publisher, fullest = cluster.publisher(), 0
+        for _ in range(150):
+            publish(publisher, 1000, every=250)
+            fullest = max(fullest, used_percent(small_disk))
+        print(f"disk {percent}: at most {fullest:.1f} % used")
+        assert percent - 10 < fullest <= percent + 6
+        assert {row.reason for row in cluster.rows("n1") if row.reason} == {"disk"}
+        assert cluster.ledger("n1").number == 150_000
+
+
+def test_a_node_below_its_reserve_refuses_and_goes_on_when_there_is_room(tmp_path, small_disk):
+    """Publishers keep what they have; nothing is torn, and nobody has to restart anything."""
+    with ArchiveCluster(small_disk, clients=tmp_path, reserve=12 * MIB) as cluster:
+        cluster.set_policy()
+        push = cluster.push()
+        publisher = cluster.publisher()
+        for _ in range(60):
+            publisher.publish_many([PAYLOAD] * 1000)
+            time.sleep(0.02)
+        assert eventually(lambda: any("reserve" in s.error or "keeps" in s.error
+                                      for s in push.status()), 20), push.status()  # fmt: skip
+        assert cluster.nodes["n1"].failure is None
+        assert cluster.nodes["n1"].status()["takes_data"] is False
+        cluster.set_policy(limit=4 * MIB)
+        publisher.flush("merged", timeout_s=60)
+        assert cluster.nodes["n1"].status()["takes_data"] is True
+        assert cluster.ledger("n1").number == 60_000
