@@ -60,7 +60,6 @@ class Raft:
         self._election: Election | None = None
         self._out: Ready | None = None
         self._refusal = ""
-        self._wait()
         self._handlers: dict[type, Callable[[str, int, Any], None]] = {
             AskVote: self._on_ask_vote,
             Vote: self._on_vote,
@@ -72,6 +71,10 @@ class Raft:
             AskRead: self._on_ask_read,
             ReadFrom: self._on_read_from,
         }
+        self._begin()
+
+    def _begin(self) -> None:
+        self._wait()
         if self._core.voter and self._core.majority == 1:
             self._stand(pre=False)
 

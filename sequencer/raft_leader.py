@@ -241,17 +241,20 @@ class Leader:
 
     def tick(self) -> bool:
         """Let a tick pass; False once no majority has been heard for an election timeout."""
-        settings = self._core.settings
-        for peer in self._peers.values():
-            peer.silent_ticks += 1
-        self._moving_ticks += 1
-        if self._moving_ticks >= settings.election_ticks:
-            self._moving_to, self._moving_now = "", False
+        self.age()
         self._beat_ticks += 1
-        if self._beat_ticks >= settings.heartbeat_ticks:
+        if self._beat_ticks >= self._core.settings.heartbeat_ticks:
             self._beat_ticks = 0
             self.beat()
         return self._is_followed()
+
+    def age(self) -> None:
+        """Be a tick longer without a word of a peer, or of the one to hand over to."""
+        for peer in self._peers.values():
+            peer.silent_ticks += 1
+        self._moving_ticks += 1
+        if self._moving_ticks >= self._core.settings.election_ticks:
+            self._moving_to, self._moving_now = "", False
 
     def _is_followed(self) -> bool:
         live = [peer for peer in self._peers.values() if self._is_live(peer)]
