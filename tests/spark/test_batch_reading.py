@@ -5,14 +5,14 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from spark.random_logs import NOW_NS, STREAM, Merging, PlainRow, plain_rows, random_log
-from spark.reading import Load, wanted
 
 from rt import Publisher
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.position import Position
 from rt.spark import gaps
 from rt.spark.task import Task
+from tests.spark.random_logs import NOW_NS, STREAM, Merging, PlainRow, plain_rows, random_log
+from tests.spark.reading import Load, wanted
 
 FIELDS = ("position", "time_ns", "session", "seq", "number", "key", "payload")
 

@@ -8,10 +8,10 @@ import sys
 import time
 
 import pytest
-from spark.cluster import Cluster, python_without_rt
-from spark.random_logs import STREAM, Merging, plain_rows, random_log
 
 from rt import Publisher
+from tests.spark.cluster import Cluster, python_without_rt
+from tests.spark.random_logs import STREAM, Merging, plain_rows, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = os.path.join(os.path.dirname(__file__), "cluster_job.py")

@@ -9,12 +9,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from spark.random_logs import plain_rows, publish_random, random_log
 
 from rt.cli import rt
 from rt.errors import GapError, Misuse
 from rt.position import Position
 from rt.spark import to_parquet
+from tests.spark.random_logs import plain_rows, publish_random, random_log
 
 
 def exported(out):

@@ -3,12 +3,12 @@
 import os
 
 import pytest
-from spark.random_logs import plain_rows, random_log
-from spark.reading import Load, wanted
-from spark.test_batch_reading import FIELDS, as_dicts
 
 from rt.errors import Misuse
 from rt.spark import gaps
+from tests.spark.random_logs import plain_rows, random_log
+from tests.spark.reading import Load, wanted
+from tests.spark.test_batch_reading import FIELDS, as_dicts
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@
 import pyspark.sql.functions as f
 import pytest
 from pyspark.errors import AnalysisException, PythonException
-from spark.random_logs import plain_rows, random_log
-from spark.test_batch_reading import damaged
 
 from rt import Publisher
+from tests.spark.random_logs import plain_rows, random_log
+from tests.spark.test_batch_reading import damaged
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 FIELDS = ("position", "session", "seq", "number", "key", "payload", "time_ns")

@@ -2,7 +2,8 @@
 
 import pytest
 from pyspark.errors import AnalysisException
-from spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
+
+from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

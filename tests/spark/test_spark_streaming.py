@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from spark.random_logs import STREAM, Merging, plain_rows, random_log
 
 from rt import Publisher
+from tests.spark.random_logs import STREAM, Merging, plain_rows, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

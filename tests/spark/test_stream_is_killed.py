@@ -8,7 +8,8 @@ import sys
 import time
 
 import pytest
-from spark.random_logs import Merging, plain_rows, random_log
+
+from tests.spark.random_logs import Merging, plain_rows, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = os.path.join(os.path.dirname(__file__), "stream_job.py")

@@ -1,0 +1,78 @@
+"""How far micro-batches go, and that the same messages are always cut alike; no Spark is needed."""
+
+import os
+from random import Random
+
+import pytest
+
+from rt.index import ENTRY_BYTES
+from rt.position import Position
+from rt.spark.plan import LogView
+from rt.spark.steps import after_bytes, after_messages, place_of_number
+from tests.spark.random_logs import plain_rows, random_log
+from tests.spark.reading import Load
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A merged log of several files, and its rows."""
+    with random_log(str(tmp_path_factory.mktemp("log")), 1, file_bytes_max=1 << 16) as merging:
+        pass
+    return merging.directory, plain_rows(merging.directory)
+
+
+def test_steps_of_messages_are_exact(log):
+    """A batch of n holds n rows, wherever it begins, across frames, repeats and files."""
+    path, rows = log
+    view, random = LogView(path), Random(1)
+    view.refresh()
+    for _ in range(60):
+        first, count = random.randrange(len(rows)), random.choice((1, 2, 7, 300, 5000))
+        end = after_messages(view, Position(rows[first].position), count, view.end())
+        between = [row for row in rows if rows[first].position <= row.position < end]
+        assert len(between) == min(count, len(rows) - first)
+    view.close()
+
+
+def test_steps_of_bytes_take_a_frame_at_least_and_reach_the_end(log):
+    """However small the limit, a stream goes on; however large, it skips nothing."""
+    path, rows = log
+    for size in (1, 1000, 20_000, 1 << 40):
+        view = LogView(path)
+        view.refresh()
+        place, steps = Position(0), 0
+        while place < view.end():
+            following = after_bytes(view, place, size, view.end())
+            assert following > place
+            whole = following.file == place.file and following - place > size
+            if whole:
+                inside = [r for r in rows if place <= r.position < following]
+                assert len({r.position - r.seq for r in inside}) <= 1
+            place, steps = following, steps + 1
+        assert steps > 5 or size > 20_000
+        view.close()
+
+
+def test_each_number_is_found_at_its_position(log):
+    """The sink asks so what a session holds of a batch."""
+    path, rows = log
+    view = LogView(path)
+    view.refresh()
+    for row in Random(2).choices(rows, k=60):
+        assert place_of_number(view, row.number) == row.position
+    assert place_of_number(view, rows[-1].number + 1) == view.end()
+    view.close()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 7])
+def test_splits_are_the_same_however_much_of_the_index_is_written(tmp_path, kept):
+    """A replayed micro-batch must give each task its rows again, or the sink would refuse it."""
+    with random_log(str(tmp_path), 3) as merging:
+        pass
+    limits = {"startingPosition": "0.0.3000", "endingPosition": "0.1.20000", "partitionBytes": 7000}
+    before = Load(merging.directory, **limits).splits()
+    for name in os.listdir(merging.directory):
+        if name.endswith(".idx"):
+            os.truncate(os.path.join(merging.directory, name), kept * ENTRY_BYTES)
+    assert Load(merging.directory, **limits).splits() == before
+    assert len(before) > 5
