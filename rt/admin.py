@@ -54,8 +54,8 @@ def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -
     raise RtError(f"no node does it: {'; '.join(dict.fromkeys(reasons))}")
 
 
-def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row]]:
-    """Return the directory of a node's merged log, and a row for each file it ever had.
+def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row], Fields]:
+    """Return a node's merged log: its directory, a row for each file it ever had, its copies.
 
     Raises:
         As `ask`, and CorruptLog: the node's manifest is damaged.
@@ -69,7 +69,8 @@ def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row]]:
     directory = str(head["directory"])
     rows = rolled_rows(data, f"{directory}/{FILE_NAME}")
     active = [Row(*head["active"])] if head["active"] else []
-    return directory, rows + [row for row in active if not rows or row.first > rows[-1].first]
+    rows += [row for row in active if not rows or row.first > rows[-1].first]
+    return directory, rows, dict(head.get("offloaded") or {})
 
 
 def _exchange(address: Address, contexts: Contexts, request: Fields) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NewType
 
 from rt.active_file import ActiveFile, Facts, take_back
+from rt.archived import empty_files
 from rt.disk import Disk, File, Span
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
 from rt.frame import Header
@@ -237,8 +238,7 @@ class Appender:
         """
         self.record(*lines)
         if empty:
-            for line in lines:
-                self._empty(line.file)
+            empty_files(self.disk, self.directory, [line.file for line in lines])
 
     def skip_archived(self, rolled: Rolled, line: Archived) -> None:
         """Go on behind a file that a copy can never have all of: its source has archived it."""

@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "publish": ("rt.cli_publish:publish", "Publish lines to a session."),
     "pull": ("rt.cli_run:pull", "Copy the merged log from a node."),
     "push": ("rt.cli_run:push", "Ship sessions to the nodes."),
+    "restore": ("rt.cli_offload:restore", "Make a log of offloaded copies."),
     "status": ("rt.cli_cluster:status", "Show how the nodes of a stream stand."),
     "subscribe": ("rt.cli_read:subscribe", "Read a stream."),
     "up": ("rt.cli_cluster:up", "Run a whole cluster on this machine, for development."),

@@ -11,6 +11,7 @@ from archiver.decide import Decision, DiskReport, decide
 from archiver.plan import Planned, archived_to, plan, rolled_files
 from archiver.policy import Policy, parse_limit, parse_policy, policy_of
 from rt.admin import ask_any
+from rt.cli_offload import offload
 from rt.cli_run import LinkSettings
 from rt.console import counted, note, table
 from rt.errors import Misuse
@@ -155,6 +156,9 @@ def lease(settings: LinkSettings, *, start: str, seconds: float, size: str, rele
     answer = _ask(settings, request)
     until = time_text(answer["until_ns"])
     click.echo(f"{answer['holder']} holds files from {answer['there_from']} until {until}")
+
+
+archive.add_command(offload)
 
 
 def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Planned], str]:

@@ -9,6 +9,7 @@ import click
 from rt.console import counted, note, table
 from rt.history import Row, history, selected
 from rt.history_text import HEADINGS, HistoryText
+from rt.offload import Offloaded, offloaded_of, read_offloaded
 from rt.records import parse_time
 
 _STATES: Final = {
@@ -62,9 +63,11 @@ def log_history(
     """  # noqa: D301 - click reads the backspace character
     if bool(directory) == bool(node):
         raise click.UsageError("name the directory of a log, or a --node")
-    directory, found = _of_node(node, certs, identity) if node else _of_directory(directory)
+    directory, found, offloaded = (
+        _of_node(node, certs, identity) if node else _of_directory(directory)
+    )
     rows = list(selected(found, since, until, _STATES[which]))
-    text = HistoryText(directory, time.time_ns())
+    text = HistoryText(directory, time.time_ns(), offloaded)
     if form is None:
         click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
         note(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
@@ -73,12 +76,15 @@ def log_history(
     click.echo("[\n" + ",\n".join(worded) + "\n]" if rows else "[]")
 
 
-def _of_directory(directory: str) -> tuple[str, list[Row]]:
+_Found = tuple[str, list[Row], Offloaded | None]
+
+
+def _of_directory(directory: str) -> _Found:
     directory = os.path.abspath(directory)
-    return directory, history(directory)
+    return directory, history(directory), read_offloaded(directory)
 
 
-def _of_node(node: str, certs: str, identity: str) -> tuple[str, list[Row]]:
+def _of_node(node: str, certs: str, identity: str) -> _Found:
     # TLS is heavy, and the history of a directory needs none of it
     from rt.admin import ask_history  # noqa: PLC0415
     from rt.certificates import certificate_files  # noqa: PLC0415
@@ -86,4 +92,5 @@ def _of_node(node: str, certs: str, identity: str) -> tuple[str, list[Row]]:
     from rt.tls import Contexts, client_context  # noqa: PLC0415
 
     contexts = Contexts(certificate_files(certs, identity), client_context)
-    return ask_history(parse_address(node), contexts)
+    directory, rows, offloaded = ask_history(parse_address(node), contexts)
+    return directory, rows, offloaded_of(offloaded)

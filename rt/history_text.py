@@ -6,6 +6,7 @@ from typing import Final
 
 from rt.history import Row
 from rt.kinds import show_seconds
+from rt.offload import Offloaded
 from rt.render import time_text
 
 HEADINGS: Final = (
@@ -19,8 +20,15 @@ _MINUTE_NS: Final = 60 * _NS
 class HistoryText:
     """Words rows, of which there may be 100,000: what they have in common is worded once."""
 
-    def __init__(self, directory: str, now_ns: int) -> None:
-        """Word rows of the log in `directory`, whose ages are counted to `now_ns`."""
+    def __init__(self, directory: str, now_ns: int, offloaded: Offloaded | None = None) -> None:
+        """Word rows of the log in `directory`.
+
+        Args:
+            directory: of the log.
+            now_ns: the time that ages are counted to.
+            offloaded: where copies of its files are.
+        """
+        self._offloaded = offloaded
         self._path = json.dumps(os.path.join(directory, ""))[1:-1]  # a file's name needs no quoting
         self._now_ns = now_ns
 
@@ -41,9 +49,14 @@ class HistoryText:
             f'"rolled_at":{rolled},"age_s":{"null" if age_ns is None else age_ns // _NS},'
             f'"archived_at":{archived},"archive_reason":{reason},'
             f'"archived_by":{row.decided_by or "null"},'
-            f'"sessions":"{row.sessions}","digest":"{row.digest}",'
+            f'"sessions":"{row.sessions}","digest":"{row.digest}","address":{self._address(row)},'
             f"{self._theirs(row, age_ns, first, gone)}}}"
         )
+
+    def _address(self, row: Row) -> str:
+        if self._offloaded is None:
+            return "null"
+        return json.dumps(self._offloaded.address_of(row.first) or None)
 
     def json_rt(self, row: Row) -> str:
         """Return a row as JSON with the fields of the system this one follows, and no others."""

@@ -14,7 +14,13 @@ from rt.errors import Misuse, Refused
 from rt.history import Row
 from rt.identity import Identity
 from rt.manifest import FILE_NAME
-from rt.node_archive import LEASE_NOTE, POLICY_NOTE, NodeArchiver
+from rt.node_archive import (
+    LEASE_NOTE,
+    OFFLOAD_NOTE,
+    POLICY_NOTE,
+    NodeArchiver,
+    offload_lease,
+)
 from sequencer.instruction import Instruction, Note, Roll
 from sequencer.member import Member
 
@@ -52,6 +58,7 @@ class NodeAdmin:
             "roll": (self._roll, True),
             "lease": (self._lease, False),
             "release": (self._release, False),
+            "offloaded": (self._offloaded, True),
         }
 
     def serve(self, sock: ssl.SSLSocket, identity: Identity) -> None:
@@ -133,6 +140,13 @@ class NodeAdmin:
         self._note(LEASE_NOTE + holder, "")
         return {"released": holder}
 
+    def _offloaded(self, request: Fields, _identity: Identity) -> Fields:
+        text = str(request.get("text", ""))
+        if text:
+            offload_lease(text)
+        self._note(OFFLOAD_NOTE, text)
+        return {"offloaded": text}
+
     def _note(self, name: str, text: str) -> None:
         wanted = text or None
         self._decide(
@@ -163,6 +177,7 @@ class NodeAdmin:
                 facts.first_time_ns, facts.last_time_ns,
             )  # fmt: skip
         head = {"directory": log.directory, "node": self._member.name, "bytes": len(data)}
+        head["offloaded"] = json.loads(self._member.executor.ledger.notes.get(OFFLOAD_NOTE, "{}"))
         sock.sendall(json.dumps({**head, "active": active}).encode() + b"\n")
         sock.sendall(data)
 

@@ -1,5 +1,6 @@
 """NodeArchiver: what a node does about retention, once a second, beside its sequencing."""
 
+import json
 import logging
 import os
 import struct
@@ -25,6 +26,7 @@ from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.archiver")
 POLICY_NOTE: Final = "policy"
+OFFLOAD_NOTE: Final = "offload"  # where copies are, and of what: JSON with url and to
 LEASE_NOTE: Final = "lease "  # and the holder
 _TURN_S: Final = 1.0
 _TURN_S_MIN: Final = 0.05  # where files roll fast: what is above a limit is no more than a few
@@ -33,6 +35,8 @@ _REPORT_S_MAX: Final = 10.0  # a node that was silent for so long has no say
 # up to which snapshot a majority is, as the leader knows
 _REPORT: Final = struct.Struct("<QQQQQQq")
 _NS: Final = 1_000_000_000
+_NEVER_NS: Final = (1 << 63) - 1
+_ALL_BYTES: Final = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +238,18 @@ def policy_of_ledger(ledger: Ledger) -> Policy:
 def leases_of_ledger(ledger: Ledger) -> list[Lease]:
     """Return the leases that were agreed on."""
     names = sorted(name for name in ledger.notes if name.startswith(LEASE_NOTE))
-    return [parse_lease(ledger.notes[name]) for name in names]
+    leases = [parse_lease(ledger.notes[name]) for name in names]
+    offloaded = ledger.notes.get(OFFLOAD_NOTE)
+    return [*leases, offload_lease(offloaded)] if offloaded else leases
+
+
+def offload_lease(text: str) -> Lease:
+    """Return what holds the files that were not copied yet; `Misuse` if the note is none."""
+    try:
+        start = Position.parse(str(json.loads(text)["to"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Misuse(f"a note of copies has a url, and a position to: {error}") from None
+    return Lease("offload", start, _NEVER_NS, _ALL_BYTES)
 
 
 def disk_of(path: str) -> tuple[int, int, int]:

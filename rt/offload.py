@@ -1,0 +1,237 @@
+"""Offload: copies of rolled files elsewhere, compressed, proven by reading them back."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import zstandard
+
+from rt.disk import FILE_MODE
+from rt.errors import CorruptLog, ManifestError, Misuse
+from rt.limits import READ_BYTES
+from rt.log_directory import LogDirectory
+from rt.manifest import FILE_NAME, Archived, Manifest, Rolled, decode_entry, encode_entry
+from rt.position import Position
+from rt.store import Store
+
+LEVEL: Final = 3
+OFFLOADED_NAME: Final = "offloaded"
+NOTE_BYTES_MAX: Final = 1 << 20  # of what is kept beside a copy: two manifest lines and a hash
+_MANIFEST_BYTES_MAX: Final = 256 << 20  # of a million files
+NOT_COPIED: Final = (
+    "not copied"  # why a file of a restored log is archived, if nothing else is known
+)
+_DATA, _FACTS = ".zst", ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A file that is there, as the facts beside it tell; they are written when it was proven."""
+
+    file: str
+    bytes: int
+    sha256: str  # of the file itself
+    identity: str  # the manifest line that names the log
+    rolled: str  # the manifest line of the file
+
+    @property
+    def line(self) -> Rolled:
+        """The file's line."""
+        entry = decode_entry(self.rolled.encode())
+        if not isinstance(entry, Rolled) or entry.file.file_name != self.file:
+            raise ManifestError(f"the facts of {self.file} are not of it")
+        return entry
+
+
+def offload(
+    directory: str, store: Store, done: Callable[[str, int], None] = lambda _file, _bytes: None
+) -> Position:
+    """Copy each rolled file of a log that still has its bytes and is not there yet.
+
+    Args:
+        directory: of the log.
+        store: where to.
+        done: is told of each file that was copied and read back, and its bytes there.
+
+    Returns:
+        Where the first file begins that is not there: all before it may go here.
+
+    Raises:
+        Misuse: there is no log, or the store holds another one.
+        CorruptLog: a copy does not read as what was written.
+    """
+    log = LogDirectory(directory)
+    try:
+        log.refresh()
+        if log.manifest.identity is None:
+            raise Misuse(f"{directory} holds no log")
+        identity, there = _line(encode_entry(log.manifest.identity)), copies(store)
+        if any(copy.identity != identity for copy in there.values()):
+            raise Misuse(f"{store.address} holds copies of another log")
+        for file in log.manifest.order:
+            if file.file_name not in there and file not in log.manifest.archived:
+                done(file.file_name, _copy(log, log.manifest.rolled[file], identity, store))
+        with store.write(FILE_NAME) as target:
+            target.write(_manifest_bytes(directory))
+        order = log.manifest.order
+        return order[-1].next_file() if order else Position(0)
+    finally:
+        log.close()
+
+
+def copies(store: Store) -> dict[str, Copy]:
+    """Return what is there, by the name of the file."""
+    found = {}
+    for name in store.names():
+        if name.startswith("log.") and name.endswith(_FACTS):
+            with store.read(name) as source:
+                fields: dict[str, Any] = json.loads(source.read(NOTE_BYTES_MAX))
+            found[name.removesuffix(_FACTS)] = Copy(**fields)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """What is known of a log's copies: where they are, and that all files before `to` are."""
+
+    url: str
+    to: Position
+
+    def address_of(self, start: Position) -> str:
+        """Return where the copy of a file is; "" if there is none."""
+        return f"{self.url}/{start.file_name}{_DATA}" if start < self.to else ""
+
+
+def offloaded_of(fields: Any) -> Offloaded | None:
+    """Return what the JSON object of a note or file says; None if it says nothing."""
+    try:
+        return Offloaded(str(fields["url"]), Position.parse(str(fields["to"])))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_offloaded(directory: str) -> Offloaded | None:
+    """Return what the file in a log's directory says."""
+    try:
+        with open(os.path.join(directory, OFFLOADED_NAME), encoding="utf-8") as file:
+            return offloaded_of(json.loads(file.read(NOTE_BYTES_MAX)))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def write_offloaded(directory: str, offloaded: Offloaded) -> None:
+    """Replace the file in a log's directory that tells where its copies are."""
+    path = os.path.join(directory, OFFLOADED_NAME)
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        json.dump({"url": offloaded.url, "to": str(offloaded.to)}, file)
+    os.replace(path + ".tmp", path)
+
+
+def restore(
+    store: Store, directory: str, done: Callable[[str, int], None] = lambda _file, _bytes: None
+) -> int:
+    """Make a log directory of the copies; every subscriber reads it. Return how many files.
+
+    Raises:
+        Misuse: the directory is not empty, or nothing is there to restore.
+        CorruptLog: a copy is not what was written.
+    """
+    there = sorted(copies(store).values(), key=lambda copy: copy.line.file)
+    if not there:
+        raise Misuse(f"{store.address} holds no copies of a log")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    if os.listdir(directory):
+        raise Misuse(f"{directory} is not empty; name a new directory")
+    for copy in there:
+        with open(os.path.join(directory, copy.file), "xb") as target:
+            target.writelines(_proven(store, copy))
+            target.flush()
+            os.fsync(target.fileno())
+        done(copy.file, copy.bytes)
+    known = Manifest()
+    with store.read(FILE_NAME) as source:
+        known.feed(source.read(_MANIFEST_BYTES_MAX))
+    lines = _lines(known, {copy.line.file for copy in there}, directory)
+    with open(os.path.join(directory, FILE_NAME), "xb") as manifest:
+        manifest.writelines(lines)
+        manifest.flush()
+        os.fsync(manifest.fileno())
+    return len(there)
+
+
+def _lines(known: Manifest, there: set[Position], directory: str) -> Iterator[bytes]:
+    """Yield the lines of a restored log: what was not copied is archived there, so a gap is seen.
+
+    Args:
+        known: the manifest as it was when files were copied last.
+        there: the files that are restored.
+        directory: the restored log.
+    """
+    if known.identity is not None:
+        yield encode_entry(known.identity)
+    for file in known.order:
+        if file <= max(there):
+            yield encode_entry(known.rolled[file])
+            if file not in there:
+                yield encode_entry(known.archived.get(file) or Archived(file, 0, NOT_COPIED))
+                os.close(os.open(os.path.join(directory, file.file_name), os.O_CREAT, FILE_MODE))
+
+
+def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
+    name, digest = line.file.file_name, hashlib.sha256()
+    with store.write(name + _DATA) as target:
+        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+        with compressor.stream_writer(target, closefd=False) as stream:
+            for part in _parts(log, line):
+                digest.update(part)
+                stream.write(part)
+    facts = Copy(name, line.end, digest.hexdigest(), identity, _line(encode_entry(line)))
+    for _ in _proven(store, facts):
+        pass
+    with store.write(name + _FACTS) as target:
+        fields = {each: getattr(facts, each) for each in Copy.__slots__}
+        target.write(json.dumps(fields, indent=1).encode())
+    return store.size(name + _DATA)
+
+
+def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
+    file, offset = log.open_file(line.file), 0
+    try:
+        while offset < line.end:
+            part = file.pread(min(READ_BYTES, line.end - offset), offset)
+            if not part:
+                raise CorruptLog(log.file_path(line.file), line.file, "it is shorter than its line")
+            offset += len(part)
+            yield part
+    finally:
+        file.close()
+
+
+def _proven(store: Store, copy: Copy) -> Iterator[bytes]:
+    """Yield the bytes of a copy; the end is only reached if all of them are right."""
+    digest, length = hashlib.sha256(), 0
+    path = f"{store.address}/{copy.file}{_DATA}"
+    try:
+        with store.read(copy.file + _DATA) as source:
+            stream = zstandard.ZstdDecompressor().stream_reader(source)
+            while part := stream.read(READ_BYTES):
+                digest.update(part)
+                length += len(part)
+                yield part
+    except zstandard.ZstdError as error:
+        raise CorruptLog(path, copy.line.file, str(error)) from None
+    if (length, digest.hexdigest()) != (copy.bytes, copy.sha256):
+        raise CorruptLog(path, copy.line.file, "its bytes are not those that were copied")
+
+
+def _manifest_bytes(directory: str) -> bytes:
+    with open(os.path.join(directory, FILE_NAME), "rb") as file:
+        data = file.read(_MANIFEST_BYTES_MAX)
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _line(encoded: bytes) -> str:
+    return encoded.decode("ascii").rstrip("\n")

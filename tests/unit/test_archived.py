@@ -1,0 +1,190 @@
+"""Archived: the line, then the bytes; whatever happens in between, the next life finishes it."""
+
+import os
+
+import pytest
+from faulty import FaultyDisk, fail_call
+from hypothesis import given
+from hypothesis import strategies as st
+from logs import MergedLog
+
+from archiver.policy import Policy
+from rt.appender import Appender
+from rt.archived import empty_files, finish_archiving
+from rt.errors import Misuse, PeerError
+from rt.keep import parse_keep
+from rt.log_directory import LogDirectory
+from rt.manifest import Archived
+from rt.position import Position
+from rt.released import read_released, write_released
+from sequencer.instruction import (
+    FILES_MAX,
+    NOTE_BYTES_MAX,
+    Archive,
+    Gone,
+    Note,
+    decode_instruction,
+    encode_instruction,
+)
+from sequencer.ledger import NOTES_MAX, Ledger, decode_ledger
+
+FILES = [Position.of(0, roll, 0) for roll in range(4)]
+LINES = [Archived(file, 5, "time", 7) for file in FILES[:3]]
+
+
+class Killed(BaseException):
+    """The process was ended here; nothing of it runs any more."""
+
+
+def make_log(path, disk=None):
+    """Make a merged log of four rolled files."""
+    with MergedLog(str(path)) as log:
+        for _ in FILES:
+            log.merge("jfk", [b"x" * 100])
+            log.roll()
+        identity = log.appender.identity
+    return Appender(disk or FaultyDisk(), str(path), identity)
+
+
+def sizes(path):
+    """The bytes of the four files."""
+    return [os.path.getsize(os.path.join(path, file.file_name)) for file in FILES]
+
+
+@pytest.mark.parametrize("nth", range(40))
+def test_a_kill_before_any_call_is_finished_by_the_next_life(tmp_path, nth):
+    """Kill -9 at every step: an empty file always has its line, and each line its empty file."""
+    disk = FaultyDisk()
+    log = make_log(tmp_path / "out", disk)
+    calls = iter(range(1 << 30))
+
+    def step(_call):
+        if next(calls) == nth:
+            raise Killed
+
+    disk.step = step
+    try:
+        log.archive_all(LINES, empty=False)
+        empty_files(disk, log.directory, FILES[:3])
+        log.archive(Archived(FILES[3], 6, "limit"))
+    except Killed:
+        pass
+    fresh = LogDirectory(str(tmp_path / "out"))
+    fresh.refresh()
+    for file, size in zip(FILES, sizes(tmp_path / "out"), strict=True):
+        assert size or file in fresh.manifest.archived
+    disk.step = lambda _call: None
+    again = Appender(disk, log.directory, log.identity)
+    finish_archiving(disk, again.directory, again.manifest)
+    for file, size in zip(FILES, sizes(tmp_path / "out"), strict=True):
+        assert (size == 0) == (file in again.manifest.archived)
+    again.recover()
+    again.close()
+
+
+@pytest.mark.parametrize("nth", range(6))
+def test_lines_that_cannot_be_written_leave_the_files_as_they_are(tmp_path, nth):
+    """A full disk is when it is needed most."""
+    disk = FaultyDisk()
+    log = make_log(tmp_path / "out", disk)
+    before = sizes(tmp_path / "out")
+    disk.step = fail_call(nth, 28)
+    try:
+        log.archive_all(LINES, empty=False)
+    except OSError:
+        assert sizes(tmp_path / "out") == before
+        assert not log.manifest.archived
+    disk.step = lambda _call: None
+
+
+def test_a_thousand_empty_files_are_not_looked_at_again(tmp_path):
+    """A node of years has 100,000 of them, and starts all the same."""
+    disk = FaultyDisk()
+    log = make_log(tmp_path / "out", disk)
+    log.archive_all(LINES)
+    seen = []
+    disk.step = seen.append
+    assert finish_archiving(disk, log.directory, log.manifest) == 0
+    assert seen.count("truncate") == 0
+
+
+def test_a_released_position_survives_and_half_of_it_is_none(tmp_path):
+    """A pusher writes it while a publisher reads."""
+    assert read_released(str(tmp_path)) == 0
+    write_released(str(tmp_path), Position.of(3, 1, 64))
+    assert read_released(str(tmp_path)) == Position.of(3, 1, 64)
+    path = tmp_path / "released"
+    whole = path.read_bytes()
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        assert read_released(str(tmp_path)) == 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert read_released(str(tmp_path)) == 0
+
+
+INSTRUCTIONS = st.one_of(
+    st.builds(
+        Archive,
+        st.integers(0, (1 << 63) - 1),
+        st.lists(
+            st.builds(
+                Gone, st.integers(0, 1 << 32).map(lambda n: Position(n << 30)), st.text(max_size=60)
+            ),
+            max_size=20,
+        ).map(tuple),
+    ),
+    st.builds(
+        Note, st.integers(0, (1 << 63) - 1), st.text(min_size=1, max_size=60), st.text(max_size=250)
+    ),
+)
+
+
+@given(INSTRUCTIONS)
+def test_instructions_survive(instruction):
+    """Every node reads what the leader wrote."""
+    command = encode_instruction(instruction)
+    assert decode_instruction(command) == instruction
+
+
+@given(INSTRUCTIONS)
+def test_every_cut_of_an_instruction_is_refused_or_shorter(instruction):
+    """Bytes from a peer are bytes from a stranger."""
+    command = encode_instruction(instruction)
+    for end in range(len(command)):
+        try:
+            assert decode_instruction(command[:end]) != instruction
+        except PeerError:
+            continue
+
+
+def test_an_instruction_has_its_limits():
+    """What is larger would hold up merging, or fill every snapshot."""
+    with pytest.raises(Misuse, match="at most"):
+        encode_instruction(Archive(0, (Gone(FILES[0], "time"),) * (FILES_MAX + 1)))
+    with pytest.raises(Misuse, match="bytes"):
+        encode_instruction(Note(0, "policy", "x" * (NOTE_BYTES_MAX + 1)))
+    with pytest.raises(Misuse, match="bytes"):
+        encode_instruction(Note(0, "", "x"))
+
+
+def test_the_ledger_carries_policy_and_what_is_archived_in_its_snapshot():
+    """A node that returns has them from the leader's state."""
+    ledger = Ledger()
+    ledger.note("policy", Policy().text())
+    ledger.archived_to, ledger.active_sessions = FILES[2], {"lga", "jfk"}
+    copy = decode_ledger(ledger.encode())
+    assert copy == ledger
+    assert copy.encode() == ledger.encode()
+    ledger.note("policy", "")
+    assert not ledger.notes
+    for place in range(NOTES_MAX + 5):
+        ledger.note(f"lease r{place}", "x")
+    assert len(ledger.notes) == NOTES_MAX
+
+
+@pytest.mark.parametrize("text", ["", "sometimes", "0", "5 parsecs", "-1d"])
+def test_what_no_copy_keeps_is_refused(text):
+    """`--keep` decides over a subscriber's disk."""
+    with pytest.raises(Misuse):
+        parse_keep(text)

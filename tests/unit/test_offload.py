@@ -1,0 +1,170 @@
+"""Offload: what leaves the disk for good was read back first, and can be read again."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+from logs import MergedLog
+
+from rt.cli_offload import restore as restore_command
+from rt.errors import CorruptLog, GapError, Misuse
+from rt.history import history
+from rt.history_text import HistoryText
+from rt.manifest import Archived, decode_entry, encode_entry
+from rt.offload import (
+    Offloaded,
+    copies,
+    offload,
+    offloaded_of,
+    read_offloaded,
+    restore,
+    write_offloaded,
+)
+from rt.position import Position
+from rt.store import open_store
+from rt.subscriber import Subscriber
+
+
+@pytest.fixture
+def out(tmp_path):
+    """Make a merged log of three rolled files and one that grows."""
+    path = tmp_path / "rt" / "flights" / "out"
+    with MergedLog(str(path)) as log:
+        for place in range(4):
+            log.merge("jfk", [b"%d.%d" % (place, n) * 50 for n in range(100)])
+            if place < 3:
+                log.roll()
+    return str(path)
+
+
+def payloads(root, **options):
+    """Read a stream to its end."""
+    with Subscriber(str(root), stream="flights", follow=False, **options) as reader:
+        return [message.payload for message in reader]
+
+
+@pytest.fixture(params=["directory", "memory"])
+def store(request, tmp_path):
+    """A directory, and something that only fsspec reaches."""
+    if request.param == "directory":
+        yield open_store(str(tmp_path / "backup"))
+        return
+    fsspec = pytest.importorskip("fsspec")
+    yield open_store("memory://backup/flights")
+    fsspec.filesystem("memory").rm("/backup", recursive=True)
+
+
+def test_rolled_files_come_back_as_they_were(out, store, tmp_path):
+    """A copy that was never read back is a hope."""
+    seen = []
+    assert offload(out, store, lambda *each: seen.append(each)) == Position.of(0, 3, 0)
+    assert [file for file, _ in seen] == ["log.0.0", "log.0.1", "log.0.2"]
+    assert all(0 < size < 25_000 for _, size in seen)
+    restored = tmp_path / "old" / "flights" / "out"
+    assert restore(store, str(restored)) == 3
+    for name in ("log.0.0", "log.0.1", "log.0.2"):
+        with open(os.path.join(out, name), "rb") as file:
+            assert file.read() == (restored / name).read_bytes()
+    assert payloads(tmp_path / "old") == payloads(tmp_path / "rt")[:300]
+    assert [row[:7] for row in history(str(restored))] == [row[:7] for row in history(out)[:3]]
+
+
+def test_what_is_there_already_is_not_copied_again(out, store):
+    """It runs every hour."""
+    offload(out, store)
+    seen = []
+    offload(out, store, lambda *each: seen.append(each))
+    assert seen == []
+
+
+def test_a_copy_that_is_damaged_is_never_restored(out, tmp_path):
+    """Any byte of it, wherever it lies."""
+    store = open_store(str(tmp_path / "backup"))
+    offload(out, store)
+    path = tmp_path / "backup" / "log.0.1.zst"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptLog, match=r"log\.0\.1"):
+            restore(store, str(tmp_path / f"old{place}"))
+
+
+def test_a_copy_that_does_not_read_back_does_not_count(out, tmp_path, monkeypatch):
+    """GC is allowed by the facts beside a copy; they must not be there without it."""
+    store = open_store(str(tmp_path / "backup"))
+    monkeypatch.setattr(os, "replace", lambda source, _target: os.truncate(source, 10))
+    with pytest.raises((CorruptLog, FileNotFoundError)):
+        offload(out, store)
+    assert copies(store) == {}
+
+
+def test_what_was_archived_before_it_was_copied_is_a_gap_in_what_is_restored(out, tmp_path):
+    """A reader of a restored log must not run over a hole."""
+    store = open_store(str(tmp_path / "backup"))
+    offload(out, store)
+    for name in ("log.0.1.zst", "log.0.1.json"):
+        os.unlink(tmp_path / "backup" / name)
+    restore(store, str(tmp_path / "old" / "flights" / "out"))
+    with pytest.raises(GapError, match="not copied"):
+        payloads(tmp_path / "old")
+    assert len(payloads(tmp_path / "old", on_gap="skip")) == 200
+
+
+def test_two_logs_do_not_share_a_place(out, store, tmp_path):
+    """The second would overwrite what the first was promised."""
+    offload(out, store)
+    other = tmp_path / "other"
+    shutil.copytree(out, other)
+    line, *rest = (other / "manifest").read_bytes().splitlines(keepends=True)
+    identity = replace(decode_entry(line[:-1]), id="1" * 32)
+    (other / "manifest").write_bytes(b"".join([encode_entry(identity), *rest]))
+    with pytest.raises(Misuse, match="another log"):
+        offload(str(other), store)
+
+
+def test_nothing_is_restored_over_what_is_there(out, store, tmp_path):
+    """And from nothing, nothing."""
+    with pytest.raises(Misuse, match="no copies"):
+        restore(store, str(tmp_path / "old"))
+    offload(out, store)
+    with pytest.raises(Misuse, match="not empty"):
+        restore(store, out)
+    with pytest.raises(Misuse, match="no log"):
+        offload(str(tmp_path / "nowhere"), store)
+
+
+def test_history_tells_where_the_copy_of_a_file_is(out):
+    """Years later somebody asks for a day that was archived."""
+    offloaded = Offloaded("s3://bucket/flights", Position.of(0, 2, 0))
+    write_offloaded(out, offloaded)
+    assert read_offloaded(out) == offloaded
+    text = HistoryText(out, 0, offloaded)
+    told = [json.loads(text.json(row))["address"] for row in history(out)]
+    assert told == [f"s3://bucket/flights/log.0.{n}.zst" for n in (0, 1)] + [None, None]
+    assert json.loads(HistoryText(out, 0).json(history(out)[0]))["address"] is None
+    assert offloaded_of({"url": 5}) is None
+    assert read_offloaded(os.path.dirname(out)) is None
+
+
+def test_restore_on_the_command_line(out, tmp_path):
+    """`rt restore` makes what `rt subscribe` reads."""
+    from click.testing import CliRunner
+
+    offload(out, open_store(str(tmp_path / "backup")))
+    arguments = [str(tmp_path / "backup"), "--root", str(tmp_path / "old"), "--stream", "flights"]
+    done = CliRunner().invoke(restore_command, arguments)
+    assert (done.exit_code, "3 files" in done.output) == (0, True)
+    assert len(payloads(tmp_path / "old")) == 300
+
+
+def test_an_archived_file_is_not_copied(out, tmp_path):
+    """It holds nothing any more; what was copied before stays."""
+    with MergedLog(out) as log:
+        log.appender.archive(Archived(Position(0), 1, "time"))
+    store = open_store(str(tmp_path / "backup"))
+    offload(out, store)
+    assert sorted(copies(store)) == ["log.0.1", "log.0.2"]
