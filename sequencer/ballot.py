@@ -54,6 +54,8 @@ class Ballots:
         The slot that does not hold it is the first to be written from now on: to begin with the
         good one would put the only whole copy at risk.
         """
+        for slot in self._slots:
+            slot.sync()  # the life before may have died in a sync: what is whole here may not last
         one, other = [
             decode_slot(slot.pread(SLOT_BYTES_MAX, 0), self._directory) for slot in self._slots
         ]
