@@ -62,7 +62,9 @@ class ActiveFile:
         self._pending: list[IndexEntry] = []
         self._indexed_to = 0
 
-    def recover(self, *, durable: int, whole: bool = False) -> tuple[Verdict, Walk]:
+    def recover(
+        self, *, durable: int, whole: bool = False, own: bool = True
+    ) -> tuple[Verdict, Walk]:
         """Judge the bytes that are there, count what they hold, and mend the index.
 
         Reads from the last index entry on, so that a restart does not read the whole file; all
@@ -80,12 +82,12 @@ class ActiveFile:
         )
         begin = walk.position
         if not whole and begin.offset and self._count_first():
-            verdict = self._judge(walk, size, durable)
+            verdict = self._judge(walk, size, durable, own=own)
             if walk.position > begin:
                 return verdict, walk
         self.facts = Facts()
         walk = Walk(self.start, merged=self._merged, session=self._session)
-        return self._judge(walk, size, durable), walk
+        return self._judge(walk, size, durable, own=own), walk
 
     def _count_first(self) -> bool:
         try:
@@ -94,7 +96,7 @@ class ActiveFile:
             return False
         return True
 
-    def _judge(self, walk: Walk, size: int, durable: int) -> Verdict:
+    def _judge(self, walk: Walk, size: int, durable: int, *, own: bool) -> Verdict:
         self._cut_index(walk.position.offset)
         offset = walk.position.offset
 
@@ -103,7 +105,7 @@ class ActiveFile:
             self._note(header, offset)
             offset += header.size
 
-        return judge(self._file.pread, size, walk, durable=durable, seen=seen)
+        return judge(self._file.pread, size, walk, durable=durable, own=own, seen=seen)
 
     def append(
         self,

@@ -47,6 +47,8 @@ class Appender:
             self.manifest = load_manifest(self._manifest_file, path)
             if self.manifest.identity is None:
                 self._begin(identity, path)
+            else:
+                self._manifest_file.sync()  # what was read may only be in memory
         except BaseException:
             self._manifest_file.close()
             raise
@@ -86,7 +88,9 @@ class Appender:
         order = self.manifest.order
         return self.manifest.rolled[order[-1]].next if order else 0
 
-    def recover(self, *, durable: int = 0, cut: bool = True, whole: bool = False) -> None:
+    def recover(
+        self, *, durable: int = 0, cut: bool = True, whole: bool = False, own: bool = True
+    ) -> None:
         """Go on where the last life of this log ended: judge its active file, if there is one.
 
         Args:
@@ -95,6 +99,7 @@ class Appender:
                 bytes of its older runs as they are.
             whole: whether to check all of the active file, at about 1 GB/s, and not only what
                 comes after its last index entry.
+            own: False for a copy: what its frames call durable was so on another disk.
 
         Raises:
             CorruptLog: durable bytes are damaged; nothing was changed.
@@ -104,7 +109,7 @@ class Appender:
             return
         file = self._open_file(start)
         try:
-            verdict, walk = file.recover(durable=durable, whole=whole)
+            verdict, walk = file.recover(durable=durable, whole=whole, own=own)
             if isinstance(verdict, Corrupt):
                 raise CorruptLog(self._path(start), verdict.at, verdict.reason)
             if isinstance(verdict, Torn):

@@ -19,7 +19,7 @@ from rt.appender import Durable
 from rt.certificates import certificate_files
 from rt.confirmations import Confirmations
 from rt.disk import OsDisk
-from rt.errors import CorruptLog, Diverged, PeerError, RtError
+from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, RtError
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
 from rt.node_admin import NodeAdmin
@@ -33,7 +33,6 @@ from rt.node_settings import NodeSettings
 from rt.node_state import claim_directory, open_state
 from rt.node_status import STATUS_ALPN, node_status
 from rt.node_sweeper import NodeSweeper
-from rt.position import START
 from rt.subscriber import MERGED_NAME
 from rt.tls import Contexts, client_context, offering, server_context
 from sequencer.consensus import Snapshot
@@ -255,8 +254,11 @@ class Node:
             if now >= next_tick:
                 next_tick = now + tick_s
                 member.tick()
-            self._advance(set(held))
-            self._keep_up(now)
+            try:
+                self._advance(set(held))
+                self._keep_up(now)
+            except CorruptLog as damage:
+                self._mend(damage)
             self.archiver.turn(now)
             waits = self._sweeper.lacks_snapshot(member.executor.ledger.archived_to)
             if now >= next_snapshot or self._snapshot or waits:
@@ -284,9 +286,8 @@ class Node:
     def _advance(self, changed: set[str]) -> None:
         try:
             merged = self._member.run()
-        except CorruptLog as damage:
-            self._mend(damage)
-            return
+        except DiskFailed:
+            raise  # what is on the disk is not known any more: a start finds out
         except OSError as error:
             _log.error("merging pauses: %s; it goes on when the disk has room", error)
             time.sleep(_RETRY_S)
@@ -313,7 +314,7 @@ class Node:
         else:
             session = os.path.basename(directory)
             self._inboxes.give_up(session)
-            self._member.hold(session, START)
+            self._member.lose(session)
 
     def _keep_up(self, now: float) -> None:
         """Copy the merged log from another node where this one cannot make it itself."""

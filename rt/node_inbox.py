@@ -1,5 +1,6 @@
 """Inboxes: the copies of sessions on a node, who fills them, and how durable they are."""
 
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from rt.node_guard import DiskGuard
 from rt.position import START, Position
 from rt.watch import directories_in
 
+_log: Final = logging.getLogger("rt.node")
 # One journal commit of the file system serves all syncs that wait for it, so many files are
 # synced side by side; more threads than this did not make 1,000 files faster.
 _SYNC_THREADS: Final = 8
@@ -174,7 +176,7 @@ class Inboxes:
         with self._lock:
             inbox = self._inboxes.get(name)
         if inbox is None:
-            inbox = self._open(name, identity, merged_to)
+            inbox = self._opened_anew(name, identity, merged_to)
         if inbox.appender.identity != identity:
             raise Refused(
                 "other-log",
@@ -183,6 +185,16 @@ class Inboxes:
             )
         inbox.claim(peer, wake)
         return inbox
+
+    def _opened_anew(self, name: str, identity: Identity, merged_to: Position) -> NodeInbox:
+        """Open a copy that is not open, or begin another where what is there is damaged."""
+        try:
+            return self._open(name, identity, merged_to)
+        except (CorruptLog, ManifestError) as error:
+            if self._alone:
+                raise
+            _log.error("%s", self._give_up(name, error))
+            return self._open(name, identity, merged_to)
 
     def get(self, session: str) -> NodeInbox | None:
         """Return the copy of a session, if there is one."""
@@ -223,7 +235,7 @@ class Inboxes:
     def _open(self, name: str, identity: Identity, merged_to: Position) -> NodeInbox:
         appender = Appender(self._disk, os.path.join(self._root, name), identity)
         # what is merged is proof here only where no other node could have merged it
-        appender.recover(durable=merged_to if self._alone else START)
+        appender.recover(durable=merged_to if self._alone else START, own=False)
         inbox = NodeInbox(appender, appender.sync(), self._mark, self._guard)
         with self._lock:
             self._inboxes[name] = inbox

@@ -54,6 +54,7 @@ def judge(
     rolled_end: int | None = None,
     archived: bool = False,
     durable: int = 0,
+    own: bool = True,
     seen: Callable[[Header], None] | None = None,
 ) -> Verdict:
     """Judge the file that `walk` stands in, from there on.
@@ -71,6 +72,8 @@ def judge(
         rolled_end: where the manifest says the file ends, if it was rolled.
         archived: whether the manifest says it was archived.
         durable: a position of this log up to which it is known to have been durable.
+        own: whether this disk is the one that the frames' headers speak of when they say what is
+            durable; of a copy they prove nothing.
         seen: is given the header of every whole frame, in order.
     """
     if archived and size == 0:
@@ -87,7 +90,7 @@ def judge(
     later = _later_headers(read, at, size)
     if walk.merged:
         return Torn(at, reason, followed=any(header.kind == Kind.RANGE for header in later))
-    was_durable = any(header.durable > at for header in later)
+    was_durable = own and any(header.durable > at for header in later)
     return Corrupt(at, reason) if was_durable else Torn(at, reason)
 
 

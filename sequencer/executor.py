@@ -5,8 +5,8 @@ from typing import Final
 
 from rt.appender import Appender, Durable
 from rt.disk import Disk, File, Span, set_aside
-from rt.errors import CorruptLog, FrameError
-from rt.frame import HEADER_BYTES, Encoded, Header, parse_header
+from rt.errors import CorruptLog, FrameError, ManifestError
+from rt.frame import HEADER_BYTES, Encoded, Header, body_matches, parse_header
 from rt.limits import KIB
 from rt.manifest import Archived, Identity, session_list
 from rt.position import START, Position
@@ -55,14 +55,21 @@ class Executor:
         self.ledger = ledger
         self._logs = logs
         self._place = (disk, directory, identity)
+        self.is_half_done = False  # an instruction was begun, and could not be carried out yet
         self.appender = self._opened()
         if self.alone and self.lacks_log:
             path = f"{directory}/{ledger.end.file_name}"
             raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
 
     def _opened(self) -> Appender:
-        disk = self._place[0]
-        appender = Appender(*self._place)
+        disk, directory, _ = self._place
+        try:
+            appender = Appender(*self._place)
+        except ManifestError:
+            if self.alone:
+                raise
+            set_aside(disk, directory)
+            return self._opened()  # which files are whole is not known: all is copied
         try:
             appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
         except CorruptLog as damage:
@@ -86,20 +93,19 @@ class Executor:
             FileNotFoundError: a session's bytes are not here.
             OSError: the merged log cannot be written; repeat it when it can.
         """
-        self.ledger.index = index
+        self.ledger.index, self.is_half_done = index, True
         if isinstance(instruction, Roll):
             if self.ledger.end.offset:
                 self._roll(max(instruction.time_ns, self.ledger.time_ns))
-            return
-        if isinstance(instruction, Archive):
+        elif isinstance(instruction, Archive):
             self._archive(index, instruction)
-            return
-        if isinstance(instruction, Note):
+        elif isinstance(instruction, Note):
             self.ledger.note(instruction.name, instruction.text)
-            return
-        for each in instruction.slices:
-            if self.ledger.accepts(each):
-                self._merge(each, term, instruction)
+        else:
+            for each in instruction.slices:
+                if self.ledger.accepts(each):
+                    self._merge(each, term, instruction)
+        self.is_half_done = False
 
     def sync(self) -> Durable:
         """Make the merged log durable up to its end; before a snapshot names it."""
@@ -143,7 +149,7 @@ class Executor:
 
         Its merged log has to be copied up to `ledger.end` before anything is executed.
         """
-        self.ledger = ledger
+        self.ledger, self.is_half_done = ledger, False
 
     @property
     def lacks_log(self) -> bool:
@@ -164,6 +170,10 @@ class Executor:
     def reopen(self) -> None:
         """Take up the merged log again after somebody else has appended to it."""
         self.appender = self._opened()
+
+    def forget(self, session: str) -> None:
+        """The copy of a session was set aside: it begins anew, in another directory."""
+        self._logs.forget(session)
 
     def discard(self, path: str) -> None:
         """Set a damaged file of the merged log aside; it is copied from another node again."""
@@ -246,9 +256,24 @@ class Executor:
             after.step(header)
         every, offset, length = (frame.header, *headers), merged.first.offset, merged.length
         if length < _COPY_FROM_BYTES:
-            appender.append((*frame.parts, source.pread(length, offset)), every, after)
+            data = source.pread(length, offset)
+            self._check_bodies(data, merged, headers)
+            appender.append((*frame.parts, data), every, after)
         else:
             appender.append(frame.parts, every, after, Span(source, offset, length))
+
+    def _check_bodies(self, data: bytes, merged: Range, headers: list[Header]) -> None:
+        """See that bytes that were whole when they came are whole still.
+
+        Longer ranges are copied unseen: whoever reads or copies them from here checks them.
+        """
+        offset, view = 0, memoryview(data)
+        for header in headers:
+            begin = offset + HEADER_BYTES
+            if not body_matches(header, view[begin : begin + header.length]):
+                path = f"{self._logs[merged.session].log.path}/{merged.first.file_name}"
+                raise CorruptLog(path, Position(header.position), "the body's CRC does not match")
+            offset += header.size
 
     def _roll(self, at_ns: int) -> None:
         end, appender = self.ledger.end, self.appender

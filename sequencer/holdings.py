@@ -20,7 +20,7 @@ class Holdings:
         self._name = name
         self._held: dict[str, dict[str, Position]] = {member: {} for member in members}
         self._needed = len(self._held) // 2 + 1
-        self._unreported: set[str] = set()
+        self._unreported: dict[str, None] = {}  # for its order
 
     @property
     def own(self) -> Mapping[str, Position]:
@@ -35,7 +35,7 @@ class Holdings:
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
         self._held[self._name][session] = end
-        self._unreported.add(session)
+        self._unreported[session] = None
 
     def agreed(self, session: str) -> Position:
         """Up to where a majority holds `session` durably."""

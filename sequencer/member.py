@@ -94,7 +94,8 @@ class Member:
         self._now_ns = now_ns
         self._merged = merged
         self._hand_over_ticks = hand_over_ticks
-        self._waiting: set[str] = set()  # sessions a majority may hold more of than was merged
+        # sessions a majority may hold more of than was merged; a dict, for its order
+        self._waiting: dict[str, None] = {}
         self._undecided: tuple[Entry, Instruction] | None = None  # our own proposal
         self._committed: deque[Committed] = deque()
         self._snapshot_index = executor.ledger.index
@@ -117,7 +118,12 @@ class Member:
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
         self.holdings.hold(session, end)
-        self._waiting.add(session)
+        self._waiting[session] = None
+
+    def lose(self, session: str) -> None:
+        """This node's copy of `session` was damaged and set aside."""
+        self.executor.forget(session)
+        self.hold(session, START)
 
     def hear(self, sender: str, data: bytes) -> None:
         """Take a member's message; `PeerError` if it is none, and then nothing of it was taken."""
@@ -125,7 +131,7 @@ class Member:
         if kind == _CONSENSUS:
             self.engine.step(sender, body)
         elif kind == _HOLDINGS:
-            self._waiting.update(self.holdings.hear(sender, body))
+            self._waiting.update(dict.fromkeys(self.holdings.hear(sender, body)))
         elif kind == _DIGEST and len(body) == _DIGEST_BODY.size:
             self._compare_digest(sender, *_DIGEST_BODY.unpack(body))
         elif kind == _WANT_STATE and sender in self.holdings.others:
@@ -205,8 +211,9 @@ class Member:
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last one."""
         ledger = self.executor.ledger
-        busy = self.suspended or self.executor.is_repeating or self.executor.lacks_log
-        if busy or not self._snapshot_index < ledger.index <= self._handed:
+        executor = self.executor
+        busy = self.suspended or executor.is_repeating or executor.lacks_log
+        if busy or executor.is_half_done or not self._snapshot_index < ledger.index <= self._handed:
             return None
         return SnapshotPlan(ledger.index, ledger.encode(), ledger.end)
 
@@ -234,7 +241,9 @@ class Member:
 
     def _tell_state(self, member: str) -> None:
         executor = self.executor
-        if self.engine.leads and not (self.suspended or executor.lacks_log):
+        if self.engine.leads and not (
+            self.suspended or executor.lacks_log or executor.is_half_done
+        ):
             self._send(member, _STATE + executor.ledger.encode())
 
     def _adopt(self, data: bytes) -> None:
@@ -256,6 +265,8 @@ class Member:
 
     def _tell_digest(self) -> None:
         ledger = self.executor.ledger
+        if self.executor.is_half_done:
+            return
         body = _DIGEST_BODY.pack(ledger.index, ledger.end, ledger.digest)
         for member in self.holdings.others:
             self._send(member, _DIGEST + body)
@@ -298,7 +309,7 @@ class Member:
         self._leader = self.engine.leader
         self._undecided = None  # whatever became of it, its slices are checked when executed
         if self.engine.leads:
-            self._waiting.update(self.holdings.own)
+            self._waiting.update(dict.fromkeys(self.holdings.own))
         else:
             self._orders.clear()
         self._report(whole=True)
@@ -337,7 +348,7 @@ class Member:
         ledger = self.executor.ledger
         agreed = {session: self.holdings.agreed(session) for session in self._waiting}
         agreed = {each: end for each, end in agreed.items() if end > ledger.merged_to(each)}
-        self._waiting = set(agreed)
+        self._waiting = dict.fromkeys(agreed)
         own = self.holdings.own  # a leader plans what it holds itself, since it reads the headers
         mine = {each: min(end, own[each]) for each, end in agreed.items() if each in own}
         return self._planner.plan(ledger, mine, self._now_ns()) if mine else None

@@ -126,6 +126,12 @@ class SessionLogs:
             log = self._logs[session] = SessionLog(self._disk, os.path.join(self._root, session))
         return log
 
+    def forget(self, session: str) -> None:
+        """Look at a session anew: its directory is another one now."""
+        log = self._logs.pop(session, None)
+        if log is not None:
+            log.close()
+
     def close(self) -> None:
         """Release all files."""
         for log in self._logs.values():
