@@ -3,13 +3,20 @@
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from .cluster import Cluster
+from .merge_cluster import MergeCluster
 from .mutants import MUTANTS, switched_on
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HUNT_SEEDS = 2_000
+
+
+def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
+    """The world of a seed: every fourth has publishers and merged logs, others the engine only."""
+    return MergeCluster(seed, log=log) if seed % 4 == 2 else Cluster(seed, log=log)
 
 
 def replay_command(seed: int, mutant: str = "") -> str:
@@ -22,7 +29,7 @@ def live(seed: int, mutant: str = "") -> tuple[str, str, int]:
     with switched_on(mutant):
         cluster = None
         try:
-            cluster = Cluster(seed)
+            cluster = world(seed)
             return cluster.run(), "", cluster.events
         except Exception as error:  # noqa: BLE001 - a mutant may break anything
             words = f"{type(error).__name__}: {error}"
@@ -46,7 +53,7 @@ def kept_seeds() -> list[int]:
 
 def _show(seed: int, mutant: str) -> int:
     with switched_on(mutant):
-        cluster = Cluster(seed, log=print)
+        cluster = world(seed, log=print)
         print(cluster.run())
     return 0
 

@@ -35,6 +35,7 @@ class Checker:
         self._floors: dict[tuple[str, int], int] = {}
         self._matches: dict[tuple[str, int, str], int] = {}
         self.acknowledged = 0
+        self.commands_are_unique = True
 
     def leads(self, name: str, raft: Raft) -> bool:
         """A node leads: it is the only one in its term, and lacks nothing; True if it is news."""
@@ -109,11 +110,14 @@ class Checker:
         holders = self._durable.get((entry.index, entry.term), set())
         if len(holders) < self._majority:
             raise Violation(f"{name} decides entry {entry.index}, durable on {sorted(holders)}")
-        if entry.kind is Kind.COMMAND and entry.command in self._commands:
+        if self._once(entry) and entry.command in self._commands:
             raise Violation(f"{name} decides the command of entry {entry.index} twice")
         self._commands.add(entry.command)
         self.decided.append(entry)
         self._decided_by.append(term)
+
+    def _once(self, entry: Entry) -> bool:
+        return self.commands_are_unique and entry.kind is Kind.COMMAND
 
     def applied(self, name: str, index: int, expected: int, digest: str) -> None:
         """A node's state is that of the entry `index`."""

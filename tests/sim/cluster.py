@@ -31,6 +31,8 @@ class Cluster:
         log: takes each line of the trace, to be read by people.
     """
 
+    heal_timeouts = HEAL_TIMEOUTS
+
     def __init__(
         self,
         seed: int,
@@ -54,13 +56,19 @@ class Cluster:
         self._trace = blake2b(digest_size=8)
         self.wire = Wire(self.clock, Random(chance.getrandbits(32)), self._deliver)
         self.nodes: dict[str, SimNode] = {}
-        self.nemesis = Nemesis(self, Random(chance.getrandbits(32)))
+        self.nemesis = self._make_nemesis(Random(chance.getrandbits(32)))
         for name in self.names:
-            self.nodes[name] = SimNode(name, self, Random(chance.getrandbits(32)))
+            self.nodes[name] = self._make_node(name, Random(chance.getrandbits(32)))
         self._floors: dict[int, int] = {}
         self._proposed, self._proposals_max = 0, 1 << 30
         self._proposing_us = chance.choice([3_000, 10_000, 30_000])
         self.clock.after(self._proposing_us, self._client)
+
+    def _make_nemesis(self, chance: Random) -> Nemesis:
+        return Nemesis(self, chance)
+
+    def _make_node(self, name: str, chance: Random) -> SimNode:
+        return SimNode(name, self, chance)
 
     def _draw_settings(self) -> Settings:
         chance = self._chance
@@ -78,14 +86,17 @@ class Cluster:
     def run(self) -> str:
         """Live through the faults, then demand progress; return the hash of the trace."""
         self._until(FAULT_TICKS, lambda: False)
-        self.nemesis.end()
-        self._proposing_us = 30_000
+        self._end_faults()
         self.trace("faults end")
-        self._proposals_max = self._proposed + 3
-        ticks = HEAL_TIMEOUTS * self.settings.election_ticks
+        ticks = self.heal_timeouts * self.settings.election_ticks
         if not self._until(ticks, self._recovered):
             raise Violation(f"no progress after the faults: {self._states()}")
         return self._trace.hexdigest()
+
+    def _end_faults(self) -> None:
+        self.nemesis.end()
+        self._proposing_us = 30_000
+        self._proposals_max = self._proposed + 3
 
     def _until(self, ticks: int, done: Callable[[], bool]) -> bool:
         end_us = self.clock.now_us + ticks * self.tick_us

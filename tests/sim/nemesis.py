@@ -36,6 +36,7 @@ class Nemesis:
             self._swizzle,
             self._crash_all,
             self._replay,
+            *self._more_deeds(),
         ]
         self._deeds = [deed for deed in deeds if chance.random() < 0.5] or deeds
         cluster.wire.loss = self._rarely(0.3)
@@ -43,6 +44,10 @@ class Nemesis:
         cluster.wire.delay_us = chance.choice([500, 2_000, 8_000, 20_000])
         self._pause_us = chance.choice([2, 5, 12]) * cluster.tick_us
         cluster.clock.after(self._pause_us, self._act)
+
+    def _more_deeds(self) -> list[Callable[[], None]]:
+        """What this kind of world has besides."""
+        return []
 
     def _rarely(self, most: float) -> float:
         return self._chance.random() * most if self._chance.random() < 0.7 else 0.0
@@ -178,6 +183,7 @@ class Nemesis:
         if (
             not victim.alive
             or victim.lost
+            or not self._may_rot(victim)
             or len(gone) >= len(self._cluster.names) - self._cluster.majority
         ):
             return
@@ -188,5 +194,12 @@ class Nemesis:
             self._cluster.trace(f"{victim.name} wiped")
         else:
             victim.disk.settle_all()
-            done = victim.disk.rot([f"state/{name}" for name in ROTTING])
+            done = self._rot(victim)
             self._cluster.trace(f"{victim.name} rots {done}")
+
+    def _may_rot(self, _node: "SimNode") -> bool:
+        """Whether a node's disk is one that may be damaged."""
+        return True
+
+    def _rot(self, node: "SimNode") -> str:
+        return node.disk.rot([f"state/{name}" for name in ROTTING])

@@ -51,6 +51,16 @@ class SimNode:
             self.die("at a failed sync", power=False)
             self._cluster.nemesis.restart_later(self)
             return
+        self._make_engine(opened)
+        state = opened.state
+        self.machine: Machine = self._cluster.new_machine()
+        if state.snapshot is not None:
+            self._load(state.snapshot.index, state.snapshot.data)
+        self.alive, self._busy = True, False
+        self._cluster.clock.after(self._tick_us(), self._tick, self.life)
+        self.pump()
+
+    def _make_engine(self, opened: Opened) -> None:
         self.journal, state = opened.journal, opened.state
         self.lost = self.lost or bool(opened.damage)
         self._cluster.checker.durable(self.name, state.entries)
@@ -64,16 +74,15 @@ class SimNode:
             state=state,
             settings=self._cluster.settings,
         )
-        self.machine: Machine = self._cluster.new_machine()
-        if state.snapshot is not None:
-            self._load(state.snapshot.index, state.snapshot.data)
-        self.alive, self._busy = True, False
-        self._cluster.clock.after(self._tick_us(), self._tick, self.life)
-        self.pump()
 
     def _open(self) -> Opened:
         self.disk.fault = self._cluster.nemesis.disk_fault(self)
-        opened = open_journal(
+        opened = self._open_journal()
+        self.disk.fault = None
+        return opened
+
+    def _open_journal(self) -> Opened:
+        return open_journal(
             self.disk,
             PATH,
             cluster="sim",
@@ -81,8 +90,6 @@ class SimNode:
             fresh=self._chance.getrandbits(60) + 1,
             cut_bytes=self._cluster.cut_bytes,
         )
-        self.disk.fault = None
-        return opened
 
     def die(self, point: str, *, power: bool) -> None:
         """End the process; with the power, also what was not synced."""

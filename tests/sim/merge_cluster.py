@@ -1,0 +1,244 @@
+"""A cluster with publishers: from real frames in real logs to the merged bytes on every node."""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from rt.errors import Refused
+from rt.position import START, Position
+from sequencer.instruction import Roll
+
+from .checkers import Violation
+from .cluster import Cluster
+from .disk import PowerCut
+from .merge_node import MergeNode
+from .nemesis import ROTTING, Nemesis
+from .publisher import SESSIONS, Publisher
+from .stream import OUT, Stream
+
+if TYPE_CHECKING:
+    from .node import SimNode
+
+SHIP_US = 8_000
+
+
+class MergeNemesis(Nemesis):
+    """Also: full disks, publishers that die, asked-for rolls; rot in logs, on a minority only."""
+
+    world: "MergeCluster"
+
+    def _more_deeds(self) -> list[Callable[[], None]]:
+        return [self._fill_disk, self._kill_publisher, self._roll, self._roll, self._change_links]
+
+    def disk_fault(self, node: "SimNode") -> Callable[[str], None] | None:
+        """What may happen inside any disk operation of a node, as long as its process lives."""
+        assert isinstance(node, MergeNode)
+
+        def fault(operation: str) -> None:
+            if not self.active:
+                return
+            if node.is_full and operation in {"append", "create", "make directory"}:
+                raise OSError(28, "No space left on device")
+            drawn = self._chance.random()
+            if drawn < self._cut_inside / 20:
+                raise PowerCut
+            if operation == "sync" and drawn > 1 - self._failing_sync / 5:
+                raise OSError(5, "Input/output error")
+
+        return fault
+
+    def end(self) -> None:
+        """Stop making trouble."""
+        super().end()
+        for node in self.world.nodes.values():
+            node.is_full = False
+
+    def _fill_disk(self) -> None:
+        node = self._victim()
+        assert isinstance(node, MergeNode)
+        node.is_full = self._chance.random() < 0.6
+
+    def _kill_publisher(self) -> None:
+        publisher = self._chance.choice(list(self.world.publishers.values()))
+        if self._chance.random() < 0.3:
+            self.world.trace(f"{publisher.name} dies at {publisher.end}")
+            publisher.alive = False
+
+    def _roll(self) -> None:
+        leader = self._leader()
+        if isinstance(leader, MergeNode):
+            leader.member.order(Roll(self.world.clock.now_us))
+
+    def _change_links(self) -> None:
+        self.world.draw_links(self._chance)
+
+    def _may_rot(self, node: "SimNode") -> bool:
+        return node.name in self.world.frail
+
+    def _rot(self, node: "SimNode") -> str:
+        assert isinstance(node, MergeNode)
+        node.rotted = True
+        paths = [f"state/{name}" for name in ROTTING]
+        if self._chance.random() < 0.8:
+            files = [f"in/{session}/{name}" for session in SESSIONS
+                     for name in sorted(node.disk.names(f"in/{session}"))]  # fmt: skip
+            starts = sorted(name for name in node.disk.names(OUT) if name.startswith("log."))
+            active = max(node.member.executor.appender.end.file, node.saved.end.file)
+            files += [f"{OUT}/{name}" for name in starts if name == active.file_name]
+            paths = [*files, f"{OUT}/manifest"]
+        return node.disk.rot(paths)
+
+
+class MergeCluster(Cluster):
+    """Publishers reach some nodes, late or never; what a majority got is merged, on every node."""
+
+    heal_timeouts = 300
+
+    def _make_nemesis(self, chance: Random) -> Nemesis:
+        MergeNemesis.world = self  # of the one cluster that lives at a time
+        self.checker.commands_are_unique = False  # two leaders may plan the same
+        self._publishing_us = chance.choice([5_000, 15_000, 40_000])
+        self.file_bytes = chance.choice([900, 2_500, 1 << 20])
+        self.missing_us = chance.choice([2, 8, 30]) * self.tick_us
+        self.stream = Stream(self.majority)
+        self.publishers = {
+            name: Publisher(name, Random(chance.getrandbits(32))) for name in SESSIONS
+        }
+        self.frail = chance.sample(self.names, len(self.names) - self.majority)
+        self._links: dict[tuple[str, str], float] = {}
+        self._link_chance = Random(chance.getrandbits(32))
+        # at the least, some majority is reached by each publisher; the others may never be
+        self._reach = {
+            name: chance.sample(self.names, chance.randint(self.majority, len(self.names)))
+            for name in SESSIONS
+        }
+        self.draw_links(chance)
+        self.clock.after(SHIP_US, self._ship)
+        return MergeNemesis(self, chance)
+
+    def _make_node(self, name: str, chance: Random) -> MergeNode:
+        return MergeNode(name, self, chance)
+
+    def draw_links(self, chance: Random) -> None:
+        """How well publishers reach nodes from now on."""
+        for session in SESSIONS:
+            for name in self.names:
+                self._links[session, name] = chance.choice([0.0, 0.1, 0.5, 1.0])
+
+    def _end_faults(self) -> None:
+        super()._end_faults()
+        for session, name in self._links:
+            self._links[session, name] = 1.0 if name in self._reach[session] else 0.0
+
+    def reaches(self, source: MergeNode, target: MergeNode) -> bool:
+        """Whether a connection between two nodes would work now."""
+        now, cut = self.clock.now_us, self.wire.cut
+        pair = (source.name, target.name)
+        is_awake = source.alive and now >= source.paused_until_us
+        return is_awake and pair not in cut and pair[::-1] not in cut
+
+    def demand_behind(self, node: MergeNode, peer: MergeNode, error: Exception) -> None:
+        """A copy was refused: that may be because the peer has less, and for no other reason."""
+        if getattr(error, "code", "") != "behind":
+            raise Violation(f"{node.name} cannot copy from {peer.name}: {error}")
+
+    def settled_index(self) -> int:
+        """Up to which instruction a majority has everything durably."""
+        return sorted((n.saved.index for n in self.nodes.values()), reverse=True)[self.majority - 1]
+
+    # Publishers
+
+    def _client(self) -> None:
+        self.clock.after(self._publishing_us, self._client)
+        for publisher in self.publishers.values():
+            if self._proposed < self._proposals_max and publisher.alive:
+                if self._chance.random() < 0.4:
+                    publisher.publish()
+                if self._chance.random() < 0.02:
+                    publisher.archive(self._merged_by_majority(publisher.name))
+        self._proposed += 1
+
+    def _merged_by_majority(self, session: str) -> Position:
+        inboxes = (node.inboxes.get(session) for node in self.nodes.values() if node.alive)
+        merged = [START if each is None else each.confirmations.merged for each in inboxes]
+        merged += [START] * self.majority
+        return sorted(merged, reverse=True)[self.majority - 1]
+
+    def _ship(self) -> None:
+        self.clock.after(SHIP_US, self._ship)
+        now, chance = self.clock.now_us, self._link_chance
+        for (session, name), quality in self._links.items():
+            node, publisher = self.nodes[name], self.publishers[session]
+            if not node.alive or now < node.paused_until_us or chance.random() >= quality:
+                continue
+            if publisher.alive and publisher.end:
+                if not node.has_all_of(publisher):
+                    node.guarded(node.ship, session)
+                if chance.random() < 0.02 and node.alive:
+                    node.hang_up(session)
+            elif session in node.pipes:
+                node.hang_up(session)
+
+    # Progress
+
+    def _recovered(self) -> bool:
+        if self._proposed < self._proposals_max:
+            return False
+        decided = len(self.checker.decided)
+        done = all(node.has_all(decided) for node in self.nodes.values())
+        if done and all(self._is_merged(each) for each in self.publishers.values()):
+            self._compare_logs()
+            return True
+        return False
+
+    def _is_merged(self, publisher: Publisher) -> bool:
+        merged = self.stream.merged.get(publisher.name, START)
+        if publisher.alive:
+            return merged == publisher.end
+        # what a majority held, and one of it lost with its disk, waits for the publisher's return
+        held = [n.member.holdings.own.get(publisher.name, START) for n in self.nodes.values()]
+        agreed = sorted(held, reverse=True)[self.majority - 1]
+        return merged >= min(agreed, self.stream.replicated.get(publisher.name, START))
+
+    def _compare_logs(self) -> None:
+        manifests = set()
+        for node in self.nodes.values():
+            self.stream.compare(node.name, node.disk, START, self.stream.end)
+            manifests.add(bytes(node.disk.inode(f"{OUT}/manifest").data))
+        if len(manifests) > 1:
+            raise Violation(f"the manifests of the merged logs differ: {manifests}")
+
+    def _states(self) -> list[str]:
+        states = [
+            f"{p.name} {'alive' if p.alive else 'dead'} published {p.end}, "
+            f"merged {self.stream.merged.get(p.name, START)}, "
+            f"replicated {self.stream.replicated.get(p.name, START)}"
+            for p in self.publishers.values()
+        ]
+        for node in self.nodes.values():
+            ledger = node.member.executor.ledger
+            held = {session: str(end) for session, end in node.member.holdings.own.items()}
+            states.append(
+                f"{node.name} index {ledger.index} end {ledger.end} log "
+                f"{node.member.executor.appender.end} suspended {node.member.suspended} missing "
+                f"{node.member.missing} holds {held} {node.raft.status()}"
+            )
+        return states
+
+    # What nodes tell
+
+    def _deliver(self, source: str, target: str, data: bytes) -> None:
+        node = self.nodes[target]
+        if node.alive:
+            self._trace.update(data)
+            if self._log is not None:
+                what = node.raft._core.decode(data[1:])[1] if data[:1] == b"\x01" else data
+                self.trace(f"{source} -> {target} {what}")
+            node.receive(source, data)
+
+    def transfer(self, leader: "SimNode", to: str) -> None:
+        """Ask a leader to hand over."""
+        try:
+            leader.raft.transfer(to)
+        except Refused:
+            return

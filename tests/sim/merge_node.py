@@ -1,0 +1,572 @@
+"""One simulated node with all it has: the real member over copies of sessions and a merged log.
+
+What `rt.node.Node` does with threads and sockets is done here one event after the other; keep the
+two alike. Its parts are the real ones: member, planner, executor, inboxes, both ends of a pipe.
+"""
+
+import errno
+import posixpath
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from replicator.pull import Copy
+from rt.appender import Appender, Durable
+from rt.confirmations import Confirmations
+from rt.errors import (
+    CorruptLog,
+    DiskFailed,
+    Diverged,
+    ManifestError,
+    Misuse,
+    PeerError,
+    Refused,
+    WriterFailed,
+)
+from rt.manifest import MERGED, Archived, Identity
+from rt.node_inbox import Inboxes, NodeInbox
+from rt.position import START, Position
+from sequencer.consensus import Ready, Role, Snapshot
+from sequencer.executor import Executor
+from sequencer.holdings import decode_report
+from sequencer.instruction import Instruction
+from sequencer.journal import Journal
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.member import Member, SnapshotPlan
+from sequencer.planner import Planner
+from sequencer.session_log import SessionLogs
+
+from .checkers import Violation
+from .disk import PowerCut, is_dead
+from .node import SimNode
+from .publisher import SESSIONS, STREAM, Pipe, Publisher
+from .stream import OUT
+
+if TYPE_CHECKING:
+    from .merge_cluster import MergeCluster
+
+IDENTITY = Identity(MERGED, STREAM, OUT, "5" * 32, 0)
+HAND_OVER_TICKS = 10
+HOLDINGS = b"\x02"
+BEGIN_NS = 1_357_017_420_000_000_000
+
+
+class SimInboxes(Inboxes):
+    """The copies of sessions, found by the simulated disk."""
+
+    def found(self) -> list[str]:
+        """The sessions that have a directory."""
+        return [name for name in self._disk.names(self._root) if name in SESSIONS]
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something to sync."""
+        return bool(self._dirty)
+
+    def take_dirty(self) -> list[NodeInbox]:
+        """What is to be synced."""
+        dirty, self._dirty = list(self._dirty.values()), {}
+        return dirty
+
+    def sync(self, inbox: NodeInbox) -> None:
+        """Make one copy durable."""
+        self._sync([inbox])
+
+
+class Guard:
+    """Refuses new data while the disk is full."""
+
+    def __init__(self, node: "MergeNode") -> None:
+        self._node = node
+
+    def demand_room(self) -> None:
+        """Raise `Refused` while there is none."""
+        if self._node.is_full:
+            raise Refused("reserve", "no room")
+
+
+class WatchedEngine:
+    """The engine, with eyes on it and points to die at."""
+
+    def __init__(self, node: "MergeNode") -> None:
+        self._node = node
+        self._spoke = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node.raft, name)
+
+    def ready(self) -> Ready | None:
+        """What is to be done next."""
+        if self._spoke:
+            self._spoke = False
+            self._node.strike("after speaking")
+        ready = self._node.raft.ready()
+        if ready is not None:
+            self._node.world.ready(self._node, ready)
+        return ready
+
+    def persisted(self, ready: Ready) -> None:
+        """It is durable."""
+        node = self._node
+        node.raft.persisted(ready)
+        self._spoke = bool(ready.messages)
+        for entry in ready.committed:
+            node.world.checker.decides(node.name, entry, node.raft.status().term)
+        if ready.committed and node.raft.leads:
+            node.world.acknowledge(ready.committed[-1].index)
+
+
+class WatchedJournal:
+    """The journal, with eyes on it and points to die at."""
+
+    def __init__(self, node: "MergeNode", journal: Journal) -> None:
+        self._node, self._journal = node, journal
+
+    def persist(self, ready: Ready) -> None:
+        """Make it durable."""
+        node = self._node
+        node.strike("before persisting")
+        self._journal.persist(ready)
+        node.world.persisted(node, ready)
+        node.strike("between persisting and speaking")
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """A snapshot names merged bytes: they are durable."""
+        node, ledger = self._node, decode_ledger(snapshot.data)
+        there = len(node.disk.durable(f"{OUT}/{ledger.end.file_name}"))
+        if there < ledger.end.offset:
+            raise Violation(f"{node.name} snapshots {ledger.end}; durable are {there} bytes")
+        node.world.stream.knows(node.name, ledger)
+        self._journal.save_snapshot(snapshot)
+        node.saved = ledger
+
+
+class WatchedExecutor(Executor):
+    """The executor, with eyes on it."""
+
+    def __init__(self, node: "MergeNode", ledger: Ledger, logs: SessionLogs) -> None:
+        self._node = node
+        self._checked = ledger.end
+        alone = len(node.world.names) == 1
+        super().__init__(node.disk, OUT, IDENTITY, ledger, logs, alone=alone)
+
+    def execute(self, index: int, term: int, instruction: Instruction) -> None:
+        """Carry out an instruction."""
+        super().execute(index, term, instruction)
+        node = self._node
+        node.world.stream.executed(node.name, node.disk, self.ledger, self._checked)
+        node.world.trace(f"{node.name} executes {index} {self.ledger.digest.hex()}")
+        self._checked = self.ledger.end
+        node.strike("after executing")
+
+    def restore(self, ledger: Ledger) -> None:
+        """Go on from another state."""
+        super().restore(ledger)
+        self._checked = ledger.end
+        self._node.world.stream.knows(self._node.name, ledger)
+        self._node.world.trace(f"{self._node.name} restores {ledger.index}")
+
+    def discard(self, path: str) -> None:
+        """Set a damaged file aside."""
+        self._node.world.trace(f"{self._node.name} discards {path}")
+        super().discard(path)
+
+
+class CatchUp:
+    """Copies the merged log from one peer after the other, as `rt.node_catch_up` does."""
+
+    def __init__(self, node: "MergeNode", chance: Random) -> None:
+        self._node, self._chance = node, chance
+        appender = Appender(node.disk, OUT, IDENTITY)
+        appender.recover()
+        self._copy = Copy(appender, lambda _entry: False)
+        self._begin = appender.next_place
+        self._pipe: Pipe | None = None
+        self._peer, self._life = node, 0
+        self._turn = chance.randrange(len(node.world.names))
+
+    def step(self) -> None:
+        """Copy a little more."""
+        world = self._node.world
+        peer = self._peer
+        if self._pipe is not None and not (
+            world.reaches(peer, self._node) and peer.life == self._life
+        ):
+            self._hang_up()
+        try:
+            if self._pipe is None:
+                self._connect()
+            elif self._chance.random() < 0.05:
+                self._hang_up()
+            elif self._seen != (news := (peer.merged_end, peer.member.executor.appender.end)):
+                if not self._pipe.step():
+                    self._seen = news
+                if self._chance.random() < 0.05:
+                    self._copy.sync()
+        except (Refused, CorruptLog, PeerError, ManifestError) as error:
+            world.trace(f"{self._node.name} cannot copy from {peer.name}: {error}")
+            if not (self._node.rotted or self._peer.rotted or "behind" in str(error.args)):
+                world.demand_behind(self._node, self._peer, error)
+            self._hang_up()
+
+    def _connect(self) -> None:
+        world = self._node.world
+        self._turn += 1
+        peer = world.nodes[world.names[self._turn % len(world.names)]]
+        if peer is self._node or not world.reaches(peer, self._node):
+            return
+        self._peer, self._life = peer, peer.life
+        self._pipe = Pipe(peer.disk, OUT, self._copy, lambda: peer.merged_end)
+        self._seen = (START, START)
+
+    def _hang_up(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    def is_done(self, ledger_end: Position) -> bool:
+        """Whether merging can go on."""
+        caught_up = self._pipe is not None and self._pipe.caught_up
+        return caught_up and max(ledger_end, self._begin + 1) <= self._copy.appender.next_place
+
+    def stop(self) -> None:
+        """End the copy."""
+        self._hang_up()
+        self._copy.sync()
+        self._copy.appender.close()
+
+
+class MergeNode(SimNode):
+    """A node that may die inside any of its duties and come back from its disk."""
+
+    def __init__(self, name: str, world: "MergeCluster", chance: Random) -> None:
+        self.world = world
+        self.rotted = False  # its disk was damaged once; only then may it speak of damage
+        self.is_full = False
+        self.saved = Ledger(file_bytes_max=world.file_bytes)
+        super().__init__(name, world, chance)
+
+    # Life and death
+
+    def start(self) -> None:
+        """Start the process from what the disk holds."""
+        self.life += 1
+        self.guarded(self._start)
+
+    def _start(self) -> None:
+        world = self.world
+        self.disk.fault = world.nemesis.disk_fault(self)
+        opened = self._open_journal()
+        self._make_engine(opened)
+        self.pipes: dict[str, Pipe] = {}
+        self._held: dict[str, Durable] = {}
+        self._heard: list[tuple[str, bytes]] = []
+        self._is_due = self._is_woken = False
+        self.inboxes = SimInboxes(
+            self.disk, "in", STREAM, self._hold, Guard(self), alone=len(world.names) == 1
+        )
+        snapshot = opened.state.snapshot
+        self.saved = (
+            decode_ledger(snapshot.data) if snapshot else Ledger(file_bytes_max=world.file_bytes)
+        )
+        ledger = decode_ledger(self.saved.encode())
+        logs = SessionLogs(self.disk, "in")
+        executor = WatchedExecutor(self, ledger, logs)
+        self.member = Member(
+            self.name, world.names, engine=WatchedEngine(self),
+            journal=WatchedJournal(self, opened.journal), executor=executor,
+            planner=Planner(logs), send=self._send, now_ns=self._now_ns,
+            hand_over_ticks=HAND_OVER_TICKS,
+        )  # fmt: skip
+        self.merged_end = ledger.end
+        self._catch_up: CatchUp | None = None
+        self._missing_since = -1
+        self._plan: SnapshotPlan | None = None
+        self._synced: Durable | None = None
+        self._offset_ns = self._chance.randrange(-(10**9), 10**9)
+        self._compare_all()
+        self.alive = True
+        for words in self.inboxes.open_all(ledger.merged_to):
+            self._alarm(words)
+        world.clock.after(self._tick_us(), self._tick, self.life)
+
+    def _compare_all(self) -> None:
+        executor = self.member.executor
+        end = min(executor.appender.end, executor.ledger.end)
+        if not executor.is_half_done:
+            self.world.stream.knows(self.name, executor.ledger)
+        if not self.rotted:
+            self.world.stream.compare(self.name, self.disk, START, end)
+
+    def _alarm(self, words: str) -> None:
+        """It says that something is damaged: then something was."""
+        self.world.trace(f"{self.name}: {words}")
+        if not self.rotted:
+            raise Violation(f"{self.name} calls damaged what is not: {words}")
+
+    def strike(self, point: str) -> None:
+        """Perhaps die here."""
+        if self.world.nemesis.strikes(point):
+            power = self._chance.random() < 0.7
+            self.disk.fault = is_dead
+            raise PowerCut(point, power)
+
+    def guarded(self, act: Any, *args: object) -> None:
+        """Let something happen to the process, and let it die of that."""
+        try:
+            act(*args)
+        except PowerCut as cut:
+            point, power = cut.args or ("inside a disk operation", True)
+            self._end(point, power=power)
+        except (DiskFailed, WriterFailed) as error:
+            self._end("at a failed sync", power=False)
+            self.world.trace(str(error))
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ENOSPC):
+                raise
+            self._end("at a failed sync", power=False)
+
+    def _end(self, point: str, *, power: bool) -> None:
+        self.die(point, power=power)
+        self.world.nemesis.restart_later(self)
+
+    def pump(self) -> None:
+        """Duties are done in turns."""
+
+    # Events
+
+    def receive(self, source: str, data: bytes) -> None:
+        """A member's message has come."""
+        self._heard.append((source, data))
+        self.wake()
+
+    def _hold(self, end: Durable, session: str) -> None:
+        # a rolled file that has rotted is found out when it is read
+        self.world.stream.holds(self.name, None if self.rotted else self.disk, session, end)
+        self._held[session] = end
+        self.wake()
+
+    def wake(self) -> None:
+        """Do what there is to do, in a moment."""
+        if not self._is_woken:
+            self._is_woken = True
+            delay = int(self.disk_delay_us * (0.5 + 3 * self._chance.random()))
+            self.world.clock.after(delay, self._turn, self.life)
+
+    def _tick(self, life: int) -> None:
+        if life == self.life:
+            self.world.clock.after(self._tick_us(), self._tick, life)
+            self._is_due = True
+            self.wake()
+
+    def _turn(self, life: int) -> None:
+        if life != self.life:
+            return
+        now = self.world.clock.now_us
+        if now < self.paused_until_us:
+            self.world.clock.after(self.paused_until_us - now, self._turn, life)
+            return
+        self._is_woken = False
+        self.guarded(self._sequence)
+
+    def _send(self, to: str, data: bytes) -> None:
+        if data[:1] == HOLDINGS:
+            for session, end in decode_report(data[1:])[1].items():
+                self.world.stream.reports(self.name, session, end)
+        self.world.wire.send(self.name, to, data)
+
+    def _now_ns(self) -> int:
+        return BEGIN_NS + self._offset_ns + int(self.world.clock.now_us * 1000 * self.rate)
+
+    # Copies of sessions
+
+    def ship(self, session: str) -> None:
+        """Let a publisher's connection bring a little, or be made."""
+        pipe = self.pipes.get(session)
+        if pipe is not None and pipe.inbox is not self.inboxes.get(session):
+            pipe = self.hang_up(session)
+        try:
+            if pipe is None:
+                self._connect(session)
+            elif not pipe.step():
+                pipe.seen = self.world.publishers[session].news
+        except DiskFailed:
+            raise
+        except (Refused, CorruptLog, ManifestError, Misuse, PeerError) as error:
+            if getattr(error, "code", "") != "reserve":
+                self._alarm(f"{session} cannot be received: {error}")
+            self.hang_up(session)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.hang_up(session)
+        if self.inboxes.is_dirty:
+            delay = int(self.disk_delay_us * (0.5 + 3 * self._chance.random()))
+            self.world.clock.after(delay, self._sync, self.life)
+
+    def _connect(self, session: str) -> None:
+        publisher = self.world.publishers[session]
+        merged_to = self.member.executor.ledger.merged_to(session)
+        inbox = self.inboxes.claim(publisher.identity, "p", _NoBell(), merged_to)
+        try:
+            self.pipes[session] = Pipe(publisher.disk, session, inbox)
+        except Refused:
+            inbox.release()
+            raise
+
+    def has_all_of(self, publisher: Publisher) -> bool:
+        """Whether a connection has brought all there is."""
+        pipe = self.pipes.get(publisher.name)
+        return (
+            pipe is not None
+            and pipe.seen == publisher.news
+            and pipe.inbox is self.inboxes.get(publisher.name)
+        )
+
+    def hang_up(self, session: str) -> None:
+        """A publisher's connection ends."""
+        pipe = self.pipes.pop(session, None)
+        if pipe is not None:
+            pipe.inbox.release()
+            pipe.close()
+
+    def _sync(self, life: int) -> None:
+        if life == self.life:
+            for inbox in self.inboxes.take_dirty():
+                if life == self.life:
+                    self.guarded(self.inboxes.sync, inbox)
+
+    # Duties, as in rt.node
+
+    def _sequence(self) -> None:
+        member = self.member
+        held, self._held = self._held, {}
+        heard, self._heard = self._heard, []
+        for session, end in held.items():
+            member.hold(session, end)
+        for sender, data in heard:
+            try:
+                member.hear(sender, data)
+            except PeerError as error:
+                self.world.refused(self.name, str(error))
+        if self._is_due:
+            self._is_due = False
+            member.tick()
+        try:
+            self._advance(set(held))
+            self._keep_up()
+        except CorruptLog as damage:
+            self._mend(damage)
+        self._take_snapshot()
+
+    def _advance(self, changed: set[str]) -> None:
+        try:
+            merged = self.member.run()
+        except DiskFailed:
+            raise
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.world.trace(f"{self.name} has no room")
+            return
+        ledger = self.member.executor.ledger
+        self.merged_end = ledger.end
+        for session in sorted(changed.union(merged)):
+            self._confirm(session, ledger)
+
+    def _mend(self, damage: CorruptLog) -> None:
+        self._alarm(str(damage))
+        if len(self.world.names) == 1 or isinstance(damage, Diverged):
+            raise Violation(str(damage))
+        directory = posixpath.dirname(damage.path)
+        if directory == OUT:
+            self.member.executor.discard(damage.path)
+        else:
+            session = posixpath.basename(directory)
+            self.inboxes.give_up(session)
+            self.member.lose(session)
+
+    def _confirm(self, session: str, ledger: Ledger) -> None:
+        inbox = self.inboxes.get(session)
+        if inbox is None:
+            return
+        known, merged = inbox.confirmations, ledger.merged_to(session)
+        merged_at = ledger.end if merged > known.merged else known.merged_at
+        replicated = max(known.replicated, self.member.holdings.agreed(session), merged)
+        self.world.stream.confirms(self.name, session, replicated, merged)
+        inbox.confirm(Confirmations(inbox.durable, replicated, merged, merged_at))
+
+    def _keep_up(self) -> None:
+        member = self.member
+        if len(self.world.names) == 1:
+            return
+        if self._catch_up is None:
+            if not member.executor.lacks_log and not self._waited_too_long():
+                return
+            self.world.trace(f"{self.name} copies from {member.executor.ledger.end}")
+            member.suspended = True
+            member.executor.close()
+            self._catch_up = CatchUp(self, self._chance)
+            return
+        self._catch_up.step()
+        needs_none = not member.executor.lacks_log and member.missing is None
+        if needs_none or self._catch_up.is_done(member.executor.ledger.end):
+            self._catch_up.stop()
+            self._catch_up = None
+            member.executor.reopen()
+            member.suspended = False
+            self._missing_since = -1
+            self._compare_all()
+            self.world.trace(f"{self.name} has copied up to {member.executor.appender.end}")
+
+    def _waited_too_long(self) -> bool:
+        if self.member.missing is None:
+            self._missing_since = -1
+            return False
+        now = self.world.clock.now_us
+        if self._missing_since < 0:
+            self._missing_since = now
+        return now - self._missing_since > self.world.missing_us
+
+    def _take_snapshot(self) -> None:
+        if self._plan is None:
+            if self._chance.random() < 2 / self.world.compact_every:
+                self._plan = self.member.plan_snapshot()
+        elif self._synced is None:  # by another thread, sooner or later
+            if self._chance.random() < 0.5:
+                self._synced = self.member.executor.sync()
+        else:
+            plan, durable = self._plan, self._synced
+            self._plan = self._synced = None
+            self.strike("before a snapshot")
+            if durable >= plan.end:
+                self.member.save_snapshot(plan)
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Archive the inputs that a majority has durably merged, as `rt.node_sweeper` does."""
+        if self.saved.index > self.world.settled_index():
+            return
+        for inbox in self.inboxes.every():
+            log, end = inbox.appender, self.saved.merged_to(inbox.session)
+            for line in list(log.manifest.rolled.values()):
+                if line.file not in log.manifest.archived and line.file + line.end <= end:
+                    log.archive(Archived(line.file, 0, "merged"))
+
+    # Ends
+
+    def settled(self) -> bool:
+        """Whether this node's own, durable log says that it is decided that it counts."""
+        status = self.raft.status()
+        decided = status.commit >= self.raft._core.roster.changed_at
+        return decided and status.role is not Role.LEARNER and status.durable == status.last
+
+    def has_all(self, index: int) -> bool:
+        """Whether it has executed everything, and is what it should be."""
+        member = self.member
+        idle = self._catch_up is None and not member.executor.lacks_log
+        return self.alive and idle and member.executor.ledger.index == index and self.settled()
+
+
+class _NoBell:
+    def set(self) -> None:
+        """Nobody waits."""

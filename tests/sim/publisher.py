@@ -1,0 +1,147 @@
+"""Simulated publishers: real frames in real logs, and the pipes that carry logs to copies of them.
+
+Both ends of a pipe are the replicator's own (`Outlet`, `Inlet`); only the connection between them
+is imagined: what is sent arrives at once and whole, or the connection ends.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from replicator.host import Inbox
+from replicator.inlet import Inlet
+from replicator.outlet import Outlet, SendBuffer
+from replicator.wire import DATA_HEAD_BYTES, Archived, CaughtUp, Data, Decoder, Rolled
+from rt.appender import Appender
+from rt.columns import encode_columns
+from rt.disk import Disk
+from rt.frame import encode_frame, session_tag
+from rt.log_directory import LogDirectory
+from rt.manifest import SESSION, Identity
+from rt.manifest import Archived as ArchivedLine
+from rt.position import START, Position
+
+from .disk import SimDisk
+
+STREAM = "flights"
+SESSIONS = {"jfk": "", "lga": "", "red": "pair", "blue": "pair"}  # and the groups they are of
+FILE_BYTES = 1_500
+_PIECE_BYTES = 1_000  # no more is carried at once: any of our frames, or a few of them
+
+
+def payload(source: str, sequence: int) -> bytes:
+    """The message that a session, or every session of a group, has under a number."""
+    return b"%s %d " % (source.encode(), sequence) + b"." * (sequence * 7 % 40)
+
+
+class Publisher:
+    """One session: numbered messages in frames, files that roll, runs that end."""
+
+    def __init__(self, name: str, chance: Random, disk: SimDisk | None = None) -> None:
+        self.name, self.group = name, SESSIONS[name]
+        self._chance = chance
+        self.disk = disk or SimDisk(chance)
+        tag = crc32(name.encode())
+        identity = Identity(SESSION, STREAM, name, f"{tag:032x}", 0, self.group)
+        self._log = Appender(self.disk, name, identity)
+        self._next_file = START
+        self._sequence = 0
+        self.alive = True
+        self.news = 0  # how often there was something new to send
+
+    @property
+    def end(self) -> Position:
+        """Up to where it has published, durably."""
+        return self._log.end
+
+    @property
+    def identity(self) -> Identity:
+        """Of its log."""
+        return self._log.identity
+
+    def publish(self) -> None:
+        """Append a frame."""
+        self.news += 1
+        log, count = self._log, self._chance.randint(1, 4)
+        if not log.is_open:
+            log.begin_file(self._next_file)
+        numbers = range(self._sequence, self._sequence + count)
+        body = encode_columns(
+            [1_000 * number for number in numbers],
+            [payload(self.group or self.name, number) for number in numbers],
+        )
+        frame = encode_frame(
+            body, position=log.end, sequence=self._sequence, time_ns=1_000 * self._sequence,
+            messages=count, durable=log.end, session_tag=session_tag(self.name),
+        )  # fmt: skip
+        after = log.walk.copy()
+        after.step(frame.header)
+        log.append(frame.parts, (frame.header,), after)
+        log.sync()
+        self._sequence += count
+        if log.end.offset > FILE_BYTES or self._chance.random() < 0.04:
+            self._roll()
+
+    def _roll(self) -> None:
+        is_new_run = self._chance.random() < 0.2
+        following = self._log.end.next_run() if is_new_run else self._log.end.next_file()
+        self._log.roll(1_000 * self._sequence)
+        self._next_file = following
+
+    def archive(self, merged: Position) -> None:
+        """Give up the rolled files that were merged."""
+        self.news += 1
+        known = self._log.manifest
+        for line in list(known.rolled.values()):
+            if line.file not in known.archived and line.file + line.end <= merged:
+                self._log.archive(ArchivedLine(line.file, 0, "merged"))
+
+
+class Pipe:
+    """A connection that fills a copy of a log."""
+
+    _buffer = SendBuffer()  # for all pipes: each piece is taken before the next is read
+    _buffer.data = bytearray(DATA_HEAD_BYTES + _PIECE_BYTES)
+    _buffer.view = memoryview(_buffer.data)
+    _decoder = Decoder()
+
+    def __init__(
+        self, disk: Disk, path: str, inbox: Inbox, end: Callable[[], Position] | None = None
+    ) -> None:
+        """Connect.
+
+        Raises:
+            Refused: the copy is not the beginning of the log, or the log is damaged.
+        """
+        log = LogDirectory(path, disk)
+        log.refresh()
+        self.inbox = inbox
+        self.caught_up = False
+        self.seen = -1  # the publisher's news when there was nothing more to send
+        self._inlet = Inlet(0, inbox)
+        self._outlet = Outlet(0, log, end)
+        self._outlet.stand(self._inlet.standing())
+
+    def step(self) -> bool:
+        """Carry a little; False if there is nothing for now. Errors as at either end."""
+        sent: list[bytes] = []
+        more = self._outlet.pump(lambda data: sent.append(bytes(data)), self._buffer)
+        for data in sent:
+            for message in self._decoder.feed(data):
+                self._take(message)
+        return more
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Data):
+            self._inlet.take_data(message)
+        elif isinstance(message, Rolled):
+            self._inlet.take_rolled(message)
+        elif isinstance(message, Archived):
+            self._inlet.take_archived(message)
+        elif isinstance(message, CaughtUp):
+            self.caught_up = True
+
+    def close(self) -> None:
+        """End the connection."""
+        self._outlet.rest()

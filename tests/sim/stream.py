@@ -1,0 +1,166 @@
+"""What must hold of the merged bytes, whatever the world did."""
+
+from rt.columns import decode_columns
+from rt.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.position import START, Position
+from rt.ranges import Range, decode_range
+from sequencer.ledger import Ledger
+
+from .checkers import Violation
+from .disk import SimDisk
+from .publisher import SESSIONS, payload
+
+OUT = "out"
+
+
+class Stream:
+    """Watches merged logs from outside, and remembers the bytes that were made first.
+
+    Holds: merged bytes and ledgers are the same on all nodes, as far as each has executed; each
+    message of a session, or of a group of sessions, is there once and in order, under consecutive
+    numbers, at times that never go back; what is merged, and what is called replicated, was
+    durable on a majority; what a node calls durable is on its disk.
+    """
+
+    def __init__(self, majority: int) -> None:
+        self._majority = majority
+        self.files: dict[Position, bytearray] = {}
+        self.end = START
+        self.merged: dict[str, Position] = {}
+        self.replicated: dict[str, Position] = {}
+        self._ledgers: dict[int, bytes] = {}
+        self._held: dict[str, dict[str, Position]] = {name: {} for name in SESSIONS}
+        self._next: dict[str, int] = {}  # per session or group, the number that is due
+        self._number = 0
+        self._time_ns = 0
+        self.ranges = 0
+        self.repeats = 0
+
+    def holds(self, name: str, disk: SimDisk | None, session: str, end: Position) -> None:
+        """A node says that it has a session durably up to `end`."""
+        there = len(disk.durable(f"in/{session}/{end.file_name}")) if disk else end.offset
+        if disk and there < end.offset and not self._is_archived(disk, session, end):
+            raise Violation(f"{name} holds {session} up to {end}; durable are {there} bytes")
+        held = self._held[session]
+        held[name] = max(held.get(name, START), end)
+
+    def reports(self, name: str, session: str, end: Position) -> None:
+        """A node tells the leader that it has a session durably up to `end`."""
+        if end > self._held[session].get(name, START):
+            raise Violation(f"{name} tells the leader of {session} {end}, which it does not hold")
+
+    def _is_archived(self, disk: SimDisk, session: str, end: Position) -> bool:
+        text = b'"what":"archived","file":"%s"' % end.file_name.encode()
+        return text in disk.durable(f"in/{session}/manifest")
+
+    def _demand_held(self, what: str, session: str, end: Position) -> None:
+        holders = [name for name, held in self._held[session].items() if held >= end]
+        if end == START:
+            return
+        if len(holders) < self._majority:
+            raise Violation(f"{session} is {what} up to {end}, durable on {sorted(holders)}")
+
+    def confirms(self, name: str, session: str, replicated: Position, merged: Position) -> None:
+        """A node tells a publisher how far its session has come."""
+        self._demand_held("replicated", session, replicated)
+        if merged > self.merged.get(session, START):
+            raise Violation(f"{name} says that {session} is merged up to {merged}")
+        self.replicated[session] = max(self.replicated.get(session, START), replicated)
+
+    # Bytes
+
+    def executed(self, name: str, disk: SimDisk, ledger: Ledger, begin: Position) -> None:
+        """A node has executed an instruction, which appended from `begin` to the ledger's end."""
+        is_first = ledger.index not in self._ledgers
+        self.knows(name, ledger)
+        if is_first:
+            self._extend(disk, ledger.index, ledger.end)
+            for session, end in ledger.sessions.items():
+                self.merged[session] = max(self.merged.get(session, START), end)
+                self._demand_held("merged", session, end)
+        self.compare(name, disk, begin, ledger.end)
+
+    def knows(self, name: str, ledger: Ledger) -> None:
+        """A node has the state after an instruction."""
+        state = ledger.encode()
+        known = self._ledgers.setdefault(ledger.index, state)
+        if known != state:
+            raise Violation(f"{name} has another ledger {ledger.index}:\n{state!r}\n{known!r}")
+
+    def compare(self, name: str, disk: SimDisk, begin: Position, end: Position) -> None:
+        """The merged bytes of a node between two places are those of all."""
+        for file, ours in self.files.items():
+            if begin.file <= file <= end.file:
+                first = begin.offset if file == begin.file else 0
+                last = end.offset if file == end.file else len(ours)
+                if first < last and _bytes(disk, file)[first:last] != ours[first:last]:
+                    raise Violation(f"{name} has other bytes in {file.file_name} {first}-{last}")
+
+    def _extend(self, disk: SimDisk, index: int, end: Position) -> None:
+        start = self.end.file
+        while start <= end.file:
+            theirs, ours = _bytes(disk, start), self.files.setdefault(start, bytearray())
+            new = theirs[len(ours) : end.offset if start == end.file else None]
+            self._read(index, Position(start + len(ours)), bytes(new))
+            ours += new
+            start = start.next_file()
+        self.end = end
+
+    # Messages, by a decoder that knows nothing of walks, scans and readers
+
+    def _read(self, index: int, position: Position, data: bytes) -> None:
+        offset = 0
+        while offset < len(data):
+            header = parse_header(data, offset)
+            body = data[offset + HEADER_BYTES : offset + HEADER_BYTES + header.length]
+            if header.kind != Kind.RANGE or header.position != position + offset:
+                raise Violation(f"no range frame stands at {Position(position + offset)}")
+            new = decode_range(header, body)
+            offset += header.size
+            self._read_range(index, new, data[offset : offset + new.length])
+            offset += new.length
+
+    def _read_range(self, index: int, new: Range, data: bytes) -> None:
+        self.ranges += 1
+        after = self.merged.get(new.session, START)
+        if new.first != after and (new.first.offset or new.first < after):
+            raise Violation(f"{new.session} was merged up to {after}, then from {new.first}")
+        if new.instruction != index or new.number != self._number or new.time_ns < self._time_ns:
+            raise Violation(f"{new} after number {self._number} at {self._time_ns} in {index}")
+        found: list[tuple[int, bytes]] = []
+        offset = 0
+        while offset < len(data):
+            header = parse_header(data, offset)
+            if header.position != new.first + offset:
+                raise Violation(f"{new.session} {header.position} stands in the place of another")
+            found += _messages(header, data[offset + HEADER_BYTES :])
+            offset += header.size
+        self.merged[new.session] = Position(new.first + new.length)
+        self._number, self._time_ns = self._number + new.messages, new.time_ns
+        self._count(new, found)
+
+    def _count(self, new: Range, found: list[tuple[int, bytes]]) -> None:
+        source = SESSIONS[new.session] or new.session
+        due = self._next.get(source, 0)
+        self.repeats += new.skip
+        if any(number >= due for number, _ in found[: new.skip]):
+            raise Violation(f"{new.session} leaves out what was not there yet: {due} is due")
+        for number, text in found[new.skip :]:
+            if number != due or text != payload(source, number):
+                raise Violation(f"{new.session} has {number} {text!r} where {due} is due")
+            due += 1
+        if len(found) - new.skip != new.messages:
+            raise Violation(f"{new} has {len(found)} messages")
+        self._next[source] = due
+
+
+def _bytes(disk: SimDisk, file: Position) -> bytearray:
+    try:
+        return disk.inode(f"{OUT}/{file.file_name}").data
+    except FileNotFoundError:
+        return bytearray()
+
+
+def _messages(header: Header, data: bytes) -> list[tuple[int, bytes]]:
+    columns = decode_columns(header, data[: header.length])
+    return [(header.sequence + place, text) for place, text in enumerate(columns.payloads())]

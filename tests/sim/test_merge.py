@@ -1,0 +1,195 @@
+"""What worlds with merged logs found in planner, executor, member and copies, each by itself."""
+
+import errno
+from random import Random
+
+import pytest
+
+from rt.appender import Appender
+from rt.errors import CorruptLog, DiskFailed
+from rt.manifest import SESSION, Identity
+from rt.position import START, Position
+from sequencer.executor import Executor
+from sequencer.holdings import Holdings, decode_report
+from sequencer.instruction import Merge, Roll
+from sequencer.ledger import Ledger
+from sequencer.planner import Planner
+from sequencer.session_log import SessionLogs
+
+from .disk import SimDisk
+from .merge_node import IDENTITY, SimInboxes
+from .publisher import STREAM, Publisher
+
+
+class Bench:
+    """One node's disk with the copies of two sessions, and an executor over it."""
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self.disk = SimDisk(Random(3))
+        self.publishers = [Publisher(name, Random(1), self.disk) for name in ("jfk", "lga")]
+        for publisher in self.publishers:
+            publisher.publish()
+        self.logs = SessionLogs(self.disk, "")
+        self.alone = alone
+        self.executor = self.opened(Ledger())
+
+    def opened(self, ledger: Ledger) -> Executor:
+        """Take up the merged log as a start does."""
+        return Executor(self.disk, "out", IDENTITY, ledger, self.logs, alone=self.alone)
+
+    def plan(self) -> Merge:
+        """Everything there is, as a leader would plan it."""
+        ends = {publisher.name: publisher.end for publisher in self.publishers}
+        merge = Planner(self.logs).plan(self.executor.ledger, ends, 7)
+        assert merge is not None
+        return merge
+
+
+def fails(disk: SimDisk, name: str, nth: int, number: int) -> None:
+    """Let the nth operation of this name fail, and no other."""
+    left = [nth]
+
+    def fault(operation: str) -> None:
+        if operation == name:
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(number, "no")
+
+    disk.fault = fault
+
+
+def test_a_log_that_was_rolled_lacks_nothing() -> None:
+    """Seed 14: every node took itself for short after an ordered roll, and the cluster stood."""
+    bench = Bench()
+    bench.executor.execute(1, 1, bench.plan())
+    bench.executor.execute(2, 1, Roll(8))
+    assert bench.executor.ledger.end == Position.of(0, 1, 0)
+    assert not bench.executor.lacks_log
+    assert not bench.executor.is_repeating
+    again = bench.opened(bench.executor.ledger)
+    assert not again.lacks_log
+
+
+def test_an_instruction_that_a_full_disk_cut_short_is_told_to_be_half_done() -> None:
+    """Seed 68: its state went into a snapshot and a digest as if it were the whole instruction."""
+    bench, other = Bench(), Bench()
+    merge = bench.plan()
+    other.executor.execute(1, 1, merge)
+    assert len(merge.slices) == 2
+    nth = 3  # the manifest has its line; the first range, then the second
+    fails(bench.disk, "append", nth - 1, errno.ENOSPC)
+    with pytest.raises(OSError, match="no"):
+        bench.executor.execute(1, 1, merge)
+    assert bench.executor.is_half_done
+    assert 0 < bench.executor.ledger.end < other.executor.ledger.end
+    bench.executor.execute(1, 1, merge)
+    assert not bench.executor.is_half_done
+    assert bench.executor.ledger == other.executor.ledger
+
+
+def test_a_body_that_has_rotted_is_not_merged() -> None:
+    """Seed 518: a bit that flipped between receipt and merge made one node's log another."""
+    bench = Bench()
+    merge = bench.plan()
+    end = bench.executor.appender.end
+    bench.disk.inode("jfk/log.0.0").data[70] ^= 4
+    with pytest.raises(CorruptLog, match="body"):
+        bench.executor.execute(1, 1, merge)
+    assert bench.executor.appender.end == end
+
+
+def test_a_damaged_manifest_of_the_merged_log_is_copied_again() -> None:
+    """Seed 284: the node did not start, though the others have all that it held."""
+    bench = Bench()
+    bench.executor.execute(1, 1, bench.plan())
+    bench.disk.inode("out/manifest").data[5] ^= 1
+    again = bench.opened(bench.executor.ledger)
+    assert again.lacks_log
+    assert "quarantine.out.0" in bench.disk.names("")
+
+
+def test_a_node_alone_does_not_set_its_only_manifest_aside() -> None:
+    """What nobody else has is left for a person to mend."""
+    bench = Bench(alone=True)
+    bench.executor.execute(1, 1, bench.plan())
+    bench.disk.inode("out/manifest").data[5] ^= 1
+    with pytest.raises(Exception, match="CRC"):
+        bench.opened(bench.executor.ledger)
+
+
+def test_a_session_that_was_begun_anew_is_looked_at_anew() -> None:
+    """Seed 1382: the old directory was read for ever, and given up again and again."""
+    bench = Bench()
+    bench.logs["jfk"].next_place(START)
+    bench.disk.replace("jfk", "quarantine.jfk.0")
+    renewed = Publisher("jfk", Random(5), bench.disk)
+    renewed.publish()
+    bench.executor.forget("jfk")
+    plan = Planner(bench.logs).plan(Ledger(), {"jfk": renewed.end}, 7)
+    assert plan is not None
+    assert plan.slices[0].end == renewed.end
+
+
+def test_a_line_that_was_only_in_memory_is_durable_once_it_was_read() -> None:
+    """Seed 602: a roll whose sync failed was believed by the next life, and then lost."""
+    disk = SimDisk(Random(1))
+    publisher = Publisher("jfk", Random(1), disk)
+    publisher.publish()
+    log = publisher._log
+    disk.settle_all()
+    fails(disk, "sync", 2, errno.EIO)  # the file's, then the manifest's
+    with pytest.raises(DiskFailed):
+        log.roll(1)
+    disk.kill()
+    again = Appender(disk, "jfk", publisher.identity)
+    assert again.manifest.order
+    assert disk.durable("jfk/manifest") == bytes(disk.inode("jfk/manifest").data)
+
+
+def test_what_a_copys_frames_call_durable_proves_nothing_of_the_copy() -> None:
+    """Seed 770: a write that a power cut tore in the middle was called damage."""
+    disk = SimDisk(Random(1))
+    publisher = Publisher("jfk", Random(2), disk)
+    for _ in range(3):
+        publisher.publish()
+    size = len(disk.inode("jfk/log.0.0").data)
+    disk.inode("jfk/log.0.0").data[:64] = bytes(64)  # a sector that was never written
+    own = Appender(disk, "jfk", publisher.identity)
+    with pytest.raises(CorruptLog):
+        own.recover()
+    copy = Appender(disk, "jfk", publisher.identity)
+    copy.recover(own=False)
+    assert copy.end == 0
+    assert len(disk.inode("jfk/log.0.0").data) < size
+
+
+class NoGuard:
+    """A disk with room."""
+
+    def demand_room(self) -> None:
+        """There is."""
+
+
+def test_a_copy_without_a_manifest_is_begun_anew_when_it_is_pushed_again() -> None:
+    """Seed 527: the start passed it over as one about to be made, and no push could open it."""
+    disk = SimDisk(Random(1))
+    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    log = Appender(disk, "in/jfk", identity)
+    log.begin_file(START)
+    disk.inode("in/jfk/manifest").data.clear()
+    inboxes = SimInboxes(disk, "in", STREAM, lambda _end, _name: None, NoGuard(), alone=False)
+    assert not inboxes.open_all(lambda _name: START)
+    inbox = inboxes.claim(identity, "p", lambda: None, START)
+    assert inbox.appender.end == 0
+    assert "quarantine.jfk.0" in disk.names("in")
+
+
+def test_reports_and_plans_keep_the_order_in_which_sessions_came() -> None:
+    """Seed 2: a set of names has another order in every process, and no run was like another."""
+    holdings = Holdings("a", "abc")
+    names = [f"s{number}" for number in range(20)]
+    for name in names:
+        holdings.hold(name, Position(8))
+    report = holdings.report(whole=False)
+    assert report is not None
+    assert list(decode_report(report)[1]) == names
