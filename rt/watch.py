@@ -1,6 +1,7 @@
 """Watch: wakes who waits for directories to change; a wake-up only, the disk is the truth."""
 
 import os
+import threading
 import select
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,9 +31,12 @@ class Changes:
 class Wake:
     """Lets another thread end a wait: a descriptor that can be polled beside a socket."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "_lock")
 
     def __init__(self) -> None:
+        # a descriptor that is closed while another thread is about to write to it may by then be
+        # of a log; a signal handler may interrupt its own thread here
+        self._lock = threading.RLock()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -41,8 +45,9 @@ class Wake:
 
     def set(self) -> None:
         """End the wait, or the next one. After `close` it does nothing."""
-        if self._fd >= 0:
-            os.eventfd_write(self._fd, 1)
+        with self._lock:
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
         """Forget all that was set."""
@@ -53,7 +58,8 @@ class Wake:
 
     def close(self) -> None:
         """Release the descriptor."""
-        fd, self._fd = self._fd, -1
+        with self._lock:
+            fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
