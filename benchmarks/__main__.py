@@ -14,6 +14,7 @@ SUITES: dict[str, str] = {
     "stream": "benchmarks.stream:rows",
     "cluster": "benchmarks.cluster:rows",
     "memory": "benchmarks.memory:rows",
+    "archive": "benchmarks.archive:rows",
 }
 
 

@@ -43,7 +43,11 @@ def policy() -> None:
 @policy.command()
 @click_options(LinkSettings, "archive")
 def show(settings: LinkSettings) -> None:
-    """Print the policy, who holds files by a lease, and how full the nodes' disks are."""
+    """Print the policy, who holds files by a lease, and how full the nodes' disks are.
+
+    \b
+    rt archive policy show --nodes a:7420 --identity subscriber
+    """  # noqa: D301 - click reads the backspace character
     _show_policy(_ask(settings, {"do": "policy"}))
 
 
@@ -129,7 +133,10 @@ def roll(settings: LinkSettings) -> None:
     """End the active file of the merged log now, on every node; needs the certificate of a node.
 
     Only rolled files are ever archived, copied by `offload`, or counted as old.
-    """
+
+    \b
+    rt archive roll --nodes a:7420 --identity n1
+    """  # noqa: D301 - click reads the backspace character
     rolled = _ask(settings, {"do": "roll"})["rolled"]
     click.echo(f"{rolled} is rolled" if rolled else "the active file is empty; nothing was rolled")
 

@@ -75,6 +75,7 @@ class NodeSweeper:
         self._folded_to = START
         self._finished: set[str] = set()  # directories that the last life's work was finished in
         self._work: tuple[Appender, int] | None = None
+        self._last: tuple[Appender, int] | None = None
         self._changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="sweep", daemon=True)
@@ -104,6 +105,9 @@ class NodeSweeper:
         """A snapshot of this node was saved, or found at its start."""
         ledger = decode_ledger(data)
         self._saved.append(Saved(ledger.index, ledger.end, dict(ledger.sessions)))
+        with self._changed:
+            self._work = self._work or self._last
+            self._changed.notify()
 
     def turn(self, merged: Appender, settled_index: int) -> None:
         """Look again, soon.
@@ -113,7 +117,7 @@ class NodeSweeper:
             settled_index: up to which instruction a majority has all durably.
         """
         with self._changed:
-            self._work = (merged, settled_index)
+            self._work = self._last = (merged, settled_index)
             self._changed.notify()
 
     def _run(self) -> None:

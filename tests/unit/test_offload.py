@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from dataclasses import replace
 
 import pytest
 from logs import MergedLog
@@ -120,7 +119,7 @@ def test_two_logs_do_not_share_a_place(out, store, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(out, other)
     line, *rest = (other / "manifest").read_bytes().splitlines(keepends=True)
-    identity = replace(decode_entry(line[:-1]), id="1" * 32)
+    identity = decode_entry(line[:-1])._replace(id="1" * 32)
     (other / "manifest").write_bytes(b"".join([encode_entry(identity), *rest]))
     with pytest.raises(Misuse, match="another log"):
         offload(str(other), store)

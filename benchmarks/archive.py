@@ -1,0 +1,178 @@
+"""Retention: what GC costs merging, and what a question about 100,000 files costs."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from archiver.decide import RolledFile, decide
+from archiver.policy import MINUTE_NS, Policy
+from benchmarks.log import directory
+from benchmarks.report import Row, seconds
+from replicator.push import PushClient
+from rt.certificates import certificate_files
+from rt.cluster import free_addresses, init_cluster
+from rt.errors import Refused
+from rt.manifest import MERGED, Archived, Rolled, encode_entry, new_identity
+from rt.node import Node
+from rt.node_settings import NodeSettings
+from rt.position import Position
+from rt.publisher import Publisher
+from rt.settings import load
+from rt.tls import Contexts, client_context
+from rt.writer import WriterSettings
+from sequencer.instruction import Note
+
+STREAM = "bench"
+FILE_BYTES = 64 << 10
+
+
+def rows(quick: bool) -> list[Row]:
+    """All figures of retention."""
+    return [*collection(quick), policy_row(), *history_rows(quick), soak(quick)]
+
+
+class Stream:
+    """One node in this process, a publisher, and a pusher."""
+
+    def __init__(self, root: str, **settings: object) -> None:
+        place = init_cluster(root, STREAM, free_addresses(1))[0]
+        options = {"snapshot_s": 1.0, "file_bytes": FILE_BYTES, **settings}
+        self.node = Node(load(NodeSettings, place.config, "node", {}, options), founding=True)
+        self.node.start()
+        contexts = Contexts(certificate_files(f"{root}/certs", "publisher"), client_context)
+        self.push = PushClient(f"{root}/pub", STREAM, [self.node.address], contexts)
+        self.push.start()
+        writer = WriterSettings(file_bytes_max=64 << 20)
+        self.publisher = Publisher(f"{root}/pub", stream=STREAM, session="a", writer=writer)
+        self.out = f"{place.config.removesuffix('.toml')}/{STREAM}/out"
+
+    @property
+    def ledger(self):  # noqa: ANN201 - of the sequencer, as it is
+        """The node's state."""
+        return self.node._member.executor.ledger
+
+    def set_policy(self, policy: Policy) -> None:
+        """Set the policy of the stream."""
+        while True:
+            try:
+                self.node._member.order(Note(time.time_ns(), "policy", policy.text()))
+                return
+            except Refused:  # it has just started, and is being elected
+                time.sleep(0.05)
+
+    def close(self) -> None:
+        """Stop all of it."""
+        self.push.stop()
+        self.publisher.close()
+        self.node.stop()
+
+
+class Merging(threading.Thread):
+    """Publishes all the time, and notes each pause in what is merged."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(daemon=True)
+        self.stream, self.pauses, self.stopping = stream, [], threading.Event()
+
+    def run(self) -> None:
+        """Publish every millisecond; look every half."""
+        number, changed = self.stream.ledger.number, time.perf_counter()
+        while not self.stopping.wait(0.0005):
+            self.stream.publisher.publish(b"x" * 100)
+            now = time.perf_counter()
+            if self.stream.ledger.number != number:
+                self.pauses.append(now - changed)
+                number, changed = self.stream.ledger.number, now
+
+
+def collection(quick: bool) -> list[Row]:
+    """GC of 1,000 files, and the longest pause of merging before and while it ran."""
+    count = 200 if quick else 1000
+    with directory() as root:
+        stream = Stream(root)
+        stream.set_policy(Policy(time=0, disk=100))
+        while stream.ledger.end.roll < count:
+            stream.publisher.publish_many([b"x" * 1000] * 1000)
+            stream.publisher.flush("merged", timeout_s=60)
+        time.sleep(2)
+        quiet, busy = Merging(stream), Merging(stream)
+        quiet.start()
+        time.sleep(4)
+        quiet.stopping.set()
+        quiet.join()
+        busy.start()
+        time.sleep(0.2)
+        began = time.perf_counter()
+        stream.set_policy(Policy(time=0, limit=1, disk=100))
+        while stream.node._sweeper.emptied_to.roll < count:
+            time.sleep(0.001)
+        took = time.perf_counter() - began
+        time.sleep(0.5)
+        busy.stopping.set()
+        busy.join()
+        stream.close()
+    before = sorted(quiet.pauses)[-2]
+    return [
+        Row(f"GC of {count} files, from policy to empty files", took, "s", 2.0, at_most=True),
+        Row("longest pause of merging while that ran", max(busy.pauses) * 1000, "ms", 20,
+            limit=before * 1000, at_most=True),
+    ]  # fmt: skip
+
+
+def policy_row() -> Row:
+    """A decision on a log of 1,000 files of 1 GiB, a terabyte."""
+    now = 10**18
+    files = [RolledFile(Position.of(0, n, 0), 1 << 30, now - n * MINUTE_NS) for n in range(1000)]
+    files.sort(key=lambda file: file.rolled_ns)
+    policy = Policy(time=500, limit=400 << 30)
+    took = min(seconds(lambda: decide(policy, files, 0, now_ns=now)) for _ in range(5))
+    return Row("a decision on 1 TB in 1,000 files", took * 1000, "ms", 20, at_most=True)
+
+
+def history_rows(quick: bool) -> list[Row]:
+    """`rt log-history --json` of 100,000 files, half of them archived; and reading it is all."""
+    count = 10_000 if quick else 100_000
+    with directory() as root:
+        identity = new_identity(MERGED, STREAM, "out", created_ns=1)
+        lines = [encode_entry(identity)]
+        for n in range(count):
+            file = Position.of(n >> 14, n & 16383, 0)
+            lines.append(encode_entry(Rolled(file, 1 << 20, n, n + 1, n, n, n, "0" * 32, "jfk")))
+            if n < count // 2:
+                lines.append(encode_entry(Archived(file, n, "time", n)))
+        with open(os.path.join(root, "manifest"), "wb") as manifest:
+            manifest.writelines(lines)
+        command = [sys.executable, "-m", "rt", "log-history", root, "--json"]
+        took = min(
+            seconds(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True))
+            for _ in range(3)
+        )
+    return [Row(f"log-history of {count:,} files", took, "s", 1.0, at_most=True)]
+
+
+def soak(quick: bool) -> Row:
+    """At full speed under a limit: how far above it the files ever were."""
+    run_s, limit, size = (20 if quick else 600), 512 << 20, 64 << 20
+    with directory() as root:
+        stream = Stream(root, file_bytes=size, snapshot_s=5.0)
+        stream.set_policy(Policy(time=0, limit=limit, disk=100))
+        most, end = 0, time.monotonic() + run_s
+        while time.monotonic() < end:
+            stream.publisher.publish_many([b"x" * 1000] * 2000)
+            if stream.publisher.next_sequence - stream.ledger.number > 32_000:
+                stream.publisher.flush("merged", timeout_s=60)
+            most = max(most, _held(stream.out))
+        stream.close()
+    over = max(0, most - limit) / size
+    return Row(f"above the limit in {run_s} s at full speed", over, "files", 1, at_most=True)
+
+
+def _held(path: str) -> int:
+    with os.scandir(path) as entries:
+        return sum(
+            entry.stat().st_size
+            for entry in entries
+            if entry.name.startswith("log.") and not entry.name.endswith(".idx")
+        )
