@@ -1,4 +1,4 @@
-"""NodeArchiver: what a node does about retention, once a second, beside its sequencing."""
+"""NodeArchiver: what a node does about retention, a few times a second, beside its sequencing."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ _log: Final = logging.getLogger("rt.archiver")
 POLICY_NOTE: Final = "policy"
 OFFLOAD_NOTE: Final = "offload"  # where copies are, and of what: JSON with url and to
 LEASE_NOTE: Final = "lease "  # and the holder
-_TURN_S: Final = 1.0
+_TURN_S: Final = 0.2  # a decision takes 0.3 ms where there are 1,000 files
 _TURN_S_MIN: Final = 0.05  # where files roll fast: what is above a limit is no more than a few
 _REPORT_S_MAX: Final = 10.0  # a node that was silent for so long has no say
 # total, used and available bytes of the file system, files emptied up to, snapshot, clock; and
@@ -110,7 +110,7 @@ class NodeArchiver:
             self._settle(settled)
 
     def turn(self, now_s: float) -> None:
-        """Report and decide, if it is time: once a second, and when a file was rolled.
+        """Report and decide, if it is time: a few times a second, and when a file was rolled.
 
         Args:
             now_s: by the steady clock.

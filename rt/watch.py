@@ -1,8 +1,8 @@
 """Watch: wakes who waits for directories to change; a wake-up only, the disk is the truth."""
 
 import os
-import threading
 import select
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
