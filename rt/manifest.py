@@ -3,9 +3,10 @@
 import json
 import secrets
 from bisect import bisect_right
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from rt.errors import ManifestError
@@ -17,8 +18,7 @@ FORMAT: Final = 1
 SESSION, MERGED = "session", "merged"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """The first line: which log this is. A log deleted and made again has another id."""
 
     kind: str  # "session" or "merged"
@@ -39,8 +39,7 @@ class Identity:
         return "" if self.merged else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Rolled:
+class Rolled(NamedTuple):
     """A file takes no more frames: it ends at `end`, whatever bytes may stand behind that."""
 
     file: Position
@@ -59,8 +58,7 @@ class Rolled:
         return self.next - self.first
 
 
-@dataclass(frozen=True, slots=True)
-class Archived:
+class Archived(NamedTuple):
     """A rolled file was truncated to 0 bytes; the name and this line stay."""
 
     file: Position
@@ -69,8 +67,7 @@ class Archived:
     by: int = 0  # index of the instruction that decided it; 0 where none did
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantined:
+class Quarantined(NamedTuple):
     """Bytes of a file from `offset` on were set aside as damaged."""
 
     file: Position
@@ -89,6 +86,15 @@ _ENTRIES: Final[dict[str, type[Entry]]] = {
 _OMITTED: Final = frozenset({"by", "digest", "sessions"})  # from a line where they say nothing
 _SESSIONS_BYTES_MAX: Final = 1024  # of names in a line: a quarter of what a line may be
 _WORDS: Final = {entry: word for word, entry in _ENTRIES.items()}
+# Of each: what a line need not say, how to get the values out of it, and their types.
+_FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tuple[type, ...]]]] = {
+    entry: (
+        entry._field_defaults, itemgetter(*entry._fields), tuple(entry.__annotations__.values())
+    )
+    for entry in _WORDS
+}  # fmt: skip
+_SEAL_BYTES: Final = 9  # a space and 8 hexadecimal digits
+SLAB_LINES: Final = 256  # parsed at once; more are slower, for they leave the cache
 
 
 def new_identity(
@@ -115,7 +121,7 @@ def session_list(sessions: Collection[str]) -> str:
 
 def encode_entry(entry: Entry) -> bytes:
     """Return one line: a JSON object, a space, its CRC-32 in 8 hexadecimal digits, a newline."""
-    said = {name: value for name, value in asdict(entry).items() if value or name not in _OMITTED}
+    said = {name: value for name, value in entry._asdict().items() if value or name not in _OMITTED}
     fields: dict[str, Any] = {"rt": FORMAT, "what": _WORDS[type(entry)], **said}
     if "file" in fields:
         fields["file"] = fields["file"].file_name
@@ -133,21 +139,55 @@ def decode_entry(line: bytes) -> Entry:
     if seal != b"%08x" % crc32(text):
         raise ManifestError("a line's CRC does not match")
     try:
-        fields = json.loads(text)
-        if fields.pop("rt") != FORMAT:
-            raise ManifestError("a line is of another version of the format")
-        entry = _ENTRIES[fields.pop("what")]
-        if "file" in fields:
-            fields["file"] = file_position(fields["file"])
-        return _checked(entry(**fields))
+        return _entry(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestError(f"a line does not say what it should: {error}") from None
 
 
-def _checked(entry: Entry) -> Entry:
-    for name, expected in type(entry).__annotations__.items():
-        if not isinstance(getattr(entry, name), expected):
-            raise ManifestError(f"{name} is not of the type {expected.__name__}")
+def parse_lines(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """Return what many lines say, parsed as one array, which takes half the time of one by one.
+
+    None where a line has to be looked at on its own, by `decode_entry`: it may be damaged, or a
+    text in it may hold a brace, so that the array would not show where it ends.
+    """
+    texts = [line[:-_SEAL_BYTES] for line in lines]
+    if [line[-_SEAL_BYTES:] for line in lines] != [b" %08x" % crc32(text) for text in texts]:
+        return None
+    array = b"[%s]" % b",".join(texts)
+    begins = {text[:1] for text in texts} <= {b"{"} and array.count(b"{") == len(texts)
+    if not begins or max(map(len, lines), default=0) > MANIFEST_LINE_BYTES_MAX:
+        return None
+    try:
+        found: list[dict[str, Any]] = json.loads(array)
+    except (ValueError, RecursionError):
+        return None
+    # Each text begins an object and begins no other, so as many objects as texts are one each.
+    return found if len(found) == len(texts) else None
+
+
+def _decoded(lines: Sequence[bytes]) -> Iterator[Entry]:
+    for first in range(0, len(lines), SLAB_LINES):
+        slab = lines[first : first + SLAB_LINES]
+        parsed = parse_lines(slab)
+        try:
+            yield from map(decode_entry, slab) if parsed is None else map(_entry, parsed)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ManifestError(f"a line does not say what it should: {error}") from None
+
+
+def _entry(fields: dict[str, Any]) -> Entry:
+    if fields["rt"] != FORMAT:
+        raise ManifestError("a line is of another version of the format")
+    kind = _ENTRIES[fields["what"]]
+    said, values, types = _FIELDS[kind]
+    said = said | fields
+    if "file" in said:
+        said["file"] = file_position(said["file"])
+    if len(said) != len(types) + 2:
+        raise ManifestError(f"a {_WORDS[kind]} line has a field that nobody knows")
+    entry: Entry = tuple.__new__(kind, values(said))
+    if (*map(type, entry),) != types:
+        raise ManifestError(f"a {_WORDS[kind]} line has a field of another type")
     if isinstance(entry, Rolled) and not 0 <= entry.end <= FILE_BYTES_MAX:
         raise ManifestError(f"a file cannot end at {entry.end}")
     return entry
@@ -169,24 +209,27 @@ class Manifest:
 
         A last line without its newline is left for the next call: it was not yet written.
         """
-        taken = 0
-        while (end := data.find(b"\n", taken)) >= 0:
-            self.add(decode_entry(data[taken:end]))
-            taken = end + 1
-        if len(data) - taken > MANIFEST_LINE_BYTES_MAX:
+        lines = data.split(b"\n")
+        rest = len(lines.pop())
+        for entry in _decoded(lines):
+            self.add(entry)
+        if rest > MANIFEST_LINE_BYTES_MAX:
             raise ManifestError("a line is longer than any we write")
+        taken = len(data) - rest
         self.length += taken
         return taken
 
     def add(self, entry: Entry) -> None:
         """Take one fact; `ManifestError` if it contradicts what is known."""
         self.check(entry)
-        if isinstance(entry, Identity):
-            self.identity = entry
-        elif isinstance(entry, Rolled):
-            self._add_rolled(entry)
+        if isinstance(entry, Rolled):
+            if entry.file not in self.rolled:
+                self.rolled[entry.file] = entry
+                self._order.append(entry.file)
         elif isinstance(entry, Archived):
             self.archived[entry.file] = entry
+        elif isinstance(entry, Identity):
+            self.identity = entry
         else:
             self.quarantined.append(entry)
 
@@ -198,16 +241,13 @@ class Manifest:
         elif self.identity is None:
             raise ManifestError("its first line does not name the log")
         elif isinstance(entry, Rolled):
-            known = self.rolled.get(entry.file)
-            if known is None and self._order and entry.file < self._order[-1]:
-                raise ManifestError(f"it rolls {entry.file.file_name} out of order")
-            if known not in (None, entry):
-                raise ManifestError(f"it rolls {entry.file.file_name} twice")
-
-    def _add_rolled(self, entry: Rolled) -> None:
-        if entry.file not in self.rolled:
-            self.rolled[entry.file] = entry
-            self._order.append(entry.file)
+            file = entry[0]
+            known = self.rolled.get(file)
+            if known is None:
+                if self._order and file < self._order[-1]:
+                    raise ManifestError(f"it rolls {file.file_name} out of order")
+            elif known != entry:
+                raise ManifestError(f"it rolls {file.file_name} twice")
 
     @property
     def order(self) -> list[Position]:

@@ -99,5 +99,7 @@ def file_position(name: str) -> Position | None:
     match = _FILE_NAME.fullmatch(name)
     if match is None:
         return None
-    run, roll = (int(part) for part in match.groups())
-    return Position.of(run, roll, 0) if run < RUN_END and roll < ROLL_END else None
+    run, roll = int(match[1]), int(match[2])
+    if run >= RUN_END or roll >= ROLL_END:
+        return None
+    return Position(run << (ROLL_BITS + OFFSET_BITS) | roll << OFFSET_BITS)

@@ -15,6 +15,7 @@ from rt.manifest import (
     decode_entry,
     encode_entry,
     new_identity,
+    parse_lines,
 )
 from rt.position import FILE_BYTES_MAX, Position
 
@@ -162,3 +163,50 @@ def test_a_line_without_a_group_is_of_a_session_without_one():
     del fields["group"]
     text = json.dumps(fields, separators=(",", ":")).encode()
     assert decode_entry(b"%s %08x" % (text, crc32(text))) == LOG
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (b'{"rt":1}, {"rt":1}',),
+        (b'{"rt":1},{"rt":1}', b'"x":1}'),
+        (b'{"rt":"', b'{"}'),
+        (b"[" * 2000,),
+        (b'{"a":' + b"[" * 2000,),
+        (b"",),
+        (b"1",),
+        (b'{"reason":"{"}',),
+    ],
+)
+def test_lines_that_only_look_like_one_array_are_looked_at_one_by_one(texts):
+    """Many lines are parsed as one array, where two halves could make a whole that nobody wrote."""
+    from zlib import crc32
+
+    lines = [b"%s %08x" % (text, crc32(text)) for text in texts]
+    assert parse_lines(lines) is None
+    with pytest.raises(ManifestError):
+        Manifest().feed(encode_entry(LOG) + b"".join(line + b"\n" for line in lines))
+
+
+@given(st.lists(ENTRIES, max_size=9))
+def test_many_lines_say_what_each_says_alone(entries):
+    """There is one meaning of a line, however many are read at once."""
+    lines = [encode_entry(entry)[:-1] for entry in entries]
+    parsed = parse_lines(lines)
+    if parsed is not None:
+        assert [decode_entry(line) for line in lines] == entries
+        assert len(parsed) == len(entries)
+        assert [fields["what"] for fields in parsed] == [_word(entry) for entry in entries]
+
+
+def _word(entry):
+    return {Identity: "log", Rolled: "rolled", Archived: "archived"}.get(type(entry), "quarantined")
+
+
+def test_a_line_with_a_field_that_nobody_knows_is_refused():
+    """It says something that this version would pass over."""
+    from zlib import crc32
+
+    text = encode_entry(FIRST)[:-10].replace(b'{"rt":1', b'{"rt":1,"more":2')
+    with pytest.raises(ManifestError, match="nobody knows"):
+        decode_entry(b"%s %08x" % (text, crc32(text)))
