@@ -44,7 +44,11 @@ class Appender:
         path = os.path.join(directory, FILE_NAME)
         self._manifest_file: File = disk.open(path, create=True)
         try:
+            # Listed first: a file is there only after the line that ends the one before it.
+            there = log_files(disk, directory)
             self.manifest = load_manifest(self._manifest_file, path)
+            self._demand_lines(there, path)
+            self._cut_manifest()
             if self.manifest.identity is None:
                 self._begin(identity, path)
             else:
@@ -54,6 +58,19 @@ class Appender:
             raise
         self.identity: Identity = self.manifest.identity or identity
         self.walk = self._walk(self._last_rolled_end())
+
+    def _demand_lines(self, there: Sequence[Position], path: str) -> None:
+        """Only the newest file may be active; a line that is lost would make others so."""
+        order = self.manifest.order
+        unended = [start for start in there if not order or start > order[-1]]
+        if self.manifest.identity is not None and len(unended) > 1:
+            file, later = (each.file_name for each in unended[:2])
+            raise ManifestError(f"{path}: does not say where {file} ends, though {later} is there")
+
+    def _cut_manifest(self) -> None:
+        """Cut a last line that was never finished."""
+        if self.manifest.length < self._manifest_file.size():
+            self._manifest_file.truncate(self.manifest.length)
 
     def _begin(self, identity: Identity, path: str) -> None:
         if log_files(self.disk, self.directory):
@@ -340,7 +357,7 @@ def log_files(disk: Disk, directory: str) -> list[Position]:
 
 
 def load_manifest(file: File, path: str) -> Manifest:
-    """Read a manifest for its owner, who cuts a last line that was never finished.
+    """Read a manifest for its owner.
 
     Raises:
         ManifestError: a finished line is damaged; names the file.
@@ -350,6 +367,4 @@ def load_manifest(file: File, path: str) -> Manifest:
         manifest.feed(file.pread(file.size(), 0))
     except ManifestError as error:
         raise ManifestError(f"{path}: {error}") from None
-    if manifest.length < file.size():
-        file.truncate(manifest.length)
     return manifest

@@ -67,6 +67,14 @@ class LogDirectory:
         """The file that `position` lies in, else the next one there is, else None."""
         return next((start for start in self.files() if start >= position.file), None)
 
+    def has_file(self, start: Position) -> bool:
+        """Whether a file is there, be it empty."""
+        try:
+            self.open_file(start).close()
+        except FileNotFoundError:
+            return False
+        return True
+
     def open_file(self, start: Position) -> File:
         """Open a file for reading; `FileNotFoundError` if it is not there."""
         return self.disk.open_read(self.file_path(start))

@@ -1,5 +1,6 @@
 """Reader: follows a log directory frame by frame, across rolls and runs, while it grows."""
 
+import os
 from bisect import bisect_left
 from typing import Final
 
@@ -8,6 +9,7 @@ from rt.errors import CorruptLog, FrameError
 from rt.events import Gap, NewRun
 from rt.frame import Kind
 from rt.log_directory import LogDirectory
+from rt.manifest import FILE_NAME
 from rt.message import Batch
 from rt.position import START, Position
 from rt.recovery import Corrupt, Torn, judge
@@ -16,6 +18,7 @@ from rt.seek import walk_before
 from rt.walk import Walk
 
 _GAP_FILES_MAX: Final = 100
+_POLLS_A_PROBE: Final = 16  # that found nothing; a probe is two calls to the system
 
 
 class Reader:
@@ -32,6 +35,7 @@ class Reader:
         self._scan: Scan | None = None
         self._limit = 0  # no frame reaches beyond this offset, as far as the last look showed
         self._seen = 0  # messages of the current range that were passed
+        self._idle_polls = 0  # of the current file
         self._runs: dict[str, int] = {}
         self._judged: tuple[int, int] | None = None
         self._next_file: Position | None = None  # set where one file was read to its end
@@ -148,7 +152,7 @@ class Reader:
         gap, self._next_file = self._gap_before(start), None
         self.position = max(self.position, start)
         self._scan = Scan(self._file.pread, self._walk_to(self._file, start))
-        self._seen = self._limit = 0
+        self._seen = self._limit = self._idle_polls = 0
         self._look()
         if gap or self.log.merged:
             return gap
@@ -185,7 +189,25 @@ class Reader:
         """At the end of what is there: whether a fresh look, or the next file, promises more."""
         if self.log.refresh():
             return self._look() or self._file_is_done()
-        return self._file_is_done()
+        if self._file_is_done():
+            return True
+        if self._idle_polls % _POLLS_A_PROBE == 0:
+            self._demand_line()
+        self._idle_polls += 1
+        return False
+
+    def _demand_line(self) -> None:
+        """A file is rolled before the next one is made: else the manifest has lost a line."""
+        walk, log = self._scan.walk if self._scan else None, self.log
+        if walk is None or log.manifest.rolled_end(walk.position.file) is not None:
+            return
+        file = walk.position.file
+        later = next(filter(log.has_file, (file.next_file(), file.next_run())), None)
+        if later is not None and not log.refresh() and log.manifest.rolled_end(file) is None:
+            words = (
+                f"it does not say where {file.file_name} ends, though {later.file_name} is there"
+            )
+            raise CorruptLog(os.path.join(log.path, FILE_NAME), walk.position, words)
 
     def _file_is_done(self) -> bool:
         walk = self._scan.walk if self._scan else None

@@ -349,3 +349,18 @@ def test_a_log_is_cut_to_a_frame_and_counts_anew(path):
     add(appender, b"y")
     appender.close()
     assert opened_number(path) == 5
+
+
+def test_a_manifest_that_lost_a_roll_is_refused_and_left_as_it_is(tmp_path):
+    """The next file would be taken for the only one, and what stands in the last one be lost."""
+    log = opened(tmp_path)
+    add(log, b"a")
+    log.roll(TIME_NS)
+    add(log, b"b")
+    log.close()
+    path = tmp_path / "manifest"
+    path.write_bytes(path.read_bytes()[:-1])
+    damaged = path.read_bytes()
+    with pytest.raises(ManifestError, match=r"say where log\.0\.0 ends, though log\.0\.1 is there"):
+        opened(tmp_path)
+    assert path.read_bytes() == damaged

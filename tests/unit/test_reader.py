@@ -81,6 +81,11 @@ def drain(reader):
     return found
 
 
+def drain_often(reader):
+    """Return what is found by more looks than the reader lets pass between two probes."""
+    return [each for _ in range(20) for each in drain(reader)]
+
+
 def test_nothing_is_found_before_anything_is_written_and_all_of_it_after(session, reader):
     """A reader may be there before the first frame."""
     assert drain(reader) == []
@@ -361,3 +366,42 @@ def test_a_file_rolled_and_archived_at_any_moment_of_a_look_is_passed_in_peace(s
         found += drain(reader)
     reader.close()
     assert found == [b"c"]
+
+
+def _lose_newline(session):
+    """Take the last byte of the manifest: its last line is one that nobody finished."""
+    path = os.path.join(session.path, "manifest")
+    os.truncate(path, os.path.getsize(path) - 1)
+
+
+@pytest.mark.parametrize("run", [False, True])
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_lost_roll_is_damage_of_the_manifest_and_not_the_end(session, reader, run, is_waiting):
+    """A reader that waits at the end of a file for ever looks like a stream without news."""
+    session.add(b"a")
+    if is_waiting:
+        assert drain(reader) == [b"a"]
+    session.roll(run=run)
+    session.add(b"b")
+    _lose_newline(session)
+    with pytest.raises(CorruptLog, match=r"manifest: .*log\.0\.0 ends, though log\.[01]\.[01] is"):
+        drain_often(reader)
+    with pytest.raises(CorruptLog):
+        drain_often(reader)
+
+
+def test_a_file_that_is_begun_while_a_reader_looks_is_no_damage(session, reader):
+    """The line that ends a file may come between two looks of one poll."""
+    session.add(b"a")
+    assert drain(reader) == [b"a"]
+    has_file, rolls = reader.log.has_file, [False, True]
+
+    def rolled_meanwhile(start):
+        if rolls:
+            session.roll(run=rolls.pop(0))
+            session.add(b"b")
+            rolls.clear()
+        return has_file(start)
+
+    reader.log.has_file = rolled_meanwhile
+    assert drain_often(reader) == [b"b"]
