@@ -7,8 +7,7 @@ from typing import Final
 from rt.disk import Disk, File, Span
 from rt.errors import DiskFailed, FrameError
 from rt.frame import HEADER_BYTES, Header, Kind, parse_header
-from rt.index import ENTRY_BYTES, SUFFIX, Index, IndexEntry, encode_index
-from rt.limits import INDEX_EVERY_BYTES
+from rt.index import ENTRY_BYTES, SUFFIX, Index, IndexEntry, Indexer, encode_index
 from rt.position import Position
 from rt.recovery import Verdict, judge
 from rt.seek import walk_before
@@ -40,7 +39,7 @@ class ActiveFile:
     """Appends whole frames; keeps the index and the facts of one file in step with them."""
 
     __slots__ = (
-        "_file", "_index_file", "_indexed_to", "_indexes", "_merged", "_pending", "_session",
+        "_file", "_index_file", "_indexer", "_indexes", "_merged", "_pending", "_session",
         "facts", "start",
     )  # fmt: skip
 
@@ -60,7 +59,7 @@ class ActiveFile:
             raise
         self._indexes = True
         self._pending: list[IndexEntry] = []
-        self._indexed_to = 0
+        self._indexer = Indexer(merged=merged)
 
     def recover(
         self, *, durable: int, whole: bool = False, own: bool = True
@@ -154,9 +153,8 @@ class ActiveFile:
         if self._merged and header.kind != Kind.RANGE:
             return
         self.facts.take(header)
-        if self._merged or offset >= self._indexed_to:
-            self._indexed_to = offset + INDEX_EVERY_BYTES
-            self._pending.append(IndexEntry(offset, header.time_ns, header.sequence))
+        if entry := self._indexer.take(header, offset):
+            self._pending.append(entry)
             if len(self._pending) >= _INDEX_BUFFER:
                 self._write_index()
 
@@ -173,7 +171,7 @@ class ActiveFile:
         index = Index(self._index_file.pread, self._index_file.size())
         kept = index.count(lambda entry: entry.offset >= offset)
         self._index_file.truncate(kept * ENTRY_BYTES)
-        self._indexed_to = index[kept - 1].offset + INDEX_EVERY_BYTES if kept else 0
+        self._indexer.go_on(index[kept - 1] if kept else None)
 
 
 def take_back(file: File, end: int) -> None:

@@ -4,6 +4,9 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from rt.frame import Header, Kind
+from rt.limits import INDEX_EVERY_BYTES
+
 _ENTRY: Final = struct.Struct("<QqQ")
 ENTRY_BYTES: Final = _ENTRY.size
 SUFFIX: Final = ".idx"
@@ -20,6 +23,34 @@ class IndexEntry(NamedTuple):
 def encode_index(entries: list[IndexEntry]) -> bytes:
     """Lay out entries as they stand in an index file."""
     return b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+
+class Indexer:
+    """Says which frames of a file its index names, as they go by."""
+
+    __slots__ = ("_indexed_to", "_merged")
+
+    def __init__(self, *, merged: bool) -> None:
+        self._merged = merged
+        self._indexed_to = 0
+
+    def go_on(self, last: IndexEntry | None) -> None:
+        """Go on behind the last entry that stands in the index; at the start if there is none."""
+        self._indexed_to = 0 if last is None else last.offset + INDEX_EVERY_BYTES
+
+    def take(self, header: Header, offset: int) -> IndexEntry | None:
+        """Take the next frame; return its entry if it gets one.
+
+        Of a merged log every range gets one; of a session the first frame and then the first
+        behind each 256 KiB.
+        """
+        if self._merged:
+            if header.kind != Kind.RANGE:
+                return None
+        elif offset < self._indexed_to:
+            return None
+        self._indexed_to = offset + INDEX_EVERY_BYTES
+        return IndexEntry(offset, header.time_ns, header.sequence)
 
 
 class Index:

@@ -7,9 +7,7 @@ from typing import Final
 
 from rt.disk import Disk
 from rt.errors import FrameError
-from rt.frame import Header, Kind
-from rt.index import ENTRY_BYTES, SUFFIX, IndexEntry, encode_index
-from rt.limits import INDEX_EVERY_BYTES
+from rt.index import ENTRY_BYTES, SUFFIX, IndexEntry, Indexer, encode_index
 from rt.log_directory import LogDirectory
 from rt.position import Position
 from rt.scan import next_header
@@ -26,28 +24,6 @@ class IndexState(StrEnum):
     LONG = "long"  # names frames that are not there, as after a crash that lost them
     MISSING = "missing"
     WRONG = "wrong"
-
-
-class Indexer:
-    """Says which frames of a file its index names, as they go by."""
-
-    def __init__(self, *, merged: bool) -> None:
-        self._merged = merged
-        self._indexed_to = 0
-
-    def take(self, header: Header, offset: int) -> IndexEntry | None:
-        """Take the next frame; return its entry if it gets one.
-
-        Of a merged log every range gets one; of a session the first frame and then the first
-        behind each 256 KiB.
-        """
-        if self._merged:
-            if header.kind != Kind.RANGE:
-                return None
-        elif offset < self._indexed_to:
-            return None
-        self._indexed_to = offset + INDEX_EVERY_BYTES
-        return IndexEntry(offset, header.time_ns, header.sequence)
 
 
 class IndexCheck:

@@ -12,7 +12,8 @@ from rt.confirmations import ConfirmationsFile
 from rt.disk import File
 from rt.errors import Misuse
 from rt.frame import Header, Kind
-from rt.indexing import IndexCheck, Indexer, IndexState
+from rt.index import Indexer
+from rt.indexing import IndexCheck, IndexState
 from rt.log_directory import LogDirectory
 from rt.manifest import Rolled
 from rt.position import START, Position
