@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check faults bench raftos install clean
+.PHONY: demo test check faults bench raftos clean
 
 demo: .venv/demo
 	$(BIN)/rt demo
