@@ -115,7 +115,7 @@ def collection(quick: bool) -> list[Row]:
         stream.close()
     before = sorted(quiet.pauses)[-2]
     return [
-        Row(f"GC of {count} files, from policy to empty files", took, "s", 2.0, at_most=True),
+        Row(f"GC of {count} files, from policy to empty files", took, "s", 1.0, at_most=True),
         Row("longest pause of merging while that ran", max(busy.pauses) * 1000, "ms", 20,
             limit=before * 1000, at_most=True),
     ]  # fmt: skip

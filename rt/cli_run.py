@@ -13,7 +13,7 @@ from replicator.releaser import Release
 from rt.certificates import certificate_files, check_own
 from rt.errors import Misuse, RtError
 from rt.identity import Role
-from rt.keep import parse_keep
+from rt.cli_keep import parse_keep
 from rt.names import parse_peer, parse_stream
 from rt.node import Node
 from rt.node_settings import PORT, NodeSettings, parse_address

@@ -49,14 +49,14 @@ class HistoryText:
             f'"rolled_at":{rolled},"age_s":{"null" if age_ns is None else age_ns // _NS},'
             f'"archived_at":{archived},"archive_reason":{reason},'
             f'"archived_by":{row.decided_by or "null"},'
-            f'"sessions":"{row.sessions}","digest":"{row.digest}","address":{self._address(row)},'
+            f'"sessions":"{row.sessions}","digest":"{row.digest}",'
+            f'"address":{"null" if self._offloaded is None else self._address(row)},'
             f"{self._theirs(row, age_ns, first, gone)}}}"
         )
 
     def _address(self, row: Row) -> str:
-        if self._offloaded is None:
-            return "null"
-        return json.dumps(self._offloaded.address_of(row.first) or None)
+        address = self._offloaded.address_of(row.first) if self._offloaded else ""
+        return json.dumps(address or None)
 
     def json_rt(self, row: Row) -> str:
         """Return a row as JSON with the fields of the system this one follows, and no others."""

@@ -10,7 +10,7 @@ from replicator_host import eventually, manifest_lines
 
 from rt.errors import GapError
 from rt.events import Gap
-from rt.keep import parse_keep
+from rt.cli_keep import parse_keep
 from rt.subscriber import Subscriber
 
 pytestmark = pytest.mark.faults

@@ -12,7 +12,7 @@ from archiver.policy import Policy
 from rt.appender import Appender
 from rt.archived import empty_files, finish_archiving
 from rt.errors import Misuse, PeerError
-from rt.keep import parse_keep
+from rt.cli_keep import parse_keep
 from rt.log_directory import LogDirectory
 from rt.manifest import Archived
 from rt.position import Position
@@ -141,7 +141,7 @@ INSTRUCTIONS = st.one_of(
 
 
 @given(INSTRUCTIONS)
-def test_instructions_survive(instruction):
+def test_every_instruction_survives_the_wire(instruction):
     """Every node reads what the leader wrote."""
     command = encode_instruction(instruction)
     assert decode_instruction(command) == instruction

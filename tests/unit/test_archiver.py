@@ -187,13 +187,13 @@ def test_a_policy_that_is_none_is_refused_with_what_is_wrong(text, words):
 
 
 @given(st.integers(1, 1 << 60))
-def test_sizes_survive(size):
+def test_every_size_survives_being_shown(size):
     """What is shown can be given back."""
     assert parse_limit(show_limit(size)) == size
 
 
 @given(st.integers(0, 1000), st.none() | st.integers(1, 1 << 60), st.integers(1, 100))
-def test_policies_survive(minutes, limit, disk):
+def test_every_policy_survives_as_text(minutes, limit, disk):
     """It is kept as text in every node's snapshot."""
     policy = Policy(minutes, limit, disk)
     assert policy_of(json.loads(policy.text())) == policy

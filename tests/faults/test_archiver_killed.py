@@ -1,0 +1,93 @@
+"""Retention under kill -9, by real processes: what is archived on one node is on all."""
+
+import os
+import random
+import time
+
+import pytest
+from archive_cluster import STREAM, held_bytes
+from replicator_host import eventually
+
+from replicator.push import PushClient
+from rt.admin import ask, ask_any
+from rt.certificates import certificate_files
+from rt.children import Children
+from rt.cli_cluster import start_nodes
+from rt.cluster import ask_status, free_addresses, init_cluster
+from rt.errors import RtError
+from rt.history import history
+from rt.node_settings import parse_address
+from rt.publisher import Publisher
+from rt.tls import Contexts, client_context
+from rt.writer import WriterSettings
+
+MIB = 1 << 20
+SETTINGS = 'file_bytes = "128Ki"\nsnapshot_s = "300ms"\nreserve = "0"\nmissing_s = "500ms"\n'
+
+
+def wait_for(do):
+    """Do it as soon as a node leads."""
+    for _ in range(150):
+        try:
+            return do()
+        except (OSError, RtError) as error:
+            last = error
+            time.sleep(0.1)
+    raise last
+
+
+@pytest.mark.faults
+@pytest.mark.process
+def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path):
+    """One of three dies at any moment, comes back late, and finds other files gone each time."""
+    chance, root = random.Random(7), str(tmp_path)
+    places = init_cluster(root, STREAM, free_addresses(3))
+    for place in places:
+        with open(place.config, "a", encoding="utf-8") as file:
+            file.write(SETTINGS)
+    addresses = [parse_address(place.address) for place in places]
+
+    def contexts(who):
+        return Contexts(certificate_files(os.path.join(root, "certs"), who), client_context)
+
+    def out(name):
+        return os.path.join(root, name, STREAM, "out")
+
+    with Children() as children:
+        running = dict(zip([place.name for place in places],
+                           start_nodes(children, root, STREAM, places), strict=True))  # fmt: skip
+        policy = {"do": "set-policy", "policy": {"time": 0, "limit": MIB, "disk": 100}}
+        wait_for(lambda: ask_any(addresses, contexts("n1"), policy))
+        push = PushClient(os.path.join(root, "pub"), STREAM, addresses, contexts("publisher"))
+        push.start()
+        publisher = Publisher(
+            os.path.join(root, "pub"), stream=STREAM, session="jfk",
+            writer=WriterSettings(file_bytes_max=256 << 10),
+        )  # fmt: skip
+        for _ in range(12):
+            place = chance.choice(places)
+            running[place.name].kill()
+            for _ in range(chance.randint(5, 25)):
+                publisher.publish_many([b"x" * 1000] * 100)
+                time.sleep(0.02)
+            running[place.name] = children.start(place.name, "node", "--config", place.config)
+            publisher.flush("merged", timeout_s=60)
+        total = publisher.next_sequence
+        known = contexts("subscriber")
+
+        def states():
+            shown = [wait_for(lambda a=address: ask_status(a, known)) for address in addresses]
+            return {(each["merged_end"], each["digest"], each["messages"]) for each in shown}
+
+        assert eventually(lambda: len(states()) == 1, 60), states()
+        assert next(iter(states()))[2] == total
+        wait_for(lambda: ask(addresses[0], contexts("n1"), {"do": "policy"}))
+        assert eventually(lambda: all(held_bytes(out(p.name)) <= MIB for p in places), 30)
+
+        def told():
+            return {tuple(history(out(place.name))[:-1]) for place in places}
+
+        assert eventually(lambda: len(told()) == 1, 30)  # one may still be copying what is archived
+        assert sum(row.reason == "limit" for row in history(out("n1"))) > 20
+        publisher.close()
+        push.stop()
