@@ -198,6 +198,8 @@ class Server:
                     side.mark(outlet)
                 elif _is_there(log):
                     outlet = side.open(log, feed.end)
+            for why in refused:
+                _log.warning("%s: %s", link.name, why)
         finally:
             side.close()
             log.close()

@@ -1,8 +1,6 @@
 """SourceSide: serves logs to the sink at the other end of a connection, a channel each."""
 
-import logging
 from collections.abc import Callable
-from typing import Final
 
 from replicator import wire
 from replicator.link import Link
@@ -11,8 +9,6 @@ from replicator.wire import CONNECTION, Ack, Heartbeat, Message, Standing, encod
 from rt.errors import CorruptLog, PeerError, Refused
 from rt.log_directory import LogDirectory
 from rt.position import Position
-
-_log: Final = logging.getLogger(__name__)
 
 
 class SourceSide:
@@ -115,7 +111,6 @@ class SourceSide:
         del self._outlets[outlet.channel]
         self._ready.pop(outlet.channel, None)
         outlet.rest()
-        _log.warning("%s: %s: %s", self._link.name, why.code, why)
         self._refused(outlet, why)
 
     def close(self) -> None:

@@ -265,8 +265,8 @@ def test_a_session_that_the_certificate_does_not_grant_is_told_on_both_sides(sit
                          "--session", "lga")  # fmt: skip
     refusal = "the certificate of 'airport' does not grant the session 'lga'"
     assert refusal in process.stderr.readline().decode()
-    code, out, _ = ended(process)
-    assert code == 0
+    code, out, said = ended(process)
+    assert (code, said) == (0, "")
     assert refusal in out.decode()
     assert site.push("--drain", "--session", "jfk", identity="airport").exit_code == 0
     assert refusal in ended(node)[2]
