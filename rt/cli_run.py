@@ -11,9 +11,9 @@ from replicator.pull import PullClient
 from replicator.push import PushClient
 from replicator.releaser import Release
 from rt.certificates import certificate_files, check_own
+from rt.cli_keep import parse_keep
 from rt.errors import Misuse, RtError
 from rt.identity import Role
-from rt.cli_keep import parse_keep
 from rt.names import parse_peer, parse_stream
 from rt.node import Node
 from rt.node_settings import PORT, NodeSettings, parse_address

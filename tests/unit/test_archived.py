@@ -11,8 +11,8 @@ from logs import MergedLog
 from archiver.policy import Policy
 from rt.appender import Appender
 from rt.archived import empty_files, finish_archiving
-from rt.errors import Misuse, PeerError
 from rt.cli_keep import parse_keep
+from rt.errors import Misuse, PeerError
 from rt.log_directory import LogDirectory
 from rt.manifest import Archived
 from rt.position import Position
