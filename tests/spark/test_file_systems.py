@@ -44,6 +44,7 @@ def test_a_log_in_an_object_store_reads_as_on_disk(log, bucket):
     assert gaps(bucket) == []
 
 
+@pytest.mark.faults
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore")
 def test_spark_reads_a_log_from_an_object_store(spark, log, bucket):

@@ -59,6 +59,7 @@ def test_workers_get_the_python_that_runs_the_driver(bare, tmp_path):
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
+@pytest.mark.faults
 @pytest.mark.spark
 def test_spark_counts_with_nothing_but_the_packaged_java(tmp_path):
     """A fresh machine: pip brings the Java too."""

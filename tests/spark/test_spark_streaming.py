@@ -39,7 +39,13 @@ def test_a_stream_gives_each_message_once_across_restarts(spark, tmp_path):
             merging.merge()
 
 
-@pytest.mark.parametrize("limits", [{"maxRecordsPerTrigger": 600}, {"maxBytesPerTrigger": 9000}])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"maxRecordsPerTrigger": 900},
+        pytest.param({"maxBytesPerTrigger": 15_000}, marks=pytest.mark.faults),
+    ],
+)
 def test_a_trigger_reads_no_more_than_it_may(spark, tmp_path, limits):
     """A backlog must not become one job."""
     with random_log(str(tmp_path), 2) as merging:
@@ -49,9 +55,9 @@ def test_a_trigger_reads_no_more_than_it_may(spark, tmp_path, limits):
     counts = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
     rows = plain_rows(merging.directory)
     assert sum(counts) == len(rows)
-    assert len(counts) > 3
+    assert len(counts) >= 3
     if "maxRecordsPerTrigger" in limits:
-        assert max(counts) <= 600
+        assert max(counts) <= 900
     found = spark.read.parquet(str(tmp_path / "parquet")).select("position").collect()
     assert sorted(row[0] for row in found) == [row.position for row in rows]
 
@@ -68,6 +74,7 @@ def test_a_stream_waits_for_a_log_that_is_not_there_yet(spark, tmp_path):
     assert count == len(plain_rows(merging.directory))
 
 
+@pytest.mark.faults
 def test_a_copy_that_grows_byte_by_byte_is_read_by_whole_frames(spark, tmp_path):
     """A pull stops anywhere; what is half there is not there yet."""
     with random_log(str(tmp_path), 4, file_bytes_max=1 << 30) as merging:
@@ -85,6 +92,7 @@ def test_a_copy_that_grows_byte_by_byte_is_read_by_whole_frames(spark, tmp_path)
     assert sorted(row[0] for row in found) == [row.position for row in rows]
 
 
+@pytest.mark.faults
 def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
     """Its positions would mean other messages."""
     with random_log(str(tmp_path / "a"), 1) as first, random_log(str(tmp_path / "b"), 2) as second:
