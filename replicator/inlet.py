@@ -25,7 +25,10 @@ class Inlet:
         end, tail = self._appender.end, b""
         if end.file not in self._appender.manifest.archived:
             length = min(end.offset, TAIL_BYTES_MAX)
-            tail = self._read(Position(end - length), length)
+            try:
+                tail = self._read(Position(end - length), length)
+            except FileNotFoundError:
+                tail = b""  # a power cut between its lines: the source, who archived it, says so
         archived = self._appender.manifest.archived
         archived_to = max(archived).next_file() if archived else Position(0)
         return Standing(self.channel, end, len(tail), crc32(tail), archived_to)

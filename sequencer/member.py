@@ -104,7 +104,7 @@ class Member:
         self._orders: deque[Instruction] = deque()
         self._order_was_last = False
         self._handed = executor.ledger.index  # the last entry the engine gave to be executed
-        self._adopted = 0  # entries up to this one have their effect in a state of the leader
+        self._adopted = 0  # entries up to this one have their effect in another's state
         self.hearer: Callable[[str, bytes], None] | None = None  # takes the others' reports
         self._short_ticks = 0  # how long a majority has held what this leader does not
         self._digests: OrderedDict[int, tuple[Position, bytes]] = OrderedDict()
@@ -136,7 +136,7 @@ class Member:
             self._compare_digest(sender, *_DIGEST_BODY.unpack(body))
         elif kind == _WANT_STATE and sender in self.holdings.others:
             self._tell_state(sender)
-        elif kind == _STATE and sender == self.engine.leader:
+        elif kind == _STATE and sender in self.holdings.others:
             self._adopt(body)
         elif kind == REPORT and self.hearer is not None and sender in self.holdings.others:
             self.hearer(sender, body)
@@ -232,22 +232,19 @@ class Member:
         self._snapshot_index = self._handed = snapshot.index
 
     def _ask_for_state(self) -> None:
-        if not self._committed or not self.executor.is_stranded:
-            return
-        if self.engine.leads:
-            self._hand_over(self.holdings.others[self._ticks % len(self.holdings.others)])
-        elif self.engine.leader:
-            self._send(self.engine.leader, _WANT_STATE)
+        """Ask every member, since the one that can tell may not be the one that leads."""
+        if self._committed and self.executor.is_stranded:
+            for member in self.holdings.others:
+                self._send(member, _WANT_STATE)
 
     def _tell_state(self, member: str) -> None:
+        """Tell what was executed here: it was decided, and is the same on every node."""
         executor = self.executor
-        if self.engine.leads and not (
-            self.suspended or executor.lacks_log or executor.is_half_done
-        ):
+        if not (self.suspended or executor.lacks_log or executor.is_half_done):
             self._send(member, _STATE + executor.ledger.encode())
 
     def _adopt(self, data: bytes) -> None:
-        """Go on from the leader's state, since what led to it is not to be had any more."""
+        """Go on from another's state, since what led to it is not to be had any more."""
         try:
             ledger = decode_ledger(data)
         except Misuse as error:

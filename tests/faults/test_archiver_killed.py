@@ -22,6 +22,7 @@ from rt.tls import Contexts, client_context
 from rt.writer import WriterSettings
 
 MIB = 1 << 20
+SEEDS = range(7, 7 + int(os.environ.get("RT_ARCHIVER_SEEDS", "2")))
 SETTINGS = 'file_bytes = "128Ki"\nsnapshot_s = "300ms"\nreserve = "0"\nmissing_s = "500ms"\n'
 
 
@@ -38,9 +39,10 @@ def wait_for(do):
 
 @pytest.mark.faults
 @pytest.mark.process
-def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path):
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, seed):
     """One of three dies at any moment, comes back late, and finds other files gone each time."""
-    chance, root = random.Random(7), str(tmp_path)
+    chance, root = random.Random(seed), str(tmp_path)
     places = init_cluster(root, STREAM, free_addresses(3))
     for place in places:
         with open(place.config, "a", encoding="utf-8") as file:
@@ -87,7 +89,9 @@ def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path):
         def told():
             return {tuple(history(out(place.name))[:-1]) for place in places}
 
-        assert eventually(lambda: len(told()) == 1, 30)  # one may still be copying what is archived
+        # one may still be copying what is archived
+        words = {name: child.last_words for name, child in running.items()}
+        assert eventually(lambda: len(told()) == 1, 30), {n: said() for n, said in words.items()}
         assert sum(row.reason == "limit" for row in history(out("n1"))) > 20
         publisher.close()
         push.stop()

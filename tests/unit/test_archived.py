@@ -82,6 +82,31 @@ def test_a_kill_before_any_call_is_finished_by_the_next_life(tmp_path, nth):
     again.close()
 
 
+@pytest.mark.parametrize("nth", range(12))
+def test_a_kill_while_a_copy_passes_an_archived_file_leaves_no_file_that_is_rolled_and_gone(
+    tmp_path, nth
+):
+    """Such a copy could tell nobody where it stands, and so never went on."""
+    make_log(tmp_path / "full").close()
+    source = LogDirectory(str(tmp_path / "full"))
+    source.refresh()
+    disk, calls = FaultyDisk(), iter(range(1 << 30))
+    copy = Appender(disk, str(tmp_path / "copy"), source.manifest.identity)
+
+    def step(_call):
+        if next(calls) == nth:
+            raise Killed
+
+    disk.step = step
+    try:
+        copy.skip_archived(source.manifest.rolled[FILES[0]], LINES[0])
+    except Killed:
+        pass
+    disk.step = lambda _call: None
+    again = Appender(disk, copy.directory, copy.identity)
+    assert again.manifest.rolled.keys() == again.manifest.archived.keys()
+
+
 @pytest.mark.parametrize("nth", range(6))
 def test_lines_that_cannot_be_written_leave_the_files_as_they_are(tmp_path, nth):
     """A full disk is when it is needed most."""
