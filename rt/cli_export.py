@@ -8,7 +8,11 @@ from rt.errors import Misuse
 
 @click.group()
 def export() -> None:
-    """Convert a log for data that is read many times."""
+    """Convert a log for data that is read many times.
+
+    \b
+    rt export parquet /var/lib/rt/flights/out /data/flights.parquet
+    """  # noqa: D301 - click reads the backspace character
 
 
 @export.command()
