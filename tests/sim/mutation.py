@@ -18,11 +18,17 @@ def mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 def switched_on(name: str) -> Iterator[None]:
     """Make one mistake for a while."""
     patches = MUTANTS[name]() if name else []
-    before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in patches]
+    missing = object()
+    before = [
+        (owner, attribute, vars(owner).get(attribute, missing)) for owner, attribute, _ in patches
+    ]
     try:
         for owner, attribute, value in patches:
             setattr(owner, attribute, value)
         yield
     finally:
         for owner, attribute, value in before:
-            setattr(owner, attribute, value)
+            if value is missing:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, value)

@@ -1,0 +1,205 @@
+"""Mistakes in planning, merging, copying and reporting: only worlds with merged logs see them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rt import active_file as active_files
+from rt.appender import Appender, Durable
+from rt.node_inbox import Inboxes, NodeInbox
+from rt.position import Position
+from sequencer.executor import Executor
+from sequencer.holdings import Holdings
+from sequencer.instruction import Instruction, Merge, Slice
+from sequencer.ledger import Ledger
+from sequencer.member import Member
+from sequencer.planner import Planner
+from sequencer.session_log import SessionLog
+
+from .mutation import MUTANTS, Patch, mutant
+
+MERGING: set[str] = set()
+
+
+def merging(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    """Register a mistake that is looked for in worlds with merged logs."""
+    mutant(make)
+    MERGING.update(name for name, each in MUTANTS.items() if each is make)
+    return make
+
+
+# Planning
+
+
+@merging
+def plans_what_it_holds_alone() -> list[Patch]:
+    """A leader plans what it holds itself, whoever else does."""
+    return [(Holdings, "agreed", lambda self, session: self.own.get(session, Position(0)))]
+
+
+@merging
+def slices_merged_on_any_state() -> list[Patch]:
+    """A slice that was planned on another state is merged all the same."""
+    return [(Ledger, "accepts", lambda self, each: True)]
+
+
+@merging
+def group_is_no_group() -> list[Patch]:
+    """Redundant publishers have a watermark each."""
+    return [
+        (Slice, "watermark_name", property(lambda self: self.session)),
+        (Planner, "_group", lambda self, name, log: ""),
+    ]
+
+
+@merging
+def watermark_forgotten() -> list[Patch]:
+    """What was merged is remembered by place and not by number."""
+
+    def pass_over(self: Ledger, each: Slice) -> None:
+        self.sessions[each.session] = each.end
+
+    return [(Ledger, "pass_over", pass_over)]
+
+
+@merging
+def next_file_guessed() -> list[Patch]:
+    """The file after a rolled one is taken to be the next roll of the same run."""
+
+    def next_place(self: SessionLog, after: Position) -> Position:
+        self.log.refresh()
+        rolled = self.log.manifest.rolled_end(after.file)
+        return after.next_file() if rolled == after.offset else after
+
+    return [(SessionLog, "next_place", next_place)]
+
+
+@merging
+def merge_time_goes_back() -> list[Patch]:
+    """Each leader's clock is believed."""
+    plan, range_of = Planner.plan, Ledger.range_of
+
+    def planned(self: Planner, ledger: Ledger, durable: Any, time_ns: int) -> Merge | None:
+        made = plan(self, ledger, durable, time_ns)
+        return made and Merge(time_ns, made.slices)
+
+    def ranged(self: Ledger, each: Slice, term: int, time_ns: int) -> Any:
+        return range_of(self, each, term, time_ns)._replace(time_ns=time_ns)
+
+    return [(Planner, "plan", planned), (Ledger, "range_of", ranged)]
+
+
+# Executing
+
+
+@merging
+def executes_without_inputs() -> list[Patch]:
+    """An instruction is executed whether its bytes are here or not."""
+    return [(Executor, "lacking", lambda self, merge, held: None)]
+
+
+@merging
+def rolls_at_a_start() -> list[Patch]:
+    """A node ends its active merged file when it starts, as a publisher does."""
+    right = Executor._opened
+
+    def opened(self: Executor) -> Appender:
+        appender = right(self)
+        if appender.is_open:
+            appender.roll(0)
+        return appender
+
+    return [(Executor, "_opened", opened)]
+
+
+@merging
+def not_cut_on_repeat() -> list[Patch]:
+    """Half a range that a crash left stays where its instruction is repeated."""
+    return [(Appender, "cut", lambda self, position: None)]
+
+
+@merging
+def repeat_appends_again() -> list[Patch]:
+    """What stands there already is not compared but written once more behind it."""
+
+    def execute(self: Executor, merged: Any) -> Any:
+        return merged.digested(self.ledger.digest, self.ledger.end, b"")
+
+    return [(Executor, "_compare", execute)]
+
+
+@merging
+def half_done_is_done() -> list[Patch]:
+    """An instruction that a full disk cut short may go into a snapshot."""
+    right = Executor.execute
+
+    def execute(self: Executor, index: int, term: int, instruction: Instruction) -> None:
+        try:
+            right(self, index, term, instruction)
+        finally:
+            self.is_half_done = False
+
+    return [(Executor, "execute", execute)]
+
+
+@merging
+def bodies_not_checked() -> list[Patch]:
+    """What has rotted since it came is merged."""
+    return [(Executor, "_check_bodies", lambda self, *_: None)]
+
+
+@merging
+def rolled_log_is_short() -> list[Patch]:
+    """After a roll the ledger is in the next file and the log is not: it is taken for short."""
+    return [(Appender, "next_place", property(lambda self: self.end))]
+
+
+@merging
+def short_log_goes_on() -> list[Patch]:
+    """A node that got the leader's state executes though it lacks what came before."""
+    return [(Executor, "lacks_log", property(lambda self: False))]
+
+
+# What a node says and keeps
+
+
+@merging
+def snapshot_before_the_merged_log_is_synced() -> list[Patch]:
+    """A snapshot names merged bytes that are only in memory."""
+    return [(Executor, "sync", lambda self: Durable(self.appender.end))]
+
+
+@merging
+def holds_before_the_sync() -> list[Patch]:
+    """A node reports what it has written and not yet synced."""
+
+    def sync(self: Inboxes, batch: list[NodeInbox]) -> None:
+        for inbox in batch:
+            inbox.durable = Durable(inbox.appender.end)
+            self._told(inbox.durable, inbox.session)
+
+    return [(Inboxes, "_sync", sync)]
+
+
+@merging
+def copy_believes_its_frames() -> list[Patch]:
+    """What a copy's frames call durable is taken to have been so here."""
+    right = active_files.judge
+    return [(active_files, "judge", lambda *args, **named: right(*args, **{**named, "own": True}))]
+
+
+@merging
+def lost_copy_read_on() -> list[Patch]:
+    """A copy that was set aside is still read by those who had it open."""
+    return [(Executor, "forget", lambda self, session: None)]
+
+
+@merging
+def short_leader_leads_on() -> list[Patch]:
+    """A leader that lacks what a majority holds keeps the lead."""
+    return [(Member, "_hand_over_if_short", lambda self: None)]
+
+
+@merging
+def suspended_and_executes() -> list[Patch]:
+    """Instructions are executed while the merged log is being copied."""
+    return [(Member, "suspended", property(lambda self: False, lambda self, value: None))]
