@@ -70,7 +70,8 @@ class Inlet:
     def take_archived(self, message: Archived) -> None:
         """Give up the bytes of a file, if the host wants that; errors as for `take_data`."""
         known = self._appender.manifest
-        if message.line.file in known.archived:
+        file = message.line.file
+        if file in known.archived and file in known.rolled:
             return
         do = place_archived(message.rolled, self._stand, known.rolled.get(message.line.file))
         if do is Do.SKIP:

@@ -265,7 +265,8 @@ class Appender:
     def skip_archived(self, rolled: Rolled, line: Archived) -> None:
         """Go on behind a file that a copy can never have all of: its source has archived it."""
         self._close_file()
-        self.record(rolled, line)  # as one: what is rolled and not archived has to be there
+        # as one, in this order: of a torn write the first is left, and then it is told again
+        self.record(line, rolled)
         self._empty(line.file)
         self.walk = self._walk(Position(rolled.file + rolled.end))
 

@@ -5,9 +5,12 @@ from random import Random
 
 import pytest
 
+from replicator import wire
+from replicator.inlet import Inlet
+from replicator.pull import Copy
 from rt.appender import Appender
 from rt.errors import CorruptLog, DiskFailed
-from rt.manifest import SESSION, Identity
+from rt.manifest import SESSION, Archived, Identity, Rolled
 from rt.position import START, Position
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report
@@ -161,6 +164,27 @@ def test_what_a_copys_frames_call_durable_proves_nothing_of_the_copy() -> None:
     copy.recover(own=False)
     assert copy.end == 0
     assert len(disk.inode("jfk/log.0.0").data) < size
+
+
+def test_a_copy_never_has_a_rolled_file_that_is_not_there() -> None:
+    """Seed 894: a power cut between two lines left a roll whose bytes were thought to be held."""
+    line, gone = Rolled(START, 88, 0, 1, 0, 0, 0), Archived(START, 0, "merged")
+    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    whole = SimDisk(Random(1))
+    Appender(whole, "in/jfk", identity).skip_archived(line, gone)
+    text = bytes(whole.inode("in/jfk/manifest").data)
+    begin = text.index(b"\n") + 1
+    for cut in range(begin, len(text)):
+        disk = SimDisk(Random(1))
+        Appender(disk, "in/jfk", identity)
+        disk.inode("in/jfk/manifest").data[:] = text[:cut]
+        log = Appender(disk, "in/jfk", identity)
+        log.recover(own=False)
+        assert log.end == 0
+        inlet = Inlet(0, Copy(log, lambda _line: True))
+        inlet.take_archived(wire.Archived(0, line, gone))
+        assert log.end == 88
+        assert set(log.manifest.archived) == set(log.manifest.rolled) == {START}
 
 
 class NoGuard:
