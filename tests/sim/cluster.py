@@ -31,6 +31,7 @@ class Cluster:
         log: takes each line of the trace, to be read by people.
     """
 
+    fault_ticks = FAULT_TICKS
     heal_timeouts = HEAL_TIMEOUTS
 
     def __init__(
@@ -85,7 +86,7 @@ class Cluster:
 
     def run(self) -> str:
         """Live through the faults, then demand progress; return the hash of the trace."""
-        self._until(FAULT_TICKS, lambda: False)
+        self._until(self.fault_ticks, lambda: False)
         self._end_faults()
         self.trace("faults end")
         ticks = self.heal_timeouts * self.settings.election_ticks

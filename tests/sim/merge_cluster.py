@@ -82,9 +82,9 @@ class MergeNemesis(Nemesis):
         if self._chance.random() < 0.8:
             files = [f"in/{session}/{name}" for session in SESSIONS
                      for name in sorted(node.disk.names(f"in/{session}"))]  # fmt: skip
-            starts = sorted(name for name in node.disk.names(OUT) if name.startswith("log."))
-            active = max(node.member.executor.appender.end.file, node.saved.end.file)
-            files += [f"{OUT}/{name}" for name in starts if name == active.file_name]
+            # a rolled file that rots is found out by who reads it, and mended by a person
+            merged = node.member.executor.appender
+            files += [f"{OUT}/{merged.end.file_name}"] if merged.is_open else []
             paths = [*files, f"{OUT}/manifest"]
         return node.disk.rot(paths)
 
@@ -92,7 +92,9 @@ class MergeNemesis(Nemesis):
 class MergeCluster(Cluster):
     """Publishers reach some nodes, late or never; what a majority got is merged, on every node."""
 
+    fault_ticks = 100
     heal_timeouts = 300
+    haste = 1  # pieces that a connection carries at once
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
         MergeNemesis.world = self  # of the one cluster that lives at a time
@@ -127,6 +129,7 @@ class MergeCluster(Cluster):
 
     def _end_faults(self) -> None:
         super()._end_faults()
+        self.haste = 6
         for session, name in self._links:
             self._links[session, name] = 1.0 if name in self._reach[session] else 0.0
 

@@ -198,7 +198,7 @@ class CatchUp:
             elif self._chance.random() < 0.05:
                 self._hang_up()
             elif self._seen != (news := (peer.merged_end, peer.member.executor.appender.end)):
-                if not self._pipe.step():
+                if not all(self._pipe.step() for _ in range(self._node.world.haste)):
                     self._seen = news
                 if self._chance.random() < 0.05:
                     self._copy.sync()
@@ -387,7 +387,7 @@ class MergeNode(SimNode):
         try:
             if pipe is None:
                 self._connect(session)
-            elif not pipe.step():
+            elif not all(pipe.step() for _ in range(self.world.haste)):
                 pipe.seen = self.world.publishers[session].news
         except DiskFailed:
             raise
