@@ -28,6 +28,7 @@ from rt.appender import Appender
 from rt.certificates import CertificateFiles, init_authority, issue
 from rt.confirmations import Confirmations
 from rt.disk import OsDisk
+from rt.errors import Refused
 from rt.identity import Role
 from rt.manifest import Archived, Identity
 from rt.position import Position
@@ -89,7 +90,7 @@ class BenchHost:
 
     def feed(self, _wake: Bell) -> Any:
         """Nothing is pulled here."""
-        raise NotImplementedError
+        raise Refused("feed", "this host takes pushes only")
 
 
 def serve_node(root: str, files: CertificateFiles, pipe: Connection) -> None:

@@ -1,6 +1,7 @@
 """The demo's last act: Spark counts the flights from the merged log's own files."""
 
 import importlib.util
+import os
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ def count_by_spark(directory: str) -> Counts:
     """
     import rt.spark  # noqa: PLC0415 - heavy, and optional
 
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it warns of the host's name
     quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
     spark = rt.spark.session(
         "rt-demo", "local[2]", **quiet, **{"spark.ui.showConsoleProgress": "false"}
