@@ -33,6 +33,7 @@ from rt.node_settings import NodeSettings
 from rt.node_state import claim_directory, open_state
 from rt.node_status import STATUS_ALPN, node_status
 from rt.node_sweeper import NodeSweeper
+from rt.position import Position
 from rt.subscriber import MERGED_NAME
 from rt.tls import Contexts, client_context, offering, server_context
 from sequencer.consensus import Snapshot
@@ -327,7 +328,8 @@ class Node:
             _log.warning("copying the merged log from other nodes: %s", self._reason())
             member.suspended = True
             member.executor.close()
-            self._catch_up = CatchUp(self.settings, member.executor.appender.next_place)
+            begin = member.executor.appender.next_place - member.executor.lacks_lines
+            self._catch_up = CatchUp(self.settings, Position(begin))
         elif self._catch_up.is_done(member.executor.ledger.end) or self._needs_no_copy:
             self._catch_up.stop()
             self._catch_up = None

@@ -1,5 +1,6 @@
 """Executor: carries out instructions on a node's files; repeatable after a crash at any byte."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
@@ -153,8 +154,18 @@ class Executor:
 
     @property
     def lacks_log(self) -> bool:
-        """Whether the merged log here ends before the ledger."""
-        return self.appender.next_place < self.ledger.end
+        """Whether the merged log here ends before the ledger, or what was archived is not told."""
+        return self.appender.next_place < self.ledger.end or self.lacks_lines
+
+    @property
+    def lacks_lines(self) -> bool:
+        """Whether files were archived by instructions that another's state took the place of.
+
+        When and why stands in the lines of the others; these are copied as the log is.
+        """
+        known = self.appender.manifest
+        place = bisect_left(known.order, self.ledger.archived_to)
+        return place > 0 and known.order[place - 1] not in known.archived
 
     @property
     def is_stranded(self) -> bool:

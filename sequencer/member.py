@@ -98,7 +98,8 @@ class Member:
         self._waiting: dict[str, None] = {}
         self._undecided: tuple[Entry, Instruction] | None = None  # our own proposal
         self._committed: deque[Committed] = deque()
-        self._snapshot_index = executor.ledger.index
+        # one less: that the merged log is durable so far is not known before it is synced again
+        self._snapshot_index = executor.ledger.index - 1
         self._leader = ""
         self._ticks = 0
         self._orders: deque[Instruction] = deque()
@@ -229,7 +230,8 @@ class Member:
         self.executor.restore(decode_ledger(snapshot.data))
         self._committed.clear()
         self._digests.clear()
-        self._snapshot_index = self._handed = snapshot.index
+        self._handed = snapshot.index
+        self._snapshot_index = snapshot.index - 1  # a plan of it says when the log is here as well
 
     def _ask_for_state(self) -> None:
         """Ask every member, since the one that can tell may not be the one that leads."""
