@@ -77,7 +77,11 @@ class Inlet:
         if do is Do.SKIP:
             self._appender.skip_archived(message.rolled, message.line)
             self.inbox.written()
-        elif not self.inbox.keeps(message.line):
+            return
+        if do is Do.ROLL:
+            self._appender.follow_roll(message.rolled)
+            self.inbox.written()
+        if not self.inbox.keeps(message.line):
             self._appender.archive(message.line)
 
     def news(self) -> Ack | None:

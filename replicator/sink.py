@@ -73,6 +73,8 @@ def place_archived(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
     """
     if known == line:
         return Do.NOTHING
+    if known is None and stand.is_open and stand.end == line.file + line.end:
+        return Do.ROLL  # all of it is here, and may still be needed
     if known is None and stand.end.file == line.file and stand.end.offset <= line.end:
         return Do.SKIP
     if known is None and not stand.is_open and stand.end <= line.file:

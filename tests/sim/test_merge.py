@@ -21,7 +21,7 @@ from sequencer.session_log import SessionLogs
 
 from .disk import SimDisk
 from .merge_node import IDENTITY, SimInboxes
-from .publisher import STREAM, Publisher
+from .publisher import STREAM, Pipe, Publisher
 
 
 class Bench:
@@ -185,6 +185,22 @@ def test_a_copy_never_has_a_rolled_file_that_is_not_there() -> None:
         inlet.take_archived(wire.Archived(0, line, gone))
         assert log.end == 88
         assert set(log.manifest.archived) == set(log.manifest.rolled) == {START}
+
+
+def test_a_copy_that_has_all_of_a_file_keeps_it_though_the_source_has_archived_it() -> None:
+    """Seed 8310: a node threw away inputs that a power cut would make it merge once more."""
+    disk = SimDisk(Random(1))
+    publisher = Publisher("jfk", Random(1))
+    publisher.publish()
+    publisher._roll()
+    copy = Copy(Appender(disk, "in/jfk", publisher.identity), lambda _line: True)
+    Pipe(publisher.disk, "jfk", copy).step()
+    assert copy.appender.is_open
+    publisher.archive(publisher.end)
+    Pipe(publisher.disk, "jfk", copy).step()
+    assert not copy.appender.is_open
+    assert not copy.appender.manifest.archived
+    assert len(disk.inode("in/jfk/log.0.0").data) == publisher.end.offset
 
 
 class NoGuard:
