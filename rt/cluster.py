@@ -6,6 +6,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Final
 
 from rt.certificates import LOCAL_HOSTS, init_authority, issue
@@ -116,10 +117,9 @@ def free_addresses(count: int) -> list[str]:
     Until this process ends nobody else who asks here is given the same.
     """
     addresses: list[str] = []
-    for port in [*range(PORT, PORT + _PORTS), *([0] * count)]:
-        if len(addresses) == count:
-            break
-        if free := _free_port(port):
+    ports = chain(range(PORT, PORT + _PORTS), repeat(0))  # 0: any that is free
+    while len(addresses) < count:
+        if free := _free_port(next(ports)):
             addresses.append(f"localhost:{free}")
     return addresses
 
