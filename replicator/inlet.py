@@ -1,11 +1,10 @@
 """Inlet: takes what a source sends of one log, checks it, and appends it to a copy."""
 
-from zlib import crc32
-
 from replicator.host import Inbox
 from replicator.sink import Do, Stand, check_frames, place_archived, place_data, place_rolled
 from replicator.wire import TAIL_BYTES_MAX, Ack, Archived, Data, Rolled, Standing
 from rt.appender import Appender
+from rt.checksum import crc32
 from rt.errors import Refused
 from rt.log_directory import LogDirectory
 from rt.position import Position

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable
 from typing import Final
-from zlib import crc32
 
 from replicator.source import (
     Difference,
@@ -31,6 +30,7 @@ from replicator.wire import (
     put_data_head,
 )
 from rt import manifest
+from rt.checksum import crc32
 from rt.disk import File, OsFile
 from rt.errors import FrameError, Misuse, Refused
 from rt.frame import HEADER_BYTES, parse_header

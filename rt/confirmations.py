@@ -5,8 +5,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
-from zlib import crc32
 
+from rt.checksum import crc32
 from rt.position import START, Position
 
 FILE_NAME: Final = "confirmed"

@@ -3,10 +3,10 @@
 import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import zstandard
 
+from rt.checksum import crc32
 from rt.errors import FrameError
 from rt.limits import BODY_BYTES_MAX, ZSTD_WINDOW_BYTES_MAX
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
+from rt.checksum import crc32
 from rt.errors import ManifestError
 from rt.limits import MANIFEST_LINE_BYTES_MAX
 from rt.position import FILE_BYTES_MAX, Position, file_position

@@ -5,10 +5,10 @@ import struct
 import time
 from bisect import bisect_left
 from typing import Final
-from zlib import crc32
 
 from rt.appender import Appender
 from rt.archived import finish_archiving
+from rt.checksum import crc32
 from rt.disk import Disk
 from rt.manifest import Archived
 from rt.position import START, Position

@@ -2,8 +2,8 @@
 
 import struct
 from typing import Final
-from zlib import crc32
 
+from rt.checksum import crc32
 from rt.disk import Disk, File
 from sequencer.consensus import Ballot
 

@@ -3,8 +3,8 @@
 import json
 from dataclasses import asdict, dataclass
 from typing import Final
-from zlib import crc32
 
+from rt.checksum import crc32
 from rt.disk import Disk
 from rt.errors import Refused
 

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from zlib import crc32
 
+from rt.checksum import crc32
 from sequencer.consensus import COMMAND_BYTES_MAX, Entry
 from sequencer.raft_entries import ENTRIES_MAX, ENTRY_BYTES, pack_entries, unpack_entries
 from sequencer.raft_messages import BATCH_BYTES

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
-from zlib import crc32
 
+from rt.checksum import crc32
 from rt.errors import PeerError
 from sequencer.consensus import COMMAND_BYTES_MAX, MEMBERS_ALLOWED, Entry, Kind
 from sequencer.raft_entries import (

@@ -7,8 +7,8 @@ application's bytes to the end.
 
 import struct
 from typing import Final
-from zlib import crc32
 
+from rt.checksum import crc32
 from sequencer.consensus import MEMBERS_ALLOWED, Snapshot
 from sequencer.raft_entries import NUMBER_MAX
 

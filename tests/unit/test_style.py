@@ -17,7 +17,7 @@ NOT_PURE = {
 PURE = {
     "rt": {
         "position", "limits", "frame", "columns", "ranges", "walk", "scan", "recovery", "index",
-        "seek", "message", "events", "errors", "names",
+        "seek", "message", "events", "errors", "names", "checksum",
     },
     "archiver": {"policy", "decide", "lease", "clock"},
     "replicator": {"wire", "source", "sink"},
