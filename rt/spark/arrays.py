@@ -1,8 +1,7 @@
 """Arrays: the wanted columns of many frames as one Arrow record batch, nothing done per message."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from itertools import accumulate
+from functools import cached_property, lru_cache
 from struct import unpack_from
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from rt.spark.options import Keys
 from rt.spark.pieces import Piece
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_BIGINT: Final = pa.int64()
 
 
 class Group:
@@ -44,12 +44,12 @@ class Group:
     @cached_property
     def time_ns(self) -> Any:
         """Publish times, ns, bigint."""
-        return pa.array(self._times)
+        return _fixed(self._times, _BIGINT)
 
     @cached_property
     def time(self) -> Any:
         """Publish times, timestamp."""
-        return pa.array(self._times // 1000).view(_TIMESTAMP)
+        return _fixed(self._times // 1000, _TIMESTAMP)
 
     @cached_property
     def merge_time(self) -> Any:
@@ -57,7 +57,7 @@ class Group:
         times = [piece.merge_time_ns for piece in self.pieces]
         if any(time is None for time in times):
             return pa.nulls(self.messages, _TIMESTAMP)
-        return pa.array(np.repeat(np.array(times, "i8") // 1000, self.counts)).view(_TIMESTAMP)
+        return _fixed(np.repeat(np.array(times, "i8") // 1000, self.counts), _TIMESTAMP)
 
     @cached_property
     def session(self) -> Any:
@@ -78,7 +78,7 @@ class Group:
     @cached_property
     def payload_size(self) -> Any:
         """Lengths of the payloads, int."""
-        return pa.array(self._payload_offsets.lengths)
+        return _fixed(self._payload_offsets.lengths, pa.int32())
 
     @cached_property
     def key(self) -> Any:
@@ -116,52 +116,65 @@ class Group:
         return _Offsets(self.pieces, _payload_offsets_begin)
 
     def _consecutive(self, firsts: list[int]) -> Any:
-        if len(firsts) == 1:
-            return pa.array(np.arange(firsts[0], firsts[0] + self.messages, dtype="i8"))
-        before = np.array([0, *accumulate(self.counts[:-1])], "i8")
-        steps = np.repeat(np.array(firsts, "i8") - before, self.counts)
-        steps += np.arange(self.messages, dtype="i8")
-        return pa.array(steps)
+        values, at = np.empty(self.messages, "i8"), 0
+        ramp = _ramp(max(self.counts))
+        for first, count in zip(firsts, self.counts, strict=True):
+            np.add(ramp[:count], first, out=values[at : at + count])
+            at += count
+        return _fixed(values, _BIGINT)
 
 
 class _Offsets:
-    """One offsets column of many pieces: checked, and made to begin at 0."""
+    """One offsets column of many pieces: checked, and made to go on from piece to piece."""
 
     def __init__(self, pieces: Sequence[Piece], begin: Callable[[Piece], int]) -> None:
-        parts = []
+        self.ends = np.zeros(sum(map(len, pieces)) + 1, "i4")
+        self.cuts: list[tuple[int, int]] = []  # where the bytes of each piece begin and end
+        at = total = 0
         for piece in pieces:
-            at = begin(piece)
-            parts.append(piece.raw[at + 4 * piece.first : at + 4 * piece.last + 4])
-        self.joined = np.frombuffer(_joined(parts), "<u4")
-        counts = np.array([piece.last - piece.first + 1 for piece in pieces])
-        firsts = np.concatenate(([0], np.cumsum(counts)[:-1]))
-        self.begins = self.joined[firsts].tolist()
-        self.ends = self.joined[firsts + counts - 1].tolist()
-        back = self.joined[1:] < self.joined[:-1]
-        back[firsts[1:] - 1] = False
-        if back.any():
+            count = len(piece)
+            column = np.frombuffer(piece.raw, "<i4", count + 1, begin(piece) + 4 * piece.first)
+            first, last = int(column[0]), int(column[count])
+            if not 0 <= first <= last:
+                raise FrameError("the offsets of the messages go back")
+            np.add(column[1:], total - first, out=self.ends[at + 1 : at + count + 1])
+            self.cuts.append((first, last))
+            total += last - first
+            at += count
+        # from 0 to the end without a step back: none of them points elsewhere
+        if (self.ends[1:] < self.ends[:-1]).any():
             raise FrameError("the offsets of the messages go back")
-        lengths = self.joined[1:] - self.joined[:-1]
-        self.lengths = np.delete(lengths, firsts[1:] - 1).view("i4")
 
-    def arrow(self) -> Any:
-        """The offsets as an Arrow buffer."""
-        if len(self.begins) == 1 and self.begins[0] == 0:
-            return pa.py_buffer(self.joined)
-        ends = np.zeros(len(self.lengths) + 1, "i4")
-        np.cumsum(self.lengths, out=ends[1:])
-        return pa.py_buffer(ends)
+    @property
+    def lengths(self) -> Any:
+        """The bytes of each message."""
+        return self.ends[1:] - self.ends[:-1]
+
+
+@lru_cache(maxsize=1)
+def _ramp_up_to(count: int) -> Any:
+    return np.arange(count, dtype="i8")
+
+
+def _ramp(count: int) -> Any:
+    """At least so many whole numbers from 0 on."""
+    return _ramp_up_to(1 << max(16, count.bit_length()))
 
 
 def _binary(offsets: _Offsets, pieces: Sequence[Piece], starts: list[int]) -> Any:
     parts = [
-        memoryview(piece.raw)[start + begin : start + end]
-        for piece, start, begin, end in zip(
-            pieces, starts, offsets.begins, offsets.ends, strict=True
-        )
+        memoryview(piece.raw)[start + first : start + last]
+        for piece, start, (first, last) in zip(pieces, starts, offsets.cuts, strict=True)
     ]
-    data = pa.py_buffer(_joined(parts))
-    return pa.Array.from_buffers(pa.binary(), len(offsets.lengths), [None, offsets.arrow(), data])
+    data = _joined(parts)
+    if len(data) != offsets.ends[-1]:
+        raise FrameError("the offsets of the messages lead out of the body")
+    buffers = [None, pa.py_buffer(offsets.ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets.ends) - 1, buffers)
+
+
+def _fixed(values: Any, kind: Any) -> Any:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:

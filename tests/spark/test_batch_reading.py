@@ -1,15 +1,19 @@
 """What a batch query reads of a log, held against a plain decoder; no Spark is needed for it."""
 
 import os
+import struct
 from random import Random
 
 import pyarrow as pa
 import pytest
+from logs import make_frame
 
 from rt import Publisher
-from rt.errors import CorruptLog, GapError, Misuse
+from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.position import Position
 from rt.spark import gaps
+from rt.spark.arrays import Group
+from rt.spark.pieces import Piece
 from rt.spark.task import Task
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, PlainRow, plain_rows, random_log
 from tests.spark.reading import Load, wanted
@@ -268,6 +272,18 @@ def test_no_damage_makes_a_wrong_row(tmp_path, seed):
                     assert row == as_dicts([rows[row["position"]]])[0]
         with pytest.raises(CorruptLog):
             Load(merging.directory, partitionBytes=split).read()
+
+
+@pytest.mark.parametrize("ends", [(0, 2, 1 << 30, 6), (0, 4, 2, 6), (0, 1 << 31, 4, 6)])
+@pytest.mark.parametrize(("first", "last"), [(0, 2), (1, 2), (1, 3), (0, 3)])
+def test_offsets_that_lead_out_of_a_body_are_refused_for_any_cut_of_a_frame(ends, first, last):
+    """A writer can seal any nonsense; the JVM would read behind the buffer it is handed."""
+    frame = make_frame(0, [b"AA", b"BB", b"CC"])
+    raw = frame.parts[1][:24] + struct.pack("<4I", *ends) + b"AABBCC"
+    group = Group([Piece(frame.header, raw, Position(0), "jfk", None, first, last, 0, raw)])
+    group.check()
+    with pytest.raises(FrameError, match="the offsets of the messages"):
+        group.payload.validate(full=True)
 
 
 @pytest.mark.parametrize(
