@@ -227,12 +227,13 @@ class Outlet:
             self._file = None
 
     def _tell_archived(self, send: Sender, source: Source) -> None:
-        """Tell of files behind the cursor that have been archived since."""
-        known = self.log.manifest
+        """Tell of files that were sent whole, and have been archived since."""
+        known, cursor = self.log.manifest, source.cursor
         if self._told == len(known.archived):
             return
+        sent_to = cursor.file.next_file() if source.ended else cursor.file
         for line in list(known.archived.values())[self._told :]:
-            if line.file < source.cursor.file and line.file in known.rolled:
+            if line.file < sent_to and line.file in known.rolled:
                 send(encode(Archived(self.channel, known.rolled[line.file], line)))
         self._told = len(known.archived)
 

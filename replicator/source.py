@@ -146,7 +146,9 @@ class Source:
         if looked.rolled is not None and looked.rolled.end == offset:
             self.ended = True
             return TellRolled(looked.rolled)
-        return _WAIT if offset <= (looked.limit or 0) else self._shorter(looked)
+        if looked.archived is not None or offset <= (looked.limit or 0):
+            return _WAIT  # of a file that went, the rest is told as soon as it may be served
+        return self._shorter(looked)
 
     def _go_on(self, looked: Looked) -> GoOn | Wait:
         if looked.following is None:

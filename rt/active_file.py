@@ -1,5 +1,6 @@
 """ActiveFile: the one file of a log that still grows, with its index and what it holds."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,9 @@ from rt.recovery import Verdict, judge
 from rt.seek import walk_before
 from rt.walk import Walk
 
-_INDEX_BUFFER: Final = 64  # entries kept back; those that never reach the disk are scanned again
+# Entries kept back, besides those of frames that are not synced yet: a power cut may take what
+# comes before a frame and leave the frame. Those that never reach the disk are scanned again.
+_INDEX_BUFFER: Final = 64
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class ActiveFile:
 
     __slots__ = (
         "_file", "_index_file", "_indexer", "_indexes", "_merged", "_pending", "_session",
-        "facts", "start",
+        "_synced", "facts", "start",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +54,7 @@ class ActiveFile:
         self.facts = Facts()
         self._merged = merged
         self._session = session
+        self._synced = 0
         self._file: File = disk.open(path, create=True)
         try:
             self._index_file: File = disk.open(path + SUFFIX, create=True)
@@ -134,7 +138,9 @@ class ActiveFile:
 
     def sync(self) -> None:
         """Return when the file's bytes and length are on stable storage."""
+        size = self._file.size()  # before: what is appended meanwhile may not be covered
         self._file.sync()
+        self._synced = size
 
     def close(self) -> None:
         """Write what is left of the index and release the descriptors."""
@@ -155,16 +161,18 @@ class ActiveFile:
         self.facts.take(header)
         if entry := self._indexer.take(header, offset):
             self._pending.append(entry)
-            if len(self._pending) >= _INDEX_BUFFER:
+            place = len(self._pending) - _INDEX_BUFFER
+            if place >= 0 and self._pending[place].offset <= self._synced:
                 self._write_index()
 
     def _write_index(self) -> None:
+        known = bisect_right(self._pending, self._synced, key=lambda entry: entry.offset)
         try:
-            if self._pending and self._indexes:
-                self._index_file.append([encode_index(self._pending)])
+            if known and self._indexes:
+                self._index_file.append([encode_index(self._pending[:known])])
         except OSError:
             self._indexes = False  # a log does not stop for its index, which can be made again
-        self._pending.clear()
+        del self._pending[:known]
 
     def _cut_index(self, offset: int) -> None:
         self._pending.clear()

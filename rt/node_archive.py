@@ -6,6 +6,7 @@ import os
 import struct
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,11 +61,33 @@ class Report:
         )  # fmt: skip
 
 
+def disk_of(path: str) -> tuple[int, int, int]:
+    """Return bytes of a file system: all that we could have, used, and available to us."""
+    facts = os.statvfs(path)
+    used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+    available = facts.f_bavail * facts.f_frsize
+    return used + available, used, available
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is asked of the machine a node runs on."""
+
+    now_ns: Callable[[], int] = time.time_ns
+    steady_ns: Callable[[], int] = time.monotonic_ns
+    disk_of: Callable[[str], tuple[int, int, int]] = disk_of
+
+
 class NodeArchiver:
     """Reports this node's disk, and decides while it leads. The sequencing thread calls it."""
 
     def __init__(
-        self, settings: NodeSettings, member: Member, sweeper: NodeSweeper, guard: DiskGuard
+        self,
+        settings: NodeSettings,
+        member: Member,
+        sweeper: NodeSweeper,
+        guard: DiskGuard,
+        machine: Machine = Machine(),
     ) -> None:
         """Stand ready.
 
@@ -73,17 +96,19 @@ class NodeArchiver:
             member: is asked to propose what is decided.
             sweeper: empties files and archives inputs, by a thread of its own.
             guard: refuses data where archiving does not free enough.
+            machine: its clocks and its disk.
         """
         self._settings = settings
         self._member = member
         self._sweeper = sweeper
         self._guard = guard
+        self._machine = machine
         self._clock = SteadyClock()
         self._was_holding = False
         self._turned_s = float("-inf")
         self._turned_at = START  # the active file then
         self._settled_index = 0
-        self.now_ns = time.time_ns()  # the time that retention goes by
+        self.now_ns = machine.now_ns()  # the time that retention goes by
         self.reports: dict[str, Report] = {}
         member.hearer = self.hear
 
@@ -104,7 +129,7 @@ class NodeArchiver:
         total, used, available, emptied_to, snapshot, settled, clock_ns = _REPORT.unpack(body)
         place = Position(emptied_to & ((1 << 63) - 1))
         self.reports[sender] = Report(
-            total, used, available, place, snapshot, settled, clock_ns, time.monotonic()
+            total, used, available, place, snapshot, settled, clock_ns, self._steady_s()
         )
         if sender == self._member.engine.leader:
             self._settle(settled)
@@ -143,23 +168,26 @@ class NodeArchiver:
 
     def plan(self, at_ns: int) -> list[Planned]:
         """Return what would become of each file at a time, as far as this node knows."""
-        decisions = self._decisions(self._living(time.monotonic()), at_ns)
+        decisions = self._decisions(self._living(self._steady_s()), at_ns)
         return plan(self.policy, self._member.executor.appender.manifest, decisions)
 
     def disks(self) -> list[DiskReport]:
         """Return what is known of the nodes' disks."""
-        return self._disks(self._living(time.monotonic()))
+        return self._disks(self._living(self._steady_s()))
 
     @property
     def _ledger(self) -> Ledger:
         return self._member.executor.ledger
 
+    def _steady_s(self) -> float:
+        return self._machine.steady_ns() / _NS
+
     def _report(self, now_s: float) -> None:
-        total, used, available = disk_of(self._member.executor.appender.directory)
         member, sweeper = self._member, self._sweeper
+        total, used, available = self._machine.disk_of(member.executor.appender.directory)
         report = Report(
             total, used, available, sweeper.emptied_to, sweeper.snapshot_index,
-            self._settled_index, time.time_ns(), now_s,
+            self._settled_index, self._machine.now_ns(), now_s,
         )  # fmt: skip
         self.reports[member.name] = report
         if member.engine.leads:
@@ -191,15 +219,15 @@ class NodeArchiver:
         for start in range(0, len(decisions), FILES_MAX):
             part = decisions[start : start + FILES_MAX]
             files = tuple(Gone(each.start, each.reason) for each in part)
-            self._member.order(Archive(time.time_ns(), files))
+            self._member.order(Archive(self._machine.now_ns(), files))
         age_s = policy.roll_age_s(self._settings.file_age_s)
-        began_ns = ledger.active_since_ns
-        if age_s and began_ns and time.time_ns() - began_ns >= age_s * _NS:
-            self._member.order(Roll(time.time_ns()))
+        began_ns, now_ns = ledger.active_since_ns, self._machine.now_ns()
+        if age_s and began_ns and now_ns - began_ns >= age_s * _NS:
+            self._member.order(Roll(now_ns))
 
     def _look_at_clocks(self, now_s: float) -> None:
         clocks = [report.clock_ns for report in self._living(now_s).values()]
-        self.now_ns = self._clock.now_ns(agreed_ns(clocks), time.monotonic_ns())
+        self.now_ns = self._clock.now_ns(agreed_ns(clocks), self._machine.steady_ns())
         holding = self._clock.is_holding
         if holding and not self._was_holding:
             _log.error("the clocks jumped ahead; nothing is archived by that time for an hour")
@@ -208,7 +236,7 @@ class NodeArchiver:
     def _forget_old_leases(self) -> None:
         for lease in self.leases:
             if self.now_ns >= lease.until_ns:
-                self._member.order(Note(time.time_ns(), LEASE_NOTE + lease.holder, ""))
+                self._member.order(Note(self._machine.now_ns(), LEASE_NOTE + lease.holder, ""))
 
     def _decisions(self, living: dict[str, Report], now_ns: int) -> list[Decision]:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
@@ -250,14 +278,6 @@ def offload_lease(text: str) -> Lease:
     except (ValueError, KeyError, TypeError) as error:
         raise Misuse(f"a note of copies has a url, and a position to: {error}") from None
     return Lease("offload", start, _NEVER_NS, _ALL_BYTES)
-
-
-def disk_of(path: str) -> tuple[int, int, int]:
-    """Return bytes of a file system: all that we could have, used, and available to us."""
-    facts = os.statvfs(path)
-    used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
-    available = facts.f_bavail * facts.f_frsize
-    return used + available, used, available
 
 
 def _bytes(manifest: Manifest, begin: Position, end: Position) -> int:

@@ -6,7 +6,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol
 
 from rt.appender import Appender
@@ -58,18 +58,27 @@ class NodeSweeper:
     would repeat the instructions that wrote it, and compare.
     """
 
-    def __init__(self, disk: Disk, inputs: Inputs, *, fold_s: float) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        inputs: Inputs,
+        *,
+        fold_s: float,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
         """Stand ready.
 
         Args:
             disk: where.
             inputs: the copies of sessions.
             fold_s: how long after it was archived an empty file goes too; 0 is never.
+            now_ns: the clock that lines are dated by.
         """
         self.emptied_to = START
         self._disk = disk
         self._inputs = inputs
         self._fold_s = fold_s
+        self._now_ns = now_ns
         self._saved: deque[Saved] = deque(maxlen=_SAVED_MAX)
         self._swept: dict[str, Position] = {}  # inputs up to which nothing is to be done
         self._folded_to = START
@@ -164,7 +173,7 @@ class NodeSweeper:
         """Remove the empty files of long ago; their lines in the manifest tell of them."""
         if not self._fold_s:
             return
-        known, before_ns = merged.manifest, time.time_ns() - int(self._fold_s * 1e9)
+        known, before_ns = merged.manifest, self._now_ns() - int(self._fold_s * 1e9)
         for file in known.order[bisect_left(known.order, self._folded_to) :]:
             line = known.archived.get(file)
             if line is None or line.at_ns > before_ns or file >= self.emptied_to or self._stopping:
@@ -181,7 +190,7 @@ class NodeSweeper:
                 self._swept[each.session] = target
 
     def _archive_input(self, log: Appender, merged_to: Position) -> None:
-        known, at_ns = log.manifest, time.time_ns()
+        known, at_ns = log.manifest, self._now_ns()
         files = known.order[: bisect_right(known.order, merged_to)]
         first = bisect_left(files, max(known.archived, default=START))
         gone = [

@@ -58,6 +58,7 @@ class Executor:
         self._place = (disk, directory, identity)
         self.is_half_done = False  # an instruction was begun, and could not be carried out yet
         self.appender = self._opened()
+        self._emptied_end = self._end_of_emptied()
         if self.alone and self.lacks_log:
             path = f"{directory}/{ledger.end.file_name}"
             raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
@@ -79,6 +80,7 @@ class Executor:
                 raise
             set_aside(disk, damage.path)
             return self._opened()  # what is missing now is copied from another node
+        appender.sync()  # what was read may only be in memory
         return appender
 
     @property
@@ -173,14 +175,30 @@ class Executor:
 
         Then neither input nor output is here to execute it with: only another node's state helps.
         """
-        end = self.ledger.end
-        if self.appender.end <= end or end.file not in self.appender.manifest.archived:
-            return False
-        return not self.appender.read(end.file, 1)
+        return self.ledger.end < self._emptied_end
+
+    def _end_of_emptied(self) -> Position:
+        """Where the last archived file ends that is not all here; what is left of one is of no use.
+
+        A power cut may bring back some of a file that a copy was told to empty.
+        """
+        known = self.appender.manifest
+        for file in reversed(known.archived):
+            end = file + known.rolled[file].end if file in known.rolled else START
+            if end > file and not self._is_there(Position(end - 1)):
+                return Position(end)
+        return START
+
+    def _is_there(self, position: Position) -> bool:
+        try:
+            return bool(self.appender.read(position, 1))
+        except FileNotFoundError:
+            return False  # folded into the manifest, or never copied
 
     def reopen(self) -> None:
         """Take up the merged log again after somebody else has appended to it."""
         self.appender = self._opened()
+        self._emptied_end = self._end_of_emptied()
 
     def forget(self, session: str) -> None:
         """The copy of a session was set aside: it begins anew, in another directory."""

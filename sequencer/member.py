@@ -227,7 +227,8 @@ class Member:
 
     def _restore(self, snapshot: Snapshot) -> None:
         """Go on from the leader's state: the commands before it are not to be had any more."""
-        self.executor.restore(decode_ledger(snapshot.data))
+        if snapshot.index > self.executor.ledger.index:  # else another has told of a later one
+            self.executor.restore(decode_ledger(snapshot.data))
         self._committed.clear()
         self._digests.clear()
         self._handed = snapshot.index

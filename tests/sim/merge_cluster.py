@@ -4,12 +4,18 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from archiver.lease import Lease
+from archiver.policy import Policy
+from rt.appender import Appender
 from rt.errors import Refused
+from rt.node_archive import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
-from sequencer.instruction import Roll
+from sequencer.instruction import Instruction, Note, Roll
 
+from .archiving import paced_ns
 from .checkers import Violation
 from .cluster import Cluster
+from .copying import Puller, Subscriber
 from .disk import PowerCut
 from .merge_node import MergeNode
 from .nemesis import ROTTING, Nemesis
@@ -23,12 +29,23 @@ SHIP_US = 8_000
 
 
 class MergeNemesis(Nemesis):
-    """Also: full disks, publishers that die, asked-for rolls; rot in logs, on a minority only."""
+    """Also: full disks, publishers that die, rolls, policies and leases that are asked for.
+
+    Rot in logs is on a minority only.
+    """
 
     world: "MergeCluster"
 
     def _more_deeds(self) -> list[Callable[[], None]]:
-        return [self._fill_disk, self._kill_publisher, self._roll, self._roll, self._change_links]
+        return [
+            self._fill_disk,
+            self._kill_publisher,
+            self._roll,
+            self._roll,
+            self._retain,
+            self._lease,
+            self._change_links,
+        ]
 
     def disk_fault(self, node: "SimNode") -> Callable[[str], None] | None:
         """What may happen inside any disk operation of a node, as long as its process lives."""
@@ -65,9 +82,26 @@ class MergeNemesis(Nemesis):
             publisher.alive = False
 
     def _roll(self) -> None:
+        self._order(lambda _: Roll(self.world.clock.now_us))
+
+    def _retain(self) -> None:
+        policy = self.world.draw_policy(self._chance)
+        self._order(lambda node: Note(paced_ns(node), POLICY_NOTE, policy.text()))
+
+    def _lease(self) -> None:
+        seconds, bytes_max = self._chance.choice([1, 20, 120]), self._chance.choice([500, 9_000])
+
+        def noted(node: MergeNode) -> Note:
+            start, until_ns = node.member.executor.ledger.archived_to, paced_ns(node)
+            lease = Lease("reader", start, until_ns + seconds * 10**9, bytes_max)
+            return Note(paced_ns(node), LEASE_NOTE + lease.holder, lease.text())
+
+        self._order(noted)
+
+    def _order(self, make: Callable[[MergeNode], Instruction]) -> None:
         leader = self._leader()
         if isinstance(leader, MergeNode):
-            leader.member.order(Roll(self.world.clock.now_us))
+            leader.member.order(make(leader))
 
     def _change_links(self) -> None:
         self.world.draw_links(self._chance)
@@ -97,10 +131,12 @@ class MergeCluster(Cluster):
     haste = 1  # pieces that a connection carries at once
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
-        MergeNemesis.world = self  # of the one cluster that lives at a time
         self.checker.commands_are_unique = False  # two leaders may plan the same
         self._publishing_us = chance.choice([5_000, 15_000, 40_000])
         self.file_bytes = chance.choice([900, 2_500, 1 << 20])
+        self.snapshot_chance = 2 / self.compact_every
+        self.pace = chance.choice([2, 8, 30])  # of the clocks that retention goes by
+        self.file_age_s = chance.choice([0.0, 60.0])
         self.missing_us = chance.choice([2, 8, 30]) * self.tick_us
         self.stream = Stream(self.majority)
         self.publishers = {
@@ -116,10 +152,18 @@ class MergeCluster(Cluster):
         }
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
-        return MergeNemesis(self, chance)
+        MergeNemesis.world = self  # of the one cluster that lives at a time
+        nemesis = MergeNemesis(self, chance)
+        self.subscriber = Subscriber(self, Random(chance.getrandbits(32)))
+        return nemesis
 
     def _make_node(self, name: str, chance: Random) -> MergeNode:
         return MergeNode(name, self, chance)
+
+    @staticmethod
+    def draw_policy(chance: Random) -> Policy:
+        """How long the merged log is kept from now on."""
+        return Policy(time=chance.choice([0, 1]), limit=chance.choice([None, 1_500, 6_000]))
 
     def draw_links(self, chance: Random) -> None:
         """How well publishers reach nodes from now on."""
@@ -130,24 +174,21 @@ class MergeCluster(Cluster):
     def _end_faults(self) -> None:
         super()._end_faults()
         self.haste = 6
+        self.snapshot_chance = 0.1
         for session, name in self._links:
             self._links[session, name] = 1.0 if name in self._reach[session] else 0.0
 
-    def reaches(self, source: MergeNode, target: MergeNode) -> bool:
+    def reaches(self, source: MergeNode, target: Puller) -> bool:
         """Whether a connection between two nodes would work now."""
         now, cut = self.clock.now_us, self.wire.cut
         pair = (source.name, target.name)
         is_awake = source.alive and now >= source.paused_until_us
         return is_awake and pair not in cut and pair[::-1] not in cut
 
-    def demand_behind(self, node: MergeNode, peer: MergeNode, error: Exception) -> None:
+    def demand_behind(self, name: str, peer: str, error: Exception) -> None:
         """A copy was refused: that may be because the peer has less, and for no other reason."""
         if getattr(error, "code", "") != "behind":
-            raise Violation(f"{node.name} cannot copy from {peer.name}: {error}")
-
-    def settled_index(self) -> int:
-        """Up to which instruction a majority has everything durably."""
-        return sorted((n.saved.index for n in self.nodes.values()), reverse=True)[self.majority - 1]
+            raise Violation(f"{name} cannot copy from {peer}: {error}")
 
     # Publishers
 
@@ -169,6 +210,7 @@ class MergeCluster(Cluster):
 
     def _ship(self) -> None:
         self.clock.after(SHIP_US, self._ship)
+        self.subscriber.step()
         now, chance = self.clock.now_us, self._link_chance
         for (session, name), quality in self._links.items():
             node, publisher = self.nodes[name], self.publishers[session]
@@ -189,10 +231,19 @@ class MergeCluster(Cluster):
             return False
         decided = len(self.checker.decided)
         done = all(node.has_all(decided) for node in self.nodes.values())
-        if done and all(self._is_merged(each) for each in self.publishers.values()):
+        copied = self.subscriber.pull.appender.next_place >= self.stream.end and self._has_lines()
+        if done and copied and all(self._is_merged(each) for each in self.publishers.values()):
             self._compare_logs()
             return True
         return False
+
+    def _has_lines(self) -> bool:
+        """Whether the subscriber was told of all that is archived."""
+        known = self.subscriber.pull.appender.manifest
+        return all(
+            len(known.archived) >= len(node.member.executor.appender.manifest.archived)
+            for node in self.nodes.values()
+        )
 
     def _is_merged(self, publisher: Publisher) -> bool:
         merged = self.stream.merged.get(publisher.name, START)
@@ -204,12 +255,17 @@ class MergeCluster(Cluster):
         return merged >= min(agreed, self.stream.replicated.get(publisher.name, START))
 
     def _compare_logs(self) -> None:
-        manifests = set()
-        for node in self.nodes.values():
-            self.stream.compare(node.name, node.disk, START, self.stream.end)
-            manifests.add(bytes(node.disk.inode(f"{OUT}/manifest").data))
-        if len(manifests) > 1:
-            raise Violation(f"the manifests of the merged logs differ: {manifests}")
+        logs = {node.name: node.member.executor.appender for node in self.nodes.values()}
+        disks = {node.name: node.disk for node in self.nodes.values()}
+        logs["subscriber"], disks["subscriber"] = (
+            self.subscriber.pull.appender,
+            self.subscriber.disk,
+        )
+        for name, disk in disks.items():
+            self.stream.compare(name, disk, START, self.stream.end)
+            self.stream.demand_emptied(name, disk, logs[name].manifest)
+        if len({_lines(log) for log in logs.values()}) > 1:
+            raise Violation("the manifests of the merged logs differ")
 
     def _states(self) -> list[str]:
         states = [
@@ -245,3 +301,9 @@ class MergeCluster(Cluster):
             leader.raft.transfer(to)
         except Refused:
             return
+
+
+def _lines(log: Appender) -> str:
+    """What a manifest says, in whatever order it came."""
+    known = log.manifest
+    return repr((known.identity, sorted(known.rolled.items()), sorted(known.archived.items())))

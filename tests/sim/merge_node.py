@@ -9,8 +9,7 @@ import posixpath
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from replicator.pull import Copy
-from rt.appender import Appender, Durable
+from rt.appender import Durable
 from rt.confirmations import Confirmations
 from rt.errors import (
     CorruptLog,
@@ -22,7 +21,6 @@ from rt.errors import (
     Refused,
     WriterFailed,
 )
-from rt.manifest import MERGED, Archived, Identity
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.position import START, Position
 from sequencer.consensus import Ready, Role, Snapshot
@@ -35,19 +33,19 @@ from sequencer.member import Member, SnapshotPlan
 from sequencer.planner import Planner
 from sequencer.session_log import SessionLogs
 
+from .archiving import SimSweeper, make_archiver, steady_ns
 from .checkers import Violation
+from .copying import IDENTITY, Pull
 from .disk import PowerCut, is_dead
 from .node import SimNode
 from .publisher import SESSIONS, STREAM, Pipe, Publisher
-from .stream import OUT
+from .stream import BEGIN_NS, OUT
 
 if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
 
-IDENTITY = Identity(MERGED, STREAM, OUT, "5" * 32, 0)
 HAND_OVER_TICKS = 10
 HOLDINGS = b"\x02"
-BEGIN_NS = 1_357_017_420_000_000_000
 
 
 class SimInboxes(Inboxes):
@@ -132,12 +130,9 @@ class WatchedJournal:
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """A snapshot names merged bytes: they are durable."""
         node, ledger = self._node, decode_ledger(snapshot.data)
-        there = len(node.disk.durable(f"{OUT}/{ledger.end.file_name}"))
-        if there < ledger.end.offset:
-            raise Violation(f"{node.name} snapshots {ledger.end}; durable are {there} bytes")
+        node.world.stream.saves(node.name, node.disk, ledger)
         node.world.stream.knows(node.name, ledger)
         self._journal.save_snapshot(snapshot)
-        node.saved = ledger
 
 
 class WatchedExecutor(Executor):
@@ -171,70 +166,6 @@ class WatchedExecutor(Executor):
         super().discard(path)
 
 
-class CatchUp:
-    """Copies the merged log from one peer after the other, as `rt.node_catch_up` does."""
-
-    def __init__(self, node: "MergeNode", chance: Random) -> None:
-        self._node, self._chance = node, chance
-        appender = Appender(node.disk, OUT, IDENTITY)
-        appender.recover()
-        self._copy = Copy(appender, lambda _entry: False)
-        self._begin = appender.next_place
-        self._pipe: Pipe | None = None
-        self._peer, self._life = node, 0
-        self._turn = chance.randrange(len(node.world.names))
-
-    def step(self) -> None:
-        """Copy a little more."""
-        world = self._node.world
-        peer = self._peer
-        if self._pipe is not None and not (
-            world.reaches(peer, self._node) and peer.life == self._life
-        ):
-            self._hang_up()
-        try:
-            if self._pipe is None:
-                self._connect()
-            elif self._chance.random() < 0.05:
-                self._hang_up()
-            elif self._seen != (news := (peer.merged_end, peer.member.executor.appender.end)):
-                if not all(self._pipe.step() for _ in range(self._node.world.haste)):
-                    self._seen = news
-                if self._chance.random() < 0.05:
-                    self._copy.sync()
-        except (Refused, CorruptLog, PeerError, ManifestError) as error:
-            world.trace(f"{self._node.name} cannot copy from {peer.name}: {error}")
-            if not (self._node.rotted or self._peer.rotted or "behind" in str(error.args)):
-                world.demand_behind(self._node, self._peer, error)
-            self._hang_up()
-
-    def _connect(self) -> None:
-        world = self._node.world
-        self._turn += 1
-        peer = world.nodes[world.names[self._turn % len(world.names)]]
-        if peer is self._node or not world.reaches(peer, self._node):
-            return
-        self._peer, self._life = peer, peer.life
-        self._pipe = Pipe(peer.disk, OUT, self._copy, lambda: peer.merged_end)
-        self._seen = (START, START)
-
-    def _hang_up(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
-
-    def is_done(self, ledger_end: Position) -> bool:
-        """Whether merging can go on."""
-        caught_up = self._pipe is not None and self._pipe.caught_up
-        return caught_up and max(ledger_end, self._begin + 1) <= self._copy.appender.next_place
-
-    def stop(self) -> None:
-        """End the copy."""
-        self._hang_up()
-        self._copy.sync()
-        self._copy.appender.close()
-
-
 class MergeNode(SimNode):
     """A node that may die inside any of its duties and come back from its disk."""
 
@@ -242,7 +173,6 @@ class MergeNode(SimNode):
         self.world = world
         self.rotted = False  # its disk was damaged once; only then may it speak of damage
         self.is_full = False
-        self.saved = Ledger(file_bytes_max=world.file_bytes)
         super().__init__(name, world, chance)
 
     # Life and death
@@ -261,14 +191,14 @@ class MergeNode(SimNode):
         self._held: dict[str, Durable] = {}
         self._heard: list[tuple[str, bytes]] = []
         self._is_due = self._is_woken = False
+        self.guard: Any = Guard(self)
         self.inboxes = SimInboxes(
-            self.disk, "in", STREAM, self._hold, Guard(self), alone=len(world.names) == 1
+            self.disk, "in", STREAM, self._hold, self.guard, alone=len(world.names) == 1
         )
         snapshot = opened.state.snapshot
-        self.saved = (
+        ledger = (
             decode_ledger(snapshot.data) if snapshot else Ledger(file_bytes_max=world.file_bytes)
         )
-        ledger = decode_ledger(self.saved.encode())
         logs = SessionLogs(self.disk, "in")
         executor = WatchedExecutor(self, ledger, logs)
         self.member = Member(
@@ -277,12 +207,17 @@ class MergeNode(SimNode):
             planner=Planner(logs), send=self._send, now_ns=self._now_ns,
             hand_over_ticks=HAND_OVER_TICKS,
         )  # fmt: skip
+        self.offset_ns = self._chance.randrange(-(10**9), 10**9)
+        self.sweeper = SimSweeper(self)
+        if snapshot is not None and not executor.lacks_log:
+            self.sweeper.saved(snapshot.data)
+        self._is_sweeping = False
+        self.archiver = make_archiver(self, self.sweeper)
         self.merged_end = ledger.end
-        self._catch_up: CatchUp | None = None
+        self._catch_up: Pull | None = None
         self._missing_since = -1
         self._plan: SnapshotPlan | None = None
         self._synced: Durable | None = None
-        self._offset_ns = self._chance.randrange(-(10**9), 10**9)
         self._compare_all()
         self.alive = True
         for words in self.inboxes.open_all(ledger.merged_to):
@@ -375,7 +310,7 @@ class MergeNode(SimNode):
         self.world.wire.send(self.name, to, data)
 
     def _now_ns(self) -> int:
-        return BEGIN_NS + self._offset_ns + int(self.world.clock.now_us * 1000 * self.rate)
+        return BEGIN_NS + self.offset_ns + int(self.world.clock.now_us * 1000 * self.rate)
 
     # Copies of sessions
 
@@ -456,6 +391,8 @@ class MergeNode(SimNode):
             self._keep_up()
         except CorruptLog as damage:
             self._mend(damage)
+        self.archiver.turn(steady_ns(self) / 1e9)
+        self._sweep_later()
         self._take_snapshot()
 
     def _advance(self, changed: set[str]) -> None:
@@ -505,7 +442,8 @@ class MergeNode(SimNode):
             self.world.trace(f"{self.name} copies from {member.executor.ledger.end}")
             member.suspended = True
             member.executor.close()
-            self._catch_up = CatchUp(self, self._chance)
+            begin = member.executor.appender.next_place - member.executor.lacks_lines
+            self._catch_up = Pull(self, self._chance, begin)
             return
         self._catch_up.step()
         needs_none = not member.executor.lacks_log and member.missing is None
@@ -529,7 +467,9 @@ class MergeNode(SimNode):
 
     def _take_snapshot(self) -> None:
         if self._plan is None:
-            if self._chance.random() < 2 / self.world.compact_every:
+            waits = self.sweeper.lacks_snapshot(self.member.executor.ledger.archived_to)
+            is_due = self._chance.random() < self.world.snapshot_chance
+            if waits or is_due:
                 self._plan = self.member.plan_snapshot()
         elif self._synced is None:  # by another thread, sooner or later
             if self._chance.random() < 0.5:
@@ -540,17 +480,19 @@ class MergeNode(SimNode):
             self.strike("before a snapshot")
             if durable >= plan.end:
                 self.member.save_snapshot(plan)
-                self._sweep()
+                self.sweeper.saved(plan.data)
 
-    def _sweep(self) -> None:
-        """Archive the inputs that a majority has durably merged, as `rt.node_sweeper` does."""
-        if self.saved.index > self.world.settled_index():
-            return
-        for inbox in self.inboxes.every():
-            log, end = inbox.appender, self.saved.merged_to(inbox.session)
-            for line in list(log.manifest.rolled.values()):
-                if line.file not in log.manifest.archived and line.file + line.end <= end:
-                    log.archive(Archived(line.file, 0, "merged"))
+    def _sweep_later(self) -> None:
+        """Wake the sweeper, whose thread gets its turn sooner or later."""
+        if self.sweeper.has_work and not self._is_sweeping:
+            self._is_sweeping = True
+            delay = int(self.disk_delay_us * (0.5 + 10 * self._chance.random()))
+            self.world.clock.after(delay, self._sweep, self.life)
+
+    def _sweep(self, life: int) -> None:
+        if life == self.life:
+            self._is_sweeping = False
+            self.guarded(self.sweeper.sweep)
 
     # Ends
 
@@ -562,9 +504,17 @@ class MergeNode(SimNode):
 
     def has_all(self, index: int) -> bool:
         """Whether it has executed everything, and is what it should be."""
-        member = self.member
-        idle = self._catch_up is None and not member.executor.lacks_log
-        return self.alive and idle and member.executor.ledger.index == index and self.settled()
+        executor = self.member.executor
+        ledger = executor.ledger
+        idle = self._catch_up is None and not executor.lacks_log
+        is_swept = self.sweeper.emptied_to >= ledger.archived_to
+        return self.alive and idle and is_swept and ledger.index == index and self.settled()
+
+    @property
+    def news(self) -> tuple[int, Position, Position]:
+        """Changes when there is more to copy from here."""
+        executor = self.member.executor
+        return len(executor.appender.manifest.archived), self.merged_end, executor.appender.end
 
 
 class _NoBell:

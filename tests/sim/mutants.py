@@ -4,10 +4,11 @@ Two that it does not reach in 2,000 seeds have tests of their own in `tests/unit
 acknowledgement of an older term that is counted, and an admission that outlives its entry.
 """
 
-from . import mutants_merge, mutants_raft, mutants_state
+from . import mutants_archive, mutants_merge, mutants_raft, mutants_state
 from .mutants_merge import MERGING
 from .mutation import MUTANTS, switched_on
 
 __all__ = [
-    "MERGING", "MUTANTS", "mutants_merge", "mutants_raft", "mutants_state", "switched_on",
+    "MERGING", "MUTANTS", "mutants_archive", "mutants_merge", "mutants_raft", "mutants_state",
+    "switched_on",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from rt.columns import decode_columns
 from rt.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.manifest import Manifest
 from rt.position import START, Position
 from rt.ranges import Range, decode_range
 from sequencer.ledger import Ledger
@@ -11,6 +12,7 @@ from .disk import SimDisk
 from .publisher import SESSIONS, payload
 
 OUT = "out"
+BEGIN_NS = 1_357_017_420_000_000_000
 
 
 class Stream:
@@ -19,7 +21,9 @@ class Stream:
     Holds: merged bytes and ledgers are the same on all nodes, as far as each has executed; each
     message of a session, or of a group of sessions, is there once and in order, under consecutive
     numbers, at times that never go back; what is merged, and what is called replicated, was
-    durable on a majority; what a node calls durable is on its disk.
+    durable on a majority; what a node calls durable is on its disk; a snapshot names merged bytes
+    that are durable; inputs are given up when a majority has durably what became of them, and
+    merged files when it was decided, after which a copy may still have some of them.
     """
 
     def __init__(self, majority: int) -> None:
@@ -29,6 +33,8 @@ class Stream:
         self.merged: dict[str, Position] = {}
         self.replicated: dict[str, Position] = {}
         self._ledgers: dict[int, bytes] = {}
+        self._saved: dict[str, dict[str, Position]] = {}
+        self._archived_to = START
         self._held: dict[str, dict[str, Position]] = {name: {} for name in SESSIONS}
         self._next: dict[str, int] = {}  # per session or group, the number that is due
         self._number = 0
@@ -67,6 +73,21 @@ class Stream:
             raise Violation(f"{name} says that {session} is merged up to {merged}")
         self.replicated[session] = max(self.replicated.get(session, START), replicated)
 
+    def saves(self, name: str, disk: SimDisk, ledger: Ledger) -> None:
+        """A node has a snapshot: the merged bytes that it names are durable."""
+        there, end = len(disk.durable(f"{OUT}/{ledger.end.file_name}")), ledger.end
+        if there < end.offset and end.file >= self._archived_to:
+            raise Violation(f"{name} has a snapshot of {end}; durable are {there} bytes")
+        saved = self._saved.setdefault(name, {})
+        for session, merged_to in ledger.sessions.items():
+            saved[session] = max(saved.get(session, START), merged_to)
+
+    def gives_up(self, name: str, session: str, merged_to: Position) -> None:
+        """A node archives what it holds of a session."""
+        ends = [saved.get(session, START) for saved in self._saved.values()]
+        if sum(end >= merged_to for end in ends) < self._majority:
+            raise Violation(f"{name} archives {session} up to {merged_to}, durably merged: {ends}")
+
     # Bytes
 
     def executed(self, name: str, disk: SimDisk, ledger: Ledger, begin: Position) -> None:
@@ -86,6 +107,7 @@ class Stream:
         known = self._ledgers.setdefault(ledger.index, state)
         if known != state:
             raise Violation(f"{name} has another ledger {ledger.index}:\n{state!r}\n{known!r}")
+        self._archived_to = max(self._archived_to, ledger.archived_to)
 
     def compare(self, name: str, disk: SimDisk, begin: Position, end: Position) -> None:
         """The merged bytes of a node between two places are those of all."""
@@ -93,8 +115,16 @@ class Stream:
             if begin.file <= file <= end.file:
                 first = begin.offset if file == begin.file else 0
                 last = end.offset if file == end.file else len(ours)
-                if first < last and _bytes(disk, file)[first:last] != ours[first:last]:
+                theirs = _bytes(disk, file)[first:last]
+                last = first + len(theirs) if file < self._archived_to else last
+                if theirs != ours[first:last]:
                     raise Violation(f"{name} has other bytes in {file.file_name} {first}-{last}")
+
+    def demand_emptied(self, name: str, disk: SimDisk, known: Manifest) -> None:
+        """What is archived holds nothing any more, everywhere."""
+        held = [file.file_name for file in known.archived if _bytes(disk, file)]
+        if held:
+            raise Violation(f"{name} still has bytes of {held}, which are archived")
 
     def _extend(self, disk: SimDisk, index: int, end: Position) -> None:
         start = self.end.file

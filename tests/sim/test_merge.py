@@ -19,8 +19,9 @@ from sequencer.ledger import Ledger
 from sequencer.planner import Planner
 from sequencer.session_log import SessionLogs
 
+from .copying import IDENTITY
 from .disk import SimDisk
-from .merge_node import IDENTITY, SimInboxes
+from .merge_node import SimInboxes
 from .publisher import STREAM, Pipe, Publisher
 
 

@@ -122,6 +122,7 @@ def test_an_indexed_frame_that_is_torn_does_not_hide_what_stands_before_it(path,
     appender = opened(path)
     frames = [add(appender, b"x", size=200 * KIB) for _ in range(6)]
     starts = [frame.header.position for frame in frames]
+    appender.sync()
     appender.close()
     last = max(start for start in starts if start in indexed(path))
     assert last > starts[2]
@@ -151,12 +152,15 @@ def test_an_index_that_is_missing_or_wrong_is_made_again(path, index):
     appender = opened(path)
     for _ in range(6):
         add(appender, b"x", size=200 * KIB)
+    appender.sync()
     appender.close()
     good = indexed(path)
     assert len(good) == 3
     with open(os.path.join(path, "log.0.0.idx"), "wb") as file:
         file.write(index)
-    opened(path).close()
+    appender = opened(path)
+    appender.sync()
+    appender.close()
     assert indexed(path) == good
 
 

@@ -1,0 +1,122 @@
+"""Copies of the merged log that are pulled from node to node, by a node or by a subscriber."""
+
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from replicator.pull import Copy
+from rt.appender import Appender
+from rt.archived import finish_archiving
+from rt.errors import CorruptLog, ManifestError, PeerError, Refused
+from rt.manifest import MERGED, Identity
+from rt.position import START, Position
+
+from .disk import SimDisk
+from .publisher import STREAM, Pipe
+from .stream import OUT
+
+if TYPE_CHECKING:
+    from .merge_cluster import MergeCluster
+    from .merge_node import MergeNode
+
+IDENTITY = Identity(MERGED, STREAM, OUT, "5" * 32, 0)
+
+
+class Puller(Protocol):
+    """Whose copy it is."""
+
+    name: str
+    world: "MergeCluster"
+    disk: SimDisk
+    rotted: bool
+
+
+class Pull:
+    """Copies the merged log from one node after the other, as `replicator.pull` does."""
+
+    def __init__(self, puller: Puller, chance: Random, begin: int = 0) -> None:
+        """Begin to copy; it is of use once it is beyond `begin`."""
+        self._puller, self._chance = puller, chance
+        appender = Appender(puller.disk, OUT, IDENTITY)
+        appender.recover()
+        finish_archiving(puller.disk, OUT, appender.manifest)
+        self._copy = Copy(appender, lambda _entry: False)
+        self._begin = begin
+        self._pipe: Pipe | None = None
+        self._peer: MergeNode | None = None
+        self._life = 0
+        self._turn = chance.randrange(len(puller.world.names))
+
+    @property
+    def appender(self) -> Appender:
+        """The end of the copy."""
+        return self._copy.appender
+
+    def step(self) -> None:
+        """Copy a little more."""
+        world, peer = self._puller.world, self._peer
+        if peer is None or not (world.reaches(peer, self._puller) and peer.life == self._life):
+            self._hang_up()
+        try:
+            if self._pipe is None or peer is None:
+                self._connect()
+            elif self._chance.random() < 0.05:
+                self._hang_up()
+            elif self._seen != (news := peer.news):
+                if not all(self._pipe.step() for _ in range(world.haste)):
+                    self._seen = news
+                if self._chance.random() < 0.05:
+                    self._copy.sync()
+        except (Refused, CorruptLog, PeerError, ManifestError) as error:
+            assert self._peer is not None
+            world.trace(f"{self._puller.name} cannot copy from {self._peer.name}: {error}")
+            if not (self._puller.rotted or self._peer.rotted or "behind" in str(error.args)):
+                world.demand_behind(self._puller.name, self._peer.name, error)
+            self._hang_up()
+
+    def _connect(self) -> None:
+        world = self._puller.world
+        self._turn += 1
+        peer = world.nodes[world.names[self._turn % len(world.names)]]
+        if peer is self._puller or not world.reaches(peer, self._puller):
+            return
+        self._peer, self._life = peer, peer.life
+        self._pipe = Pipe(peer.disk, OUT, self._copy, lambda: peer.merged_end)
+        self._seen = (-1, START, START)
+
+    def _hang_up(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    def is_done(self, ledger_end: Position) -> bool:
+        """Whether merging can go on."""
+        caught_up = self._pipe is not None and self._pipe.caught_up
+        return caught_up and max(ledger_end, self._begin + 1) <= self._copy.appender.next_place
+
+    def stop(self, *, sync: bool = True) -> None:
+        """End the copy."""
+        self._hang_up()
+        if sync:
+            self._copy.sync()
+        self._copy.appender.close()
+
+
+class Subscriber:
+    """A copy of the merged log that moves between nodes, on a machine that may lose its power."""
+
+    rotted = False
+
+    def __init__(self, world: "MergeCluster", chance: Random) -> None:
+        self.name, self.world, self._chance = "subscriber", world, chance
+        self.disk = SimDisk(Random(chance.getrandbits(32)))
+        self.pull = Pull(self, chance)
+
+    def step(self) -> None:
+        """Copy a little more, or begin another life."""
+        if self.world.nemesis.active and self._chance.random() < 0.01:
+            self.pull.stop(sync=False)
+            if self._chance.random() < 0.5:
+                self.disk.cut_power()
+            self.world.trace(f"{self.name} starts")
+            self.pull = Pull(self, self._chance)
+        self.pull.step()

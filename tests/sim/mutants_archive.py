@@ -1,0 +1,90 @@
+"""Mistakes in archiving: only worlds with merged logs see them."""
+
+from typing import Any
+
+from replicator.outlet import Outlet
+from rt import active_file
+from rt.active_file import ActiveFile
+from rt.archived import empty_files
+from rt.node_archive import NodeArchiver
+from rt.node_sweeper import NodeSweeper
+from rt.position import Position
+from sequencer.executor import Executor
+from sequencer.ledger import decode_ledger
+from sequencer.member import Member
+
+from .mutants_merge import merging
+from .mutation import Patch
+
+
+@merging
+def inputs_archived_by_one() -> list[Patch]:
+    """Inputs go once a single node has durably what became of them."""
+
+    def latest(self: NodeArchiver) -> int:
+        return max(report.snapshot_index for report in self.reports.values())
+
+    return [(NodeArchiver, "_majority_snapshot", latest)]
+
+
+@merging
+def archived_bytes_go_at_once() -> list[Patch]:
+    """Merged files are emptied though a restart would repeat what wrote them."""
+
+    def empty(self: NodeSweeper, merged: Any) -> None:
+        known = merged.manifest.archived
+        empty_files(self._disk, merged.directory, known)
+        self.emptied_to = max(known, default=Position(0)).next_file()
+
+    return [(NodeSweeper, "_empty", empty)]
+
+
+@merging
+def archived_bytes_stay() -> list[Patch]:
+    """The lines are written, and the bytes are kept."""
+    return [(NodeSweeper, "_empty", lambda self, merged: setattr(self, "emptied_to", 1 << 62))]
+
+
+@merging
+def archived_is_not_told() -> list[Patch]:
+    """Whoever copies does not hear what was archived behind it."""
+    return [(Outlet, "_tell_archived", lambda self, send, source: None)]
+
+
+@merging
+def emptied_file_compared() -> list[Patch]:
+    """A node goes on from a state whose bytes the others have archived."""
+    return [(Executor, "is_stranded", property(lambda self: False))]
+
+
+@merging
+def state_taken_back() -> list[Patch]:
+    """A snapshot that is older than the state takes its place."""
+    right = Member._restore
+
+    def restore(self: Member, snapshot: Any) -> None:
+        right(self, snapshot)
+        self.executor.restore(decode_ledger(snapshot.data))
+
+    return [(Member, "_restore", restore)]
+
+
+@merging
+def index_of_what_is_not_synced() -> list[Patch]:
+    """An index names frames that a power cut leaves while it takes what is before them."""
+    right = ActiveFile._write_index
+
+    def write(self: ActiveFile) -> None:
+        self._synced = 1 << 62
+        right(self)
+
+    def note(self: ActiveFile, header: Any, offset: int) -> None:
+        self._synced = 1 << 62
+        noted(self, header, offset)
+
+    noted = ActiveFile._note
+    return [
+        (ActiveFile, "_write_index", write),
+        (ActiveFile, "_note", note),
+        (active_file, "_INDEX_BUFFER", 1),
+    ]

@@ -1,0 +1,144 @@
+"""What worlds that archive found in executor, member, outlet and index, each by itself."""
+
+from random import Random
+
+from replicator.pull import Copy
+from replicator.source import Looked, Source, Wait
+from rt import manifest
+from rt.appender import Appender
+from rt.columns import encode_columns
+from rt.frame import encode_frame, session_tag
+from rt.index import ENTRY_BYTES
+from rt.manifest import SESSION, Identity
+from rt.position import START, Position
+from sequencer.consensus import Snapshot
+from sequencer.executor import Executor
+from sequencer.instruction import Archive, Gone, Roll
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.member import Member
+from sequencer.planner import Planner
+from sequencer.session_log import SessionLogs
+
+from .copying import IDENTITY
+from .disk import SimDisk
+from .publisher import STREAM, Pipe, Publisher
+
+
+def merged_node() -> tuple[SimDisk, Publisher, Executor]:
+    """A disk with a session and a merged log of three instructions: two files, the first rolled."""
+    disk = SimDisk(Random(3))
+    publisher = Publisher("jfk", Random(1), disk)
+    executor = Executor(disk, "out", IDENTITY, Ledger(), SessionLogs(disk, ""), alone=False)
+    planner = Planner(SessionLogs(disk, ""))
+    for index in (1, 3):
+        publisher.publish()
+        merge = planner.plan(executor.ledger, {"jfk": publisher.end}, 7)
+        assert merge is not None
+        executor.execute(index, 1, merge)
+        if index == 1:
+            executor.execute(2, 1, Roll(8))
+    return disk, publisher, executor
+
+
+def test_what_is_left_of_an_emptied_file_is_of_no_use() -> None:
+    """Seed 234: half a file, which a power cut had brought back, was called damaged."""
+    disk, _, executor = merged_node()
+    executor.execute(4, 1, Archive(9, (Gone(START, "time"),)))
+    executor.sync()
+    whole = len(disk.inode("out/log.0.0").data)
+    for length in range(whole + 1):
+        del disk.inode("out/log.0.0").data[length:]
+        disk.inode("out/log.0.0").data.extend(bytes(length - len(disk.inode("out/log.0.0").data)))
+        early = Executor(disk, "out", IDENTITY, Ledger(), SessionLogs(disk, ""), alone=False)
+        assert early.is_stranded == (length < whole)
+        late = decode_ledger(executor.ledger.encode())
+        again = Executor(disk, "out", IDENTITY, late, SessionLogs(disk, ""), alone=False)
+        assert not again.is_stranded
+
+
+def test_a_ledger_that_comes_to_an_emptied_file_later_is_stranded_too() -> None:
+    """Seed 278: only the file that the ledger stood in was looked at, and not the next one."""
+    disk, _, executor = merged_node()
+    executor.execute(4, 1, Roll(9))
+    for file in (START, START.next_file()):
+        executor.appender.archive(manifest.Archived(file, 9, "time", 5))
+    disk.inode("out/log.0.0").data.extend(bytes(executor.appender.manifest.rolled[START].end))
+    again = Executor(disk, "out", IDENTITY, Ledger(), SessionLogs(disk, ""), alone=False)
+    assert again.is_stranded
+
+
+def test_a_merged_log_that_was_opened_is_durable() -> None:
+    """Seed 1166: a copy that was only in memory was told to the others as durable."""
+    disk, _, executor = merged_node()
+    disk.kill()
+    assert disk.durable("out/log.0.1") != bytes(disk.inode("out/log.0.1").data)
+    Executor(disk, "out", IDENTITY, executor.ledger, SessionLogs(disk, ""), alone=False)
+    assert disk.durable("out/log.0.1") == bytes(disk.inode("out/log.0.1").data)
+
+
+def test_a_snapshot_older_than_anothers_state_does_not_take_it_back() -> None:
+    """Seed 446: a node went back to the leader's state, and left out what came after it."""
+    _, _, executor = merged_node()
+    member = Member.__new__(Member)
+    member.executor = executor
+    member._committed, member._digests = [], {}  # type: ignore[assignment]
+    state = executor.ledger.encode()
+    for index, data in ((1, Ledger(index=1).encode()), (3, state)):
+        member._restore(Snapshot(index, 1, (), data))
+        assert executor.ledger.encode() == state
+    later = decode_ledger(state)
+    later.index = 9
+    member._restore(Snapshot(9, 1, (), later.encode()))
+    assert executor.ledger.index == 9
+
+
+def test_a_copy_that_has_the_last_file_whole_is_told_when_it_goes() -> None:
+    """Seed 346: the line was passed over until another connection was made."""
+    disk, publisher = SimDisk(Random(1)), Publisher("jfk", Random(1))
+    publisher.publish()
+    publisher._roll()
+    copy = Copy(Appender(disk, "in/jfk", publisher.identity), lambda _line: False)
+    pipe = Pipe(publisher.disk, "jfk", copy)
+    while pipe.step():
+        pass
+    assert copy.appender.manifest.order == [START]
+    publisher.archive(publisher.end)
+    while pipe.step():
+        pass
+    assert list(copy.appender.manifest.archived) == [START]
+
+
+def test_an_archived_file_that_may_not_all_be_served_is_no_difference() -> None:
+    """Seed 646: a subscriber was told that the log had diverged, and it had not."""
+    line = manifest.Archived(START, 0, "time")
+    source = Source(Position(1904))
+    assert isinstance(source.step(Looked(0, None, line)), Wait)
+    assert isinstance(source.step(Looked(None, None, line)), Wait)
+    assert not isinstance(source.step(Looked(0)), Wait)
+
+
+def test_an_index_names_no_frame_behind_bytes_that_are_not_synced() -> None:
+    """Seed 1354: a recovery that began at such a frame did not see the hole before it."""
+    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    disk = SimDisk(Random(1))
+    log = Appender(disk, "jfk", identity)
+    log.begin_file(START)
+    frames = 160
+    for number in range(frames):
+        body = encode_columns([0], [bytes(256 * 1024)])
+        frame = encode_frame(
+            body, position=log.end, sequence=number, time_ns=0, messages=1, durable=START,
+            session_tag=session_tag("jfk"),
+        )  # fmt: skip
+        after = log.walk.copy()
+        after.step(frame.header)
+        log.append([b"".join(frame.parts)], (frame.header,), after)
+        if number == 69:
+            log.sync()
+    log.close()
+    assert len(disk.inode("jfk/log.0.0.idx").data) == 71 * ENTRY_BYTES
+    again = Appender(disk, "jfk", identity)
+    again.recover()
+    again.sync()
+    again.close()
+    assert len(disk.inode("jfk/log.0.0.idx").data) == frames * ENTRY_BYTES
