@@ -14,10 +14,11 @@ from replicator.push import PushClient
 from rt.certificates import certificate_files
 from rt.cluster import free_addresses, init_cluster
 from rt.errors import Refused
+from rt.history import history
 from rt.manifest import MERGED, Archived, Rolled, encode_entry, new_identity
 from rt.node import Node
 from rt.node_settings import NodeSettings
-from rt.position import Position
+from rt.position import FILE_BYTES_MAX, Position
 from rt.publisher import Publisher
 from rt.settings import load
 from rt.tls import Contexts, client_context
@@ -26,6 +27,8 @@ from sequencer.instruction import Note
 
 STREAM = "bench"
 FILE_BYTES = 64 << 10
+EPOCH_NS = 1_357_017_420_000_000_000  # when the first file of a history began
+FILE_NS = 300_123_456_789  # and how long each took to fill: 100,000 are a year
 
 
 def rows(quick: bool) -> list[Row]:
@@ -139,9 +142,11 @@ def history_rows(quick: bool) -> list[Row]:
         lines = [encode_entry(identity)]
         for n in range(count):
             file = Position.of(n >> 14, n & 16383, 0)
-            lines.append(encode_entry(Rolled(file, 1 << 20, n, n + 1, n, n, n, "0" * 32, "jfk")))
+            begin, end = EPOCH_NS + n * FILE_NS, EPOCH_NS + (n + 1) * FILE_NS
+            rolled = Rolled(file, FILE_BYTES_MAX, n, n + 1, begin, end, end, "0" * 32, "jfk")
+            lines.append(encode_entry(rolled))
             if n < count // 2:
-                lines.append(encode_entry(Archived(file, n, "time", n)))
+                lines.append(encode_entry(Archived(file, end, "time", n)))
         with open(os.path.join(root, "manifest"), "wb") as manifest:
             manifest.writelines(lines)
         command = [sys.executable, "-m", "rt", "log-history", root, "--json"]
@@ -149,7 +154,11 @@ def history_rows(quick: bool) -> list[Row]:
             seconds(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True))
             for _ in range(3)
         )
-    return [Row(f"log-history of {count:,} files", took, "s", 1.0, at_most=True)]
+        reading = seconds(lambda: history(root))
+    return [
+        Row(f"log-history of {count:,} files", took, "s", 1.0, at_most=True),
+        Row("of it, to read the manifest, as a subscriber does", reading, "s", 1.0, at_most=True),
+    ]
 
 
 def soak(quick: bool) -> Row:

@@ -1,25 +1,29 @@
 """A log-shipping reliable transport: publish to a local log, merge by Raft, read everywhere."""
 
-from rt.confirmations import Confirmations, Level
-from rt.errors import (
-    CorruptLog,
-    FlushTimeout,
-    GapError,
-    Misuse,
-    PeerError,
-    Refused,
-    RtError,
-    Stopped,
-    WriterFailed,
-)
-from rt.events import CaughtUp, Gap, NewRun
-from rt.message import Batch, Message
-from rt.position import Position
-from rt.publisher import Batching, Confirmed, Publisher
-from rt.start import AtTime, Last
-from rt.subscriber import Subscriber
-from rt.version import __version__
-from rt.writer import Fsync, WriterSettings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rt.confirmations import Confirmations, Level
+    from rt.errors import (
+        CorruptLog,
+        FlushTimeout,
+        GapError,
+        Misuse,
+        PeerError,
+        Refused,
+        RtError,
+        Stopped,
+        WriterFailed,
+    )
+    from rt.events import CaughtUp, Gap, NewRun
+    from rt.message import Batch, Message
+    from rt.position import Position
+    from rt.publisher import Batching, Confirmed, Publisher
+    from rt.start import AtTime, Last
+    from rt.subscriber import Subscriber
+    from rt.version import __version__
+    from rt.writer import Fsync, WriterSettings
 
 __all__ = [
     "AtTime",
@@ -49,3 +53,38 @@ __all__ = [
     "WriterSettings",
     "__version__",
 ]
+# Where each is: imported when it is asked for, so that a command does not wait for all of them.
+_MODULES: Final = {
+    "AtTime": "rt.start",
+    "Batch": "rt.message",
+    "Batching": "rt.publisher",
+    "CaughtUp": "rt.events",
+    "Confirmations": "rt.confirmations",
+    "Confirmed": "rt.publisher",
+    "CorruptLog": "rt.errors",
+    "FlushTimeout": "rt.errors",
+    "Fsync": "rt.writer",
+    "Gap": "rt.events",
+    "GapError": "rt.errors",
+    "Last": "rt.start",
+    "Level": "rt.confirmations",
+    "Message": "rt.message",
+    "Misuse": "rt.errors",
+    "NewRun": "rt.events",
+    "PeerError": "rt.errors",
+    "Position": "rt.position",
+    "Publisher": "rt.publisher",
+    "Refused": "rt.errors",
+    "RtError": "rt.errors",
+    "Stopped": "rt.errors",
+    "Subscriber": "rt.subscriber",
+    "WriterFailed": "rt.errors",
+    "WriterSettings": "rt.writer",
+    "__version__": "rt.version",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

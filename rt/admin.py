@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.history import Row, rolled_rows
-from rt.manifest import FILE_NAME
+from rt.manifest import FILE_NAME, Rolled
+from rt.position import Position
 from rt.tls import Contexts, connect, offering
 
 ADMIN_ALPN: Final = "rt-admin/1"
@@ -68,8 +69,10 @@ def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row], F
         raise PeerError(f"{address[0]}:{address[1]} hung up in the middle of its history")
     directory = str(head["directory"])
     rows = rolled_rows(data, f"{directory}/{FILE_NAME}")
-    active = [Row(*head["active"])] if head["active"] else []
-    rows += [row for row in active if not rows or row.first > rows[-1].first]
+    if head["active"]:
+        start, *facts = head["active"]
+        active = Row(Rolled(Position(start), *facts), is_active=True)
+        rows += [active] if not rows or active.first > rows[-1].first else []
     return directory, rows, dict(head.get("offloaded") or {})
 
 

@@ -1,7 +1,9 @@
 """`rt log-history`: one row for each file a log ever had."""
 
 import os
+import sys
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -9,7 +11,7 @@ import click
 from rt.console import counted, note, table
 from rt.history import Row, history, selected
 from rt.history_text import HEADINGS, HistoryText
-from rt.offload import Offloaded, offloaded_of, read_offloaded
+from rt.offloaded import Offloaded, offloaded_of, read_offloaded
 from rt.records import parse_time
 
 _STATES: Final = {
@@ -17,6 +19,7 @@ _STATES: Final = {
     "live": frozenset({"active", "rolled"}),
     None: frozenset({"active", "rolled", "archived"}),
 }
+_ROWS_A_WRITE: Final = 500
 
 
 def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
@@ -72,8 +75,17 @@ def log_history(
         click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
         note(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
         return
-    worded = map(text.json if form == "json" else text.json_rt, rows)
-    click.echo("[\n" + ",\n".join(worded) + "\n]" if rows else "[]")
+    _write_array(rows, text.json if form == "json" else text.json_rt)
+
+
+def _write_array(rows: list[Row], worded: Callable[[Row], str]) -> None:
+    """Write rows as JSON, some at a time: 100,000 are 70 MB of text."""
+    out = sys.stdout.buffer
+    for start in range(0, len(rows), _ROWS_A_WRITE):
+        begin = ",\n" if start else "[\n"
+        part = map(worded, rows[start : start + _ROWS_A_WRITE])
+        out.write((begin + ",\n".join(part)).encode())
+    out.write(b"\n]\n" if rows else b"[]\n")
 
 
 _Found = tuple[str, list[Row], Offloaded | None]

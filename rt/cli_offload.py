@@ -10,9 +10,9 @@ from rt.admin import ask_any
 from rt.cli_run import LinkSettings
 from rt.console import Progress, counted
 from rt.kinds import show_bytes
-from rt.offload import Offloaded, write_offloaded
 from rt.offload import offload as offload_files
 from rt.offload import restore as restore_files
+from rt.offloaded import Offloaded, write_offloaded
 from rt.options import click_options
 from rt.store import open_store
 

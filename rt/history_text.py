@@ -2,11 +2,13 @@
 
 import json
 import os
+from functools import lru_cache
 from typing import Final
 
 from rt.history import Row
 from rt.kinds import show_seconds
-from rt.offload import Offloaded
+from rt.offloaded import Offloaded
+from rt.position import Position
 from rt.render import time_text
 
 HEADINGS: Final = (
@@ -34,59 +36,66 @@ class HistoryText:
 
     def json(self, row: Row) -> str:
         """Return a row as JSON: our names, then those of the system this one follows."""
-        age_ns, place = row.age_ns(self._now_ns), row.file[4:]
-        first, last = time_text(row.first_time_ns), time_text(row.last_time_ns)
-        rolled = "null" if row.rolled_ns is None else f'"{time_text(row.rolled_ns)}"'
-        gone = "" if row.archived_ns is None else time_text(row.archived_ns)
-        archived = f'"{gone}"' if gone else "null"
-        reason = json.dumps(row.reason) if row.reason else '""'
+        start, size, first_number, after, first_ns, last_ns, at_ns, digest, sessions = row.line
+        file, first, rolled, age_s = start.file_name, time_text(first_ns), _NULL, _NULL
+        if not row.is_active:
+            rolled, age_s = f'"{time_text(at_ns)}"', str(max(0, self._now_ns - at_ns) // _NS)
+        archived, reason, by = _NULL, "", _NULL
+        if row.gone is not None:
+            _, gone_ns, reason, number = row.gone
+            archived, by = f'"{time_text(gone_ns)}"', str(number or _NULL)
         return (
-            f'{{"path":"{self._path}{row.file}","state":"{row.state}",'
-            f'"first_position":"{place}.0","first_time":"{first}",'
-            f'"first_time_ns":{row.first_time_ns},"end_position":"{place}.{row.bytes}",'
-            f'"last_time":"{last}","last_time_ns":{row.last_time_ns},'
-            f'"first_number":{row.first_number},"messages":{row.messages},"bytes":{row.bytes},'
-            f'"rolled_at":{rolled},"age_s":{"null" if age_ns is None else age_ns // _NS},'
-            f'"archived_at":{archived},"archive_reason":{reason},'
-            f'"archived_by":{row.decided_by or "null"},'
-            f'"sessions":"{row.sessions}","digest":"{row.digest}",'
-            f'"address":{"null" if self._offloaded is None else self._address(row)},'
-            f"{self._theirs(row, age_ns, first, gone)}}}"
+            f'{{"path":"{self._path}{file}","state":"{row.state}",'
+            f'"first_position":"{file[4:]}.0","first_time":"{first}",'
+            f'"first_time_ns":{first_ns},"end_position":"{file[4:]}.{size}",'
+            f'"last_time":"{time_text(last_ns)}","last_time_ns":{last_ns},'
+            f'"first_number":{first_number},"messages":{after - first_number},"bytes":{size},'
+            f'"rolled_at":{rolled},"age_s":{age_s},'
+            f'"archived_at":{archived},"archive_reason":{_quoted(reason)},"archived_by":{by},'
+            f'"sessions":{_quoted(sessions)},"digest":{_quoted(digest)},'
+            f'"address":{_NULL if self._offloaded is None else self._address(start)},'
+            f"{self._theirs(row, file, first, archived)}}}"
         )
 
-    def _address(self, row: Row) -> str:
-        address = self._offloaded.address_of(row.first) if self._offloaded else ""
+    def _address(self, start: Position) -> str:
+        address = self._offloaded.address_of(start) if self._offloaded else ""
         return json.dumps(address or None)
 
     def json_rt(self, row: Row) -> str:
         """Return a row as JSON with the fields of the system this one follows, and no others."""
-        gone = "" if row.archived_ns is None else time_text(row.archived_ns)
-        theirs = self._theirs(row, row.age_ns(self._now_ns), time_text(row.first_time_ns), gone)
-        return f"{{{theirs}}}"
+        first, gone = time_text(row.line.first_time_ns), row.gone
+        archived = _NULL if gone is None else f'"{time_text(gone.at_ns)}"'
+        return f"{{{self._theirs(row, row.file, first, archived)}}}"
 
     def cells(self, row: Row) -> tuple[str, ...]:
         """Return the cells of a row, as `HEADINGS` names them."""
-        age_ns, place = row.age_ns(self._now_ns), row.file[4:]
+        line, gone, age_ns = row.line, row.gone, row.age_ns(self._now_ns)
         return (
             row.file,
             row.state,
-            f"{place}.0",
-            time_text(row.first_time_ns),
-            f"{place}.{row.bytes}",
-            time_text(row.last_time_ns),
-            f"{row.messages:,}",
-            f"{row.bytes:,}",
+            str(row.first),
+            time_text(line.first_time_ns),
+            str(row.end),
+            time_text(line.last_time_ns),
+            f"{line.messages:,}",
+            f"{line.end:,}",
             "" if age_ns is None else _age_text(age_ns // _NS),
-            "" if row.archived_ns is None else time_text(row.archived_ns),
-            row.reason,
+            "" if gone is None else time_text(gone.at_ns),
+            "" if gone is None else gone.reason,
         )
 
-    def _theirs(self, row: Row, age_ns: int | None, first: str, gone: str) -> str:
+    def _theirs(self, row: Row, file: str, first: str, archived: str) -> str:
+        age_ns = row.age_ns(self._now_ns)
         minutes = -1 if age_ns is None else age_ns // _MINUTE_NS
+        truncated = '""' if archived == _NULL else f'{archived[:-2]}"'
         return (
-            f'"logPath":":{self._path}{row.file}","logTime":"{first[:-1]}","logPos":{row.first:d},'
-            f'"logAge":{minutes},"truncationTime":"{gone[:-1]}"'
+            f'"logPath":":{self._path}{file}","logTime":"{first[:-1]}","logPos":{int(row.first)},'
+            f'"logAge":{minutes},"truncationTime":{truncated}'
         )
+
+
+_NULL: Final = "null"
+_quoted: Final = lru_cache(1024)(json.dumps)  # of what many files have in common
 
 
 def _age_text(seconds: int) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 from rt.appender import log_files
 from rt.disk import Disk, File, OsDisk
 from rt.errors import CorruptLog, ManifestError
+from rt.garbage import uncollected
 from rt.index import SUFFIX, Index
 from rt.manifest import FILE_NAME, Manifest
 from rt.position import Position
@@ -54,7 +55,8 @@ class LogDirectory:
         if length <= 0:
             return False
         try:
-            return bool(self.manifest.feed(self._manifest_file.pread(length, known)))
+            with uncollected():
+                return bool(self.manifest.feed(self._manifest_file.pread(length, known)))
         except ManifestError as error:
             raise CorruptLog(path, Position(0), str(error)) from None
 

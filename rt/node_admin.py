@@ -11,7 +11,7 @@ from typing import Any, Final
 from archiver.lease import LEASES_MAX, new_lease
 from archiver.policy import policy_of
 from rt.errors import Misuse, Refused
-from rt.history import Row
+from rt.history import active
 from rt.identity import Identity
 from rt.manifest import FILE_NAME
 from rt.node_archive import (
@@ -170,15 +170,10 @@ class NodeAdmin:
         with open(os.path.join(log.directory, FILE_NAME), "rb") as file:
             data = file.read()
         end, facts = log.end, log.facts
-        active = None
-        if log.is_open:
-            active = Row(
-                end.file_name, end.offset, facts.first, facts.next,
-                facts.first_time_ns, facts.last_time_ns,
-            )  # fmt: skip
+        line = active(end.file, facts, end.offset).line if log.is_open else None
         head = {"directory": log.directory, "node": self._member.name, "bytes": len(data)}
         head["offloaded"] = json.loads(self._member.executor.ledger.notes.get(OFFLOAD_NOTE, "{}"))
-        sock.sendall(json.dumps({**head, "active": active}).encode() + b"\n")
+        sock.sendall(json.dumps({**head, "active": line}).encode() + b"\n")
         sock.sendall(data)
 
 

@@ -14,17 +14,16 @@ from rt.errors import CorruptLog, ManifestError, Misuse
 from rt.limits import READ_BYTES
 from rt.log_directory import LogDirectory
 from rt.manifest import FILE_NAME, Archived, Manifest, Rolled, decode_entry, encode_entry
+from rt.offloaded import NOTE_BYTES_MAX, SUFFIX
 from rt.position import Position
 from rt.store import Store
 
 LEVEL: Final = 3
-OFFLOADED_NAME: Final = "offloaded"
-NOTE_BYTES_MAX: Final = 1 << 20  # of what is kept beside a copy: two manifest lines and a hash
 _MANIFEST_BYTES_MAX: Final = 256 << 20  # of a million files
 NOT_COPIED: Final = (
     "not copied"  # why a file of a restored log is archived, if nothing else is known
 )
-_DATA, _FACTS = ".zst", ".json"
+_FACTS: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,43 +92,6 @@ def copies(store: Store) -> dict[str, Copy]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Offloaded:
-    """What is known of a log's copies: where they are, and that all files before `to` are."""
-
-    url: str
-    to: Position
-
-    def address_of(self, start: Position) -> str:
-        """Return where the copy of a file is; "" if there is none."""
-        return f"{self.url}/{start.file_name}{_DATA}" if start < self.to else ""
-
-
-def offloaded_of(fields: Any) -> Offloaded | None:
-    """Return what the JSON object of a note or file says; None if it says nothing."""
-    try:
-        return Offloaded(str(fields["url"]), Position.parse(str(fields["to"])))
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def read_offloaded(directory: str) -> Offloaded | None:
-    """Return what the file in a log's directory says."""
-    try:
-        with open(os.path.join(directory, OFFLOADED_NAME), encoding="utf-8") as file:
-            return offloaded_of(json.loads(file.read(NOTE_BYTES_MAX)))
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def write_offloaded(directory: str, offloaded: Offloaded) -> None:
-    """Replace the file in a log's directory that tells where its copies are."""
-    path = os.path.join(directory, OFFLOADED_NAME)
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
-        json.dump({"url": offloaded.url, "to": str(offloaded.to)}, file)
-    os.replace(path + ".tmp", path)
-
-
 def restore(
     store: Store, directory: str, done: Callable[[str, int], None] = lambda _file, _bytes: None
 ) -> int:
@@ -182,7 +144,7 @@ def _lines(known: Manifest, there: set[Position], directory: str) -> Iterator[by
 
 def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
     name, digest = line.file.file_name, hashlib.sha256()
-    with store.write(name + _DATA) as target:
+    with store.write(name + SUFFIX) as target:
         compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
         with compressor.stream_writer(target, closefd=False) as stream:
             for part in _parts(log, line):
@@ -194,7 +156,7 @@ def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
     with store.write(name + _FACTS) as target:
         fields = {each: getattr(facts, each) for each in Copy.__slots__}
         target.write(json.dumps(fields, indent=1).encode())
-    return store.size(name + _DATA)
+    return store.size(name + SUFFIX)
 
 
 def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
@@ -213,9 +175,9 @@ def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
 def _proven(store: Store, copy: Copy) -> Iterator[bytes]:
     """Yield the bytes of a copy; the end is only reached if all of them are right."""
     digest, length = hashlib.sha256(), 0
-    path = f"{store.address}/{copy.file}{_DATA}"
+    path = f"{store.address}/{copy.file}{SUFFIX}"
     try:
-        with store.read(copy.file + _DATA) as source:
+        with store.read(copy.file + SUFFIX) as source:
             stream = zstandard.ZstdDecompressor().stream_reader(source)
             while part := stream.read(READ_BYTES):
                 digest.update(part)

@@ -71,7 +71,8 @@ class Position(int):
     @property
     def file_name(self) -> str:
         """The name of the file, `log.x.y`."""
-        return f"log.{self.run}.{self.roll}"
+        place = self >> OFFSET_BITS  # not by `run` and `roll`: a history may name 100,000 files
+        return f"log.{place >> ROLL_BITS}.{place & (ROLL_END - 1)}"
 
     def next_file(self) -> "Position":
         """The first byte of the next roll; roll 16383 is followed by roll 0 of the next run."""

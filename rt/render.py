@@ -71,11 +71,15 @@ def time_text(time_ns: int) -> str:
     >>> time_text(1357017420000000001)
     '2013-01-01T05:17:00.000000001Z'
     """
-    seconds, fraction = divmod(time_ns, 1_000_000_000)
+    text = _second_text(time_ns // 1_000_000_000)
+    return f"{text}.{time_ns % 1_000_000_000:09d}Z" if text else ""
+
+
+@lru_cache(maxsize=1024)
+def _second_text(seconds: int) -> str:
     day, second = divmod(seconds, 86_400)
-    text = _day_text(day)
-    hour, minute = second // 3600, second // 60 % 60
-    return f"{text}T{hour:02d}:{minute:02d}:{second % 60:02d}.{fraction:09d}Z" if text else ""
+    text, hour, minute = _day_text(day), second // 3600, second // 60 % 60
+    return f"{text}T{hour:02d}:{minute:02d}:{second % 60:02d}" if text else ""
 
 
 @lru_cache(maxsize=1024)

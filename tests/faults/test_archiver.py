@@ -52,8 +52,8 @@ def test_every_node_and_subscriber_archives_the_same_files(tmp_path, nodes):
         assert eventually(lambda: len({manifest_lines(cluster.out(n)) for n in cluster.nodes}) == 1)
         assert eventually(lambda: said(cluster.rows("sub")) == said(cluster.rows("n1")))
         gone = [row for row in rows if row.state == "archived"]
-        assert {row.reason for row in gone} == {"limit"}
-        assert all(row.decided_by and row.sessions == "jfk" and row.digest for row in gone)
+        assert {row.gone.reason for row in gone} == {"limit"}
+        assert all(row.gone.by and row.line.sessions == "jfk" and row.line.digest for row in gone)
         assert all(is_empty(cluster.out("n1"), row) for row in gone)
 
 
@@ -256,7 +256,7 @@ def test_a_small_disk_is_never_fuller_than_the_rule_says_by_more_than_a_few_file
             fullest = max(fullest, used_percent(small_disk))
         print(f"disk {percent}: at most {fullest:.1f} % used")
         assert percent - 10 < fullest <= percent + 6
-        assert {row.reason for row in cluster.rows("n1") if row.reason} == {"disk"}
+        assert {row.gone.reason for row in cluster.rows("n1") if row.gone} == {"disk"}
         assert cluster.ledger("n1").number == 150_000
 
 

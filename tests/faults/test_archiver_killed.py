@@ -92,6 +92,6 @@ def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, see
         # one may still be copying what is archived
         words = {name: child.last_words for name, child in running.items()}
         assert eventually(lambda: len(told()) == 1, 30), {n: said() for n, said in words.items()}
-        assert sum(row.reason == "limit" for row in history(out("n1"))) > 20
+        assert sum(row.gone.reason == "limit" for row in history(out("n1")) if row.gone) > 20
         publisher.close()
         push.stop()

@@ -41,21 +41,17 @@ def test_row_says_what_the_file_held_and_what_became_of_it(log):
     """Also when its bytes are gone."""
     first, second, third = history(log)
     assert first == Row(
-        "log.0.0", 448, 0, 3, TIME_NS + MS, TIME_NS + 2 * MS, TIME_NS + 2 * MS,
-        TIME_NS + 90 * MINUTE_NS, "disk",
-    )  # fmt: skip
+        Rolled(START, 448, 0, 3, TIME_NS + MS, TIME_NS + 2 * MS, TIME_NS + 2 * MS),
+        Archived(START, TIME_NS + 90 * MINUTE_NS, "disk"),
+    )
     assert (first.state, first.messages, first.end) == ("archived", 3, Position.of(0, 0, 448))
     assert (second.file, second.state, second.messages) == ("log.0.1", "rolled", 1)
     assert (third.file, third.state, third.messages) == ("log.0.2", "active", 3)
-    assert (third.first_time_ns, third.last_time_ns) == (TIME_NS + 4 * MS, TIME_NS + 5 * MS)
+    assert (third.line.first_time_ns, third.line.last_time_ns) == (
+        TIME_NS + 4 * MS,
+        TIME_NS + 5 * MS,
+    )
     assert third.age_ns(time.time_ns()) is None
-
-
-def test_what_is_read_fast_is_what_the_manifest_says(log, monkeypatch):
-    """There are two ways to the rows; the slow one has the last word, so they must agree."""
-    fast = history(log)
-    monkeypatch.setattr("rt.history._told", lambda _data: None)
-    assert history(log) == fast
 
 
 def test_archived_file_of_any_age_needs_no_file(log):
@@ -71,7 +67,7 @@ def test_active_file_is_told_of_while_it_grows(tmp_path):
         publisher.publish_many([b"1", b"2"])
         directory = os.path.join(tmp_path, "stream", "jfk")
         (row,) = history(directory)
-        assert (row.state, row.messages, row.first_number) == ("active", 2, 0)
+        assert (row.state, row.messages, row.line.first) == ("active", 2, 0)
         with open(os.path.join(directory, "log.0.0"), "ab") as file:
             file.write(b"half a frame")
         assert history(directory) == [row]
@@ -158,7 +154,7 @@ def test_json_rt_has_exactly_the_fields_of_the_system_this_one_follows(log):
 
 def test_path_and_reason_are_quoted_as_json_wants_them(tmp_path):
     """They are written by hand, for speed."""
-    row = Row("log.0.0", 8, 0, 1, 1, 1, 1, 1, 'a "b"\n')
+    row = Row(Rolled(START, 8, 0, 1, 1, 1, 1), Archived(START, 1, 'a "b"\n'))
     text = HistoryText('/x "y"\\é', 0)
     for line in (text.json(row), text.json_rt(row)):
         told = json.loads(line)
@@ -197,7 +193,7 @@ def test_time_that_is_none_is_bad_use(log):
 )  # fmt: skip
 def test_age_is_told_in_two_units(age_ns, words):
     """Nobody counts minutes by the ten thousand."""
-    row = Row("log.0.0", 8, 0, 1, 1, 1, rolled_ns=0)
+    row = Row(Rolled(START, 8, 0, 1, 1, 1, at_ns=0))
     assert words in HistoryText("/x", age_ns).cells(row)
 
 
@@ -205,7 +201,7 @@ def test_history_of_a_session_is_told_as_well(tmp_path):
     """A publisher's own files age and are archived, too."""
     for _ in range(3):
         directory = publish(tmp_path, [b"1", b"2"])
-    assert [(row.file, row.messages, row.first_number) for row in history(directory)] == [
+    assert [(row.file, row.messages, row.line.first) for row in history(directory)] == [
         ("log.0.0", 2, 0), ("log.1.0", 2, 2), ("log.2.0", 2, 4),
     ]  # fmt: skip
 
@@ -220,5 +216,5 @@ def test_hundred_thousand_files_are_told_of_without_opening_one(tmp_path, monkey
     opened = []
     monkeypatch.setattr(OsDisk, "open_read", lambda _disk, path: opened.append(path))
     rows = history(str(tmp_path))
-    assert [row.first_number for row in rows] == list(range(2000))
+    assert [row.line.first for row in rows] == list(range(2000))
     assert not opened

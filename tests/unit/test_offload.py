@@ -12,15 +12,8 @@ from rt.errors import CorruptLog, GapError, Misuse
 from rt.history import history
 from rt.history_text import HistoryText
 from rt.manifest import Archived, decode_entry, encode_entry
-from rt.offload import (
-    Offloaded,
-    copies,
-    offload,
-    offloaded_of,
-    read_offloaded,
-    restore,
-    write_offloaded,
-)
+from rt.offload import copies, offload, restore
+from rt.offloaded import Offloaded, offloaded_of, read_offloaded, write_offloaded
 from rt.position import Position
 from rt.store import open_store
 from rt.subscriber import Subscriber
@@ -67,7 +60,7 @@ def test_rolled_files_come_back_as_they_were(out, store, tmp_path):
         with open(os.path.join(out, name), "rb") as file:
             assert file.read() == (restored / name).read_bytes()
     assert payloads(tmp_path / "old") == payloads(tmp_path / "rt")[:300]
-    assert [row[:7] for row in history(str(restored))] == [row[:7] for row in history(out)[:3]]
+    assert [row.line for row in history(str(restored))] == [row.line for row in history(out)[:3]]
 
 
 def test_what_is_there_already_is_not_copied_again(out, store):
