@@ -9,21 +9,29 @@ from typing import Any, Final
 import click
 
 from rt.console import counted, note, table
-from rt.history import Row, history, selected
+from rt.history import STATES, Row, history, selected
 from rt.history_text import HEADINGS, HistoryText
 from rt.offloaded import Offloaded, offloaded_of, read_offloaded
+from rt.position import Position
 from rt.records import parse_time
 
 _STATES: Final = {
     "archived": frozenset({"archived"}),
     "live": frozenset({"active", "rolled"}),
-    None: frozenset({"active", "rolled", "archived"}),
+    None: STATES,
 }
 _ROWS_A_WRITE: Final = 500
 
 
 def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
     return None if text is None else parse_time(text)
+
+
+def _position(_context: Any, _parameter: Any, text: str | None) -> Position | None:
+    try:
+        return None if text is None else Position.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -40,6 +48,14 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
     "--since", metavar="TIME", callback=_time, help="Files with messages of then or later."
 )
 @click.option("--until", metavar="TIME", callback=_time, help="Files with messages before that.")
+@click.option(
+    "--from-position", "begin", metavar="POSITION", callback=_position,
+    help="The file that holds this position (0.3.0, or the integer), and later ones.",
+)  # fmt: skip
+@click.option(
+    "--to-position", "end", metavar="POSITION", callback=_position,
+    help="Files that begin before this position.",
+)  # fmt: skip
 @click.option("--archived", "which", flag_value="archived", help="Only files that are archived.")
 @click.option("--live", "which", flag_value="live", help="Only files that are not.")
 def log_history(
@@ -51,6 +67,8 @@ def log_history(
     form: str | None,
     since: int | None,
     until: int | None,
+    begin: Position | None,
+    end: Position | None,
     which: str | None,
 ) -> None:
     """Tell the history of every file of the log in DIR: a session, or a merged log (out).
@@ -58,7 +76,7 @@ def log_history(
     \b
     rt log-history rt-data/flights/out
     rt log-history rt-data/flights/out --json --since 2013-01-01T00:00:00Z
-    rt log-history rt-data/flights/out --archived
+    rt log-history rt-data/flights/out --archived --from-position 0.3.0 --to-position 0.9.0
     rt log-history --node localhost:7420 --identity subscriber
 
     Needs no running process: it reads the manifest, and so also tells of files that are archived.
@@ -69,7 +87,10 @@ def log_history(
     directory, found, offloaded = (
         _of_node(node, certs, identity) if node else _of_directory(directory)
     )
-    rows = list(selected(found, since, until, _STATES[which]))
+    wanted = selected(
+        found, since_ns=since, until_ns=until, begin=begin, end=end, states=_STATES[which]
+    )
+    rows = list(wanted)
     text = HistoryText(directory, time.time_ns(), offloaded)
     if form is None:
         click.echo(table(HEADINGS, [text.cells(row) for row in rows]))

@@ -1,7 +1,7 @@
 """History: what became of every file of a log, told by its manifest and its active file alone."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,6 +15,8 @@ from rt.manifest import FILE_NAME, Archived, Manifest, Rolled
 from rt.position import Position, file_position
 from rt.scan import next_header
 from rt.seek import walk_before
+
+STATES: Final = frozenset({"active", "rolled", "archived"})
 
 
 class Row(NamedTuple):
@@ -129,13 +131,30 @@ def active(start: Position, facts: Facts, end: int) -> Row:
 
 
 def selected(
-    rows: list[Row], since_ns: int | None, until_ns: int | None, states: frozenset[str]
+    rows: list[Row],
+    *,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    begin: Position | None = None,
+    end: Position | None = None,
+    states: Collection[str] = STATES,
 ) -> Iterator[Row]:
-    """Yield rows that hold messages from `since_ns` on and before `until_ns`, by state."""
+    """Yield the rows that are wanted.
+
+    Args:
+        rows: of a history.
+        since_ns: only files with messages of that time or later.
+        until_ns: only files with messages before that time.
+        begin: only files that reach beyond this position, which lies in the first of them.
+        end: only files that begin before this position.
+        states: only files in one of these.
+    """
     for row in rows:
-        late_enough = since_ns is None or row.line.last_time_ns >= since_ns
-        early_enough = until_ns is None or row.line.first_time_ns < until_ns
-        if late_enough and early_enough and row.state in states:
+        late = since_ns is None or row.line.last_time_ns >= since_ns
+        early = until_ns is None or row.line.first_time_ns < until_ns
+        behind = begin is None or row.end > begin
+        before = end is None or row.first < end
+        if late and early and behind and before and row.state in states:
             yield row
 
 

@@ -172,12 +172,30 @@ def test_path_and_reason_are_quoted_as_json_wants_them(tmp_path):
         (["--until", "2013-01-01T05:17:00.003Z"], "0"),
         (["--since", "2013-01-01T05:17:00.002Z", "--until", "2013-01-01T05:17:00.0035Z"], "01"),
         (["--since", "2100-01-01"], ""),
+        (["--from-position", "0.0.0"], "012"),
+        (["--from-position", "0.0.447"], "012"),
+        (["--from-position", "0.0.448"], "12"),
+        (["--from-position", str(1 << 30)], "12"),
+        (["--from-position", "0.2.5000"], ""),
+        (["--to-position", "0.1.0"], "0"),
+        (["--to-position", "0.1.1"], "01"),
+        (["--from-position", "0.1.8", "--to-position", "0.1.9"], "1"),
+        (["--from-position", "0.0.8", "--to-position", "0.2.0", "--live"], "1"),
+        (["--from-position", "0.1.0", "--until", "2013-01-01T05:17:00.0035Z"], "1"),
     ],
 )
-def test_files_are_chosen_by_time_and_state(log, options, files):
-    """Which files hold yesterday afternoon?"""
+def test_files_are_chosen_by_time_place_and_state(log, options, files):
+    """Which files hold yesterday afternoon, or what a reader stands in?"""
     rows = json.loads(run("log-history", log, "--json", *options).stdout)
     assert "".join(row["path"][-1] for row in rows) == files
+
+
+@pytest.mark.parametrize("option", ["--from-position", "--to-position"])
+def test_position_that_is_none_is_bad_use(log, option):
+    """One sentence, as everywhere."""
+    result = run("log-history", log, option, "here")
+    assert result.exit_code == exits.BAD_USE
+    assert "not a position: 'here'" in result.stderr
 
 
 def test_time_that_is_none_is_bad_use(log):

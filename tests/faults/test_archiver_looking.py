@@ -1,0 +1,44 @@
+"""Looking at retention: what a real node tells, and what can still be read of what is gone."""
+
+import json
+import os
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster
+from commands import run
+from replicator_host import eventually
+
+pytestmark = pytest.mark.faults
+PAYLOAD = b"x" * 1000
+
+
+def publish(publisher, count):
+    """Publish messages, each with its number, and wait until they are merged."""
+    for first in range(0, count, 50):
+        publisher.publish_many([b"%06d" % n + PAYLOAD for n in range(first, first + 50)])
+    publisher.flush("merged", timeout_s=60)
+
+
+def test_a_node_tells_its_history_as_its_files_do(tmp_path):
+    """Over mutual TLS, chosen by position and state, and the file that still grows too."""
+    with ArchiveCluster(tmp_path) as cluster:
+        cluster.push()
+        publish(cluster.publisher(), 1000)
+        cluster.set_policy(limit=400_000)
+        assert eventually(lambda: cluster.rows("n1")[0].state == "archived")
+        host, port = cluster.addresses[0]
+        node = ["--node", f"{host}:{port}", "--identity", "subscriber"]
+        node += ["--certs", os.path.join(tmp_path, "certs")]
+
+        def told(*options):
+            result = run("log-history", "--json", *options)
+            assert result.exit_code == 0, result.output
+            return [{**row, "age_s": 0, "logAge": 0} for row in json.loads(result.stdout)]
+
+        ours = told(cluster.out("n1"))
+        assert told(*node) == ours
+        assert (ours[0]["state"], ours[-1]["state"]) == ("archived", "active")
+        begin, end = ours[2]["first_position"], ours[4]["first_position"]
+        assert told(*node, "--from-position", begin, "--to-position", end) == ours[2:4]
+        assert {row["state"] for row in told(*node, "--archived")} == {"archived"}
+        assert STREAM in ours[0]["path"]
