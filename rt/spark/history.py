@@ -13,7 +13,8 @@ from rt.spark.plan import LogView
 SCHEMA = (
     "file string, state string, position bigint, end bigint, bytes bigint, messages bigint, "
     "first_number bigint, next_number bigint, first_time timestamp, last_time timestamp, "
-    "rolled_at timestamp, archived_at timestamp, reason string"
+    "rolled_at timestamp, archived_at timestamp, archive_reason string, archived_by bigint, "
+    "sessions string, digest string"
 )
 
 
@@ -97,7 +98,10 @@ def _rolled_row(view: LogView, file: Position) -> dict[str, Any]:
         "last_time": line.last_time_ns // 1000,
         "rolled_at": line.at_ns // 1000,
         "archived_at": archived and archived.at_ns // 1000,
-        "reason": archived and archived.reason,
+        "archive_reason": archived and archived.reason,
+        "archived_by": (archived and archived.by) or None,
+        "sessions": line.sessions or None,
+        "digest": line.digest or None,
     }
 
 

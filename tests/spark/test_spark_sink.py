@@ -3,6 +3,8 @@
 import pytest
 from pyspark.errors import AnalysisException
 
+from rt.manifest import Archived
+from rt.position import Position
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
@@ -97,16 +99,26 @@ def test_a_log_cannot_be_overwritten(spark, tmp_path):
 
 
 def test_the_history_of_a_log_is_a_frame(spark, tmp_path):
-    """One row a file: what is there, what was archived, when and why."""
+    """One row a file: what is there, what was archived, when, why, and who decided it."""
     with random_log(str(tmp_path), 3, file_bytes_max=1 << 14) as merging:
-        merging.archive(2)
+        gone = merging.archive(2)
+        merging.executor.appender.archive(Archived(gone[1], NOW_NS, "disk", by=7))
         rows = plain_rows(merging.directory)
         found = spark.read.format("rt-history").load(merging.directory).orderBy("position")
         files = found.collect()
+        lines = merging.executor.appender.manifest.rolled
     assert [row.state for row in files[:3]] == ["archived", "archived", "rolled"]
     assert files[-1].state == "active"
-    assert {row.reason for row in files[:2]} == {"limit"}
+    assert [row.archive_reason for row in files[:3]] == ["limit", "disk", None]
+    assert [row.archived_by for row in files[:3]] == [None, 7, None]
     assert sum(row.messages or 0 for row in files[2:]) + files[0].messages + files[1].messages == (
         files[-2].next_number
     )
     assert rows[0].number == files[1].next_number
+    rolled = [lines[Position(row.position)] for row in files[:-1]]
+    assert [(row.sessions, row.digest) for row in files[:-1]] == [
+        (line.sessions or None, line.digest or None) for line in rolled
+    ]
+    assert all(len(row.digest) == 32 and row.sessions for row in files[:-1])
+    assert (files[-1].sessions, files[-1].digest) == (None, None)
+    assert found.filter("archived_by = 7").select("file").first().file == gone[1].file_name
