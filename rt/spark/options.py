@@ -20,7 +20,7 @@ _NAMES: Final = {
     for name in (
         "path", "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
         "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode", "decode",
-        "maxRecordsPerTrigger", "maxBytesPerTrigger",
+        "maxRecordsPerTrigger", "maxBytesPerTrigger", "pushFilters",
     )
 }  # fmt: skip
 # Spark's own, which it hands to every source.
@@ -46,6 +46,8 @@ class ReadOptions:
         decode: `json` or nothing.
         max_records: of a micro-batch.
         max_bytes: of a micro-batch, on disk.
+        push_filters: whether filters of the query are used before anything is read.
+        among: the only sessions that such filters leave; None for all.
     """
 
     path: str
@@ -62,6 +64,8 @@ class ReadOptions:
     decode: str = ""
     max_records: int | None = None
     max_bytes: int | None = None
+    push_filters: bool = False
+    among: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ def _values(given: Mapping[str, str]) -> dict[str, Any]:
         "decode": ("decode", lambda text: _choice(text, ("json",))),
         "maxrecordspertrigger": ("max_records", _count),
         "maxbytespertrigger": ("max_bytes", _size),
+        "pushfilters": ("push_filters", _truth),
     }
     values: dict[str, Any] = {}
     for name, (field, parse) in fields.items():

@@ -1,6 +1,7 @@
 """Source: `spark.read.format("rt")`, as Spark's Python Data Source API wants it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -9,6 +10,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -60,7 +62,8 @@ class RtSource(DataSource):
             raise Misuse("maxRecordsPerTrigger and maxBytesPerTrigger are for readStream")
         if options.start == "latest":
             raise Misuse("startingPosition=latest is for readStream: a batch would be empty")
-        return RtReader(options, schema, self._snapshot)
+        made = self._reader_class(options)
+        return made(options, schema, self._snapshot)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Begin or resume a streaming query."""
@@ -84,10 +87,28 @@ class RtSource(DataSource):
 
         return stream_writer(self.options, schema, overwrite=overwrite)
 
+    def _reader_class(self, options: ReadOptions) -> "type[RtReader]":
+        if options.push_filters:
+            raise Misuse(
+                "pushFilters=true needs a Spark that was tried: call rt.spark.push_filters(spark) "
+                "first, which says whether this one gives right rows with it"
+            )
+        return RtReader
+
     def _reading(self) -> ReadOptions:
         if self._read_options is None:
             raise Misuse("the option stream is for writing; a load names the log's directory")
         return self._read_options
+
+
+class RtPushingSource(RtSource):
+    """The same, registered where Spark was seen to give right rows though a source takes filters.
+
+    What the driver found out has no other way to the Python that plans a query.
+    """
+
+    def _reader_class(self, options: ReadOptions) -> "type[RtReader]":
+        return RtPushingReader if options.push_filters else RtReader
 
 
 class Parts(InputPartition):
@@ -117,3 +138,20 @@ class RtReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one split; runs in a worker."""
         return self._task.read(partition.value)
+
+
+class RtPushingReader(RtReader):
+    """One batch query that reads no more than its filters need.
+
+    A class of its own: Spark refuses any query of a reader that could take filters while its
+    setting is off.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's
+        """Narrow what is read; all filters go back to Spark, which applies them to each row."""
+        from rt.spark.push import narrowed  # noqa: PLC0415 - few need it
+
+        options, self._snapshot = narrowed(filters, self._options, self._snapshot)
+        self._options = options
+        self._task = replace(self._task, options=options)
+        return filters

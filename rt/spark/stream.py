@@ -39,6 +39,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.end != "latest" or options.end_ns is not None:
             raise Misuse("a stream has no end: endingPosition and endingTimestamp are for read")
+        if options.push_filters:
+            raise Misuse("pushFilters is for read: Spark hands a stream no filters")
         self._options = options
         self._wanted = check_schema(schema, options)
         self._target: Position | None = None

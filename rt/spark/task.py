@@ -84,7 +84,9 @@ class Task:
         return not from_headers or options.mode != FAILFAST
 
     def _wants(self, session: str) -> bool:
-        globs = self.options.sessions
+        globs, among = self.options.sessions, self.options.among
+        if among is not None and session not in among:
+            return False
         return globs is None or any(glob_matches(glob, session) for glob in globs)
 
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
