@@ -50,6 +50,11 @@ _log: Final = logging.getLogger("rt.subscribe")
     "--on-gap", type=click.Choice(["raise", "notify", "skip"]), default="raise", show_default=True,
     help="Where messages were archived unread: end, say so and go on, or go on.",
 )  # fmt: skip
+@click.option(
+    "--copies",
+    metavar="DIR|URL",
+    help="Read archived files back from where `rt archive offload` put them.",
+)
 @click.option("--show-position", is_flag=True, help="Say at the end where to resume.")
 @click_options(ReadSettings, "subscribe")
 def subscribe(
@@ -63,6 +68,7 @@ def subscribe(
     key_prefix: str,
     timeout_s: float | None,
     on_gap: OnGap,
+    copies: str | None,
     show_position: bool,
     settings: ReadSettings,
 ) -> None:
@@ -79,7 +85,7 @@ def subscribe(
     with Subscriber(
         settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
         follow=follow, sessions=sessions or None, key_prefix=key_prefix.encode(), on_gap=on_gap,
-        on_event=_tell,
+        on_event=_tell, copies=copies,
     ) as subscriber:  # fmt: skip
         _expect(subscriber.directory, follow=follow)
         out = _Out(subscriber, Output(output), key_prefix.encode(), count)

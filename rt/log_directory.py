@@ -62,8 +62,11 @@ class LogDirectory:
 
     def files(self) -> list[Position]:
         """Where the files that still hold their bytes start, oldest first."""
-        archived = self.manifest.archived
-        return [start for start in log_files(self.disk, self.path) if start not in archived]
+        return [start for start in log_files(self.disk, self.path) if not self.is_gone(start)]
+
+    def is_gone(self, start: Position) -> bool:
+        """Whether the bytes of a file cannot be read any more, for it was archived."""
+        return start in self.manifest.archived
 
     def file_from(self, position: Position) -> Position | None:
         """The file that `position` lies in, else the next one there is, else None."""

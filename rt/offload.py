@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import zstandard
 
@@ -15,7 +15,7 @@ from rt.limits import READ_BYTES
 from rt.log_directory import LogDirectory
 from rt.manifest import FILE_NAME, Archived, Manifest, Rolled, decode_entry, encode_entry
 from rt.offloaded import NOTE_BYTES_MAX, SUFFIX
-from rt.position import Position
+from rt.position import START, Position, file_position
 from rt.store import Store
 
 LEVEL: Final = 3
@@ -83,13 +83,34 @@ def offload(
 
 def copies(store: Store) -> dict[str, Copy]:
     """Return what is there, by the name of the file."""
-    found = {}
-    for name in store.names():
-        if name.startswith("log.") and name.endswith(_FACTS):
-            with store.read(name) as source:
-                fields: dict[str, Any] = json.loads(source.read(NOTE_BYTES_MAX))
-            found[name.removesuffix(_FACTS)] = Copy(**fields)
-    return found
+    return {name: copy_of(store, name) for name in names_of_copies(store)}
+
+
+def names_of_copies(store: Store) -> set[str]:
+    """Return the names of the files that are there."""
+    return {
+        name.removesuffix(_FACTS)
+        for name in store.names()
+        if name.startswith("log.") and name.endswith(_FACTS)
+    }
+
+
+def copy_of(store: Store, name: str) -> Copy:
+    """Return what the facts beside a copy say.
+
+    Raises:
+        CorruptLog: they are none, or not of this file.
+    """
+    with store.read(name + _FACTS) as source:
+        data = source.read(NOTE_BYTES_MAX)
+    try:
+        copy = Copy(**json.loads(data))
+        if copy.line.file.file_name != name:
+            raise ManifestError("they are of another file")
+    except (ValueError, TypeError, AttributeError, ManifestError) as error:
+        place = f"{store.address}/{name}{_FACTS}"
+        raise CorruptLog(place, file_position(name) or START, str(error)) from None
+    return copy
 
 
 def restore(
@@ -109,7 +130,7 @@ def restore(
         raise Misuse(f"{directory} is not empty; name a new directory")
     for copy in there:
         with open(os.path.join(directory, copy.file), "xb") as target:
-            target.writelines(_proven(store, copy))
+            target.writelines(proven(store, copy))
             target.flush()
             os.fsync(target.fileno())
         done(copy.file, copy.bytes)
@@ -122,6 +143,25 @@ def restore(
         manifest.flush()
         os.fsync(manifest.fileno())
     return len(there)
+
+
+def proven(store: Store, copy: Copy) -> Iterator[bytes]:
+    """Yield the bytes of a copy; the end is only reached if all of them are right."""
+    digest, length = hashlib.sha256(), 0
+    path = f"{store.address}/{copy.file}{SUFFIX}"
+    try:
+        with store.read(copy.file + SUFFIX) as source:
+            stream = zstandard.ZstdDecompressor().stream_reader(source)
+            while part := stream.read(READ_BYTES):
+                digest.update(part)
+                length += len(part)
+                if length > copy.bytes:
+                    break
+                yield part
+    except zstandard.ZstdError as error:
+        raise CorruptLog(path, copy.line.file, str(error)) from None
+    if (length, digest.hexdigest()) != (copy.bytes, copy.sha256):
+        raise CorruptLog(path, copy.line.file, "its bytes are not those that were copied")
 
 
 def _lines(known: Manifest, there: set[Position], directory: str) -> Iterator[bytes]:
@@ -151,7 +191,7 @@ def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
                 digest.update(part)
                 stream.write(part)
     facts = Copy(name, line.end, digest.hexdigest(), identity, _line(encode_entry(line)))
-    for _ in _proven(store, facts):
+    for _ in proven(store, facts):
         pass
     with store.write(name + _FACTS) as target:
         fields = {each: getattr(facts, each) for each in Copy.__slots__}
@@ -170,23 +210,6 @@ def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
             yield part
     finally:
         file.close()
-
-
-def _proven(store: Store, copy: Copy) -> Iterator[bytes]:
-    """Yield the bytes of a copy; the end is only reached if all of them are right."""
-    digest, length = hashlib.sha256(), 0
-    path = f"{store.address}/{copy.file}{SUFFIX}"
-    try:
-        with store.read(copy.file + SUFFIX) as source:
-            stream = zstandard.ZstdDecompressor().stream_reader(source)
-            while part := stream.read(READ_BYTES):
-                digest.update(part)
-                length += len(part)
-                yield part
-    except zstandard.ZstdError as error:
-        raise CorruptLog(path, copy.line.file, str(error)) from None
-    if (length, digest.hexdigest()) != (copy.bytes, copy.sha256):
-        raise CorruptLog(path, copy.line.file, "its bytes are not those that were copied")
 
 
 def _manifest_bytes(directory: str) -> bytes:

@@ -57,7 +57,9 @@ class Reader:
                 if found is not None:
                     return found
             elif not self._go_on():
-                return self._gap_under_us()
+                gap = self._gap_under_us()
+                if gap or self._scan is not None:
+                    return gap
 
     def skip_range(self) -> None:
         """Pass over the rest of the current range of a merged log without reading it."""
@@ -237,11 +239,12 @@ class Reader:
                 raise CorruptLog(self.log.file_path(at), at, "the file became shorter than it was")
             return None
         self.position = max(self.position, at)
-        following = self.log.file_from(at.next_file())
+        is_copied = shorter and not self.log.is_gone(at.file)
+        following = self.log.file_from(at if is_copied else at.next_file())
         if following is None:
             return None
         gap = self._gap_before(following)
-        self.position, self._next_file = following, following
+        self.position, self._next_file = max(self.position, following), following
         self._close_file()
         return gap
 
@@ -254,10 +257,11 @@ class Reader:
         state = (size, self.log.manifest.length)
         if self._judged == state:
             return
+        rolled_end = self.log.manifest.rolled_end(at.file)
+        is_cut = size < (rolled_end or 0) and at.file in self.log.manifest.archived
         verdict = judge(
-            self._file.pread, size, walk.copy(),
-            rolled_end=self.log.manifest.rolled_end(at.file),
-            archived=at.file in self.log.manifest.archived,
+            self._file.pread, size, walk.copy(), rolled_end=rolled_end,
+            archived=is_cut or self.log.is_gone(at.file),
         )  # fmt: skip
         if isinstance(verdict, Corrupt) or (isinstance(verdict, Torn) and verdict.followed):
             # whoever writes a merged log cuts a torn tail before a range follows it

@@ -8,6 +8,7 @@ from operator import length_hint
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from rt.copied_log import CopiedLog
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import CaughtUp, Event, Gap
 from rt.log_directory import LogDirectory
@@ -16,6 +17,7 @@ from rt.names import glob_matches, parse_glob, session_directory, stream_directo
 from rt.position import Position
 from rt.reader import Reader
 from rt.start import Start, checked_start, resolve
+from rt.store import open_store
 from rt.watch import POLL_S, Wake, Watch
 
 MERGED_NAME: Final = "out"
@@ -52,6 +54,7 @@ class Subscriber:
         on_gap: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
         watch: str = "auto",
+        copies: str | None = None,
     ) -> None:
         """Stand ready to read; nothing is opened before the first message is asked for.
 
@@ -69,9 +72,12 @@ class Subscriber:
                 `GapError`, `notify` through `on_event` and go on, or `skip` silently.
             on_event: is called with `Gap`, `NewRun` and `CaughtUp`, by the thread that iterates.
             watch: `auto`, `inotify` or `poll`.
+            copies: the directory or URL that the log was offloaded to: archived files are read
+                back from there, each proven whole before a message of it is given out.
 
         Raises:
-            Misuse: a name is none, `start` is no start, or `on_gap` is no such policy.
+            Misuse: a name is none, `start` is no start, `on_gap` is no such policy, or `copies` a
+                URL that nothing here can read.
         """
         if on_gap not in ("raise", "notify", "skip"):
             raise Misuse(f"on_gap is {on_gap!r}; use raise, notify or skip")
@@ -89,7 +95,11 @@ class Subscriber:
         self._watch_mode = watch
         self._watch: Watch | None = None
         self._wake = Wake()
-        self._log = LogDirectory(self.directory)
+        self._log = (
+            LogDirectory(self.directory)
+            if copies is None
+            else CopiedLog(self.directory, open_store(copies))
+        )
         self._reader: Reader | None = None
         self._current: Iterator[Message] = iter(())
         self._places: Iterator[int] = iter(())  # of what `_current` has yet to give
