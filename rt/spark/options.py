@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rt.errors import Misuse
-from rt.kinds import parse_bytes
+from rt.kinds import parse_bytes, parse_seconds
 from rt.limits import MIB
-from rt.names import NameGlob, parse_glob
+from rt.names import NameGlob, parse_glob, parse_peer
 from rt.position import Position
 from rt.records import parse_time
 
@@ -21,6 +21,7 @@ _NAMES: Final = {
         "path", "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
         "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode", "decode",
         "maxRecordsPerTrigger", "maxBytesPerTrigger", "pushFilters",
+        "leaseNodes", "leaseCerts", "leaseIdentity", "leaseTime", "leaseBytes",
     )
 }  # fmt: skip
 # Spark's own, which it hands to every source.
@@ -48,6 +49,7 @@ class ReadOptions:
         max_bytes: of a micro-batch, on disk.
         push_filters: whether filters of the query are used before anything is read.
         among: the only sessions that such filters leave; None for all.
+        lease: who holds the files meanwhile; None if nobody does.
     """
 
     path: str
@@ -66,6 +68,7 @@ class ReadOptions:
     max_bytes: int | None = None
     push_filters: bool = False
     among: frozenset[str] | None = None
+    lease: "LeaseOptions | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,25 @@ class Keys:
 
     exact: tuple[bytes, ...]
     prefixes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions:
+    """A lease on the files of a load.
+
+    Attributes:
+        nodes: addresses of nodes of the stream.
+        certs: directory of ca.pem, NAME.pem and NAME.key, on the driver.
+        identity: NAME of the certificate to show.
+        seconds: how long it holds, from the load and again from the first query.
+        bytes_max: how much it holds, what is appended meanwhile too.
+    """
+
+    nodes: tuple[str, ...]
+    certs: str
+    identity: str
+    seconds: float = 3600.0
+    bytes_max: int = 100 << 30
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -92,7 +114,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     for edge in ("starting", "ending"):
         if edge + "position" in given and edge + "timestamp" in given:
             raise Misuse(f"{edge}Position and {edge}Timestamp contradict each other; give one")
-    return _checked(ReadOptions(path=given["path"], **_values(given)))
+    return _checked(ReadOptions(path=given["path"], lease=_lease(given), **_values(given)))
 
 
 def _checked(options: ReadOptions) -> ReadOptions:
@@ -119,6 +141,27 @@ def _values(given: Mapping[str, str]) -> dict[str, Any]:
         "maxbytespertrigger": ("max_bytes", _size),
         "pushfilters": ("push_filters", _truth),
     }
+    return _parsed(given, fields)
+
+
+def _lease(given: Mapping[str, str]) -> LeaseOptions | None:
+    fields: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "leasenodes": ("nodes", lambda text: tuple(_texts(text))),
+        "leasecerts": ("certs", str),
+        "leaseidentity": ("identity", parse_peer),
+        "leasetime": ("seconds", parse_seconds),
+        "leasebytes": ("bytes_max", _size),
+    }
+    values = _parsed(given, fields)
+    missing = [_NAMES[name] for name in list(fields)[:3] if name not in given]
+    if values and missing:
+        raise Misuse(f"a lease needs leaseNodes, leaseCerts and leaseIdentity: no {missing[0]}")
+    return LeaseOptions(**values) if values else None
+
+
+def _parsed(
+    given: Mapping[str, str], fields: Mapping[str, tuple[str, Callable[[str], Any]]]
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, (field, parse) in fields.items():
         if name in given:

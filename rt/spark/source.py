@@ -41,7 +41,9 @@ class RtSource(DataSource):
         self._read_options = read_options(options)
         try:
             self._snapshot = take_snapshot(self._read_options)
+            self._hold(self._snapshot)
         except (RtError, OSError) as error:
+            self._snapshot = None
             self._refusal = str(error)  # a stream may begin before its log does
 
     @classmethod
@@ -62,6 +64,7 @@ class RtSource(DataSource):
             raise Misuse("maxRecordsPerTrigger and maxBytesPerTrigger are for readStream")
         if options.start == "latest":
             raise Misuse("startingPosition=latest is for readStream: a batch would be empty")
+        self._hold(self._snapshot)  # the load may be long ago
         made = self._reader_class(options)
         return made(options, schema, self._snapshot)
 
@@ -86,6 +89,13 @@ class RtSource(DataSource):
         from rt.spark.sink import stream_writer  # noqa: PLC0415 - reads need none of it
 
         return stream_writer(self.options, schema, overwrite=overwrite)
+
+    def _hold(self, snapshot: Snapshot) -> None:
+        lease = self._reading().lease
+        if lease is not None:
+            from rt.spark.lease import take_lease  # noqa: PLC0415 - most have none
+
+            take_lease(lease, snapshot.start)
 
     def _reader_class(self, options: ReadOptions) -> "type[RtReader]":
         if options.push_filters:

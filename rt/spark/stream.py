@@ -41,6 +41,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise Misuse("a stream has no end: endingPosition and endingTimestamp are for read")
         if options.push_filters:
             raise Misuse("pushFilters is for read: Spark hands a stream no filters")
+        if options.lease is not None:
+            raise Misuse("leases are for read: a stream moves on and would hold what it has read")
         self._options = options
         self._wanted = check_schema(schema, options)
         self._target: Position | None = None

@@ -1,0 +1,41 @@
+"""Lease: asks the nodes of a stream to hold the files of a load, for a bounded time."""
+
+import time
+from typing import Any, Final
+
+from rt.admin import ask_any
+from rt.certificates import certificate_files
+from rt.node_settings import parse_address
+from rt.position import Position
+from rt.spark.options import LeaseOptions
+from rt.tls import Contexts, client_context
+
+_NS: Final = 1_000_000_000
+
+
+def take_lease(wanted: LeaseOptions, start: Position) -> None:
+    """Hold what lies from `start` on; taken again, it is renewed.
+
+    A node knows one lease of a name, the last. So what another load of that name still holds is
+    held on: from the first of both positions, until the last of both times.
+
+    Args:
+        wanted: from whom, as whom, for how long and how much.
+        start: of the load.
+
+    Raises:
+        RtError: no node gives it; each says why.
+        OSError: a certificate cannot be read.
+    """
+    addresses = [parse_address(node, "leaseNodes") for node in wanted.nodes]
+    contexts = Contexts(certificate_files(wanted.certs, wanted.identity), client_context)
+    seconds, size = wanted.seconds, wanted.bytes_max
+    for held in ask_any(addresses, contexts, {"do": "policy"})["leases"]:
+        left = (held["until_ns"] - time.time_ns()) / _NS
+        if held["holder"] == wanted.identity and left > 0:
+            start = min(start, Position(held["start"]))
+            seconds, size = max(seconds, left), max(size, held["bytes_max"])
+    request: dict[str, Any] = {
+        "do": "lease", "start": str(start), "seconds": seconds, "bytes": size,
+    }  # fmt: skip
+    ask_any(addresses, contexts, request)
