@@ -1,0 +1,16 @@
+"""Spark takes one `DefaultSource` of a module `pyspark_*`: this one is `rt-history`.
+
+It must never raise, as `pyspark_rt`.
+"""
+
+import contextlib
+
+with contextlib.suppress(Exception):
+    from pyspark import __version__
+
+    from rt.spark import check_version
+
+    check_version(__version__)
+    from rt.spark.history import RtHistory as DefaultSource
+
+__all__ = ["DefaultSource"]
