@@ -20,7 +20,7 @@ from replicator.wire import PULL, CaughtUp
 from rt.appender import Appender
 from rt.archived import finish_archiving
 from rt.confirmations import Confirmations
-from rt.disk import OsDisk
+from rt.disk import Disk, OsDisk
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.lock import take_lock
 from rt.manifest import Archived, Identity
@@ -98,6 +98,7 @@ class PullClient:
         keep: Callable[[Archived], bool] = lambda _entry: False,
         *,
         sweep: Callable[[Appender], object] = lambda _log: None,
+        disk: Disk | None = None,
     ) -> None:
         """Stand ready; nothing is dialled before `start`.
 
@@ -108,6 +109,7 @@ class PullClient:
             contexts: of `rt.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
             sweep: is given the copy about once a second, to archive what else is to go.
+            disk: where the copy is; the operating system's unless given.
 
         Raises:
             Misuse: a name is none, there is no node, or the directory has another puller.
@@ -120,7 +122,7 @@ class PullClient:
         self._contexts = contexts
         self._keep = keep
         self._sweep = sweep
-        self._disk = OsDisk()
+        self._disk = disk or OsDisk()
         self._disk.make_directory(self.directory)
         self._lock_fd = take_lock(
             self.directory,

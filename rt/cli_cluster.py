@@ -181,7 +181,8 @@ def _row(answer: dict[str, Any], lead: Position, newest: int) -> list[str]:
 
 def _note(answer: dict[str, Any]) -> str:
     if answer["copying_to"]:
-        return f"copying the merged log, at {answer['copying_to']}"
+        waits = f"; waits for {why}" if (why := answer["copying_waits_for"]) else ""
+        return f"copying the merged log, at {answer['copying_to']}{waits}"
     if answer["waiting_for"]:
         return f"waits for {answer['waiting_for']['session']}"
     if not answer["takes_data"]:

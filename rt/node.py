@@ -95,7 +95,7 @@ class Node:
 
     def _recover(self, opened: Opened) -> None:
         settings = self.settings
-        guard = DiskGuard(settings.name, self._top, settings.reserve)
+        guard = self._guard = DiskGuard(settings.name, self._top, settings.reserve)
         self._inboxes = Inboxes(
             self._disk, os.path.join(self._top, "in"), self.stream, self._hold, guard,
             alone=self._alone,
@@ -329,7 +329,7 @@ class Node:
             member.suspended = True
             member.executor.close()
             begin = member.executor.appender.next_place - member.executor.lacks_lines
-            self._catch_up = CatchUp(self.settings, Position(begin))
+            self._catch_up = CatchUp(self.settings, Position(begin), self._guard)
         elif self._catch_up.is_done(member.executor.ledger.end) or self._needs_no_copy:
             self._catch_up.stop()
             self._catch_up = None

@@ -43,12 +43,17 @@ class DiskGuard:
         if time.monotonic() - self._looked_s > _LOOK_S:
             self.look()
         if self.is_closed:
-            free, kept = (show_bytes(n // KIB * KIB) for n in (self.available, self._reserve))
+            free = show_bytes(self.available // KIB * KIB)
             raise Refused(
                 "reserve",
-                f"node {self._node} has {free} bytes of disk left and keeps {kept} free; it takes "
-                "data again when there is room, and what is published waits at its publisher",
+                f"node {self._node} has {free} bytes of disk left and keeps {self.kept} free; it "
+                "takes data again when there is room, and what is published waits at its publisher",
             )
+
+    @property
+    def kept(self) -> str:
+        """How many bytes are to be free, in words."""
+        return show_bytes(self._reserve // KIB * KIB)
 
     def look(self) -> None:
         """See how much there is now."""

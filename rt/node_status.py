@@ -39,6 +39,7 @@ def node_status(
         "digest": ledger.digest.hex(),
         "durability": "synced by a majority before it is merged",
         "copying_to": None if catch_up is None else str(catch_up.position),
+        "copying_waits_for": catch_up.waits_for if catch_up else "",
         "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
         "unreachable": peers.problems() if peers else {},
         "refusal": engine.refusal,

@@ -277,3 +277,39 @@ def test_a_node_below_its_reserve_refuses_and_goes_on_when_there_is_room(tmp_pat
         publisher.flush("merged", timeout_s=60)
         assert cluster.nodes["n1"].status()["takes_data"] is True
         assert cluster.ledger("n1").number == 60_000
+
+
+def test_a_node_below_its_reserve_pauses_its_own_copy_of_the_merged_log(tmp_path, small_disk):
+    """It would fill the disk it keeps publishers from filling; the others go on meanwhile."""
+    (small_disk / "n3").mkdir()
+    (tmp_path / "n3").symlink_to(small_disk / "n3")
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        cluster.set_policy()
+        cluster.push()
+        publisher = cluster.publisher()
+        publish(publisher, 500)
+        cluster.stop("n3")
+        publish(publisher, 10_000)
+        reserve = 12 * MIB
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(bytes(free(small_disk) - reserve - 3 * MIB))
+        cluster.settings["reserve"] = reserve
+        cluster.start("n3")
+        node = cluster.nodes["n3"]
+        assert eventually(lambda: node.status()["copying_waits_for"], 30), node.status()
+        assert "12Mi" in node.status()["copying_waits_for"]
+        paused = node.status()["copying_to"]
+        publish(publisher, 100)
+        time.sleep(3)
+        assert node.status()["copying_to"] == paused
+        assert node.failure is None
+        assert free(small_disk) > reserve - 2 * MIB
+        ballast.unlink()
+        assert eventually(lambda: cluster.ledger("n3").number == 10_600, 60), node.status()
+        assert cluster.ledger("n3").digest == cluster.ledger("n1").digest
+
+
+def free(path):
+    """Return the bytes that are free on the file system of a path."""
+    facts = os.statvfs(path)
+    return facts.f_bavail * facts.f_frsize
