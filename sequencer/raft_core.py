@@ -214,17 +214,18 @@ class Core:
         if self._ack is not None:
             self.say(*self._ack)
             self._ack = None
-        ready = Ready(
-            early=tuple(self._early),
-            ballot=self._unsaved_ballot(),
-            snapshot=self._installing,
-            entries=self.log.unsaved(),
-            messages=tuple(self._after),
-            committed=self._uncovered(),
-            reads=tuple(self._reads),
+        duties = (
+            tuple(self._early),
+            self._unsaved_ballot(),
+            self._installing,
+            self.log.unsaved(),
+            tuple(self._after),
+            self._uncovered(),
+            tuple(self._reads),
         )
-        if ready == _NOTHING:
+        if not any(duties):  # as it is most times, so nothing more is made
             return None
+        ready = Ready(*duties)
         self._handed += len(ready.committed)
         self._installing = None
         for gathered in (self._early, self._after, self._reads):
@@ -252,6 +253,3 @@ class Core:
             self.log.durable = max(self.log.durable, ready.snapshot.index)
         if ready.entries:
             self.log.saved(ready.entries[-1])
-
-
-_NOTHING: Final = Ready()

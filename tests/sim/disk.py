@@ -182,8 +182,9 @@ class SimDisk:
         return found
 
     def _parent(self, path: str) -> tuple[Directory | None, str]:
-        directory = self._at(posixpath.dirname(path))
-        return directory if isinstance(directory, Directory) else None, posixpath.basename(path)
+        parent, _, name = path.rpartition("/")
+        directory = self._at(parent)
+        return directory if isinstance(directory, Directory) else None, name
 
     def _sync(self, directory: Directory) -> None:
         self.operation("sync names")

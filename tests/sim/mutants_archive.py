@@ -3,8 +3,6 @@
 from typing import Any
 
 from replicator.outlet import Outlet
-from rt import active_file
-from rt.active_file import ActiveFile
 from rt.archived import empty_files
 from rt.node_archive import NodeArchiver
 from rt.node_sweeper import NodeSweeper
@@ -67,24 +65,3 @@ def state_taken_back() -> list[Patch]:
         self.executor.restore(decode_ledger(snapshot.data))
 
     return [(Member, "_restore", restore)]
-
-
-@merging
-def index_of_what_is_not_synced() -> list[Patch]:
-    """An index names frames that a power cut leaves while it takes what is before them."""
-    right = ActiveFile._write_index
-
-    def write(self: ActiveFile) -> None:
-        self._synced = 1 << 62
-        right(self)
-
-    def note(self: ActiveFile, header: Any, offset: int) -> None:
-        self._synced = 1 << 62
-        noted(self, header, offset)
-
-    noted = ActiveFile._note
-    return [
-        (ActiveFile, "_write_index", write),
-        (ActiveFile, "_note", note),
-        (active_file, "_INDEX_BUFFER", 1),
-    ]

@@ -1,0 +1,59 @@
+"""Worlds: a seed makes one, and living through it says what was violated."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .cluster import Cluster
+from .merge_cluster import MergeCluster
+from .mutants import MERGING, switched_on
+
+SEEDS_FILE = Path(__file__).with_name("seeds.txt")
+HUNT_SEEDS = 2_000
+WORLDS, MERGED_WORLD = 4, 2
+
+
+def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
+    """The world of a seed: every fourth has publishers and merged logs, others the engine only."""
+    return MergeCluster(seed, log=log) if seed % WORLDS == MERGED_WORLD else Cluster(seed, log=log)
+
+
+def seeds_of(kind: str, first: int, count: int) -> Sequence[int]:
+    """The first so many seeds whose world is of this kind: "merged", "engine", or "all"."""
+    if kind == "all":
+        return range(first, first + count)
+    found = range(first, first + (WORLDS + 1) * (count + WORLDS))
+    is_merged = kind == "merged"
+    return [seed for seed in found if (seed % WORLDS == MERGED_WORLD) == is_merged][:count]
+
+
+def replay_command(seed: int, mutant: str = "") -> str:
+    """What to type to see a run again."""
+    return f"python -m tests.sim --seed {seed}" + (f" --mutant {mutant}" if mutant else "")
+
+
+def live(seed: int, mutant: str = "") -> tuple[str, str, int]:
+    """Live through a seed: the hash of its trace, what was violated or "", and its events."""
+    with switched_on(mutant):
+        cluster = None
+        try:
+            cluster = world(seed)
+            return cluster.run(), "", cluster.events
+        except Exception as error:  # noqa: BLE001 - a mutant may break anything
+            words = f"{type(error).__name__}: {error}"
+            return "", words, cluster.events if cluster is not None else 0
+
+
+def hunt(mutant: str, seeds: int = HUNT_SEEDS) -> tuple[int, str] | None:
+    """The first seed that notices a mistake, and what it noticed; None if none does."""
+    first, step = (MERGED_WORLD, WORLDS) if mutant in MERGING else (0, 1)
+    for seed in range(first, seeds, step):
+        _, violation, _ = live(seed, mutant)
+        if violation:
+            return seed, violation
+    return None
+
+
+def kept_seeds() -> list[int]:
+    """Seeds that found something once."""
+    lines = SEEDS_FILE.read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
