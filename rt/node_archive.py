@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from archiver.ages import Ages
 from archiver.clock import SteadyClock, agreed_ns
 from archiver.decide import Decision, DiskReport, decide
 from archiver.lease import Lease, parse_lease
@@ -104,6 +105,8 @@ class NodeArchiver:
         self._guard = guard
         self._machine = machine
         self._clock = SteadyClock()
+        self._ages = Ages()
+        self._active = (START, 0)  # the file seen to grow, and since when, by the steady clock
         self._was_holding = False
         self._turned_s = float("-inf")
         self._turned_at = START  # the active file then
@@ -213,7 +216,7 @@ class NodeArchiver:
         }
 
     def _decide(self, now_s: float) -> None:
-        ledger, policy = self._ledger, self.policy
+        policy = self.policy
         self._forget_old_leases()
         decisions = self._decisions(self._living(now_s), self.now_ns)
         for start in range(0, len(decisions), FILES_MAX):
@@ -221,9 +224,17 @@ class NodeArchiver:
             files = tuple(Gone(each.start, each.reason) for each in part)
             self._member.order(Archive(self._machine.now_ns(), files))
         age_s = policy.roll_age_s(self._settings.file_age_s)
-        began_ns, now_ns = ledger.active_since_ns, self._machine.now_ns()
-        if age_s and began_ns and now_ns - began_ns >= age_s * _NS:
-            self._member.order(Roll(now_ns))
+        if age_s and self._active_age_ns() >= age_s * _NS:
+            self._member.order(Roll(self._machine.now_ns()))
+
+    def _active_age_ns(self) -> int:
+        """How long messages stand in the active file: at least as long as this node has seen it."""
+        ledger, steady_ns = self._ledger, self._machine.steady_ns()
+        if not ledger.active_since_ns:
+            return 0
+        if self._active[0] != ledger.end.file:
+            self._active = (ledger.end.file, steady_ns)
+        return max(self._machine.now_ns() - ledger.active_since_ns, steady_ns - self._active[1])
 
     def _look_at_clocks(self, now_s: float) -> None:
         clocks = [report.clock_ns for report in self._living(now_s).values()]
@@ -240,8 +251,9 @@ class NodeArchiver:
 
     def _decisions(self, living: dict[str, Report], now_ns: int) -> list[Decision]:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
+        files = rolled_files(manifest, ledger.archived_to, ledger.end.file)
         return decide(
-            self.policy, rolled_files(manifest, ledger.archived_to, ledger.end.file),
+            self.policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
             ledger.end.offset, self._disks(living), now_ns=now_ns, leases=self.leases,
         )  # fmt: skip
 

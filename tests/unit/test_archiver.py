@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archiver.ages import Ages
 from archiver.clock import HOLD_NS, JUMP_NS, SteadyClock, agreed_ns
 from archiver.decide import DiskReport, RolledFile, decide
 from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
@@ -207,6 +208,20 @@ def test_every_policy_survives_as_text(minutes, limit, disk):
 def test_a_file_rolls_soon_enough_for_the_rule_time(minutes, age_s, expected):
     """Only a rolled file ages: an idle stream's data would otherwise stay for ever."""
     assert Policy(time=minutes).roll_age_s(age_s) == expected
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=20), st.integers(-(10**6), 10**6), st.booleans())
+def test_no_file_is_younger_than_it_was_seen_to_be(rolled, jump, is_known):
+    """A clock that was a year ahead for a second would keep every later file for a year."""
+    files = [RolledFile(Position.of(0, n, 0), 8, at) for n, at in enumerate(sorted(rolled))]
+    ages, now, passed = Ages(), 10**6, 1000
+    assert ages.seen(files, now, 5) == [f._replace(rolled_ns=min(f.rolled_ns, now)) for f in files]
+    if not is_known:
+        ages.seen([], now, 6)
+    aged = ages.seen(files, now + jump, 5 + passed)
+    last = now + jump - passed * is_known
+    assert [f.rolled_ns for f in aged] == [min(f.rolled_ns, last) for f in files]
+    assert [f[:2] for f in aged] == [f[:2] for f in files]
 
 
 def test_one_wrong_clock_of_three_changes_nothing():

@@ -19,7 +19,7 @@ PURE = {
         "position", "limits", "frame", "columns", "ranges", "walk", "scan", "recovery", "index",
         "seek", "message", "events", "errors", "names", "checksum",
     },
-    "archiver": {"policy", "decide", "lease", "clock"},
+    "archiver": {"ages", "policy", "decide", "lease", "clock"},
     "replicator": {"wire", "source", "sink"},
     "sequencer": {
         "consensus", "quorum", "instruction", "ledger", "planner", "raft", "raft_core",
