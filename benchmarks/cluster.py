@@ -1,4 +1,4 @@
-"""Three nodes on one machine: latency, throughput, a leader's death, a node that returns."""
+"""Three nodes on one machine: latency, throughput, what they say, a death, a return."""
 
 import os
 import threading
@@ -22,6 +22,7 @@ from rt.tls import Contexts, client_context
 
 MEMBERS = 3
 LIVE_BYTES_S = 20_000_000
+SMALL, LARGE = 100, 10 << 10  # bytes of a message
 
 
 def rows(quick: bool) -> list[Row]:
@@ -35,6 +36,8 @@ def rows(quick: bool) -> list[Row]:
     with directory() as root:
         commits = committing(root, 500 if quick else 3000)
     with directory() as root:
+        small_bytes, large_bytes = talking(root, 300 if quick else 1500)
+    with directory() as root:
         pause = pausing(root)
     with directory() as root:
         ratio = returning(root, 500 if quick else 5000)
@@ -44,6 +47,22 @@ def rows(quick: bool) -> list[Row]:
         Row("3 nodes: delivered, 100 B", small["messages_s"], "messages/s", 500_000),
         Row("3 nodes: delivered, 1 KiB", large["mb_s"], "MB/s", 80),
         Row("3 nodes: instructions, one in flight", commits, "/s", 500),
+        Row(
+            "3 nodes: sent between nodes, 100 B messages",
+            small_bytes,
+            "B/instruction",
+            2000,
+            at_most=True,
+        ),
+        Row(
+            "3 nodes: the same, 10 KiB messages",
+            large_bytes,
+            "B/instruction",
+            1.1,
+            small_bytes,
+            at_most=True,
+            is_ratio=True,
+        ),
         Row("3 nodes: merging pauses after kill -9 of the leader", pause, "s", 1.5, at_most=True),
         Row("3 nodes: catching up, of the live rate", ratio, "times", 3),
     ]
@@ -57,6 +76,24 @@ def committing(root: str, count: int) -> float:
             publisher.publish(b"x")
             publisher.flush("merged")
         return count / (time.perf_counter() - began)
+
+
+def talking(root: str, count: int) -> list[float]:
+    """Bytes that all nodes send each other for an instruction, with small and large messages."""
+    with nodes(root, MEMBERS) as (places, _), _Shipping(root, places) as publisher:
+        return [_said(root, places, publisher, bytes(size), count) for size in (SMALL, LARGE)]
+
+
+def _said(
+    root: str, places: list[Place], publisher: Publisher, message: bytes, count: int
+) -> float:
+    before = [_status(root, place) for place in places]
+    for _ in range(count):
+        publisher.publish(message)
+        publisher.flush("merged")
+    after = [_status(root, place) for place in places]
+    said = sum(each["peer_bytes"] for each in after) - sum(each["peer_bytes"] for each in before)
+    return said / (after[0]["committed"] - before[0]["committed"])
 
 
 def pausing(root: str) -> float:

@@ -42,6 +42,9 @@ def node_status(
         "copying_waits_for": catch_up.waits_for if catch_up else "",
         "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
         "unreachable": peers.problems() if peers else {},
+        "peer_bytes": peers.sent_bytes
+        if peers
+        else 0,  # sent to other nodes; no message is in them
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
         "sessions": [

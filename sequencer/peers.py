@@ -45,6 +45,7 @@ class Outbox:
         self.connected = False
         self.problem = ""
         self.dropped = 0
+        self.sent_bytes = 0
         self._address = address
         self._context = context
         self._queue: deque[bytes] = deque()
@@ -105,6 +106,7 @@ class Outbox:
         try:
             while (data := self._take()) is not None:
                 sock.sendall(data)
+                self.sent_bytes += len(data)
         except OSError as error:
             self._note(f"the connection broke: {error}")
         finally:
@@ -161,6 +163,11 @@ class Peers:
     def send(self, to: str, data: bytes) -> None:
         """Queue a message for a member."""
         self._outboxes[to].put(data)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What was sent to all of them, before it was encrypted."""
+        return sum(outbox.sent_bytes for outbox in self._outboxes.values())
 
     def problems(self) -> dict[str, str]:
         """Return why a member cannot be reached, for each that cannot."""

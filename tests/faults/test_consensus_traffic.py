@@ -1,0 +1,31 @@
+"""What nodes tell each other: ranges of bytes, and never the bytes."""
+
+import pytest
+from archive_cluster import ArchiveCluster
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.mark.parametrize("size", [100, 10_000])
+def test_no_message_goes_over_the_links_between_nodes(tmp_path, size):
+    """Consensus that carried payloads would be as slow as the largest message."""
+    with ArchiveCluster(tmp_path, nodes=3, missing_s=60) as cluster:
+        cluster.push()
+        publisher = cluster.publisher()
+        publisher.publish(b"first")
+        publisher.flush("merged", timeout_s=30)
+        before = told(cluster)
+        for _ in range(200):
+            publisher.publish(bytes(size))
+            publisher.flush("merged", timeout_s=30)
+        sent, committed = (
+            after - early for after, early in zip(told(cluster), before, strict=True)
+        )
+        assert committed >= 200
+        assert 100 * committed < sent < 3000 * committed
+
+
+def told(cluster):
+    """Return bytes sent by all nodes, and what is committed."""
+    answers = [node.status() for node in cluster.nodes.values()]
+    return sum(each["peer_bytes"] for each in answers), max(each["committed"] for each in answers)
