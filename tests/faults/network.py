@@ -58,6 +58,21 @@ class Network:
         """Put it back."""
         self._in(HUB, "ip", "link", "set", name, "up")
 
+    def cut_way(self, source: str, target: str) -> None:
+        """Let nothing that one node sends reach another, which is still heard itself."""
+        nowhere = (
+            "02:00:00:00:00:01"  # nobody's address: the bridge carries it to no one who listens
+        )
+        self._neighbour("replace", source, target, "lladdr", nowhere, "nud", "permanent")
+
+    def heal_way(self, source: str, target: str) -> None:
+        """Take that back."""
+        self._neighbour("del", source, target)
+
+    def _neighbour(self, what: str, source: str, target: str, *more: str) -> None:
+        address = self.addresses(len(self._names))[self._names.index(target)].partition(":")[0]
+        self._in(source, "ip", "neigh", what, address, "dev", "eth0", *more)
+
     def close(self) -> None:
         """Remove all of it."""
         for name in [HUB, *self._names]:

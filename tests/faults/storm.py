@@ -1,27 +1,35 @@
-"""Storm: a real stream of real processes under load, while somebody kills and pauses them."""
+"""Storm: a real stream of real processes under load, while somebody does them harm."""
 
+import json
 import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from rt import Publisher, RtError, Subscriber
-from rt.certificates import certificate_files
+from rt import Publisher, Subscriber
 from rt.children import Child, Children
-from rt.cluster import ask_status, free_addresses, init_cluster
-from rt.node_settings import parse_address
+from rt.cluster import free_addresses, init_cluster
 from rt.position import Position
-from rt.tls import Contexts, client_context
 
 from .network import Network
 
 STREAM = "storm"
 SESSIONS = ("p1", "p2", "p3")
+PULLERS = ("pull1", "pull2")
 FOUND = {True: (), False: ("--found",)}  # a node alone founds itself
 RATE = 300  # messages a second and publisher
+WHOLE_S = 60.0  # in which nodes that nobody harms are to have caught up
+WEIGHTS = {  # of what may be done next; partitions need a network
+    "kill_node": 30, "kill_leader": 12, "kill_all": 8, "kill_push": 10, "kill_pull": 10,
+    "pause_node": 10, "cut": 6, "cut_way": 8, "wipe": 5, "rot": 5,
+}  # fmt: skip
 
 
 class Storm:
@@ -34,11 +42,13 @@ class Storm:
         addresses = network.addresses(nodes) if network else free_addresses(nodes)
         self.places = init_cluster(str(root), STREAM, addresses)
         self.children = Children()
-        self.kills = {"node": 0, "push": 0, "pull": 0, "pause": 0, "wipe": 0, "rot": 0, "cut": 0}
+        self.done: Counter[str] = Counter()
         self._stop = threading.Event()
+        self.names = [place.name for place in self.places]
         link = ["--stream", STREAM, "--certs", str(root / "certs")]
         for place in self.places:
             link += ["--nodes", place.address]
+        self._status = ["status", "--json", "--identity", "subscriber", *link]
         self._commands = {
             "push": ["push", "--root", str(root / "pub"), "--identity", "publisher", *link],
             **{
@@ -90,7 +100,6 @@ class Storm:
         """End processes as a power cut ends them, and start them again a little later."""
         for name in names:
             self.running[name].kill()
-            self.kills["node" if name.startswith("n") else name.rstrip("12")] += 1
         self._stop.wait(self.chance.uniform(0, 0.5))
         for name in names:
             self.restart(name)
@@ -100,70 +109,123 @@ class Storm:
         os.kill(self.running[name].pid, signal.SIGSTOP)
         self._stop.wait(seconds)
         os.kill(self.running[name].pid, signal.SIGCONT)
-        self.kills["pause"] += 1
-
-    def wipe(self, name: str) -> None:
-        """Take a node's disk away; it comes back with an empty one, and must not vote at once."""
-        self.running[name].kill()
-        shutil.rmtree(self.root / name)
-        self.restart(name)
-        self.kills["wipe"] += 1
-
-    def rot(self, name: str) -> None:
-        """Flip a bit near the end of each log file of a node while it is down."""
-        self.running[name].kill()
-        for path in sorted((self.root / name).rglob("log.*.*")):
-            size = path.stat().st_size
-            if path.suffix != ".idx" and size:
-                _flip(
-                    path, self.chance.randrange(max(0, size - 4096), size), self.chance.randrange(8)
-                )
-        self.restart(name)
-        self.kills["rot"] += 1
 
     def partition(self, names: list[str], seconds: float) -> None:
         """Cut nodes off from everybody for so long; `network` must be there."""
-        if self.network is None:
-            raise AssertionError("a partition needs a network")
         for name in names:
-            self.network.cut(name)
+            self._cables.cut(name)
         self._stop.wait(seconds)
         for name in names:
-            self.network.heal(name)
-        self.kills["cut"] += 1
+            self._cables.heal(name)
+        self.done["cut"] += 1
+
+    def one_way(self, source: str, target: str, seconds: float) -> None:
+        """Let a node hear nothing of what another sends it; `network` must be there."""
+        self._cables.cut_way(source, target)
+        self._stop.wait(seconds)
+        self._cables.heal_way(source, target)
+        self.done["cut_way"] += 1
+
+    @property
+    def _cables(self) -> Network:
+        if self.network is None:
+            raise AssertionError("a partition needs a network")
+        return self.network
 
     def rage(self, seconds: float) -> None:
-        """Kill and pause for so long."""
+        """Do harm for so long."""
         end = time.monotonic() + seconds
-        nodes = [place.name for place in self.places]
+        weights = dict(WEIGHTS)
+        if self.network is None:
+            del weights["cut"], weights["cut_way"]
+        if len(self.names) == 1:
+            del weights["wipe"], weights["rot"]
         while time.monotonic() < end:
             self._stop.wait(self.chance.uniform(0.1, 0.8))
-            choice = self.chance.random()
-            if choice < 0.45:
-                self.kill(self.chance.choice(nodes))
-            elif choice < 0.6:
-                self.kill("push")
-            elif choice < 0.75:
-                self.kill(self.chance.choice(("pull1", "pull2")))
-            elif choice < 0.85:
-                self.pause(self.chance.choice(nodes), self.chance.uniform(0.1, 1.5))
-            elif choice < 0.95 or len(nodes) == 1:
-                self.kill(*nodes)
-            elif self._whole(nodes):
-                self.chance.choice((self.wipe, self.rot))(self.chance.choice(nodes))
+            deed = self.chance.choices(list(weights), list(weights.values()))[0]
+            self._harm(deed)
 
-    def _whole(self, nodes: list[str]) -> bool:
-        """Whether all nodes vote and none is catching up: one more lost disk can be borne."""
-        contexts = Contexts(
-            certificate_files(str(self.root / "certs"), "subscriber"), client_context
+    def _harm(self, deed: str) -> None:
+        chance, node = self.chance, self.chance.choice(self.names)
+        if deed == "kill_leader":
+            self.kill(self.leader() or node)
+        elif deed == "kill_all":
+            self.kill(*self.names)
+        elif deed == "pause_node":
+            self.pause(node, chance.uniform(0.1, 1.5))
+        elif deed == "cut":
+            return self.partition([node], chance.uniform(0.2, 2))
+        elif deed == "cut_way":
+            other = chance.choice([name for name in self.names if name != node])
+            return self.one_way(node, other, chance.uniform(0.2, 2))
+        elif deed in {"wipe", "rot"}:
+            self.await_whole()  # one more lost disk can be borne then, and not before
+            self.running[node].kill()
+            self._wipe(node) if deed == "wipe" else self._rot(node)
+            self.restart(node)
+        else:
+            self.kill({"kill_node": node, "kill_push": "push"}.get(deed, chance.choice(PULLERS)))
+        self.done[deed] += 1
+        return None
+
+    def _wipe(self, name: str) -> None:
+        """Take a node's disk away; it comes back with an empty one, and must not vote at once."""
+        shutil.rmtree(self.root / name)
+
+    def _rot(self, name: str) -> None:
+        """Flip a bit near the end of each log file of a node that is down."""
+        for path in sorted((self.root / name).rglob("log.*.*")):
+            size = path.stat().st_size
+            if path.suffix != ".idx" and size:
+                offset = self.chance.randrange(max(0, size - 4096), size)
+                _flip(path, offset, self.chance.randrange(8))
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What the nodes say of themselves; those that do not answer are left out."""
+        prefix = self.network.prefix("client") if self.network else []
+        asked = subprocess.run(
+            [*prefix, sys.executable, "-m", "rt", *self._status],
+            capture_output=True,
+            check=False,
         )
-        try:
-            answers = [ask_status(parse_address(place.address), contexts) for place in self.places]
-        except (OSError, RtError):
-            return False
-        return len({each["executed"] // 1000 for each in answers}) == 1 and not any(
-            each["role"] == "learner" or each["copying_to"] for each in answers
-        )
+        told = json.loads(asked.stdout) if asked.stdout else []
+        return [each for each in told if "role" in each]
+
+    def leader(self) -> str:
+        """Who leads; "" if nobody says."""
+        return next((str(each["leader"]) for each in self.answers() if each["leader"]), "")
+
+    def await_whole(self) -> None:
+        """Wait until all nodes vote, none is catching up, and all have executed about the same."""
+        deadline = time.monotonic() + WHOLE_S
+        while not _is_whole(answers := self.answers(), len(self.names)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {WHOLE_S:g} s in peace: {answers}")
+            self._stop.wait(0.2)
+
+    def await_messages(self, count: int) -> None:
+        """Wait until so many messages are merged; a majority of nodes has to get there in time."""
+        deadline = time.monotonic() + WHOLE_S
+        while sum(each["messages"] >= count for each in self.answers()) <= len(self.names) // 2:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{count} messages are not merged: {self.answers()}")
+            self._stop.wait(0.1)
+
+    def demand_all(self) -> str:
+        """End it; what was published must be read once and in order, and all logs be equal."""
+        published = self.settle()
+        total = sum(published.values())
+        expected = {name: list(range(count)) for name, count in published.items()}
+        for copy in (1, 2):
+            if self.read(copy, total) != expected:
+                raise AssertionError(f"sub{copy} did not read what was published: {published}")
+        self.await_whole()
+        self.close()
+        logs = self.logs()
+        if len(set(logs.values())) > 1 or len(logs["sub1"]) < 64 * total:
+            lengths = {name: len(log) for name, log in logs.items()}
+            raise AssertionError(f"merged logs differ: {lengths} bytes")
+        return f"{len(self.names)} nodes, {total} messages, {dict(self.done)}"
 
     def settle(self) -> dict[str, int]:
         """End the publishing, wait until all is merged; return how many each session published."""
@@ -200,6 +262,15 @@ class Storm:
         """Stop everything."""
         self._stop.set()
         self.children.__exit__(None, None, None)
+
+
+def _is_whole(answers: list[dict[str, Any]], nodes: int) -> bool:
+    executed = [each["executed"] for each in answers]
+    return (
+        len(answers) == nodes
+        and max(executed) - min(executed) < 100
+        and not any(each["role"] == "learner" or each["copying_to"] for each in answers)
+    )
 
 
 def _flip(path: Path, offset: int, bit: int) -> None:

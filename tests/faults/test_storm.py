@@ -1,36 +1,40 @@
-"""Kills and pauses of real processes; what was published is read, once and in order."""
+"""Harm to real processes; what was published is read, once and in order."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .network import Network
 from .storm import Storm
 
-SECONDS = float(os.environ.get("RT_STORM_S", "20"))
+SECONDS = os.environ.get("RT_STORM_S")
+
+
+@pytest.fixture
+def network(request: pytest.FixtureRequest) -> Iterator[Network | None]:
+    """A host for each node where there can be such; without them nothing is cut."""
+    if Network.missing():
+        yield None
+        return
+    made = Network(request.getfixturevalue("nodes"))
+    yield made
+    made.close()
 
 
 @pytest.mark.faults
 @pytest.mark.process
-@pytest.mark.parametrize(("nodes", "seed"), [(1, 1), (3, 2), (5, 3)])
+@pytest.mark.parametrize(
+    ("nodes", "seed", "seconds"), [(1, 1, 20), (3, 2, 120), (5, 3, 40)], ids=["1", "3", "5"]
+)
 def test_a_storm_of_kills_loses_doubles_and_reorders_nothing(
-    tmp_path: Path, nodes: int, seed: int
+    tmp_path: Path, network: Network | None, nodes: int, seed: int, seconds: int
 ) -> None:
-    """Publishers trusted us with these messages, and the operator kills what he likes."""
-    storm = Storm(tmp_path, nodes, seed)
+    """Publishers trusted us with these messages, and the operator does what he likes."""
+    storm = Storm(tmp_path, nodes, seed, network)
     try:
-        storm.rage(SECONDS)
-        published = storm.settle()
-        total = sum(published.values())
-        expected = {name: list(range(count)) for name, count in published.items()}
-        for number in (1, 2):
-            assert storm.read(number, total) == expected
-        print(f"{nodes} nodes, {total} messages, kills: {storm.kills}")
+        storm.rage(float(SECONDS or seconds))
+        print(storm.demand_all())
     finally:
         storm.close()
-    logs = storm.logs()
-    longest = max(logs.values(), key=len)
-    assert len(longest) > 64 * total
-    for name, log in logs.items():
-        assert longest.startswith(log), f"{name} differs from the others"
-    assert logs["sub1"] == logs["sub2"] == longest
