@@ -34,34 +34,22 @@ def install(directory):
     return python
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory):
-    """What the job printed: one JVM for all of it."""
-    directory = tmp_path_factory.mktemp("installed")
-    command = [install(directory), JOB, os.path.abspath(os.path.join(ROOT, "examples"))]
+def test_spark_finds_the_formats_of_an_installed_package_and_the_examples_run(tmp_path):
+    """By the modules' names, with no registration; what the documentation shows works as it is.
+
+    One JVM for all of it: each takes ten seconds to start.
+    """
+    command = [install(tmp_path), JOB, os.path.abspath(os.path.join(ROOT, "examples"))]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
     done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=False,
-        timeout=200,
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def test_spark_finds_the_formats_of_an_installed_package_by_itself(printed):
-    """By the names of the modules; a package in editable mode is not where Spark looks."""
-    assert "installed at" in printed
-    assert os.path.join("bare", "lib") in printed
-
-
-def test_the_batch_example_counts_and_decodes(printed):
-    """What the documentation shows must work as it stands."""
-    assert "|     AA|      29.1|" in printed
-
-
-def test_the_streaming_example_publishes_what_it_chose(printed):
-    """From a log, through Spark to its end, into a log, read back by a subscriber."""
-    found = printed.partition("example spark_streaming.py\n")[2].split("\n")
-    assert [line for line in found if line] == [f"FLIGHT {n}" for n in range(100) if n % 10 == 7]
+    first, _, last = done.stdout.partition("example spark_streaming.py\n")
+    assert f"installed at {tmp_path}" in first
+    assert "|     AA|      29.1|" in first
+    published = [line for line in last.split("\n") if line]
+    assert published == [f"FLIGHT {n}" for n in range(100) if n % 10 == 7]
