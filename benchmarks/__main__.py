@@ -16,6 +16,7 @@ SUITES: dict[str, str] = {
     "cluster": "benchmarks.cluster:rows",
     "memory": "benchmarks.memory:rows",
     "archive": "benchmarks.archive:rows",
+    "soak": "benchmarks.soak:rows",
     "spark": "benchmarks.spark:rows",
 }
 

@@ -33,7 +33,7 @@ FILE_NS = 300_123_456_789  # and how long each took to fill: 100,000 are a year
 
 def rows(quick: bool) -> list[Row]:
     """All figures of retention."""
-    return [*collection(quick), policy_row(), *history_rows(quick), soak(quick)]
+    return [*collection(quick), policy_row(), *history_rows(quick)]
 
 
 class Stream:
@@ -159,29 +159,3 @@ def history_rows(quick: bool) -> list[Row]:
         Row(f"log-history of {count:,} files", took, "s", 1.0, at_most=True),
         Row("of it, to read the manifest, as a subscriber does", reading, "s", 1.0, at_most=True),
     ]
-
-
-def soak(quick: bool) -> Row:
-    """At full speed under a limit: how far above it the files ever were."""
-    run_s, limit, size = (20 if quick else 600), 512 << 20, 64 << 20
-    with directory() as root:
-        stream = Stream(root, file_bytes=size, snapshot_s=5.0)
-        stream.set_policy(Policy(time=0, limit=limit, disk=100))
-        most, end = 0, time.monotonic() + run_s
-        while time.monotonic() < end:
-            stream.publisher.publish_many([b"x" * 1000] * 2000)
-            if stream.publisher.next_sequence - stream.ledger.number > 32_000:
-                stream.publisher.flush("merged", timeout_s=60)
-            most = max(most, _held(stream.out))
-        stream.close()
-    over = max(0, most - limit) / size
-    return Row(f"above the limit in {run_s} s at full speed", over, "files", 1, at_most=True)
-
-
-def _held(path: str) -> int:
-    with os.scandir(path) as entries:
-        return sum(
-            entry.stat().st_size
-            for entry in entries
-            if entry.name.startswith("log.") and not entry.name.endswith(".idx")
-        )

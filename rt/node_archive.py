@@ -21,7 +21,7 @@ from rt.manifest import Manifest
 from rt.node_guard import DiskGuard
 from rt.node_settings import NodeSettings
 from rt.node_sweeper import NodeSweeper
-from rt.position import START, Position
+from rt.position import OFFSET_BITS, START, Position
 from sequencer.instruction import FILES_MAX, Archive, Gone, Note, Roll
 from sequencer.ledger import Ledger
 from sequencer.member import Member
@@ -31,7 +31,11 @@ POLICY_NOTE: Final = "policy"
 OFFLOAD_NOTE: Final = "offload"  # where copies are, and of what: JSON with url and to
 LEASE_NOTE: Final = "lease "  # and the holder
 _TURN_S: Final = 0.2  # a decision takes 0.3 ms where there are 1,000 files
-_TURN_S_MIN: Final = 0.05  # where files roll fast: what is above a limit is no more than a few
+_TURN_S_MIN: Final = 0.01  # where files roll fast: what is above a limit is no more than a few
+# From looking to empty files: a turn, the instruction, the snapshot behind it. What is merged in
+# that time comes on top of what was counted, so the limit counts it beforehand; up to a quarter.
+_REACTION_S: Final = 0.3
+_COMING_PART: Final = 4
 _REPORT_S_MAX: Final = 10.0  # a node that was silent for so long has no say
 # total, used and available bytes of the file system, files emptied up to, snapshot, clock; and
 # up to which snapshot a majority is, as the leader knows
@@ -109,6 +113,8 @@ class NodeArchiver:
         self._active = (START, 0)  # the file seen to grow, and since when, by the steady clock
         self._was_holding = False
         self._turned_s = float("-inf")
+        self._merged = (float("-inf"), 0)  # when it was looked, and the bytes merged until then
+        self._coming = 0  # bytes that are merged while a decision is carried out
         self._turned_at = START  # the active file then
         self._settled_index = 0
         self.now_ns = machine.now_ns()  # the time that retention goes by
@@ -148,6 +154,7 @@ class NodeArchiver:
         if now_s - self._turned_s < pause_s:
             return
         self._turned_s, self._turned_at = now_s, active
+        self._foresee(now_s)
         self._report(now_s)
         self._look_at_clocks(now_s)
         self._sweeper.turn(self._member.executor.appender, self._settled_index)
@@ -184,6 +191,14 @@ class NodeArchiver:
 
     def _steady_s(self) -> float:
         return self._machine.steady_ns() / _NS
+
+    def _foresee(self, now_s: float) -> None:
+        """See how fast the merged log grows, and what comes before a decision has its effect."""
+        end, passed_s = self._ledger.end, now_s - self._merged[0]
+        if passed_s >= _TURN_S:
+            merged = (end >> OFFSET_BITS) * self._ledger.file_bytes_max + end.offset
+            self._coming = int((merged - self._merged[1]) * _REACTION_S / passed_s)
+            self._merged = (now_s, merged)
 
     def _report(self, now_s: float) -> None:
         member, sweeper = self._member, self._sweeper
@@ -251,10 +266,11 @@ class NodeArchiver:
 
     def _decisions(self, living: dict[str, Report], now_ns: int) -> list[Decision]:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
-        files = rolled_files(manifest, ledger.archived_to, ledger.end.file)
+        files, policy = rolled_files(manifest, ledger.archived_to, ledger.end.file), self.policy
+        coming = min(self._coming, (policy.limit or 0) // _COMING_PART)
         return decide(
-            self.policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
-            ledger.end.offset, self._disks(living), now_ns=now_ns, leases=self.leases,
+            policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
+            ledger.end.offset + coming, self._disks(living), now_ns=now_ns, leases=self.leases,
         )  # fmt: skip
 
     def _disks(self, living: dict[str, Report]) -> list[DiskReport]:
