@@ -88,6 +88,9 @@ class BenchHost:
         inbox.bell = wake
         return inbox
 
+    def settle(self) -> None:
+        """Its inboxes sync by themselves."""
+
     def feed(self, _wake: Bell) -> Any:
         """Nothing is pulled here."""
         raise Refused("feed", "this host takes pushes only")

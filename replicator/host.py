@@ -69,6 +69,12 @@ class Host(Protocol):
                 `reserve`, or whatever the node has against it.
         """
 
+    def settle(self) -> None:
+        """Take note that a connection has appended all that had come for it.
+
+        It may be synced, and what follows from that done, before this returns.
+        """
+
     def feed(self, wake: Bell) -> Feed:
         """Return the merged log for a peer that may pull it.
 

@@ -21,6 +21,8 @@ GREETING_S: Final = 10.0
 # Received in one turn: often enough between acknowledgements, far enough apart to be cheap.
 _TURN_BYTES: Final = 2 * MIB
 
+_RECORD_BYTES: Final = 16 * 1024  # TLS gives out no more at once
+
 _LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
 _LINGER_READ_BYTES: Final = 64 * 1024
 
@@ -51,7 +53,8 @@ class Link:
         self._sock = sock
         self._wake = wake
         self._decoder = Decoder()
-        self._more = False  # the last turn ended with bytes still to be received
+        self._more = True  # there may be bytes that were not received yet
+        self._is_behind = True  # more came while the last was worked on: a lone message did not
         self._heard_s = self._spoke_s = time.monotonic()
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)
@@ -71,12 +74,15 @@ class Link:
         Raises:
             PeerError: the peer takes nothing, or the connection is broken.
         """
-        try:
-            self._sock.settimeout(DEAD_S)
-            self._sock.sendall(data)
-            self._sock.settimeout(0)
-        except OSError as error:
-            raise _broken(error) from error
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._sock.send(rest) :]
+            except ssl.SSLWantWriteError:
+                if not self._writable.poll(DEAD_S * 1000):
+                    raise PeerError(f"it took nothing for {DEAD_S:g} s") from None
+            except OSError as error:
+                raise _broken(error) from error
         self._spoke_s = time.monotonic()
 
     def can_send(self) -> bool:
@@ -90,19 +96,18 @@ class Link:
             PeerError: it is no message, the peer hung up, or the connection is broken.
         """
         decoder, left = self._decoder, _TURN_BYTES
-        self._more = True
         while True:
             while (message := decoder.next()) is not None:
                 yield message
-            if left <= 0:
+            if left <= 0 or not self._more:
                 return
             count = self._receive_into(decoder.space())
-            if not count:
-                self._more = False
-                return
-            left -= count
-            decoder.took(count)
-            self._heard_s = time.monotonic()
+            if not count or not (self._is_behind or count == _RECORD_BYTES or self._sock.pending()):
+                self._more = False  # if there is more the next wait is over at once
+            if count:
+                left -= count
+                decoder.took(count)
+                self._heard_s = time.monotonic()
 
     def _receive_into(self, space: memoryview) -> int:
         try:
@@ -124,10 +129,14 @@ class Link:
         now = time.monotonic()
         next_beat_s = min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - now
         timeout_s = 0.0 if self._more else max(0.0, min(timeout_s, next_beat_s))
-        ready = {fd for fd, _ in self._poller.poll(timeout_s * 1000 + 0.999 * (timeout_s > 0))}
+        ready = dict(self._poller.poll(0))
+        self._is_behind = self._more or self._sock.fileno() in ready
+        if not ready and timeout_s:
+            ready = dict(self._poller.poll(timeout_s * 1000 + 0.999))
+        self._more = self._more or self._sock.fileno() in ready
         if self._wake.fileno() in ready:
             self._wake.clear()
-        return ready
+        return set(ready)
 
     def beat(self) -> None:
         """Say that we are alive if it is time to.
@@ -196,6 +205,4 @@ def pause(wake: Wake, seconds: float) -> None:
 
 
 def _broken(error: OSError) -> PeerError:
-    if isinstance(error, TimeoutError):
-        return PeerError(f"it took nothing for {DEAD_S:g} s")
     return PeerError(f"the connection broke: {describe_tls_error(error)}")

@@ -34,7 +34,7 @@ from rt.checksum import crc32
 from rt.disk import File, OsFile
 from rt.errors import FrameError, Misuse, Refused
 from rt.frame import HEADER_BYTES, parse_header
-from rt.limits import READ_BYTES
+from rt.limits import KIB, READ_BYTES
 from rt.log_directory import LogDirectory
 from rt.position import FILE_BYTES_MAX, Position
 from rt.recovery import Corrupt, judge
@@ -44,6 +44,7 @@ Sender = Callable[[bytes | memoryview], None]
 # The clock of a file system ticks every few milliseconds: a younger time may stand for two changes.
 _TIME_IS_SURE_NS: Final = 2_000_000_000
 _BEHIND_BYTES: Final = READ_BYTES // 2  # who gets this much at once was not at the end
+_LITTLE_BYTES: Final = 8 * KIB  # one TLS record, which a socket that is writable has room for
 
 
 class SendBuffer:
@@ -134,6 +135,20 @@ class Outlet:
         else:
             self._idle = not self._perform(send, effect)
         return not self._idle
+
+    def send_little(self, send: Sender, buffer: SendBuffer) -> bool:
+        """Send what is served now, if the sink has all else and it is little; errors as `pump`.
+
+        Returns:
+            Whether the sink has all now; otherwise `pump` has to look.
+        """
+        source = self._source
+        if self._end is None or source is None or not self.caught_up or source.ended:
+            return False
+        end, cursor = self._end(), source.cursor
+        if self._file_start != cursor.file or not 0 < end - cursor <= _LITTLE_BYTES:
+            return False
+        return self._send(send, buffer, source, end.offset) and source.cursor == end
 
     def has_news(self) -> bool:
         """Whether there may be more to send than when `pump` last looked; three `stat` calls."""

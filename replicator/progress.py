@@ -30,7 +30,7 @@ class SessionProgress:
 
     def __init__(self, directory: str) -> None:
         self.durable: dict[str, Position] = {}  # by node
-        self._merged: dict[str, Position] = {}  # by node
+        self.merged: dict[str, Position] = {}  # by node
         self._file = ConfirmationsFile(directory)
         self._known = self._file.read()
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class SessionProgress:
         """Take an acknowledgement of one node."""
         with self._lock:
             self.durable[node] = max(self.durable.get(node, START), ack.durable)
-            self._merged[node] = max(self._merged.get(node, START), ack.merged)
+            self.merged[node] = max(self.merged.get(node, START), ack.merged)
             known = merged_confirmations(self._known, ack)
             if known != self._known:
                 self._file.write(known)
@@ -49,7 +49,7 @@ class SessionProgress:
         """Return up to where so many nodes have merged; once is enough for a majority's copies."""
         if nodes <= 1:
             return self._known.merged
-        ends = sorted(self._merged.copy().values(), reverse=True)
+        ends = sorted(self.merged.copy().values(), reverse=True)
         return ends[nodes - 1] if len(ends) >= nodes else START
 
 

@@ -123,11 +123,11 @@ class PushClient:
         self._releaser.stop()
         return drained
 
-    def drained(self) -> bool:
-        """Whether a majority of the nodes have synced all that is in the sessions now."""
+    def drained(self, *, merged: bool = False) -> bool:
+        """Whether a majority of the nodes have synced, or merged, all that is in the sessions."""
         majority = len(self._pushers) // 2 + 1
         return all(
-            sum(pusher.has_settled(name) for pusher in self._pushers) >= majority
+            sum(pusher.has_settled(name, merged=merged) for pusher in self._pushers) >= majority
             for name in self._book.names()
         )
 

@@ -91,12 +91,14 @@ class Pusher:
         self._hints.add(session)
         self._wake.set()
 
-    def has_settled(self, session: str) -> bool:
-        """Whether the node has synced all that is in the session now."""
+    def has_settled(self, session: str, *, merged: bool = False) -> bool:
+        """Whether the node has synced, or even merged, all that is in the session now."""
         outlet = self._outlets.get(session)
         if outlet is None or outlet.has_news():
             return False
-        return self._book.progress(session).durable.get(self.name, START) >= outlet.position
+        progress = self._book.progress(session)
+        reached = progress.merged if merged else progress.durable
+        return reached.get(self.name, START) >= outlet.position
 
     def status(self, session: str) -> SessionStatus:
         """Return how a session stands with this node."""

@@ -13,14 +13,12 @@ from typing import Final
 from replicator.greeting import answer
 from replicator.host import Bell, Host, Inbox
 from replicator.link import HungUp, Link, shut
-from replicator.outlet import Outlet
+from replicator.served import Served
 from replicator.sink_side import SinkSide
-from replicator.source_side import SourceSide
 from replicator.wire import PUSH
 from rt import manifest
-from rt.errors import CorruptLog, Misuse, PeerError, Refused, RtError, spoken
+from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.identity import Identity
-from rt.log_directory import LogDirectory
 from rt.names import parse_session
 from rt.tls import Contexts, accept
 from rt.watch import Wake
@@ -29,7 +27,6 @@ _log: Final = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 512  # a thread and 100 KiB each, or 2 MiB while a backlog passes
 HANDSHAKE_S: Final = 10.0
 _BACKLOG: Final = 128
-_POLL_S: Final = 1.0  # a look at the log even if the host never rang
 _STOP_S: Final = 2.0
 
 
@@ -152,7 +149,7 @@ class Server:
                 if hello.direction == PUSH:
                     self._fill(link, wake, identity)
                 else:
-                    self._serve(link, wake)
+                    Served(link, wake, self._host.feed).run(lambda: self._stopping)
             except Refused as error:
                 link.refuse(error.code, str(error))
                 raise
@@ -163,7 +160,7 @@ class Server:
                 raise
 
     def _fill(self, link: Link, wake: Wake, peer: Identity) -> None:
-        side = SinkSide(link, wake, partial(self._claim, peer))
+        side = SinkSide(link, wake, partial(self._claim, peer), settle=self._host.settle)
         try:
             while not self._stopping:
                 side.turn()
@@ -183,32 +180,3 @@ class Server:
             words = f"the certificate of {peer.name!r} does not grant the session {log.name!r}"
             raise Refused("session", words)
         return self._host.claim(log, peer.name, bell)
-
-    def _serve(self, link: Link, wake: Wake) -> None:
-        feed = self._host.feed(wake)
-        log = LogDirectory(feed.directory)
-        refused: list[Refused] = []
-        side = SourceSide(link, refused=lambda _outlet, why: refused.append(why))
-        outlet: Outlet | None = None
-        try:
-            while not self._stopping and not refused:
-                side.turn()
-                link.wait(0 if side.busy else _POLL_S)
-                if outlet is not None:
-                    side.mark(outlet)
-                elif _is_there(log):
-                    outlet = side.open(log, feed.end)
-            for why in refused:
-                _log.warning("%s: %s", link.name, why)
-        finally:
-            side.close()
-            log.close()
-            feed.release()
-
-
-def _is_there(log: LogDirectory) -> bool:
-    try:
-        log.refresh()
-    except CorruptLog as error:
-        raise Refused("corrupt", str(error)) from error
-    return log.is_there

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from threading import get_ident
 from typing import Final
 
 from replicator import wire
@@ -33,18 +34,20 @@ Claim = Callable[[Identity, Bell], Inbox]
 class ChannelBell:
     """Tells the connection which of its channels has news; any thread rings it."""
 
-    __slots__ = ("_channel", "_news", "_wake")
+    __slots__ = ("_channel", "_news", "_thread", "_wake")
 
     def __init__(self, channel: int, news: set[int], wake: Wake) -> None:
         self._channel = channel
         self._news = news
+        self._thread = get_ident()
         self._wake = wake
 
     def set(self) -> None:
         """Make the connection look at this channel."""
         if self._channel not in self._news:  # else it has not looked since, and will
             self._news.add(self._channel)
-            self._wake.set()
+            if get_ident() != self._thread:  # which looks before it waits
+                self._wake.set()
 
 
 class SinkSide:
@@ -56,6 +59,7 @@ class SinkSide:
         wake: Wake,
         claim: Claim,
         *,
+        settle: Callable[[], None] = lambda: None,
         caught_up: Callable[[CaughtUp], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
     ) -> None:
@@ -65,17 +69,20 @@ class SinkSide:
             link: the peer's and our Hello were exchanged.
             wake: the one the link waits for.
             claim: gives the inbox of a log, or raises `Refused`.
+            settle: is called when all that had come was appended.
             caught_up: is told when the source has nothing more.
             refused: is told why a channel has ended.
         """
         self._link = link
         self._wake = wake
         self._claim = claim
+        self._settle = settle
         self._caught_up = caught_up
         self._refused = refused
         self._inlets: dict[int, Inlet] = {}
         self._opened = -1  # the last channel that was
         self._news: set[int] = set()
+        self._has_written = False  # since `settle` was called
 
     def turn(self) -> None:
         """Take what has come, and acknowledge what has become of it.
@@ -86,6 +93,9 @@ class SinkSide:
         """
         for message in self._link.receive():
             self._take(message)
+        if self._has_written:
+            self._has_written = False
+            self._settle()
         if self._news and self._link.can_send():
             self._acknowledge()
         self._link.beat()
@@ -131,6 +141,7 @@ class SinkSide:
     def _act(
         self, inlet: Inlet, message: Data | Rolled | Archived | CaughtUp | wire.Refused
     ) -> None:
+        self._has_written = True
         try:
             if isinstance(message, Data):
                 inlet.take_data(message)

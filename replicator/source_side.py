@@ -69,6 +69,21 @@ class SourceSide:
             self._guarded(outlet, lambda: self._pump(outlet))
         self._link.beat()
 
+    def send_now(self, outlet: Outlet) -> bool:
+        """Send what is new of a log if it is little, nothing waits, and the peer takes it at once.
+
+        Returns:
+            False if that is left to `turn`.
+
+        Raises:
+            PeerError: the connection is broken; it may not be used any more.
+            Refused: the log is damaged.
+            OSError: it cannot be read.
+        """
+        if self._ready or outlet.channel not in self._outlets or not self._link.can_send():
+            return False
+        return outlet.send_little(self._link.send, self._buffer)
+
     def _pump(self, outlet: Outlet) -> None:
         if outlet.pump(self._link.send, self._buffer):
             self._ready[outlet.channel] = outlet

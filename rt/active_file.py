@@ -42,7 +42,7 @@ class ActiveFile:
     """Appends whole frames; keeps the index and the facts of one file in step with them."""
 
     __slots__ = (
-        "_file", "_index_file", "_indexer", "_indexes", "_merged", "_pending", "_session",
+        "_end", "_file", "_index_file", "_indexer", "_indexes", "_merged", "_pending", "_session",
         "_synced", "facts", "start",
     )  # fmt: skip
 
@@ -57,6 +57,7 @@ class ActiveFile:
         self._synced = 0
         self._file: File = disk.open(path, create=True)
         try:
+            self._end = self._file.size()
             self._index_file: File = disk.open(path + SUFFIX, create=True)
         except OSError:
             self._file.close()
@@ -122,7 +123,7 @@ class ActiveFile:
             OSError: for example a full disk; what was written of the frames is cut again.
             DiskFailed: and that could not be done.
         """
-        end = self._file.size()
+        end = self._end
         try:
             self._file.append(parts)
             if copied is not None:
@@ -130,17 +131,20 @@ class ActiveFile:
         except (OSError, EOFError):
             take_back(self._file, end)
             raise
-        self._take(headers, end)
+        for header in headers:
+            self._note(header, self._end)
+            self._end += header.size
 
     def cut(self, length: int) -> None:
         """Cut the file behind its last whole frame; only what no one was told of lies there."""
         self._file.truncate(length)
+        self._end = length
 
     def sync(self) -> None:
         """Return when the file's bytes and length are on stable storage."""
-        size = self._file.size()  # before: what is appended meanwhile may not be covered
+        end = self._end  # before: what is appended meanwhile may not be covered
         self._file.sync()
-        self._synced = size
+        self._synced = end
 
     def close(self) -> None:
         """Write what is left of the index and release the descriptors."""
@@ -149,11 +153,6 @@ class ActiveFile:
             self._index_file.close()
         finally:
             self._file.close()
-
-    def _take(self, headers: Sequence[Header], offset: int) -> None:
-        for header in headers:
-            self._note(header, offset)
-            offset += header.size
 
     def _note(self, header: Header, offset: int) -> None:
         if self._merged and header.kind != Kind.RANGE:

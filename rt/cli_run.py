@@ -102,7 +102,7 @@ def node(settings: NodeSettings, *, found: bool) -> None:
     "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
     show_default=True, help="When to archive the sessions' own rolled files: merged; by all nodes.",
 )  # fmt: skip
-@click.option("--drain", is_flag=True, help="End when the nodes have synced all that is there.")
+@click.option("--drain", is_flag=True, help="End when the nodes have merged all that is there.")
 @_timeout_option("--drain")
 def push(
     settings: LinkSettings,
@@ -130,16 +130,17 @@ def push(
         raise Misuse(f"there is no session to ship; look at --root {settings.root} and --session")
     with StopSignals() as signals:
         client.start()
-        _run(signals, lambda: drain and client.drained(), timeout_s, ends=drain)
-        status = client.status()
+        _run(signals, lambda: drain and client.drained(merged=True), timeout_s, ends=drain)
+        status, merged = client.status(), drain and client.drained(merged=True)
         connected = any(each.connected for each in status)
         drained = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
-    if drained:
-        click.echo("everything that was published is synced by a majority of the nodes")
+    aim = "merged" if drain else "synced"
+    if merged or (drained and not drain):
+        click.echo(f"everything that was published is {aim} by a majority of the nodes")
         return
     reasons = "; ".join(sorted({each.error for each in status if each.error})) or "time ran out"
     words = (
-        f"not everything is synced by a majority of the nodes ({reasons}); it stays in the log, "
+        f"not everything is {aim} by a majority of the nodes ({reasons}); it stays in the log, "
         "and the next push ships it"
     )
     if drain:

@@ -13,6 +13,7 @@ from rt.appender import Appender, Durable
 from rt.confirmations import Confirmations
 from rt.disk import SET_ASIDE, Disk, set_aside
 from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
+from rt.limits import KIB
 from rt.log_directory import LogDirectory
 from rt.manifest import SESSION, Archived, Identity
 from rt.names import parse_session
@@ -24,6 +25,9 @@ _log: Final = logging.getLogger("rt.node")
 # One journal commit of the file system serves all syncs that wait for it, so many files are
 # synced side by side; more threads than this did not make 1,000 files faster.
 _SYNC_THREADS: Final = 8
+# Less than this is synced by the connection that wrote it: waking the syncer, and being woken, cost
+# a lone message as much as the sync. Behind more, a connection goes on receiving meanwhile.
+_SETTLE_BYTES: Final = 64 * KIB
 
 
 class NodeInbox:
@@ -54,6 +58,11 @@ class NodeInbox:
         """
         self._changed(self)
         self._guard.demand_room()
+
+    @property
+    def unsynced(self) -> int:
+        """Bytes that are not durable yet, as far as they are in the active file."""
+        return self.appender.end - self.durable
 
     def confirmed(self) -> Confirmations:
         """How far the session has come on this node."""
@@ -100,7 +109,7 @@ class Inboxes:
             disk: where.
             root: directory in which each session has one of its name.
             stream: the stream of this node; sessions of another are refused.
-            durable: is told up to where a session has become durable, by the syncer's thread.
+            durable: is told up to where a session has become durable, by the thread that synced.
             guard: of the disk.
             alone: whether there is no other node that has what a damaged copy held.
         """
@@ -114,7 +123,7 @@ class Inboxes:
         self._lock = threading.Lock()
         self._dirty: dict[str, NodeInbox] = {}
         self._changed = threading.Condition(self._lock)
-        self._stopping = False
+        self._stopping = self._syncing = False
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync")
 
     def open_all(self, merged_to: Callable[[str], Position]) -> list[str]:
@@ -206,19 +215,55 @@ class Inboxes:
         with self._lock:
             return list(self._inboxes.values())
 
-    def run(self) -> None:
+    def run(self, synced: Callable[[], None]) -> None:
         """Make durable what is written, until stopped. For a thread of its own.
+
+        Args:
+            synced: is called after each sync, when `durable` was told of all that came of it.
 
         Raises:
             OSError: a sync failed; nothing may be acknowledged any more, so the node has to end.
         """
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._dirty or self._stopping)
-                batch, self._dirty = list(self._dirty.values()), {}
-                if not batch and self._stopping:
+                self._changed.wait_for(
+                    lambda: not self._syncing and (self._dirty or self._stopping)
+                )
+                if not self._dirty:
                     return
-            self._sync(batch)
+                batch = self._begin_sync()
+            self._sync_and_end(batch)
+            synced()
+
+    def settle(self) -> bool:
+        """Make durable what a connection has written, or let `run` do that; whether it was done.
+
+        Raises:
+            OSError: as `run` does.
+        """
+        with self._changed:
+            if not self._dirty:
+                return False
+            little = sum(inbox.unsynced for inbox in self._dirty.values()) <= _SETTLE_BYTES
+            if self._syncing or len(self._dirty) > 1 or not little:
+                self._changed.notify()
+                return False
+            batch = self._begin_sync()
+        self._sync_and_end(batch)
+        return True
+
+    def _begin_sync(self) -> list[NodeInbox]:
+        """Take what is to be synced; the lock is held."""
+        batch, self._dirty = list(self._dirty.values()), {}
+        self._syncing = True
+        return batch
+
+    def _sync_and_end(self, batch: list[NodeInbox]) -> None:
+        self._sync(batch)
+        with self._changed:
+            self._syncing = False
+            if self._dirty or self._stopping:
+                self._changed.notify()
 
     def stop(self) -> None:
         """Let `run` sync what is still to be synced, and end."""
@@ -245,7 +290,8 @@ class Inboxes:
     def _mark(self, inbox: NodeInbox) -> None:
         with self._changed:
             self._dirty[inbox.session] = inbox
-            self._changed.notify()
+            if inbox.unsynced > _SETTLE_BYTES:
+                self._changed.notify()
 
     def _sync(self, batch: list[NodeInbox]) -> None:
         if len(batch) == 1:

@@ -4,11 +4,12 @@ import os
 import select
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from inotify_simple import INotify, flags
+from inotify_simple import INotify, flags, parse_events
 
 from rt.errors import Misuse
 
@@ -17,6 +18,8 @@ MODES: Final = ("auto", "inotify", "poll")
 POLL_S: Final = 0.25
 # Where inotify cannot be had: 200 looks a second and waiter, about 1 % of a core.
 _POLL_ONLY_S: Final = 0.005
+_EVENTS_BYTES: Final = 64 * 1024
+_EVENT_BYTES_MAX: Final = 16 + 256  # with the longest name
 _MASK: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO
 
 
@@ -123,7 +126,7 @@ class Watch:
         if self._inotify is None:
             return Changes(rescan=True)
         changed, rescan = set(), False
-        for event in self._inotify.read(timeout=0):
+        for event in parse_events(_waiting_events(self._inotify.fileno())):
             if event.mask & flags.Q_OVERFLOW:
                 rescan = True
             elif event.mask & flags.IGNORED:
@@ -162,6 +165,15 @@ class Watch:
             except OSError:
                 continue  # not there yet, or max_user_watches: found by polling meanwhile
             self._missing.discard(directory)
+
+
+def _waiting_events(fd: int) -> bytes:
+    """Read all that waits, by one call where that is little."""
+    parts: list[bytes] = []
+    with suppress(BlockingIOError):
+        while not parts or len(parts[-1]) > _EVENTS_BYTES - _EVENT_BYTES_MAX:
+            parts.append(os.read(fd, _EVENTS_BYTES))
+    return b"".join(parts)
 
 
 def directories_in(path: str) -> Iterable[str]:

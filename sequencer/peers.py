@@ -2,6 +2,7 @@
 
 import logging
 import random
+import select
 import socket
 import ssl
 import struct
@@ -18,10 +19,13 @@ _log: Final = logging.getLogger("sequencer.peers")
 
 ALPN: Final = "rt-peer/1"  # tells these connections from those of replicators on the same port
 _LENGTH: Final = struct.Struct("<I")
+_READ_BYTES: Final = 64 * 1024
+_TURN_BYTES: Final = 1 << 20  # more is not awaited before what came is heard
 MESSAGE_BYTES_MAX: Final = 16 << 20  # a whole report of 100,000 sessions, or entries and a chunk
 # What may wait for a peer. Raft sends again what it misses, so the oldest is dropped beyond this:
 # 7 nodes hold at most 6 x 32 MiB for dead ones.
 _QUEUE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
+_NOW_BYTES_MAX: Final = 8 * 1024  # one TLS record; more is sent by the outbox's own thread
 _CONNECT_S: Final = 2.0
 _UNACKNOWLEDGED_MS: Final = 2000  # a black hole is noticed after this, and dialled again
 _PAUSE_FIRST_S: Final = 0.02
@@ -29,7 +33,10 @@ _PAUSE_LAST_S: Final = 0.5  # a node that comes back is heard within an election
 
 
 class Outbox:
-    """What is to be sent to one member, and the thread that sends it."""
+    """What is to be sent to one member, and the thread that sends it.
+
+    What is little goes out at once, by the thread that brings it, while nothing else waits.
+    """
 
     def __init__(
         self, name: str, address: tuple[str, int], context: Callable[[], ssl.SSLContext]
@@ -51,14 +58,18 @@ class Outbox:
         self._queue: deque[bytes] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
+        self._is_idle = False  # connected, and all was sent
         self._stopping = False
         self._sock: ssl.SSLSocket | None = None
         self._thread = threading.Thread(target=self._run, name=f"to {name}", daemon=True)
         self._thread.start()
 
     def put(self, data: bytes) -> None:
-        """Queue a message; the oldest are dropped where too much waits."""
+        """Send a message, or queue it; the oldest are dropped where too much waits."""
+        data = _LENGTH.pack(len(data)) + data
         with self._changed:
+            if self._is_idle and self._sent_now(data):
+                return
             self._queue.append(data)
             self._bytes += len(data)
             while self._bytes > _QUEUE_BYTES_MAX:
@@ -97,7 +108,7 @@ class Outbox:
             raise PeerError(f"{identity.name!r} answers at {self._address[0]}:{self._address[1]}")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
-        sock.settimeout(_UNACKNOWLEDGED_MS / 1000)
+        sock.settimeout(0)
         return sock
 
     def _pump(self, sock: ssl.SSLSocket) -> None:
@@ -105,7 +116,7 @@ class Outbox:
         _log.info("connected to node %s", self.name)
         try:
             while (data := self._take()) is not None:
-                sock.sendall(data)
+                _send_all(sock, data)
                 self.sent_bytes += len(data)
         except OSError as error:
             self._note(f"the connection broke: {error}")
@@ -113,18 +124,28 @@ class Outbox:
             self.connected = False
             sock.close()
 
+    def _sent_now(self, data: bytes) -> bool:
+        """Send a message if it is little and goes out whole; the lock is held."""
+        if self._sock is None or len(data) > _NOW_BYTES_MAX:
+            return False
+        try:
+            self.sent_bytes += self._sock.send(data)
+        except OSError:
+            return False  # no room, or the connection broke: the thread meets it again
+        return True
+
     def _take(self) -> bytes | None:
         """Wait for messages and return all of them as they go onto the wire; None to stop."""
         with self._changed:
+            self._is_idle = not self._queue
             self._changed.wait_for(lambda: self._queue or self._stopping)
+            self._is_idle = False
             if self._stopping:
                 return None
-            parts: list[bytes] = []
-            for message in self._queue:
-                parts += (_LENGTH.pack(len(message)), message)
+            data = b"".join(self._queue)
             self._queue.clear()
             self._bytes = 0
-            return b"".join(parts)
+            return data
 
     def _note(self, problem: str) -> None:
         if problem != self.problem and not self._stopping:
@@ -140,7 +161,7 @@ class Peers:
         name: str,
         addresses: Mapping[str, tuple[str, int]],
         context: Callable[[], ssl.SSLContext],
-        heard: Callable[[str, bytes], None],
+        heard: Callable[[str, list[bytes]], None],
     ) -> None:
         """Dial every other member.
 
@@ -148,7 +169,8 @@ class Peers:
             name: this node.
             addresses: of all members.
             context: gives a client context that offers `ALPN`.
-            heard: is given the sender's proved name and each message, by a connection's thread.
+            heard: is given the sender's proved name and the messages that came as one, by a
+                connection's thread.
         """
         self._heard = heard
         self._members = frozenset(addresses)
@@ -207,28 +229,53 @@ class Peers:
             outbox.stop()
 
     def _read(self, sock: ssl.SSLSocket, sender: str) -> None:
-        while (head := _exactly(sock, _LENGTH.size)) is not None:
-            (length,) = _LENGTH.unpack(head)
-            if length > MESSAGE_BYTES_MAX:
-                raise PeerError(f"node {sender} announces a message of {length} bytes")
-            data = _exactly(sock, length)
-            if data is None:
-                return
-            self._heard(sender, data)
+        data = bytearray()
+        poller = select.poll()
+        poller.register(sock.fileno(), select.POLLIN)
+        while chunk := _received(sock):
+            data += chunk
+            is_behind = sock.pending() or poller.poll(0)
+            if is_behind and len(data) < _TURN_BYTES:
+                continue  # what came meanwhile is taken up at once
+            if messages := _cut(data, sender):
+                self._heard(sender, messages)
 
 
-def _exactly(sock: ssl.SSLSocket, length: int) -> bytes | None:
-    """Read so many bytes; None if the peer hung up first."""
-    data = bytearray()
-    while len(data) < length:
+def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
+    """Send everything; `OSError` if the peer takes nothing for too long."""
+    poller = select.poll()
+    poller.register(sock.fileno(), select.POLLOUT)
+    rest = memoryview(data)
+    while rest:
         try:
-            chunk = sock.recv(min(length - len(data), 1 << 16))
-        except OSError:
-            return None
-        if not chunk:
-            return None
-        data += chunk
-    return bytes(data)
+            rest = rest[sock.send(rest) :]
+        except ssl.SSLWantWriteError:
+            if not poller.poll(_UNACKNOWLEDGED_MS):
+                raise TimeoutError(f"it took nothing for {_UNACKNOWLEDGED_MS / 1000:g} s") from None
+
+
+def _received(sock: ssl.SSLSocket) -> bytes:
+    """Wait for bytes; none if the peer has gone."""
+    try:
+        return sock.recv(_READ_BYTES)
+    except OSError:
+        return b""
+
+
+def _cut(data: bytearray, sender: str) -> list[bytes]:
+    """Take the whole messages off the front of what was received."""
+    messages, offset = [], 0
+    while len(data) - offset >= _LENGTH.size:
+        [length] = _LENGTH.unpack_from(data, offset)
+        if length > MESSAGE_BYTES_MAX:
+            raise PeerError(f"node {sender} announces a message of {length} bytes")
+        end = offset + _LENGTH.size + length
+        if end > len(data):
+            break
+        messages.append(bytes(data[offset + _LENGTH.size : end]))
+        offset = end
+    del data[:offset]
+    return messages
 
 
 def _shut(sock: ssl.SSLSocket) -> None:

@@ -87,6 +87,9 @@ class DiskHost:
             inbox.peer, inbox.wake = peer, wake
             return inbox
 
+    def settle(self):
+        pass
+
     def feed(self, wake):
         feed = Feed(self, wake)
         self.feeds.append(feed)

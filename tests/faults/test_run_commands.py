@@ -220,7 +220,7 @@ def test_a_push_that_nobody_answers_says_so_and_keeps_all(site):
     result = site.push("--drain", "--timeout", 0.3, nodes=[DEAD])
     assert result.exit_code == exits.FOUND_WRONG
     assert result.stderr.endswith(
-        "rt: not everything is synced by a majority of the nodes (nobody answers at localhost:1 "
+        "rt: not everything is merged by a majority of the nodes (nobody answers at localhost:1 "
         "(connection refused)); it stays in the log, and the next push ships it\n"
     )
     process = site.start("push", "--root", site.root / "data", *site.link("publisher", DEAD))

@@ -31,7 +31,7 @@ FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_FILE_LINES_MAX = 70, 400, 800
 FUNCTION_LINES_LONG = 40
 # A ratchet: it may only become shorter.
 LONG_FUNCTIONS: set[str] = set()
-LONG_FILES = {"rt/node.py": 420}  # to be split
+LONG_FILES: dict[str, int] = {}
 DURABLE_MAKERS = {"rt/appender.py", "rt/writer.py"}
 
 
