@@ -16,6 +16,7 @@ from replicator.outlet import Outlet
 from replicator.progress import SessionProgress, SessionStatus
 from replicator.source_side import SourceSide
 from replicator.wire import PUSH, Ack
+from rt import confirmations
 from rt.errors import CorruptLog, PeerError, Refused, spoken
 from rt.log_directory import LogDirectory
 from rt.position import START
@@ -135,7 +136,8 @@ class Pusher:
             greet(link, PUSH, self._book.stream)
             side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
             undo.callback(side.close)
-            watch = undo.enter_context(Watch())
+            # what each node confirms is noted beside the session's files
+            watch = undo.enter_context(Watch(ignored=(confirmations.FILE_NAME,)))
             watch.add(self._book.directory)
             link.listen(watch.fileno())
             self._error = ""

@@ -3,7 +3,7 @@
 import os
 import select
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -70,11 +70,12 @@ class Wake:
 class Watch:
     """Watches many directories with one inotify instance, or by polling where there is none."""
 
-    def __init__(self, mode: str = "auto") -> None:
+    def __init__(self, mode: str = "auto", ignored: Collection[str] = ()) -> None:
         """Open the watch.
 
         Args:
             mode: `inotify` fails where it cannot be had, `poll` never tries, `auto` falls back.
+            ignored: names of files whose changes do not matter.
 
         Raises:
             Misuse: no such mode.
@@ -84,6 +85,7 @@ class Watch:
             raise Misuse(f"watch mode {mode!r}; use one of {', '.join(MODES)}")
         self._inotify: INotify | None = None
         self._directories: dict[int, str] = {}
+        self._ignored = frozenset(ignored)
         self._missing: set[str] = set()  # not there yet, or no watch was left for it
         if mode != "poll":
             try:
@@ -131,7 +133,7 @@ class Watch:
                 rescan = True
             elif event.mask & flags.IGNORED:
                 self._forget(event.wd)
-            elif event.wd in self._directories:
+            elif event.wd in self._directories and event.name not in self._ignored:
                 changed.add(self._directories[event.wd])
         return Changes(frozenset(changed), rescan)
 

@@ -66,6 +66,16 @@ def test_a_directory_that_is_made_again_is_watched_again(tmp_path):
         assert str(path) in eyes.wait(10).directories
 
 
+def test_a_name_that_does_not_matter_is_no_change(tmp_path):
+    """What the nodes confirm is written beside the files that are shipped, by who ships them."""
+    with Watch("inotify", ignored=["confirmed"]) as eyes:
+        eyes.add(str(tmp_path))
+        (tmp_path / "confirmed").write_bytes(b"x")
+        assert eyes.changes() == Changes()
+        (tmp_path / "log.0.0").write_bytes(b"x")
+        assert eyes.changes().directories == {str(tmp_path)}
+
+
 def test_an_overflow_means_anything_may_have_changed(tmp_path):
     """The kernel's queue holds 16,384 events; behind that it says only that some were lost."""
     with Watch("inotify") as eyes:
