@@ -41,6 +41,7 @@ def node_status(
         "copying_to": None if catch_up is None else str(catch_up.position),
         "copying_waits_for": catch_up.waits_for if catch_up else "",
         "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
+        "agreement_ms": _milliseconds(sorted(member.agreed_ns.copy())),
         "unreachable": peers.problems() if peers else {},
         "peer_bytes": peers.sent_bytes
         if peers
@@ -57,3 +58,16 @@ def node_status(
             for inbox in sorted(inboxes, key=lambda each: each.session)
         ],
     }
+
+
+def _milliseconds(times_ns: list[int]) -> dict[str, float | int]:
+    """How long the last instructions took from being proposed here to being committed."""
+    if not times_ns:
+        return {"count": 0}
+    count = len(times_ns)
+    figures = {
+        "mean": sum(times_ns) / count,
+        "p50": times_ns[count // 2],
+        "p99": times_ns[count * 99 // 100],
+    }
+    return {"count": count} | {name: round(ns / 1e6, 3) for name, ns in figures.items()}

@@ -30,6 +30,7 @@ REPORT: Final = b"\x06"  # what nodes tell each other beside sequencing; see `Me
 _DIGEST_BODY: Final = struct.Struct("<QQ16s")  # index, end of the merged log, digest
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that reaches us at all has done so by then
+_AGREED_KEPT: Final = 1000  # times, for the eyes of operators
 _DIGESTS_KEPT: Final = 4096  # instructions back; a member further behind is compared later
 WHOLE_REPORT_TICKS: Final = 20  # a report may be lost on the way; all is told again after this
 
@@ -97,6 +98,8 @@ class Member:
         # sessions a majority may hold more of than was merged; a dict, for its order
         self._waiting: dict[str, None] = {}
         self._undecided: tuple[Entry, Instruction] | None = None  # our own proposal
+        self._proposed_ns = 0
+        self.agreed_ns: deque[int] = deque(maxlen=_AGREED_KEPT)  # each from proposed to committed
         self._committed: deque[Committed] = deque()
         # one less: that the merged log is durable so far is not known before it is synced again
         self._snapshot_index = executor.ledger.index - 1
@@ -205,9 +208,14 @@ class Member:
                 self._restore(ready.snapshot)
             self._committed.extend(map(self._decoded, ready.committed))
             if ready.committed:
-                self._handed = ready.committed[-1].index
+                self._take_time(ready.committed[-1].index)
             merged += self._execute()
         return merged + self._execute()
+
+    def _take_time(self, committed: int) -> None:
+        self._handed = committed
+        if self._undecided is not None and self._undecided[0].index <= committed:
+            self.agreed_ns.append(self._now_ns() - self._proposed_ns)
 
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last one."""
@@ -334,7 +342,7 @@ class Member:
             return
         try:
             entry = self.engine.propose(encode_instruction(instruction))
-            self._undecided = (entry, instruction)
+            self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
         except Refused:
             return  # leadership moved or is moving; the new leader plans the same bytes
 

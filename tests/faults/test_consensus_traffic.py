@@ -23,9 +23,17 @@ def test_no_message_goes_over_the_links_between_nodes(tmp_path, size):
         )
         assert committed >= 200
         assert 100 * committed < sent < 3000 * committed
+        times = max((each["agreement_ms"] for each in answers(cluster)), key=lambda t: t["count"])
+        assert times["count"] >= 200
+        assert 0 < times["p50"] <= times["p99"]
+
+
+def answers(cluster):
+    """Return how each node says it stands."""
+    return [node.status() for node in cluster.nodes.values()]
 
 
 def told(cluster):
     """Return bytes sent by all nodes, and what is committed."""
-    answers = [node.status() for node in cluster.nodes.values()]
-    return sum(each["peer_bytes"] for each in answers), max(each["committed"] for each in answers)
+    heard = answers(cluster)
+    return sum(each["peer_bytes"] for each in heard), max(each["committed"] for each in heard)
