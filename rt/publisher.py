@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import time_ns as time_ns_now
-from types import TracebackType
 from typing import Final, Self
 
 from rt.confirmations import ConfirmationsFile, Level
@@ -264,12 +263,7 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _take_key(self, key: bytes | None) -> None:

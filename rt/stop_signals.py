@@ -3,7 +3,7 @@
 import select
 import signal
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Protocol, Self
 
 from rt.watch import Wake
@@ -64,12 +64,7 @@ class StopSignals:
         self._before = [signal.signal(number, self._receive) for number in _SIGNALS]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for number, handler in zip(_SIGNALS, self._before, strict=True):
             signal.signal(number, handler)
         self._wake.close()

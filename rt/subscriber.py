@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from operator import length_hint
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from rt.copied_log import CopiedLog
@@ -194,12 +193,7 @@ class Subscriber:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _advance(self, timeout_s: float | None) -> bool:

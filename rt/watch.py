@@ -6,7 +6,6 @@ import threading
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from inotify_simple import INotify, flags, parse_events
@@ -145,12 +144,7 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _forget(self, descriptor: int) -> None:
