@@ -233,7 +233,9 @@ class NodeArchiver:
     def _decide(self, now_s: float) -> None:
         policy = self.policy
         self._forget_old_leases()
-        decisions = self._decisions(self._living(now_s), self.now_ns)
+        settled = self._sweeper.settled_end(self._settled_index).file
+        wanted = self._decisions(self._living(now_s), self.now_ns)
+        decisions = [each for each in wanted if each.start < settled]
         for start in range(0, len(decisions), FILES_MAX):
             part = decisions[start : start + FILES_MAX]
             files = tuple(Gone(each.start, each.reason) for each in part)

@@ -300,4 +300,6 @@ class Inboxes:
             ends = list(self._pool.map(lambda inbox: inbox.appender.sync(), batch))
         for inbox, end in zip(batch, ends, strict=True):
             inbox.durable = end
-            self._told(end, inbox.session)
+            with self._lock:  # one that was given up meanwhile holds nothing any more
+                if self._inboxes.get(inbox.session) is inbox:
+                    self._told(end, inbox.session)

@@ -185,6 +185,8 @@ class NodeSequencer:
         else:
             session = os.path.basename(directory)
             self._inboxes.give_up(session)
+            with self._news:
+                self._held.pop(session, None)  # of the copy that was given up
             self._member.lose(session)
 
     def _keep_up(self, now: float) -> None:
@@ -231,7 +233,7 @@ class NodeSequencer:
         """Start a snapshot when it is due; save it once the merged log is durable so far."""
         member = self._member
         if self._snapshot is None:
-            waits = self._sweeper.lacks_snapshot(member.executor.ledger.archived_to)
+            waits = self._sweeper.lacks_snapshot(member.executor.ledger.end.file)
             if now < self._next_snapshot and not waits:
                 return
             self._next_snapshot = now + self._settings.snapshot_s

@@ -94,9 +94,18 @@ class NodeSweeper:
         """All up to this instruction is durable here."""
         return self._saved[-1].instruction if self._saved else 0
 
-    def lacks_snapshot(self, archived_to: Position) -> bool:
-        """Whether archived files wait for the next snapshot to be emptied."""
-        return bool(self._saved) and self._saved[-1].end < archived_to
+    def lacks_snapshot(self, active: Position) -> bool:
+        """Whether files before the active one wait for the next snapshot to be given up."""
+        return (self._saved[-1].end if self._saved else START) < active
+
+    def settled_end(self, settled_index: int) -> Position:
+        """Up to where a majority has the merged log durably, and the state that it led to.
+
+        What lies before it may be archived: with fewer, a lost disk could take the only state, and
+        the others could neither make nor copy what led there.
+        """
+        ends = [saved.end for saved in self._saved if saved.instruction <= settled_index]
+        return max(ends, default=START)
 
     def start(self) -> None:
         """Begin."""

@@ -219,12 +219,12 @@ class Member:
 
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last one."""
-        ledger = self.executor.ledger
-        executor = self.executor
+        executor, ledger = self.executor, self.executor.ledger
         busy = self.suspended or executor.is_repeating or executor.lacks_log
         if busy or executor.is_half_done or not self._snapshot_index < ledger.index <= self._handed:
             return None
-        return SnapshotPlan(ledger.index, ledger.encode(), ledger.end)
+        end = executor.appender.end  # after a roll the ledger's is in the next file
+        return SnapshotPlan(ledger.index, ledger.encode(), end)
 
     def save_snapshot(self, plan: SnapshotPlan) -> None:
         """Save a planned snapshot, the merged log being durable up to its end."""

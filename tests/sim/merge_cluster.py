@@ -252,7 +252,8 @@ class MergeCluster(Cluster):
         # what a majority held, and one of it lost with its disk, waits for the publisher's return
         held = [n.member.holdings.own.get(publisher.name, START) for n in self.nodes.values()]
         agreed = sorted(held, reverse=True)[self.majority - 1]
-        return merged >= min(agreed, self.stream.replicated.get(publisher.name, START))
+        replicated = self.stream.replicated.get(publisher.name, START)
+        return merged >= publisher.last_byte(min(agreed, replicated))
 
     def _compare_logs(self) -> None:
         logs = {node.name: node.member.executor.appender for node in self.nodes.values()}

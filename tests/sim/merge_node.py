@@ -146,8 +146,11 @@ class WatchedExecutor(Executor):
 
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
         """Carry out an instruction."""
-        super().execute(index, term, instruction)
         node = self._node
+        try:
+            super().execute(index, term, instruction)
+        finally:
+            node.world.stream.decided(self.ledger)
         node.world.stream.executed(node.name, node.disk, self.ledger, self._checked)
         node.world.trace(f"{node.name} executes {index} {self.ledger.digest.hex()}")
         self._checked = self.ledger.end
@@ -420,6 +423,7 @@ class MergeNode(SimNode):
         else:
             session = posixpath.basename(directory)
             self.inboxes.give_up(session)
+            self._held.pop(session, None)
             self.member.lose(session)
 
     def _confirm(self, session: str, ledger: Ledger) -> None:
@@ -467,7 +471,7 @@ class MergeNode(SimNode):
 
     def _take_snapshot(self) -> None:
         if self._plan is None:
-            waits = self.sweeper.lacks_snapshot(self.member.executor.ledger.archived_to)
+            waits = self.sweeper.lacks_snapshot(self.member.executor.ledger.end.file)
             is_due = self._chance.random() < self.world.snapshot_chance
             if waits or is_due:
                 self._plan = self.member.plan_snapshot()

@@ -38,6 +38,12 @@ def archived_bytes_go_at_once() -> list[Patch]:
 
 
 @merging
+def archived_before_a_majority_has_the_state() -> list[Patch]:
+    """Merged files are archived as soon as a rule asks for it."""
+    return [(NodeSweeper, "settled_end", lambda self, index: Position(1 << 62))]
+
+
+@merging
 def archived_bytes_stay() -> list[Patch]:
     """The lines are written, and the bytes are kept."""
     return [(NodeSweeper, "_empty", lambda self, merged: setattr(self, "emptied_to", 1 << 62))]

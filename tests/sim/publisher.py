@@ -55,6 +55,14 @@ class Publisher:
         """Up to where it has published, durably."""
         return self._log.end
 
+    def last_byte(self, end: Position) -> Position:
+        """Where the bytes before `end` end; a file may have been begun and hold none."""
+        if end.offset:
+            return end
+        rolled = self._log.manifest.rolled.values()
+        ends = (Position(line.file + line.end) for line in rolled if line.file < end)
+        return max(ends, default=START)
+
     @property
     def identity(self) -> Identity:
         """Of its log."""

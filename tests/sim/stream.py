@@ -23,7 +23,8 @@ class Stream:
     numbers, at times that never go back; what is merged, and what is called replicated, was
     durable on a majority; what a node calls durable is on its disk; a snapshot names merged bytes
     that are durable; inputs are given up when a majority has durably what became of them, and
-    merged files when it was decided, after which a copy may still have some of them.
+    merged files when it was decided, which is once a majority has snapshots behind them; a copy may
+    still have some of them after that.
     """
 
     def __init__(self, majority: int) -> None:
@@ -34,7 +35,9 @@ class Stream:
         self.replicated: dict[str, Position] = {}
         self._ledgers: dict[int, bytes] = {}
         self._saved: dict[str, dict[str, Position]] = {}
+        self._saved_ends: dict[str, Position] = {}
         self._archived_to = START
+        self._decided: dict[str, Position] = {}  # merged up to here by whole or half instructions
         self._held: dict[str, dict[str, Position]] = {name: {} for name in SESSIONS}
         self._next: dict[str, int] = {}  # per session or group, the number that is due
         self._number = 0
@@ -69,7 +72,7 @@ class Stream:
     def confirms(self, name: str, session: str, replicated: Position, merged: Position) -> None:
         """A node tells a publisher how far its session has come."""
         self._demand_held("replicated", session, replicated)
-        if merged > self.merged.get(session, START):
+        if merged > self._decided.get(session, START):
             raise Violation(f"{name} says that {session} is merged up to {merged}")
         self.replicated[session] = max(self.replicated.get(session, START), replicated)
 
@@ -78,6 +81,7 @@ class Stream:
         there, end = len(disk.durable(f"{OUT}/{ledger.end.file_name}")), ledger.end
         if there < end.offset and end.file >= self._archived_to:
             raise Violation(f"{name} has a snapshot of {end}; durable are {there} bytes")
+        self._saved_ends[name] = max(self._saved_ends.get(name, START), end)
         saved = self._saved.setdefault(name, {})
         for session, merged_to in ledger.sessions.items():
             saved[session] = max(saved.get(session, START), merged_to)
@@ -101,13 +105,22 @@ class Stream:
                 self._demand_held("merged", session, end)
         self.compare(name, disk, begin, ledger.end)
 
+    def decided(self, ledger: Ledger) -> None:
+        """A node has executed an instruction, or as much of it as it could."""
+        for session, end in ledger.sessions.items():
+            self._decided[session] = max(self._decided.get(session, START), end)
+
     def knows(self, name: str, ledger: Ledger) -> None:
         """A node has the state after an instruction."""
         state = ledger.encode()
         known = self._ledgers.setdefault(ledger.index, state)
         if known != state:
             raise Violation(f"{name} has another ledger {ledger.index}:\n{state!r}\n{known!r}")
-        self._archived_to = max(self._archived_to, ledger.archived_to)
+        if ledger.archived_to > self._archived_to:
+            self._archived_to = ledger.archived_to
+            ends = self._saved_ends.values()
+            if sum(end >= self._archived_to for end in ends) < self._majority:
+                raise Violation(f"archived to {self._archived_to}, snapshots end at {list(ends)}")
 
     def compare(self, name: str, disk: SimDisk, begin: Position, end: Position) -> None:
         """The merged bytes of a node between two places are those of all."""

@@ -10,6 +10,7 @@ from rt.columns import encode_columns
 from rt.frame import encode_frame, session_tag
 from rt.index import ENTRY_BYTES
 from rt.manifest import SESSION, Identity
+from rt.node_sweeper import Input, NodeSweeper
 from rt.position import START, Position
 from sequencer.consensus import Snapshot
 from sequencer.executor import Executor
@@ -142,3 +143,35 @@ def test_an_index_names_no_frame_behind_bytes_that_are_not_synced() -> None:
     again.sync()
     again.close()
     assert len(disk.inode("jfk/log.0.0.idx").data) == frames * ENTRY_BYTES
+
+
+def test_files_are_archived_once_a_majority_has_a_snapshot_behind_them() -> None:
+    """Seed 29694: the only state went with one disk, and what led to it was archived."""
+    sweeper = NodeSweeper(SimDisk(Random(1)), _NoInputs(), fold_s=0)
+    assert sweeper.settled_end(99) == START
+    assert sweeper.lacks_snapshot(START.next_file())
+    for index, end in ((3, Position(8)), (7, START.next_file())):
+        sweeper.saved(Ledger(index=index, end=end).encode())
+    assert [sweeper.settled_end(index) for index in (2, 3, 6, 7)] == [
+        START, Position(8), Position(8), START.next_file(),
+    ]  # fmt: skip
+    assert not sweeper.lacks_snapshot(START.next_file())
+
+
+def test_a_log_that_was_rolled_and_stands_still_gets_its_snapshot() -> None:
+    """It was planned up to the next file, where nothing ever became durable: nothing went."""
+    _, _, executor = merged_node()
+    executor.execute(4, 1, Roll(9))
+    member = Member.__new__(Member)
+    member.executor, member.suspended = executor, False
+    member._snapshot_index, member._handed = 3, 4
+    plan = member.plan_snapshot()
+    assert plan is not None
+    assert executor.ledger.end > plan.end
+    assert executor.sync() >= plan.end
+
+
+class _NoInputs:
+    def every(self) -> list[Input]:
+        """No session."""
+        return []

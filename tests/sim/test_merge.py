@@ -225,6 +225,28 @@ def test_a_copy_without_a_manifest_is_begun_anew_when_it_is_pushed_again() -> No
     assert "quarantine.jfk.0" in disk.names("in")
 
 
+def test_a_copy_that_was_given_up_is_not_told_to_be_held() -> None:
+    """A sync that ended later told the old end, and the node waited for bytes it thought it had."""
+    told: list[str] = []
+    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    inboxes = SimInboxes(
+        SimDisk(Random(1)),
+        "in",
+        STREAM,
+        lambda _end, name: told.append(name),
+        NoGuard(),
+        alone=False,
+    )
+    inbox = inboxes.claim(identity, "p", lambda: None, START)
+    inbox.written()
+    (dirty,) = inboxes.take_dirty()
+    inboxes.sync(dirty)
+    assert told == ["jfk", "jfk"]
+    inboxes.give_up("jfk")
+    inboxes.sync(dirty)
+    assert told == ["jfk", "jfk"]
+
+
 def test_reports_and_plans_keep_the_order_in_which_sessions_came() -> None:
     """Seed 2: a set of names has another order in every process, and no run was like another."""
     holdings = Holdings("a", "abc")
