@@ -15,6 +15,7 @@ from rt.certificates import issue
 from rt.cluster import free_addresses, init_cluster
 from rt.identity import Role
 from tests.commands import PATIENCE_S, clean_environment, finish, run, start
+from tests.replicator_host import eventually
 
 pytestmark = pytest.mark.process
 STREAM = "flights"
@@ -58,6 +59,11 @@ class Site:
     def pull(self, *options, identity="subscriber", nodes=(), root="copy"):
         """Pull all that is there, and return how that ended."""
         return run("pull", "--root", self.root / root, *self.link(identity, *nodes), *options)
+
+    def pushers(self):
+        """Return who pushes each session now."""
+        [told] = json.loads(run("status", *self.link("subscriber"), "--json").stdout)
+        return {each["session"]: each["pushed_by"] for each in told["sessions"]}
 
     def publish(self, count, session="jfk"):
         """Publish numbers as lines."""
@@ -107,6 +113,7 @@ def test_everything_acknowledged_is_kept_when_each_command_is_told_to_stop(site)
     pulling = site.start("pull", "--root", site.root / "copy", *site.link("subscriber"))
     with Subscriber(str(site.root / "copy"), stream=STREAM) as subscriber:
         assert len([*zip(range(1000), subscriber.messages(PATIENCE_S), strict=False)]) == 1000
+    assert eventually(lambda: site.pushers() == {"jfk": "publisher"}, PATIENCE_S)
     code, out, _ = ended(pushing)
     assert (code, out) == (
         0,
