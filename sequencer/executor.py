@@ -7,7 +7,7 @@ from typing import Final
 from rt.appender import Appender, Durable
 from rt.disk import Disk, File, Span, set_aside
 from rt.errors import CorruptLog, FrameError, ManifestError
-from rt.frame import HEADER_BYTES, Encoded, Header, body_matches, parse_header
+from rt.frame import HEADER_BYTES, Encoded, body_matches, parse_header
 from rt.limits import KIB
 from rt.manifest import Archived, Identity, session_list
 from rt.position import START, Position
@@ -15,7 +15,7 @@ from rt.ranges import Range
 from rt.walk import Walk
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
-from sequencer.session_log import SessionLogs
+from sequencer.session_log import Heading, SessionLogs
 
 # Shorter ranges are read and written with their range frame in one call; longer ones are copied
 # inside the kernel.
@@ -243,9 +243,8 @@ class Executor:
         headings = log.headers(each.first, each.end, each.length)
         raw = b"".join(heading.raw for heading in headings)
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
-        headers = [heading.header for heading in headings]
         frame = merged.frame(self.ledger.end)
-        self._append(frame, merged, log.file(each.first.file), headers)
+        self._append(frame, merged, log.file(each.first.file), headings)
         return merged
 
     def _compare(self, merged: Range) -> Range:
@@ -273,7 +272,7 @@ class Executor:
             parts.append(raw)
         return b"".join(parts)
 
-    def _append(self, frame: Encoded, merged: Range, source: File, headers: list[Header]) -> None:
+    def _append(self, frame: Encoded, merged: Range, source: File, frames: list[Heading]) -> None:
         appender, position = self.appender, self.ledger.end
         if appender.end > position:
             appender.cut(position)
@@ -281,28 +280,33 @@ class Executor:
             appender.begin_file(position)
         after = appender.walk.copy()
         after.step(frame.header, frame.parts[1])
+        headers = [heading.header for heading in frames]
         for header in headers:
             after.step(header)
         every, offset, length = (frame.header, *headers), merged.first.offset, merged.length
         if length < _COPY_FROM_BYTES:
             data = source.pread(length, offset)
-            self._check_bodies(data, merged, headers)
+            self._check_frames(data, merged, frames)
             appender.append((*frame.parts, data), every, after)
         else:
             appender.append(frame.parts, every, after, Span(source, offset, length))
 
-    def _check_bodies(self, data: bytes, merged: Range, headers: list[Header]) -> None:
-        """See that bytes that were whole when they came are whole still.
+    def _check_frames(self, data: bytes, merged: Range, frames: list[Heading]) -> None:
+        """See that bytes that were whole when they came are whole still, to the last one.
 
-        Longer ranges are copied unseen: whoever reads or copies them from here checks them.
+        The headings may have been read when the instruction was planned, a while ago. Longer ranges
+        are copied unseen: whoever reads or copies them from here checks them.
         """
         offset, view = 0, memoryview(data)
-        for header in headers:
-            begin = offset + HEADER_BYTES
-            if not body_matches(header, view[begin : begin + header.length]):
+        for header, raw in frames:
+            body = offset + HEADER_BYTES
+            padding, end = body + header.length, offset + header.size
+            is_whole = view[offset:body] == raw and body_matches(header, view[body:padding])
+            if not is_whole or any(view[padding:end]):
                 path = f"{self._logs[merged.session].log.path}/{merged.first.file_name}"
-                raise CorruptLog(path, Position(header.position), "the body's CRC does not match")
-            offset += header.size
+                position = Position(header.position)
+                raise CorruptLog(path, position, "the frame is not the one that came")
+            offset = end
 
     def _roll(self, at_ns: int) -> None:
         end, appender = self.ledger.end, self.appender

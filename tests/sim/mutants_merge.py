@@ -142,9 +142,9 @@ def half_done_is_done() -> list[Patch]:
 
 
 @merging
-def bodies_not_checked() -> list[Patch]:
+def frames_not_checked() -> list[Patch]:
     """What has rotted since it came is merged."""
-    return [(Executor, "_check_bodies", lambda self, *_: None)]
+    return [(Executor, "_check_frames", lambda self, *_: None)]
 
 
 @merging
