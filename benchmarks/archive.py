@@ -143,7 +143,8 @@ def history_rows(quick: bool) -> list[Row]:
         for n in range(count):
             file = Position.of(n >> 14, n & 16383, 0)
             begin, end = EPOCH_NS + n * FILE_NS, EPOCH_NS + (n + 1) * FILE_NS
-            rolled = Rolled(file, FILE_BYTES_MAX, n, n + 1, begin, end, end, "0" * 32, "jfk")
+            digest = f"{n * 0x9E3779B97F4A7C15:032x}"
+            rolled = Rolled(file, FILE_BYTES_MAX, n, n + 1, begin, end, end, digest, "jfk")
             lines.append(encode_entry(rolled))
             if n < count // 2:
                 lines.append(encode_entry(Archived(file, end, "time", n)))

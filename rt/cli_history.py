@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from rt.console import counted, note, table
+from rt.garbage import uncollected
 from rt.history import STATES, Row, history, selected
 from rt.history_text import HEADINGS, HistoryText
 from rt.offloaded import Offloaded, offloaded_of, read_offloaded
@@ -58,6 +59,7 @@ def _position(_context: Any, _parameter: Any, text: str | None) -> Position | No
 )  # fmt: skip
 @click.option("--archived", "which", flag_value="archived", help="Only files that are archived.")
 @click.option("--live", "which", flag_value="live", help="Only files that are not.")
+@uncollected()
 def log_history(
     *,
     directory: str,

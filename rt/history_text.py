@@ -2,7 +2,7 @@
 
 import json
 import os
-from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Final
 
 from rt.history import Row
@@ -31,31 +31,35 @@ class HistoryText:
             offloaded: where copies of its files are.
         """
         self._offloaded = offloaded
-        self._path = json.dumps(os.path.join(directory, ""))[1:-1]  # a file's name needs no quoting
         self._now_ns = now_ns
+        path = json.dumps(os.path.join(directory, ""))[1:-1]  # a file's name needs no quoting
+        theirs = _THEIRS.format(path=path.replace("%", "%%"))
+        ours = _OURS.format(path=path.replace("%", "%%"))
+        self._theirs, self._all = f"{{{theirs}}}", f"{{{ours},{theirs}}}"
 
     def json(self, row: Row) -> str:
         """Return a row as JSON: our names, then those of the system this one follows."""
-        start, size, first_number, after, first_ns, last_ns, at_ns, digest, sessions = row.line
-        file, first, rolled, age_s = start.file_name, time_text(first_ns), _NULL, _NULL
-        if not row.is_active:
-            rolled, age_s = f'"{time_text(at_ns)}"', str(max(0, self._now_ns - at_ns) // _NS)
-        archived, reason, by = _NULL, "", _NULL
-        if row.gone is not None:
-            _, gone_ns, reason, number = row.gone
-            archived, by = f'"{time_text(gone_ns)}"', str(number or _NULL)
-        return (
-            f'{{"path":"{self._path}{file}","state":"{row.state}",'
-            f'"first_position":"{file[4:]}.0","first_time":"{first}",'
-            f'"first_time_ns":{first_ns},"end_position":"{file[4:]}.{size}",'
-            f'"last_time":"{time_text(last_ns)}","last_time_ns":{last_ns},'
-            f'"first_number":{first_number},"messages":{after - first_number},"bytes":{size},'
-            f'"rolled_at":{rolled},"age_s":{age_s},'
-            f'"archived_at":{archived},"archive_reason":{_quoted(reason)},"archived_by":{by},'
-            f'"sessions":{_quoted(sessions)},"digest":{_quoted(digest)},'
-            f'"address":{_NULL if self._offloaded is None else self._address(start)},'
-            f"{self._theirs(row, file, first, archived)}}}"
-        )
+        line, gone, is_active = row
+        start, size, first_number, after, first_ns, last_ns, at_ns, digest, sessions = line
+        name, first, last = start.file_name, time_text(first_ns), time_text(last_ns)
+        state, rolled, minutes = "active", '"rolled_at":null,"age_s":null', -1
+        if not is_active:
+            age_s = max(0, self._now_ns - at_ns) // _NS
+            state, minutes = "rolled", age_s // 60
+            at = last if at_ns == last_ns else time_text(at_ns)
+            rolled = f'"rolled_at":"{at}","age_s":{age_s}'
+        archived, truncated = _NOT_ARCHIVED, ""
+        if gone is not None:
+            _, gone_ns, reason, by = gone
+            state, at = "archived", time_text(gone_ns)
+            archived = _ARCHIVED % (at, _quoted(reason), by or "null")
+            truncated = at[:-1]
+        return self._all % (
+            name, state, name[4:], first, first_ns, name[4:], size, last, last_ns, first_number,
+            after - first_number, size, rolled, archived, _quoted(sessions), _quoted(digest),
+            "null" if self._offloaded is None else self._address(start),
+            name, first[:-1], start, minutes, truncated,
+        )  # fmt: skip
 
     def _address(self, start: Position) -> str:
         address = self._offloaded.address_of(start) if self._offloaded else ""
@@ -63,9 +67,11 @@ class HistoryText:
 
     def json_rt(self, row: Row) -> str:
         """Return a row as JSON with the fields of the system this one follows, and no others."""
-        first, gone = time_text(row.line.first_time_ns), row.gone
-        archived = _NULL if gone is None else f'"{time_text(gone.at_ns)}"'
-        return f"{{{self._theirs(row, row.file, first, archived)}}}"
+        age_ns = row.age_ns(self._now_ns)
+        minutes = -1 if age_ns is None else age_ns // _MINUTE_NS
+        first = time_text(row.line.first_time_ns)
+        truncated = "" if row.gone is None else time_text(row.gone.at_ns)
+        return self._theirs % (row.file, first[:-1], row.first, minutes, truncated[:-1])
 
     def cells(self, row: Row) -> tuple[str, ...]:
         """Return the cells of a row, as `HEADINGS` names them."""
@@ -84,18 +90,19 @@ class HistoryText:
             "" if gone is None else gone.reason,
         )
 
-    def _theirs(self, row: Row, file: str, first: str, archived: str) -> str:
-        age_ns = row.age_ns(self._now_ns)
-        minutes = -1 if age_ns is None else age_ns // _MINUTE_NS
-        truncated = '""' if archived == _NULL else f'{archived[:-2]}"'
-        return (
-            f'"logPath":":{self._path}{file}","logTime":"{first[:-1]}","logPos":{int(row.first)},'
-            f'"logAge":{minutes},"truncationTime":{truncated}'
-        )
 
-
-_NULL: Final = "null"
-_quoted: Final = lru_cache(1024)(json.dumps)  # of what many files have in common
+# `%` words a row in half the time of an f-string.
+_OURS: Final = (
+    '"path":"{path}%s","state":"%s","first_position":"%s.0","first_time":"%s","first_time_ns":%d,'
+    '"end_position":"%s.%d","last_time":"%s","last_time_ns":%d,"first_number":%d,"messages":%d,'
+    '"bytes":%d,%s,%s,"sessions":%s,"digest":%s,"address":%s'
+)
+_THEIRS: Final = (
+    '"logPath":":{path}%s","logTime":"%s","logPos":%d,"logAge":%d,"truncationTime":"%s"'
+)
+_ARCHIVED: Final = '"archived_at":"%s","archive_reason":%s,"archived_by":%s'
+_NOT_ARCHIVED: Final = '"archived_at":null,"archive_reason":"","archived_by":null'
+_quoted: Final = encode_basestring_ascii
 
 
 def _age_text(seconds: int) -> str:

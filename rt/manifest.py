@@ -5,10 +5,9 @@ import re
 import secrets
 from binascii import unhexlify
 from bisect import bisect_right
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise, starmap
 from operator import itemgetter, lt
 from struct import pack
 from typing import Any, Final, NamedTuple
@@ -106,24 +105,26 @@ _FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tup
     )
     for entry in _WORDS
 }  # fmt: skip
+_file_of: Final = itemgetter(0)  # of a rolled or archived line
 _SEAL_BYTES: Final = 9  # a space and 8 hexadecimal digits
-_BLOCK_BYTES: Final = 64 << 10  # read at once; more are slower, for they leave the cache
+_BLOCK_BYTES: Final = 256 << 10  # read at once; many more are slower, for they leave the cache
 # Rolled and archived lines in the words of `encode_entry`.
 _NUMBER: Final = "(0|-?[1-9][0-9]{0,18})"
 _TEXT: Final = r'"([^"\\\x00-\x1f]*)"'
 _FILE: Final = r'"log\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,4})"'
-_SEAL: Final = "[}] [0-9a-f]{8}\n"
+_SEAL: Final = "[}] [0-9a-f]{8}(?=\n)"
 _ROLLED: Final = re.compile(
-    f'{{"rt":{FORMAT},"what":"rolled","file":{_FILE},"end":{_NUMBER},'
+    f'\n{{"rt":{FORMAT},"what":"rolled","file":{_FILE},"end":{_NUMBER},'
     f'"first":{_NUMBER},"next":{_NUMBER},"first_time_ns":{_NUMBER},"last_time_ns":{_NUMBER},'
     f'"at_ns":{_NUMBER}(?:,"digest":{_TEXT})?(?:,"sessions":{_TEXT})?{_SEAL}'
 ).findall
 _ARCHIVED: Final = re.compile(
-    f'{{"rt":{FORMAT},"what":"archived","file":{_FILE},"at_ns":{_NUMBER},"reason":{_TEXT}'
+    f'\n{{"rt":{FORMAT},"what":"archived","file":{_FILE},"at_ns":{_NUMBER},"reason":{_TEXT}'
     f'(?:,"by":{_NUMBER})?{_SEAL}'
 ).findall
 _new_rolled: Final[Callable[[tuple[object, ...]], Rolled]] = partial(tuple.__new__, Rolled)
 _new_archived: Final[Callable[[tuple[object, ...]], Archived]] = partial(tuple.__new__, Archived)
+_new_position: Final[Callable[[int], Position]] = partial(int.__new__, Position)
 
 
 def new_identity(
@@ -186,40 +187,50 @@ def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
     try:
         if unhexlify(b"".join([line[1 - _SEAL_BYTES :] for line in lines])) != seals:
             return None
-        text = data.decode()
+        text = "\n" + data.decode()
     except ValueError:
         return None
-    # A line begins with its only brace, so a match begins with a line; and each ends with one.
-    begins = text[:1] == "{" and text.count("\n{") == text.count("{") - 1 == len(lines) - 1
-    if not begins or max(map(len, lines)) > MANIFEST_LINE_BYTES_MAX:
+    # A match has one newline, its first character, and another behind it: it is a whole line.
+    rolled, archived = _ROLLED(text), _ARCHIVED(text)
+    known = len(rolled) + len(archived) == len(lines)
+    if not known or max(map(len, lines)) > MANIFEST_LINE_BYTES_MAX:
         return None
-    rolled = [
-        _new_rolled((
-            _file(run, roll), _end(int(end)), int(first), int(after), int(first_ns), int(last_ns),
-            int(at_ns), digest, sessions,
-        ))
-        for (
-            run, roll, end, first, after, first_ns, last_ns, at_ns, digest, sessions
-        ) in _ROLLED(text)
-    ]  # fmt: skip
-    archived = [
-        _new_archived((_file(run, roll), int(at_ns), reason, int(by or 0)))
-        for run, roll, at_ns, reason, by in _ARCHIVED(text)
+    return _rolled(rolled), _archived(archived)
+
+
+# By column, for then the loops are those of `map` and `zip`.
+def _rolled(found: list[tuple[str, ...]]) -> list[Rolled]:
+    if not found:
+        return []
+    runs, rolls, ends, *numbers, digests, sessions = zip(*found, strict=True)
+    sizes = [*map(int, ends)]
+    _check_end(min(sizes))
+    _check_end(max(sizes))
+    columns = _files(runs, rolls), sizes, *(map(int, each) for each in numbers), digests, sessions
+    return [*map(_new_rolled, zip(*columns, strict=True))]
+
+
+def _archived(found: list[tuple[str, ...]]) -> list[Archived]:
+    if not found:
+        return []
+    runs, rolls, times, reasons, by = zip(*found, strict=True)
+    columns = _files(runs, rolls), map(int, times), reasons, [int(each or 0) for each in by]
+    return [*map(_new_archived, zip(*columns, strict=True))]
+
+
+def _files(runs: Iterable[str], rolls: Iterable[str]) -> list[Position]:
+    places = [*map(int, runs)], [*map(int, rolls)]
+    if max(places[0]) >= RUN_END or max(places[1]) >= ROLL_END:
+        raise ManifestError("no file is called so")
+    return [
+        _new_position((run << ROLL_BITS | roll) << OFFSET_BITS)
+        for run, roll in zip(*places, strict=True)
     ]
-    return (rolled, archived) if len(rolled) + len(archived) == len(lines) else None
 
 
-def _file(run: str, roll: str) -> Position:
-    place = int(run), int(roll)
-    if place[0] >= RUN_END or place[1] >= ROLL_END:
-        raise ManifestError(f"no file is log.{run}.{roll}")
-    return Position(place[0] << ROLL_BITS + OFFSET_BITS | place[1] << OFFSET_BITS)
-
-
-def _end(end: int) -> int:
+def _check_end(end: int) -> None:
     if not 0 <= end <= FILE_BYTES_MAX:
         raise ManifestError(f"a file cannot end at {end}")
-    return end
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
@@ -236,7 +247,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
     if (*map(type, entry),) != types:
         raise ManifestError(f"a {_WORDS[kind]} line has a field of another type")
     if isinstance(entry, Rolled):
-        _end(entry.end)
+        _check_end(entry.end)
     return entry
 
 
@@ -306,12 +317,13 @@ class Manifest:
     def _take_many(self, data: bytes) -> bool:
         """Take lines at once, if they can be read so and each file is behind the one before it."""
         rolled, archived = read_block(data) or ([], [])
-        files = [line.file for line in rolled]
-        if self.identity is None or not all(starmap(lt, pairwise([*self._order[-1:], *files]))):
+        files = [*map(_file_of, rolled)]
+        behind = all(map(lt, files, files[1:])) and (self._order[-1:] < files[:1] or not files)
+        if self.identity is None or not behind:
             return False
         self.rolled.update(zip(files, rolled, strict=True))
         self._order += files
-        self.archived.update([(line.file, line) for line in archived])
+        self.archived.update(zip(map(_file_of, archived), archived, strict=True))
         return bool(rolled or archived)
 
     @property
