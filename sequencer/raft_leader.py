@@ -98,6 +98,8 @@ class Leader:
                 self._send_chunk(peer)
             else:
                 self._send_append(peer, (), opens=True)
+                if peer.match < peer.recover and self._is_live(peer):
+                    peer.waiting = False
 
     def _send(self, peer: Progress) -> None:
         log = self._core.log

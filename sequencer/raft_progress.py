@@ -11,7 +11,7 @@ UNKNOWN: Final = -1  # no member has this incarnation
 class Way(StrEnum):
     """How entries go to a peer."""
 
-    PROBE = "probe"  # one message at a time, until both logs are known to agree somewhere
+    PROBE = "probe"  # one message at a time, until both logs agree up to all that was sent
     STREAM = "stream"  # message after message, without waiting for answers
     SNAPSHOT = "snapshot"  # the entries it needs are gone; it gets the state instead
 
@@ -23,6 +23,7 @@ class Progress:
         match: the last entry known to be durable there and the same as here.
         next: the next entry to send.
         way: how entries go there.
+        recover: the last entry that was sent when one before it was missing there.
         waiting: the probe is out, its answer or the next heartbeat is not there.
         silent_ticks: since it was last heard.
         incarnation: which copy of its state the above is about.
@@ -40,6 +41,7 @@ class Progress:
         "name",
         "next",
         "offset",
+        "recover",
         "round",
         "round_told",
         "silent_ticks",
@@ -55,7 +57,7 @@ class Progress:
     def begin(self, incarnation: int, following: int) -> None:
         """Know nothing, except which copy of the state it is about."""
         self.incarnation = incarnation
-        self.match = 0
+        self.match = self.recover = 0
         self.next = following
         self.round = self.round_told = 0
         self.commit_told = 0
@@ -77,6 +79,7 @@ class Progress:
 
     def taken(self, index: int) -> None:
         """Learn that everything up to `index` is durable there."""
+        is_news = index > self.match
         self.match = max(self.match, index)
         self.next = max(self.next, self.match + 1)
         if self.way is Way.SNAPSHOT and self.match >= self.blob_index:
@@ -84,17 +87,24 @@ class Progress:
             self.way = Way.STREAM
         elif self.way is Way.PROBE:
             self.next = self.match + 1
-            self.way = Way.STREAM
+            if self.match >= self.recover:
+                self.way = Way.STREAM
+            elif is_news:
+                self.waiting = False
 
     def refused(self, index: int, hint_index: int, hint_term: int, log: Log) -> None:
         """Learn that the logs differ at `index`, and by where they may agree.
 
-        An answer to an older message says nothing new and is dropped.
+        An answer to an older message says nothing new and is dropped. What else is under way may
+        arrive, or be refused as this was: it is not sent again before the answers have said which,
+        or a network that reorders would be sent everything again for each word out of turn.
         """
         if self.way is Way.SNAPSHOT or index <= self.match:
             return
         if self.way is Way.PROBE and index != self.next - 1:
             return
+        if self.way is Way.STREAM:
+            self.recover = self.next - 1
         agreed, _ = log.agree_by(min(hint_index, index - 1), hint_term)
         self.next = max(self.match, agreed) + 1
         self.probe()

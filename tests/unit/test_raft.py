@@ -10,6 +10,7 @@ from rt.errors import Misuse, PeerError, Refused
 from sequencer.consensus import Ballot, Entry, Kind, Role, State
 from sequencer.quorum import SUSPENDED, Roster, majority_of, reached
 from sequencer.raft import Raft
+from sequencer.raft_core import Settings
 from sequencer.raft_entries import pack_member
 from sequencer.raft_messages import (
     AnyMessage,
@@ -29,9 +30,13 @@ MEMBERS = ("n1", "n2", "n3")
 CODEC = Codec("", MEMBERS, 0)
 
 
-def a_node(state: State | None = None, members: tuple[str, ...] = MEMBERS) -> Raft:
+def a_node(
+    state: State | None = None,
+    members: tuple[str, ...] = MEMBERS,
+    settings: Settings | None = None,
+) -> Raft:
     """Node n1, whose messages are made by hand."""
-    return Raft("n1", members, chance=Random(1), state=state)
+    return Raft("n1", members, chance=Random(1), state=state, settings=settings)
 
 
 def settle(node: Raft) -> list[AnyMessage]:
@@ -58,6 +63,29 @@ def a_leader() -> Raft:
     return node
 
 
+def a_pair(settings: Settings) -> tuple[Raft, Raft]:
+    """Node n1, which leads, and n2, which has all that it decided."""
+    node, other = a_node(settings=settings), Raft("n2", MEMBERS, chance=Random(2))
+    while other.status().commit == 0:
+        node.tick()
+        talk(node, other)
+    return node, other
+
+
+def talk(leader: Raft, other: Raft) -> None:
+    """Let n1 and n2 hear each other until both have said all."""
+    is_silent = False
+    while not is_silent:
+        is_silent = True
+        for each, name, to, peer in ((leader, "n1", "n2", other), (other, "n2", "n1", leader)):
+            while ready := each.ready():
+                each.persisted(ready)
+                for message in (*ready.early, *ready.messages):
+                    if message.to == to:
+                        is_silent = False
+                        peer.step(name, message.data)
+
+
 def test_an_acknowledgement_of_an_older_term_is_not_counted() -> None:
     """The log it spoke of may have been replaced since; raftos counted it and lost entries."""
     node = a_leader()
@@ -74,6 +102,43 @@ def test_an_acknowledgement_of_an_entry_that_does_not_exist_is_the_peers_fault()
     """A peer that is broken or hostile cannot move the commit index beyond the log."""
     with pytest.raises(PeerError, match="does not exist"):
         a_leader().step("n2", CODEC.encode(Appended(1, True, 99, 0)))
+
+
+def test_a_network_that_reorders_is_not_sent_everything_again_for_each_word() -> None:
+    """Seed 20040: 65,720 messages brought 70 entries to six peers, since every refusal of what
+    came out of turn, and the next answer after it, sent all that was under way once more.
+    """
+    chance, settings = Random(7), Settings(batch_bytes_max=1)
+    node, other = a_pair(settings)
+    for number in range(70):
+        node.propose(b"%d" % number)
+    wire: list[tuple[Raft, bytes]] = []
+    sent = 0
+    while node.status().commit < 71:
+        for each, to, peer in ((node, "n2", other), (other, "n1", node)):
+            while ready := each.ready():
+                each.persisted(ready)
+                said = [m.data for m in (*ready.early, *ready.messages) if m.to == to]
+                sent += len(said)
+                wire += [(peer, data) for data in said]
+        if wire:
+            to_whom, data = wire.pop(chance.randrange(len(wire)))
+            to_whom.step("n2" if to_whom is node else "n1", data)
+        else:
+            node.tick()
+    assert sent < 5 * 70
+
+
+def test_what_is_lost_on_the_way_is_sent_again() -> None:
+    """Nothing of a window arrives, and the next words are signs of life."""
+    node, other = a_pair(Settings(batch_bytes_max=1))
+    for number in range(9):
+        node.propose(b"%d" % number)
+    settle(node)
+    for _ in range(100):
+        node.tick()
+        talk(node, other)
+    assert node.status().commit == other.status().commit == 10
 
 
 def test_own_copy_counts_only_once_it_is_durable() -> None:
