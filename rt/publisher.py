@@ -30,8 +30,8 @@ class Batching:
     """How messages become frames.
 
     A message after a pause is written at once, by the call that publishes it. One that comes
-    within `linger_s` of the last write waits for company until then, or until the frame is full:
-    so a lone message pays no delay, and a flood pays one write for thousands.
+    within `linger_s` of the message before it waits as long for company, or until the frame is
+    full: so a lone message pays no delay, and a flood pays one write for thousands.
 
     Args:
         frame_bytes: a frame is written when it holds this much; 1 KiB to 8 MiB.
@@ -118,7 +118,9 @@ class Publisher:
         self._times: list[int] = []
         self._keys: list[bytes] | None = None
         self._room = self._frame_bytes  # what is left of the frame that is being filled
-        self._alone_after_ns = 0  # a message from then on is alone and written at once
+        # a message from then on is alone and written at once; counted from the message before it,
+        # not from when that was written, or each that waits would make the next one wait
+        self._alone_after_ns = 0
         self._next_sequence = self._writer.next_sequence
         self._closed = False
         self._lock = threading.Lock()
@@ -167,7 +169,9 @@ class Publisher:
             self._room -= size + _COLUMN_BYTES
             sequence = self._next_sequence
             self._next_sequence = sequence + 1
-            if now >= self._alone_after_ns or self._room <= 0:
+            is_alone = now >= self._alone_after_ns
+            self._alone_after_ns = now + self._linger_ns
+            if is_alone or self._room <= 0:
                 self._write_or_give_back(size)
             elif self._batcher_sleeps:
                 self._batcher_sleeps = False
@@ -203,6 +207,7 @@ class Publisher:
             if max(sizes, default=0) > self._size_max:
                 raise self._refusal(max(sizes, default=0))
             self._write_pending()
+            self._alone_after_ns = time_ns_now() + self._linger_ns
             first = self._next_sequence
             for start, end in _cuts(sizes, self._frame_bytes):
                 self._writer.write(times[start:end], payloads[start:end], keys and keys[start:end])
@@ -289,7 +294,6 @@ class Publisher:
         self._writer.write(self._times, self._payloads, self._keys)
         self._payloads, self._times, self._keys = [], [], None
         self._room = self._frame_bytes
-        self._alone_after_ns = time_ns_now() + self._linger_ns
 
     def _batch_loop(self) -> None:
         with self._lock:

@@ -56,6 +56,22 @@ def test_a_lone_message_can_be_read_as_soon_as_publish_returns(tmp_path):
         assert numbers(tmp_path) == [(0, b"alone")]
 
 
+def test_messages_that_keep_their_distance_are_each_alone(tmp_path, monkeypatch):
+    """One that had to wait must not make the next wait, or a steady pace never leaves at once."""
+    now_ns = 10**18
+    monkeypatch.setattr("rt.publisher.time_ns_now", lambda: now_ns)
+    with opened(tmp_path, batching=PATIENT) as publisher:
+        publisher.publish(b"first")
+        now_ns += 10 * 10**9
+        publisher.publish(b"soon after")
+        assert len(numbers(tmp_path)) == 1
+        now_ns += 29 * 10**9
+        publisher.flush("written")
+        now_ns += 2 * 10**9
+        publisher.publish(b"alone")
+        assert [payload for _, payload in numbers(tmp_path)] == [b"first", b"soon after", b"alone"]
+
+
 def test_a_message_that_comes_soon_after_waits_for_company_and_no_longer(tmp_path):
     """A flood pays one write for thousands; the linger is the most it costs."""
     with opened(tmp_path, batching=Batching(linger_s=0.05)) as publisher:
