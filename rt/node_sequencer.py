@@ -23,6 +23,7 @@ from sequencer.member import Member, SnapshotPlan
 
 _log: Final = logging.getLogger("rt.node")
 _RETRY_S: Final = 0.5  # after a full disk
+_TURNS_MAX: Final = 4  # under load `run` takes over, so that connections go back to receiving
 
 
 class NodeSequencer:
@@ -75,14 +76,17 @@ class NodeSequencer:
 
     def turn(self) -> None:
         """Do what the news ask for, here and now, or leave it to who is at it; errors as `run`."""
-        if self._busy.acquire(blocking=False):
+        for _ in range(_TURNS_MAX):
+            if not self._busy.acquire(blocking=False):
+                return  # who is at it looks for news once more after it has let go
             try:
                 if not self._stopping:
                     self._step()
             finally:
                 self._busy.release()
-        if self._has_news:
-            self.wake()
+            if not self._has_news:
+                return
+        self.wake()
 
     def wake(self) -> None:
         """Let `run` do what the news ask for."""
