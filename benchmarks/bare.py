@@ -1,8 +1,9 @@
 """The limit program of a stream: the same hops and syncs, and nothing else.
 
-A publisher process (append, push thread) -> a node process (receive, sync, merge, send) -> a
-subscriber process (receive, append, read), TLS 1.3 on both links. No checks, no agreement, no
-recovery: what a log-shipping transport in Python cannot go below.
+A publisher process (append, a push thread a node) -> node processes (receive, sync, merge, send)
+-> a subscriber process (receive, append, read), which takes from the first node, TLS 1.3 on all
+links. No checks, no agreement, no recovery: what a log-shipping transport in Python cannot go
+below.
 """
 
 import os
@@ -62,13 +63,15 @@ def receive(sock: ssl.SSLSocket, tail: Tail) -> None:
         tail.append(data)
 
 
-def node(certs: str, root: str, ready: Connection) -> None:
-    """Take from one connection, sync, merge, give to another."""
+def node(certs: str, root: str, sinks: int, ready: Connection) -> None:
+    """Take from one connection, sync, merge, give to another if there is one."""
     listener = socket.create_server(("127.0.0.1", 0))
     ready.send(listener.getsockname()[1])
     context = server_context(*_paths(certs, "n1"))
-    source, sink = (context.wrap_socket(listener.accept()[0], server_side=True) for _ in range(2))
-    for each in (source, sink):
+    source, *others = (
+        context.wrap_socket(listener.accept()[0], server_side=True) for _ in range(1 + sinks)
+    )
+    for each in (source, *others):
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     received, synced = Tail(os.path.join(root, "in")), Tail(os.path.join(root, "in"))
     merged = Tail(os.path.join(root, "out"))
@@ -87,15 +90,19 @@ def node(certs: str, root: str, ready: Connection) -> None:
 
     for work in (sync, merge):
         threading.Thread(target=work, daemon=True).start()
-    threading.Thread(target=ship, args=(merged, sink), daemon=True).start()
+    for sink in others:
+        threading.Thread(target=ship, args=(merged, sink), daemon=True).start()
     receive(source, received)
 
 
-def publish(port: int, certs: str, root: str, plan: tuple[int, int, float], go: Connection) -> None:
-    """Append messages with their times; a thread ships the file."""
-    sock = _dial(port, certs, "pub")
+def publish(
+    ports: list[int], certs: str, root: str, plan: tuple[int, int, float], go: Connection
+) -> None:
+    """Append messages with their times; a thread a node ships the file."""
     tail = Tail(os.path.join(root, "session"))
-    threading.Thread(target=ship, args=(tail, sock), daemon=True).start()
+    for port in ports:
+        sock = _dial(port, certs, "pub")
+        threading.Thread(target=ship, args=(tail, sock), daemon=True).start()
     go.recv()
     size, count, rate = plan
     began = time.perf_counter()
@@ -107,7 +114,7 @@ def publish(port: int, certs: str, root: str, plan: tuple[int, int, float], go: 
     go.recv()
 
 
-def latencies(spawn: object, size: int, count: int, rate: float) -> list[int]:
+def latencies(spawn: object, size: int, count: int, rate: float, nodes: int = 1) -> list[int]:
     """Run it; return the delay of each message, ns, in order of size."""
     with directory() as root:
         certs = os.path.join(root, "certs")
@@ -115,18 +122,23 @@ def latencies(spawn: object, size: int, count: int, rate: float) -> list[int]:
         issue(certs, "n1", Role.NODE)
         issue(certs, "pub", Role.PUBLISHER)
         issue(certs, "sub", Role.SUBSCRIBER)
-        here, there = spawn.Pipe()  # type: ignore[attr-defined]
-        server = spawn.Process(target=node, args=(certs, root, there))  # type: ignore[attr-defined]
-        server.start()
-        port = here.recv()
+        servers, ports = [], []
+        for number in range(nodes):
+            place = os.path.join(root, f"n{number}")
+            os.mkdir(place)
+            here, there = spawn.Pipe()  # type: ignore[attr-defined]
+            arguments = (certs, place, int(number == 0), there)
+            servers.append(spawn.Process(target=node, args=arguments))  # type: ignore[attr-defined]
+            servers[-1].start()
+            ports.append(here.recv())
         go, gone = spawn.Pipe()  # type: ignore[attr-defined]
-        arguments = (port, certs, root, (size, count, rate), gone)
-        publisher = spawn.Process(target=publish, args=arguments)  # type: ignore[attr-defined]
+        plan = (ports, certs, root, (size, count, rate), gone)
+        publisher = spawn.Process(target=publish, args=plan)  # type: ignore[attr-defined]
         publisher.start()
-        time.sleep(1)  # the node takes its source first
+        time.sleep(1)  # a node takes its source first
         tail = Tail(os.path.join(root, "copy"))
         threading.Thread(
-            target=receive, args=(_dial(port, certs, "sub"), tail), daemon=True
+            target=receive, args=(_dial(ports[0], certs, "sub"), tail), daemon=True
         ).start()
         go.send("go")
         delays: list[int] = []
@@ -139,8 +151,9 @@ def latencies(spawn: object, size: int, count: int, rate: float) -> list[int]:
             place += whole * step
         go.send("end")
         publisher.join()
-        server.kill()
-        server.join()
+        for server in servers:
+            server.kill()
+            server.join()
     return sorted(delays)
 
 

@@ -22,7 +22,7 @@ from rt.tls import Contexts, client_context
 
 STREAM = "bench"
 Address = tuple[str, int]
-_SPAWN = multiprocessing.get_context("spawn")
+SPAWN = multiprocessing.get_context("spawn")
 
 
 @contextmanager
@@ -70,9 +70,9 @@ def run(root: str, size: int, count: int, rate: float, members: int = 1) -> dict
     """Run one stream through so many nodes; return its figures."""
     with nodes(root, members) as (places, _):
         addresses = [parse_address(place.address) for place in places]
-        here, there = _SPAWN.Pipe()
+        here, there = SPAWN.Pipe()
         plan = {"size": size, "count": count, "rate": rate}
-        process = _SPAWN.Process(target=publish, args=(root, addresses, plan, there))
+        process = SPAWN.Process(target=publish, args=(root, addresses, plan, there))
         process.start()
         contexts = Contexts(
             certificate_files(os.path.join(root, "certs"), "subscriber"), client_context
@@ -117,7 +117,7 @@ def rows(quick: bool) -> list[Row]:
     count = 3000 if quick else 20_000
     with directory() as root:
         paced = run(root, 100, count, 1000)
-    bare = latencies(_SPAWN, 100, count, 1000)
+    bare = latencies(SPAWN, 100, count, 1000)
     with directory() as root:
         small = run(root, 100, 1_000_000 if quick else 10_000_000, 0)
     with directory() as root:
