@@ -83,6 +83,12 @@ class Inlet:
         if not self.inbox.keeps(message.line):
             self._appender.archive(message.line)
 
+    @property
+    def is_merging(self) -> bool:
+        """Whether more of the log is durable than merged."""
+        reached = self.inbox.confirmed()
+        return reached.merged < reached.received
+
     def news(self) -> Ack | None:
         """Return how far the log has come, if that was not told yet."""
         reached = self.inbox.confirmed()

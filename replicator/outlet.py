@@ -137,18 +137,31 @@ class Outlet:
         return not self._idle
 
     def send_little(self, send: Sender, buffer: SendBuffer) -> bool:
-        """Send what is served now, if the sink has all else and it is little; errors as `pump`.
+        """Send what is new of the file at hand, if the sink has all else and it is little.
 
         Returns:
             Whether the sink has all now; otherwise `pump` has to look.
+
+        Raises:
+            As `pump`.
         """
-        source = self._source
-        if self._end is None or source is None or not self.caught_up or source.ended:
+        source, file = self._source, self._file
+        if source is None or file is None or not self.caught_up or source.ended:
             return False
-        end, cursor = self._end(), source.cursor
-        if self._file_start != cursor.file or not 0 < end - cursor <= _LITTLE_BYTES:
+        cursor = source.cursor
+        if self._file_start != cursor.file:
             return False
+        end = self._end() if self._end is not None else self._grown_to(file)
+        if not 0 < end - cursor <= _LITTLE_BYTES:
+            return False
+        self._size = end.offset
         return self._send(send, buffer, source, end.offset) and source.cursor == end
+
+    def _grown_to(self, file: File) -> Position:
+        """Return where the file at hand ends, or its start if it may have been rolled."""
+        lines, _ = _status(os.path.join(self.log.path, manifest.FILE_NAME))
+        size = file.size() if lines == self.log.manifest.length else 0
+        return Position(self._file_start + size)
 
     def has_news(self) -> bool:
         """Whether there may be more to send than when `pump` last looked; three `stat` calls."""

@@ -224,7 +224,7 @@ class PullClient:
                 if self._caught_up.is_set():
                     backoff.reset()
                     complaint.reset()
-                link.wait(60)
+                link.wait(side.pause_s)
 
     def _claim(self, identity: Identity, bell: Bell) -> Copy:
         if not identity.merged or identity.stream != self._stream:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from replicator.lookout import Lookout
+from replicator.pace import Pace
 from replicator.progress import SessionProgress, SessionStatus
 from replicator.pusher import Address, Pusher
 from replicator.releaser import Release, Releaser
@@ -89,19 +91,26 @@ class PushClient:
         if not nodes:
             raise Misuse("nothing can be pushed: name at least one node, such as localhost:7700")
         self._book = SessionBook(root, stream, [parse_glob(each) for each in sessions])
-        self._pushers = [Pusher(node, contexts, self._book) for node in dict.fromkeys(nodes)]
+        nodes = list(dict.fromkeys(nodes))
+        pace = Pace(len(nodes))
+        self._pushers = [Pusher(node, contexts, self._book, pace) for node in nodes]
+        self._lookout = Lookout(self._book, self._pushers, pace)
         self._releaser = Releaser(self._book, release, len(self._pushers))
 
     def start(self) -> None:
         """Begin to ship."""
         for pusher in self._pushers:
             pusher.start()
+        self._lookout.start()
         self._releaser.start()
 
     def wake(self, session: str | None = None) -> None:
         """Say that a session was written to, or any; saves a publisher in this process a wait."""
         for pusher in self._pushers:
-            pusher.hint(session)
+            if session is None:
+                pusher.look()
+            else:
+                pusher.offer(session)
 
     def stop(self, drain_s: float = 0.0) -> bool:
         """End all connections.
@@ -117,6 +126,7 @@ class PushClient:
             time.sleep(_DRAIN_POLL_S)
         for pusher in self._pushers:
             pusher.stop()
+        self._lookout.stop()
         deadline = time.monotonic() + _STOP_S
         for pusher in self._pushers:
             pusher.join(max(0.0, deadline - time.monotonic()))

@@ -11,22 +11,20 @@ from typing import Final, Protocol
 
 from replicator.backoff import LAST_S, Backoff, Complaint
 from replicator.greeting import greet
-from replicator.link import Link, pause, shut
+from replicator.link import HEARTBEAT_S, Link, pause, shut
 from replicator.outlet import Outlet
+from replicator.pace import Pace
 from replicator.progress import SessionProgress, SessionStatus
 from replicator.source_side import SourceSide
 from replicator.wire import PUSH, Ack
-from rt import confirmations
 from rt.errors import CorruptLog, PeerError, Refused, spoken
 from rt.log_directory import LogDirectory
 from rt.position import START
 from rt.tls import Contexts, connect
-from rt.watch import Wake, Watch
+from rt.watch import Wake
 
 Address = tuple[str, int]
 _log: Final = logging.getLogger(__name__)
-_SWEEP_S: Final = 1.0  # a look at every session, for what no event told of
-_SWEEP_ONLY_S: Final = 0.05  # where there are no events
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
 _REFUSED_RETRY_S: Final = 30.0  # somebody has to mend something first
 _SOON: Final = frozenset({"busy", "reserve", "behind"})
@@ -49,13 +47,18 @@ class Book(Protocol):
 
 
 class Pusher:
-    """Keeps a connection to one node, and on it a channel for each session."""
+    """Keeps a connection to one node, and on it a channel for each session.
 
-    def __init__(self, node: Address, contexts: Contexts, book: Book) -> None:
+    Its thread and whoever tells it of a change take turns: who tells sends what is new where that
+    is little and the node takes it at once, so that a message alone waits for no other thread.
+    """
+
+    def __init__(self, node: Address, contexts: Contexts, book: Book, pace: Pace) -> None:
         self.name = f"{node[0]}:{node[1]}"
         self._node = node
         self._contexts = contexts
         self._book = book
+        self._pace = pace
         self._wake = Wake()
         self._stopping = False
         self._backoff = Backoff(Random())
@@ -66,7 +69,11 @@ class Pusher:
         self._errors: dict[str, str] = {}  # by session; why it is not shipped
         self._retry_at_s: dict[str, float] = {}
         self._error = "not connected yet"
-        self._hints: set[str | None] = set()
+        self._hints: set[str] = set()  # sessions to be looked at
+        self._is_to_look = False  # at all of them
+        self._turn = threading.Lock()
+        self._side: SourceSide | None = None
+        self._broken: PeerError | None = None
         self._sock: socket.socket | None = None
 
     def start(self) -> None:
@@ -87,9 +94,19 @@ class Pusher:
         if not self._thread.is_alive():
             self._wake.close()
 
-    def hint(self, session: str | None) -> None:
-        """Look at this session, or at all, without waiting for an event."""
-        self._hints.add(session)
+    def offer(self, session: str) -> None:
+        """This session may have grown; any thread may tell."""
+        if self._sent_now(session):
+            return
+        if session in self._outlets:
+            self._hints.add(session)
+            self._wake.set()
+        elif session not in self._errors:  # else it is tried again when all are looked at
+            self.look()
+
+    def look(self) -> None:
+        """Any session may have changed, or be new; any thread may tell."""
+        self._is_to_look = True
         self._wake.set()
 
     def has_settled(self, session: str, *, merged: bool = False) -> bool:
@@ -121,7 +138,7 @@ class Pusher:
                 self._error = spoken(error)
                 if not self._stopping:
                     self._complaint.say(self._error)
-            self._outlets, self._sock = {}, None
+            self._sock = None
             if time.monotonic() - began_s > LAST_S:
                 self._backoff.reset()
             if not self._stopping:
@@ -134,68 +151,70 @@ class Pusher:
             undo.callback(link.close)
             self._sock = sock
             greet(link, PUSH, self._book.stream)
-            side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
-            undo.callback(side.close)
-            # what each node confirms is noted beside the session's files
-            watch = undo.enter_context(Watch(ignored=(confirmations.FILE_NAME,)))
-            watch.add(self._book.directory)
-            link.listen(watch.fileno())
+            self._begin_side(link)
+            undo.callback(self._end_side)
             self._error = ""
             self._errors, self._retry_at_s = {}, {}
             _log.info("push to %s: connected", self.name)
-            self._loop(link, side, watch)
+            while not self._stopping:
+                link.wait(self._take_turn())
 
-    def _loop(self, link: Link, side: SourceSide, watch: Watch) -> None:
-        sweep_s = _SWEEP_S if watch.fileno() >= 0 else _SWEEP_ONLY_S
-        next_sweep_s = 0.0
-        while not self._stopping:
-            now = time.monotonic()
-            if now >= next_sweep_s:
-                self._sweep(side, watch)
-                next_sweep_s = now + sweep_s
-            side.turn()
-            ready = link.wait(0 if side.busy else next_sweep_s - now)
-            if watch.fileno() in ready:
-                self._take_changes(side, watch)
+    def _begin_side(self, link: Link) -> None:
+        self._is_to_look, self._broken = True, None
+        self._side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
+
+    def _end_side(self) -> None:
+        with self._turn:
+            side, self._side, self._outlets = self._side, None, {}
+            if side is not None:
+                side.close()
+
+    def _take_turn(self) -> float:
+        """Do what is to be done; return for how long to wait then."""
+        with self._turn:
+            if self._broken is not None:
+                raise self._broken
+            side = self._side
+            if side is None:
+                return 0.0
+            if self._is_to_look:
+                self._is_to_look = False
+                self._look_at_all(side)
             while self._hints:
-                self._mark(side, self._hints.pop())
+                outlet = self._outlets.get(self._hints.pop())
+                if outlet is not None:
+                    side.mark(outlet)
+            side.turn()
+            return 0.0 if side.busy else HEARTBEAT_S
 
-    def _take_changes(self, side: SourceSide, watch: Watch) -> None:
-        changes, is_new = watch.changes(), False
-        for directory in changes.directories:
-            session = os.path.basename(directory)
-            if directory == self._book.directory:
-                is_new = True
-            elif session in self._outlets:
-                self._mark(side, session)
-            else:
-                is_new = is_new or session not in self._errors  # else the sweep tries it again
-        if changes.rescan:
-            self._sweep(side, watch)
-        elif is_new:
-            self._find(side, watch)
+    def _sent_now(self, session: str) -> bool:
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            outlet = self._outlets.get(session)
+            if self._side is None or outlet is None or not self._side.send_now(outlet):
+                return False
+            self._pace.sent(session, outlet.position)
+            return True
+        except PeerError as error:
+            self._broken = error
+            return False
+        except (Refused, OSError):
+            return False  # the connection's thread meets it too, and says it to the node
+        finally:
+            self._turn.release()
 
-    def _mark(self, side: SourceSide, session: str | None) -> None:
-        outlets = self._outlets
-        for name in outlets if session is None else {session} & outlets.keys():
-            side.mark(outlets[name])
-
-    def _sweep(self, side: SourceSide, watch: Watch) -> None:
+    def _look_at_all(self, side: SourceSide) -> None:
         """Look at all sessions: what has changed without an event, and what is new."""
         for outlet in self._outlets.values():
             if outlet.has_news():
                 side.mark(outlet)
             else:
                 outlet.rest()
-        self._find(side, watch)
-
-    def _find(self, side: SourceSide, watch: Watch) -> None:
         now = time.monotonic()
         for name in self._book.names():
             if name not in self._outlets and now >= self._retry_at_s.get(name, 0.0):
-                path = self._book.path(name)
-                watch.add(path)
-                self._begin(side, name, LogDirectory(path))
+                self._begin(side, name, LogDirectory(self._book.path(name)))
 
     def _begin(self, side: SourceSide, name: str, log: LogDirectory) -> None:
         try:
@@ -210,11 +229,13 @@ class Pusher:
     def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
         self._backoff.reset()
         self._complaint.reset()
-        self._complaints.pop(_session(outlet), None)
+        session = _session(outlet)
+        self._complaints.pop(session, None)
+        self._pace.merged(session, ack.merged)
         try:
-            self._book.progress(_session(outlet)).take(self.name, ack)
+            self._book.progress(session).take(self.name, ack)
         except OSError as error:
-            self._errors[_session(outlet)] = f"what the node confirmed cannot be noted: {error}"
+            self._errors[session] = f"what the node confirmed cannot be noted: {error}"
 
     def _complaint_of(self, session: str) -> Complaint:
         found = self._complaints.get(session)

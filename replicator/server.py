@@ -28,6 +28,7 @@ CONNECTIONS_MAX: Final = 512  # a thread and 100 KiB each, or 2 MiB while a back
 HANDSHAKE_S: Final = 10.0
 _BACKLOG: Final = 128
 _STOP_S: Final = 2.0
+_PATIENCE_S: Final = 0.01  # a cluster that is not overloaded has merged by then
 
 
 Handler = Callable[[ssl.SSLSocket, Identity], None]
@@ -160,11 +161,14 @@ class Server:
                 raise
 
     def _fill(self, link: Link, wake: Wake, peer: Identity) -> None:
-        side = SinkSide(link, wake, partial(self._claim, peer), settle=self._host.settle)
+        side = SinkSide(
+            link, wake, partial(self._claim, peer),
+            settle=self._host.settle, patience_s=_PATIENCE_S,
+        )  # fmt: skip
         try:
             while not self._stopping:
                 side.turn()
-                link.wait(60)
+                link.wait(side.pause_s)
         finally:
             side.close()
 

@@ -1,6 +1,7 @@
 """SinkSide: takes logs from the source at the other end of a connection, a channel each."""
 
 import logging
+import time
 from collections.abc import Callable
 from threading import get_ident
 from typing import Final
@@ -27,6 +28,8 @@ from rt.watch import Wake
 _log: Final = logging.getLogger(__name__)
 # A node serves 1,000 sessions; one connection may bring all of them, and as many again that ended.
 CHANNELS_MAX: Final = 4096
+
+_IDLE_S: Final = 60.0  # the link wakes up by itself where it must
 
 Claim = Callable[[Identity, Bell], Inbox]
 
@@ -62,6 +65,7 @@ class SinkSide:
         settle: Callable[[], None] = lambda: None,
         caught_up: Callable[[CaughtUp], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
+        patience_s: float = 0.0,
     ) -> None:
         """Begin without a channel.
 
@@ -72,6 +76,8 @@ class SinkSide:
             settle: is called when all that had come was appended.
             caught_up: is told when the source has nothing more.
             refused: is told why a channel has ended.
+            patience_s: how long what is durable may wait to be acknowledged as merged, too. Most
+                often it is merged soon, and one acknowledgement instead of two tells of it.
         """
         self._link = link
         self._wake = wake
@@ -79,9 +85,11 @@ class SinkSide:
         self._settle = settle
         self._caught_up = caught_up
         self._refused = refused
+        self._patience_s = patience_s
         self._inlets: dict[int, Inlet] = {}
         self._opened = -1  # the last channel that was
         self._news: set[int] = set()
+        self._waiting: dict[int, float] = {}  # channels to acknowledge at a time, if not before
         self._has_written = False  # since `settle` was called
 
     def turn(self) -> None:
@@ -96,9 +104,16 @@ class SinkSide:
         if self._has_written:
             self._has_written = False
             self._settle()
-        if self._news and self._link.can_send():
+        if (self._news or self._waiting) and self._link.can_send():
             self._acknowledge()
         self._link.beat()
+
+    @property
+    def pause_s(self) -> float:
+        """How long nothing is to be done, unless something comes."""
+        if not self._waiting:
+            return _IDLE_S
+        return max(0.0, min(self._waiting.values()) - time.monotonic())
 
     def close(self) -> None:
         """Let go of all logs."""
@@ -161,11 +176,23 @@ class SinkSide:
                 self._refuse(inlet.channel, _refusal(error))
 
     def _acknowledge(self) -> None:
+        now_s = time.monotonic()
         while self._news:
-            inlet = self._inlets.get(self._news.pop())
-            ack = inlet.news() if inlet is not None else None
-            if ack is not None:
-                self._link.send(encode(ack))
+            channel = self._news.pop()
+            inlet = self._inlets.get(channel)
+            if inlet is not None and inlet.is_merging and self._patience_s:
+                self._waiting.setdefault(channel, now_s + self._patience_s)
+            else:
+                self._tell_news(channel)
+        for channel in [each for each, at_s in self._waiting.items() if at_s <= now_s]:
+            self._tell_news(channel)
+
+    def _tell_news(self, channel: int) -> None:
+        self._waiting.pop(channel, None)
+        inlet = self._inlets.get(channel)
+        ack = inlet.news() if inlet is not None else None
+        if ack is not None:
+            self._link.send(encode(ack))
 
     def _refuse(self, channel: int, why: Refused) -> None:
         self._link.send(encode(wire.Refused(channel, why.code, str(why))))

@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 import tracemalloc
+from functools import partial
 
 import pytest
 from replicator_host import (
@@ -20,6 +21,7 @@ from replicator_host import (
 )
 
 from replicator import link as link_module
+from replicator import lookout as lookout_module
 from replicator import server as server_module
 from replicator.link import Link
 from replicator.pull import PullClient
@@ -34,7 +36,7 @@ from rt.identity import Role
 from rt.manifest import MERGED, SESSION, Identity
 from rt.position import Position
 from rt.tls import Contexts, accept, client_context, connect
-from rt.watch import Wake
+from rt.watch import Wake, Watch
 
 SMALL = WriterSettings(file_bytes_max=64 * 1024)
 
@@ -125,6 +127,44 @@ def test_a_session_that_appears_later_is_found(site, publisher):
     assert client.stop(drain_s=20)
     assert_pushed(site, "jfk")
     assert not os.path.exists(site.path("node", STREAM, "in", "ewr"))
+
+
+def test_sessions_are_found_and_followed_where_there_are_no_events(site, publisher, monkeypatch):
+    """A network file system tells of nothing; the look-out looks."""
+    monkeypatch.setattr(lookout_module, "Watch", partial(Watch, "poll"))
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
+        for _ in range(3):
+            writer.publish(b"AA1")
+            writer.flush("received", 20)
+    assert client.stop(drain_s=20)
+    assert_pushed(site, "jfk")
+
+
+def test_a_session_is_found_while_another_never_rests(site, publisher):
+    """A flood of events must not put off the look for what no event told of."""
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    done = threading.Event()
+
+    def flood():
+        with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
+            while not done.is_set():
+                writer.publish(b"x")
+                time.sleep(0.0001)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        session(site, "ewr", 20)
+        copy = site.path("node", STREAM, "in", "ewr")
+        assert eventually(lambda: os.path.exists(copy))
+    finally:
+        done.set()
+        thread.join()
+    assert client.stop(drain_s=20)
+    assert_pushed(site, "jfk", "ewr")
 
 
 def test_a_publisher_hears_how_far_its_messages_came(site, publisher):

@@ -3,12 +3,13 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from logs import MergedLog, make_frame
 from replicator_host import log_bytes, manifest_lines
 
-from replicator import wire
+from replicator import sink_side, wire
 from replicator.link import HungUp
 from replicator.sink_side import SinkSide
 from replicator.source_side import SourceSide
@@ -99,12 +100,13 @@ class Inbox:
             raise Refused("other-log", "another log has this name")
         self.bell = bell
         self.kept = False
+        self.merged = START
 
     def written(self):
         self.bell.set()
 
     def confirmed(self):
-        return Confirmations(received=self.appender.sync())
+        return Confirmations(received=self.appender.sync(), merged=self.merged)
 
     def keeps(self, _entry):
         return self.kept
@@ -157,7 +159,7 @@ class Pipe:
 class Dialogue:
     """A source and a sink with their pipe between them."""
 
-    def __init__(self, source, sink, *, source_room=None, sink_room=None, end=None):
+    def __init__(self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0):
         self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
         self.source_pipe.other, self.sink_pipe.other = self.sink_pipe, self.source_pipe
         self.log = LogDirectory(str(source), DISK)
@@ -172,6 +174,7 @@ class Dialogue:
             self.sink_pipe, NoWake(), self.claim,
             caught_up=self.caught_up.append,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
+            patience_s=patience_s,
         )  # fmt: skip
         self.inbox, self.outlet, self.end = None, None, end
 
@@ -641,3 +644,55 @@ def test_one_refused_channel_leaves_the_others_alone(tmp_path, sink):
     dialogue.outlet = None
     dialogue.talk().close()
     assert_equal(good.directory, tmp_path / "second")
+
+
+def test_what_is_little_and_new_can_be_sent_at_once(source, sink):
+    """A message alone need not wait for the connection's thread; nothing but that goes this way."""
+    log = Log(source)
+    dialogue = Dialogue(source, sink).talk()
+    assert not dialogue.source.send_now(dialogue.outlet)  # there is nothing new
+    log.write(100, 200)
+    assert dialogue.source.send_now(dialogue.outlet)
+    assert not dialogue.outlet.has_news()
+    dialogue.sink.turn()
+    assert log_bytes(sink) == log_bytes(source)
+    log.write(9 * 1024)
+    assert not dialogue.source.send_now(dialogue.outlet)
+    log.write(100).roll()
+    assert not dialogue.source.send_now(dialogue.outlet)  # the file's end is told by its line
+    dialogue.talk().close()
+    assert_equal(source, sink)
+
+
+def test_half_a_frame_is_not_sent_at_once(source, sink):
+    """Its writer may be at it; the rest goes with the next look."""
+    log = Log(source)
+    dialogue = Dialogue(source, sink).talk()
+    path = Path(source, log.appender.end.file_name)
+    before = path.stat().st_size
+    log.write(300)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: before + 150])
+    assert not dialogue.source.send_now(dialogue.outlet)
+    path.write_bytes(whole)
+    dialogue.talk().close()
+    assert_equal(source, sink)
+
+
+def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypatch):
+    """One instead of two tells of a message; that it is durable is told in time all the same."""
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(sink_side, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    dialogue = Dialogue(source, sink, patience_s=0.01)
+    dialogue.talk()
+    assert [each.durable for each in dialogue.acks] == [START]  # that it was opened
+    assert 0 < dialogue.sink.pause_s < 0.02
+    clock.now_s += 0.01
+    dialogue.talk()
+    end = dialogue.outlet.position
+    assert [(each.durable, each.merged) for each in dialogue.acks[1:]] == [(end, START)]
+    assert dialogue.sink.pause_s > 1
+    dialogue.inbox.merged = end
+    dialogue.inbox.bell.set()
+    dialogue.talk().close()
+    assert [(each.durable, each.merged) for each in dialogue.acks[2:]] == [(end, end)]
