@@ -6,7 +6,6 @@ from typing import Final
 from rt.position import Position
 
 _GAP_MAX_S: Final = 0.004
-_SHARE: Final = 0.75  # of the time until it is merged
 _WEIGHT: Final = 0.125  # of one measurement
 _LOST_S: Final = 1.0  # what takes longer is not waited for: it may never be merged
 
@@ -20,14 +19,14 @@ class Pace:
 
     def __init__(self, nodes: int) -> None:
         """Gather for so many nodes; for one alone nothing is gathered."""
-        self._share = _SHARE if nodes > 1 else 0.0
+        self._gathers = nodes > 1
         self._merged_in_s = 0.0
         self._probe: tuple[str, Position, float] | None = None  # what is being measured
 
     @property
     def gap_s(self) -> float:
         """How far apart sendings shall be."""
-        return min(self._share * self._merged_in_s, _GAP_MAX_S)
+        return min(self._merged_in_s, _GAP_MAX_S) if self._gathers else 0.0
 
     def sent(self, session: str, end: Position) -> None:
         """A session was sent up to `end`."""
