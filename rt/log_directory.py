@@ -44,10 +44,9 @@ class LogDirectory:
         Raises:
             CorruptLog: a line of the manifest is damaged.
         """
-        path = os.path.join(self.path, FILE_NAME)
         if self._manifest_file is None:
             try:
-                self._manifest_file = self.disk.open_read(path)
+                self._manifest_file = self.disk.open_read(os.path.join(self.path, FILE_NAME))
             except FileNotFoundError:
                 return False
         known = self.manifest.length
@@ -58,6 +57,7 @@ class LogDirectory:
             with uncollected():
                 return bool(self.manifest.feed(self._manifest_file.pread(length, known)))
         except ManifestError as error:
+            path = os.path.join(self.path, FILE_NAME)
             raise CorruptLog(path, Position(0), str(error)) from None
 
     def files(self) -> list[Position]:

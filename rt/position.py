@@ -1,6 +1,7 @@
 """Position: the 64-bit place of a byte in a log, and the name of the file it lives in."""
 
 import re
+from functools import lru_cache
 from typing import Final, Self
 
 OFFSET_BITS: Final = 30
@@ -95,6 +96,7 @@ class Position(int):
 START: Final = Position(0)
 
 
+@lru_cache(maxsize=4096)  # the names in a directory, which is listed again and again
 def file_position(name: str) -> Position | None:
     """Return where the file called `name` starts, or None if the name is not of a log file."""
     match = _FILE_NAME.fullmatch(name)

@@ -214,7 +214,9 @@ class Core:
         if self._ack is not None:
             self.say(*self._ack)
             self._ack = None
-        duties = (
+        if not self._has_duties():  # as it is most times, so nothing more is made
+            return None
+        ready = Ready(
             tuple(self._early),
             self._unsaved_ballot(),
             self._installing,
@@ -223,14 +225,22 @@ class Core:
             self._uncovered(),
             tuple(self._reads),
         )
-        if not any(duties):  # as it is most times, so nothing more is made
-            return None
-        ready = Ready(*duties)
         self._handed += len(ready.committed)
         self._installing = None
         for gathered in (self._early, self._after, self._reads):
             gathered.clear()
         return ready
+
+    def _has_duties(self) -> bool:
+        return bool(
+            self._early
+            or self._after
+            or self._reads
+            or self._handed != self.commit
+            or self.log.durable != self.log.last
+            or self._installing
+            or self._unsaved_ballot()
+        )
 
     def _unsaved_ballot(self) -> Ballot | None:
         saved = self._ballot_saved

@@ -86,8 +86,10 @@ class Leader:
         """Send what is new: entries, the commit index, a round of signs of life for reads."""
         self.reads.open_round(self._core.commit >= self._first)
         self._settle_reads()
+        last, commit, round_ = self._core.log.last, self._core.commit, self.reads.round
         for peer in self._peers.values():
-            self._send(peer)
+            if peer.next <= last or peer.commit_told < commit or peer.round_told < round_:
+                self._send(peer)
         self._hand_over()
 
     def beat(self) -> None:

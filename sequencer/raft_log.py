@@ -12,21 +12,17 @@ class Log:
     Attributes:
         base: the index before the first entry held.
         base_term: the term of that index.
+        last: the index of the last entry.
         durable: the last entry that is on stable storage here.
     """
 
-    __slots__ = ("_entries", "base", "base_term", "durable")
+    __slots__ = ("_entries", "base", "base_term", "durable", "last")
 
     def __init__(self, base: int, base_term: int, entries: Sequence[Entry] = ()) -> None:
         self.base = base
         self.base_term = base_term
         self._entries = list(entries)
-        self.durable = base + len(entries)
-
-    @property
-    def last(self) -> int:
-        """The index of the last entry."""
-        return self.base + len(self._entries)
+        self.last = self.durable = base + len(entries)
 
     @property
     def last_term(self) -> int:
@@ -43,10 +39,12 @@ class Log:
     def append(self, entry: Entry) -> None:
         """Put an entry at the end."""
         self._entries.append(entry)
+        self.last += 1
 
     def cut(self, index: int) -> None:
         """Forget the entries from `index` on; what was durable of them is not any more."""
         del self._entries[index - self.base - 1 :]
+        self.last = self.base + len(self._entries)
         self.durable = min(self.durable, index - 1)
 
     def between(self, start: int, end: int) -> tuple[Entry, ...]:
@@ -97,4 +95,4 @@ class Log:
     def reset(self, index: int, term: int) -> None:
         """Replace everything by a snapshot that is not durable yet."""
         self._entries.clear()
-        self.base, self.base_term, self.durable = index, term, 0
+        self.base, self.base_term, self.durable, self.last = index, term, 0, index

@@ -20,10 +20,9 @@ class Clock:
         self._count += 1
         heapq.heappush(self._heap, (self.now_us + delay_us, self._count, act, args))
 
-    def step(self) -> bool:
-        """Let the next thing happen; False if nothing is left."""
-        if not self._heap:
-            return False
-        self.now_us, _, act, args = heapq.heappop(self._heap)
-        act(*args)
-        return True
+    def step(self, count: int) -> None:
+        """Let the next things happen, of which there always are some."""
+        heap, pop = self._heap, heapq.heappop
+        for _ in range(count):
+            self.now_us, _, act, args = pop(heap)
+            act(*args)

@@ -17,6 +17,7 @@ from .node import SimNode
 from .wire import Wire
 
 FAULT_TICKS = 120
+EVENTS_AT_ONCE = 50  # between two looks at whether it is over
 HEAL_TIMEOUTS = 40  # election timeouts after the faults in which everyone must have caught up
 SIZES = (3, 3, 3, 5, 5, 5, 3, 7, 1, 3)
 
@@ -102,9 +103,8 @@ class Cluster:
     def _until(self, ticks: int, done: Callable[[], bool]) -> bool:
         end_us = self.clock.now_us + ticks * self.tick_us
         while self.clock.now_us < end_us:
-            for _ in range(50):
-                self.events += 1
-                self.clock.step()
+            self.clock.step(EVENTS_AT_ONCE)
+            self.events += EVENTS_AT_ONCE
             if done():
                 return True
         return False
@@ -121,6 +121,10 @@ class Cluster:
     def trace(self, line: str) -> None:
         """Put a line into the trace."""
         self._trace.update(line.encode())
+        self._tell(line)
+
+    def _tell(self, line: str) -> None:
+        """Tell who replays the run, without a trace in it."""
         if self._log is not None:
             self._log(f"{self.clock.now_us / 1000:10.2f} ms  {line}")
 
@@ -136,7 +140,7 @@ class Cluster:
             return
         self._trace.update(data)
         if self._log is not None:
-            self.trace(f"{source} -> {target} {node.raft._core.decode(data)[1]}")
+            self._tell(f"{source} -> {target} {node.raft._core.decode(data)[1]}")
         node.guarded(node.receive, source, data)
 
     def ready(self, node: SimNode, ready: Ready) -> None:

@@ -293,7 +293,7 @@ class MergeCluster(Cluster):
             self._trace.update(data)
             if self._log is not None:
                 what = node.raft._core.decode(data[1:])[1] if data[:1] == b"\x01" else data
-                self.trace(f"{source} -> {target} {what}")
+                self._tell(f"{source} -> {target} {what}")
             node.receive(source, data)
 
     def transfer(self, leader: "SimNode", to: str) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
 
 HAND_OVER_TICKS = 10
+ARCHIVING_SHARE = 0.4  # of the ticks; a node archives every tenth, but a run is short
 HOLDINGS = b"\x02"
 
 
@@ -86,30 +87,41 @@ class WatchedEngine:
     """The engine, with eyes on it and points to die at."""
 
     def __init__(self, node: "MergeNode") -> None:
-        self._node = node
+        raft = node.raft
+        self._node, self._raft = node, raft
         self._spoke = False
+        self.step, self.tick, self.status = raft.step, raft.tick, raft.status
+        self.propose, self.transfer = raft.propose, raft.transfer
+        self.compact, self.read_index = raft.compact, raft.read_index
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._node.raft, name)
+    @property
+    def leader(self) -> str:
+        """The leader, as far as known."""
+        return self._raft.leader
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads."""
+        return self._raft.leads
 
     def ready(self) -> Ready | None:
         """What is to be done next."""
         if self._spoke:
             self._spoke = False
             self._node.strike("after speaking")
-        ready = self._node.raft.ready()
+        ready = self._raft.ready()
         if ready is not None:
             self._node.world.ready(self._node, ready)
         return ready
 
     def persisted(self, ready: Ready) -> None:
         """It is durable."""
-        node = self._node
-        node.raft.persisted(ready)
+        node, raft = self._node, self._raft
+        raft.persisted(ready)
         self._spoke = bool(ready.messages)
         for entry in ready.committed:
-            node.world.checker.decides(node.name, entry, node.raft.status().term)
-        if ready.committed and node.raft.leads:
+            node.world.checker.decides(node.name, entry, raft._core.term)
+        if ready.committed and raft.leads:
             node.world.acknowledge(ready.committed[-1].index)
 
 
@@ -386,15 +398,16 @@ class MergeNode(SimNode):
                 member.hear(sender, data)
             except PeerError as error:
                 self.world.refused(self.name, str(error))
-        if self._is_due:
-            self._is_due = False
+        is_due, self._is_due = self._is_due, False
+        if is_due:
             member.tick()
         try:
             self._advance(set(held))
             self._keep_up()
         except CorruptLog as damage:
             self._mend(damage)
-        self.archiver.turn(steady_ns(self) / 1e9)
+        if is_due and self._chance.random() < ARCHIVING_SHARE:
+            self.archiver.turn(steady_ns(self) / 1e9)
         self._sweep_later()
         self._take_snapshot()
 

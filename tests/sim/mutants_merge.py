@@ -188,12 +188,6 @@ def copy_believes_its_frames() -> list[Patch]:
 
 
 @merging
-def lost_copy_read_on() -> list[Patch]:
-    """A copy that was set aside is still read by those who had it open."""
-    return [(Executor, "forget", lambda self, session: None)]
-
-
-@merging
 def short_leader_leads_on() -> list[Patch]:
     """A leader that lacks what a majority holds keeps the lead."""
     return [(Member, "_hand_over_if_short", lambda self: None)]

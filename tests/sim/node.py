@@ -218,7 +218,7 @@ class SimNode:
     def _apply(self, ready: Ready) -> None:
         machine, checker = self.machine, self._cluster.checker
         for entry in ready.committed:
-            checker.decides(self.name, entry, self.raft.status().term)
+            checker.decides(self.name, entry, self.raft._core.term)
             expected = machine.index + 1
             machine.apply(entry)
             checker.applied(self.name, entry.index, expected, machine.digest())

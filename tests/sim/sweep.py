@@ -80,6 +80,7 @@ def sweep(
 
 def _prepare() -> None:
     gc.disable()
+    gc.freeze()  # what is there already is never garbage
     logging.disable()  # what nodes say of the damage done to them
 
 

@@ -33,7 +33,7 @@ class Wire:
         if len(self._sent) < REMEMBERED:
             self._sent.append((source, target, data))
         else:
-            self._sent[chance.randrange(REMEMBERED)] = (source, target, data)
+            self._sent[int(chance.random() * REMEMBERED)] = (source, target, data)
         if (source, target) in self.cut or (self.loss and chance.random() < self.loss):
             return
         self._clock.after(self._delay_us(), self._arrive, source, target, data)
