@@ -1,5 +1,6 @@
 """Lookout: watches the sessions of a stream, by one thread for the pushers to all nodes."""
 
+import logging
 import os
 import select
 import threading
@@ -7,11 +8,15 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from replicator.backoff import Complaint
+from replicator.link import pause
 from replicator.pace import Pace
 from replicator.pusher import Book, Pusher
 from rt import confirmations
+from rt.errors import spoken
 from rt.watch import Wake, Watch
 
+_log: Final = logging.getLogger(__name__)
 _SWEEP_S: Final = 1.0  # a look at every session, for what no event told of
 _SWEEP_ONLY_S: Final = 0.05  # where there are no events
 
@@ -42,11 +47,21 @@ class Lookout:
         self._wake.close()
 
     def _run(self) -> None:
+        complaint = Complaint(_log, f"looking for sessions in {self._book.directory}")
+        while not self._stopping:
+            try:
+                self._watch()
+            except OSError as error:
+                complaint.say(spoken(error))
+                pause(self._wake, _SWEEP_S)
+
+    def _watch(self) -> None:
         # what each node confirms is noted beside the session's files
         with Watch(ignored=(confirmations.FILE_NAME,)) as watch:
             watch.add(self._book.directory)
             poller = select.poll()
             poller.register(self._wake.fileno(), select.POLLIN)
+            self._watched.clear()
             has_events = watch.fileno() >= 0
             if has_events:
                 poller.register(watch.fileno(), select.POLLIN)

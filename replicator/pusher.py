@@ -73,7 +73,6 @@ class Pusher:
         self._is_to_look = False  # at all of them
         self._turn = threading.Lock()
         self._side: SourceSide | None = None
-        self._broken: PeerError | None = None
         self._sock: socket.socket | None = None
 
     def start(self) -> None:
@@ -107,7 +106,8 @@ class Pusher:
     def look(self) -> None:
         """Any session may have changed, or be new; any thread may tell."""
         self._is_to_look = True
-        self._wake.set()
+        if self._side is not None:  # else it is about to look at all, when it is connected
+            self._wake.set()
 
     def has_settled(self, session: str, *, merged: bool = False) -> bool:
         """Whether the node has synced, or even merged, all that is in the session now."""
@@ -160,7 +160,7 @@ class Pusher:
                 link.wait(self._take_turn())
 
     def _begin_side(self, link: Link) -> None:
-        self._is_to_look, self._broken = True, None
+        self._is_to_look = True
         self._side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
 
     def _end_side(self) -> None:
@@ -172,8 +172,6 @@ class Pusher:
     def _take_turn(self) -> float:
         """Do what is to be done; return for how long to wait then."""
         with self._turn:
-            if self._broken is not None:
-                raise self._broken
             side = self._side
             if side is None:
                 return 0.0
@@ -196,11 +194,6 @@ class Pusher:
                 return False
             self._pace.sent(session, outlet.position)
             return True
-        except PeerError as error:
-            self._broken = error
-            return False
-        except (Refused, OSError):
-            return False  # the connection's thread meets it too, and says it to the node
         finally:
             self._turn.release()
 

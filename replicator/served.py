@@ -9,7 +9,7 @@ from replicator.host import Bell, Feed
 from replicator.link import Link
 from replicator.outlet import Outlet
 from replicator.source_side import SourceSide
-from rt.errors import CorruptLog, PeerError, Refused
+from rt.errors import CorruptLog, Refused
 from rt.log_directory import LogDirectory
 from rt.watch import Wake
 
@@ -36,7 +36,6 @@ class Served:
         self._refused: list[Refused] = []
         self._side = SourceSide(link, refused=lambda _outlet, why: self._refused.append(why))
         self._outlet: Outlet | None = None
-        self._broken: PeerError | None = None
         self._feed = feed(self)
         self._log = LogDirectory(self._feed.directory)
 
@@ -55,8 +54,6 @@ class Served:
         try:
             while not is_stopping() and not self._refused:
                 with self._turn:
-                    if self._broken is not None:
-                        raise self._broken
                     self._look()
                     self._side.turn()
                     pause_s = 0.0 if self._side.busy else _POLL_S
@@ -82,11 +79,6 @@ class Served:
             return False
         try:
             return self._outlet is not None and self._side.send_now(self._outlet)
-        except PeerError as error:
-            self._broken = error
-            return False
-        except (Refused, OSError):
-            return False  # the connection's thread meets it too, and says it to the peer
         finally:
             self._turn.release()
 

@@ -35,6 +35,7 @@ class SourceSide:
         self._opened = 0  # channels, numbered from 0
         self._ready: dict[int, Outlet] = {}  # in the order of their turns
         self._buffer = SendBuffer()
+        self._broken: PeerError | None = None  # since another thread sent
 
     @property
     def busy(self) -> bool:
@@ -61,6 +62,8 @@ class SourceSide:
             PeerError: the peer broke the protocol, or has gone.
             Refused: the peer refuses the connection.
         """
+        if self._broken is not None:
+            raise self._broken
         for message in self._link.receive():
             self._take(message)
         if self._ready:
@@ -73,16 +76,17 @@ class SourceSide:
         """Send what is new of a log if it is little, nothing waits, and the peer takes it at once.
 
         Returns:
-            False if that is left to `turn`.
-
-        Raises:
-            PeerError: the connection is broken; it may not be used any more.
-            Refused: the log is damaged.
-            OSError: it cannot be read.
+            False if that is left to `turn`, which also meets what stood against it, and says it.
         """
         if self._ready or outlet.channel not in self._outlets or not self._link.can_send():
             return False
-        return outlet.send_little(self._link.send, self._buffer)
+        try:
+            return outlet.send_little(self._link.send, self._buffer)
+        except PeerError as error:
+            self._broken = error
+        except (Refused, CorruptLog, OSError):
+            self.mark(outlet)
+        return False
 
     def _pump(self, outlet: Outlet) -> None:
         if outlet.pump(self._link.send, self._buffer):

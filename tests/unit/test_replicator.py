@@ -22,6 +22,7 @@ from replicator_host import (
 
 from replicator import link as link_module
 from replicator import lookout as lookout_module
+from replicator import pusher as pusher_module
 from replicator import server as server_module
 from replicator.link import Link
 from replicator.pull import PullClient
@@ -165,6 +166,28 @@ def test_a_session_is_found_while_another_never_rests(site, publisher):
         thread.join()
     assert client.stop(drain_s=20)
     assert_pushed(site, "jfk", "ewr")
+
+
+def test_a_dead_node_is_not_dialled_for_every_message(site, publisher, monkeypatch):
+    """News wake who is connected; they must not cut short the pause before the next try."""
+    dialled = []
+
+    def refuse(*_address):
+        dialled.append(time.monotonic())
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(pusher_module, "connect", refuse)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
+        client.start()
+        assert eventually(lambda: len(dialled) >= 4)
+        began, before = time.monotonic(), len(dialled)
+        for _ in range(500):
+            writer.publish(b"x")
+            time.sleep(0.001)
+        tries, seconds = len(dialled) - before, time.monotonic() - began
+    client.stop()
+    assert tries <= 3 + seconds / 0.1
 
 
 def test_a_publisher_hears_how_far_its_messages_came(site, publisher):
