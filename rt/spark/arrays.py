@@ -55,8 +55,8 @@ class Group:
     def merge_time(self) -> Any:
         """Merge times, timestamp; null in a session."""
         times = [piece.merge_time_ns for piece in self.pieces]
-        if any(time is None for time in times):
-            return pa.nulls(self.messages, _TIMESTAMP)
+        if None in times:
+            return _nulls(_TIMESTAMP, self.messages)
         return _fixed(np.repeat(np.array(times, "i8") // 1000, self.counts), _TIMESTAMP)
 
     @cached_property
@@ -64,9 +64,9 @@ class Group:
         """Sessions, string."""
         places: dict[str, int] = {}
         which = [places.setdefault(piece.session, len(places)) for piece in self.pieces]
-        names = pa.array(list(places), pa.string())
         if len(places) == 1:
-            return pa.repeat(names[0], self.messages)
+            return _repeated(self.pieces[0].session, self.messages)
+        names = pa.array(list(places), pa.string())
         return names.take(pa.array(np.repeat(np.array(which, "i4"), self.counts)))
 
     @cached_property
@@ -85,7 +85,7 @@ class Group:
         """Keys, binary; null where a message has none."""
         keyed = [piece for piece in self.pieces if piece.header.columns & KEYS_COLUMN]
         if not keyed:
-            return pa.nulls(self.messages, pa.binary())
+            return _nulls(pa.binary(), self.messages)
         if len(keyed) < len(self.pieces):
             return pa.concat_arrays([Group([piece]).key for piece in self.pieces])
         offsets = _Offsets(keyed, _key_offsets_begin)
@@ -116,9 +116,14 @@ class Group:
         return _Offsets(self.pieces, _payload_offsets_begin)
 
     def _consecutive(self, firsts: list[int]) -> Any:
-        values, at = np.empty(self.messages, "i8"), 0
-        ramp = _ramp(max(self.counts))
+        runs: list[list[int]] = []  # where they begin, and how many follow one another from there
         for first, count in zip(firsts, self.counts, strict=True):
+            if runs and sum(runs[-1]) == first:
+                runs[-1][1] += count
+            else:
+                runs.append([first, count])
+        values, at, ramp = np.empty(self.messages, "i8"), 0, _ramp(self.messages)
+        for first, count in runs:
             np.add(ramp[:count], first, out=values[at : at + count])
             at += count
         return _fixed(values, _BIGINT)
@@ -151,14 +156,39 @@ class _Offsets:
         return self.ends[1:] - self.ends[:-1]
 
 
-@lru_cache(maxsize=1)
+# What does not depend on the log is made once, as long as it may be needed, and sliced.
+
+
+@lru_cache(maxsize=4)
 def _ramp_up_to(count: int) -> Any:
     return np.arange(count, dtype="i8")
 
 
+@lru_cache(maxsize=4)
+def _repeated_up_to(text: str, count: int) -> Any:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+@lru_cache(maxsize=4)
+def _nulls_up_to(kind: Any, count: int) -> Any:
+    return pa.nulls(count, kind)
+
+
 def _ramp(count: int) -> Any:
     """At least so many whole numbers from 0 on."""
-    return _ramp_up_to(1 << max(16, count.bit_length()))
+    return _ramp_up_to(_rounded(count))
+
+
+def _repeated(text: str, count: int) -> Any:
+    return _repeated_up_to(text, _rounded(count))[:count]
+
+
+def _nulls(kind: Any, count: int) -> Any:
+    return _nulls_up_to(kind, _rounded(count))[:count]
+
+
+def _rounded(count: int) -> int:
+    return 1 << max(12, count.bit_length())
 
 
 def _binary(offsets: _Offsets, pieces: Sequence[Piece], starts: list[int]) -> Any:
