@@ -54,7 +54,8 @@ class Scan:
         body = self._view[start : start + header.length]
         if not body_matches(header, body):
             raise FrameError("the body's CRC does not match")
-        if any(self._view[start + header.length : start + size - HEADER_BYTES]):
+        padding = self._view[start + header.length : start + size - HEADER_BYTES]
+        if padding and any(padding):
             raise FrameError("the padding is not zero")
         self.walk.step(header, body)
         return Frame(header, body, position)

@@ -71,7 +71,8 @@ class Walk:
             raise FrameError("the frame is not of the range it stands in")
         if header.session_tag != self._tag:
             raise FrameError("the frame is of another session")
-        if header.size > self.left:
+        size = header.size
+        if size > self.left:
             raise FrameError("the frame is longer than the rest of its range")
-        self.left -= header.size
-        self._expected += header.size
+        self.left -= size
+        self._expected += size

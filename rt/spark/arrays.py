@@ -62,12 +62,15 @@ class Group:
     @cached_property
     def session(self) -> Any:
         """Sessions, string."""
-        places: dict[str, int] = {}
-        which = [places.setdefault(piece.session, len(places)) for piece in self.pieces]
-        if len(places) == 1:
-            return _repeated(self.pieces[0].session, self.messages)
-        names = pa.array(list(places), pa.string())
-        return names.take(pa.array(np.repeat(np.array(which, "i4"), self.counts)))
+        names = [piece.session for piece in self.pieces]
+        if names.count(names[0]) == len(names):
+            return _repeated(names[0], self.messages)
+        texts = [name.encode() for name in names]
+        ends = np.zeros(self.messages + 1, "i4")
+        np.cumsum(np.repeat([*map(len, texts)], self.counts), dtype="i4", out=ends[1:])
+        data = b"".join([text * count for text, count in zip(texts, self.counts, strict=True)])
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.string(), self.messages, buffers)
 
     @cached_property
     def payload(self) -> Any:

@@ -23,6 +23,7 @@ from rt.spark.storage import open_storage
 # Of payloads and columns in one record batch: to Spark it is all one from 0.5 to 16 MiB. With less
 # the calls for each batch tell, with more the joined frames leave the processor's cache.
 BATCH_BYTES: Final = 2 * MIB
+_HEADER_ROW_BYTES: Final = 32  # of a row without a body: three numbers, or one and a name
 # glibc keeps for itself what is freed only where a block as large was freed before, and else gives
 # it back to the system, from which each batch would fetch it again, page by page: 14,000 faults in
 # a GB, a tenth of the time. This block is made and freed untouched (mallopt(3), M_MMAP_THRESHOLD).
@@ -115,11 +116,11 @@ class Task:
 
     def _batches(self, finds: Iterator[Piece | Damage]) -> Iterator[Any]:
         pieces: list[Piece] = []
-        size = 0
+        size, with_bodies = 0, self._needs_bodies
         for found in finds:
             if isinstance(found, Piece):
                 pieces.append(found)
-                size += found.header.raw_length
+                size += found.header.raw_length if with_bodies else len(found) * _HEADER_ROW_BYTES
                 if size < BATCH_BYTES:
                     continue
             if pieces:
