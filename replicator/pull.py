@@ -38,13 +38,24 @@ _STOP_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PullStatus:
-    """How a copy stands; `node` is "" while there is no connection."""
+    """How a copy stands.
+
+    Attributes:
+        node: it is copied from; "" while there is no connection.
+        position: up to where it is copied.
+        next_place: where it goes on: `position`, or in the next file.
+        durable: up to where it is durable.
+        caught_up: whether it has all that the node had when it was last asked.
+        is_ahead: whether the node that was asked last had less than the copy.
+        error: why there is no connection.
+    """
 
     node: str
     position: Position
-    next_place: Position  # where it goes on: `position`, or in the next file
+    next_place: Position
     durable: Position
     caught_up: bool
+    is_ahead: bool
     error: str
 
 
@@ -133,6 +144,7 @@ class PullClient:
         self._caught_up = threading.Event()
         self._copy: Copy | None = None
         self._node, self._error = "", "not connected yet"
+        self._is_ahead = False
         self._sock: socket.socket | None = None
         self._threads = [
             threading.Thread(target=work, name=f"{verb} {stream}", daemon=True)
@@ -179,11 +191,11 @@ class PullClient:
     def status(self) -> PullStatus:
         """Return how the copy stands."""
         copy = self._copy
-        caught_up = self._caught_up.is_set()
+        last = self._caught_up.is_set(), self._is_ahead, self._error
         if copy is None:
-            return PullStatus(self._node, START, START, START, caught_up, self._error)
+            return PullStatus(self._node, START, START, START, *last)
         end, goes_on = copy.appender.end, copy.appender.next_place
-        return PullStatus(self._node, end, goes_on, copy.durable, caught_up, self._error)
+        return PullStatus(self._node, end, goes_on, copy.durable, *last)
 
     def _run(self) -> None:
         backoff, tried = Backoff(Random()), 0
@@ -194,6 +206,7 @@ class PullClient:
                 self._pull(node, backoff, complaints[node])
             except (RtError, OSError) as error:
                 self._error = spoken(error)
+                self._is_ahead = isinstance(error, Refused) and error.code == "behind"
                 if not self._stopping.is_set():
                     complaints[node].say(self._error)
             self._node, self._sock = "", None
@@ -251,6 +264,7 @@ class PullClient:
             raise
 
     def _take_caught_up(self, _message: CaughtUp) -> None:
+        self._is_ahead = False
         self._caught_up.set()
 
     def _sync_loop(self) -> None:

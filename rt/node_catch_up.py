@@ -44,9 +44,13 @@ class CatchUp:
         return f"{self._guard.kept} bytes of free disk" if self._guard.is_closed else ""
 
     def is_done(self, ledger_end: Position) -> bool:
-        """Whether merging can go on: the copy holds the ledger's end and all its source had."""
+        """Whether merging can go on: the copy holds the ledger's end and all its source had.
+
+        Where the source has less, it may be waiting for what only this node can make.
+        """
         status = self._pull.status()
-        return status.caught_up and max(ledger_end, self._begin + 1) <= status.next_place
+        has_all = status.caught_up or status.is_ahead
+        return has_all and max(ledger_end, self._begin + 1) <= status.next_place
 
     def stop(self) -> None:
         """End the copy and release the log."""

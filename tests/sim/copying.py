@@ -43,6 +43,7 @@ class Pull:
         self._begin = begin
         self._pipe: Pipe | None = None
         self._peer: MergeNode | None = None
+        self._is_ahead = False  # of the node that was asked last
         self._life = 0
         self._turn = chance.randrange(len(puller.world.names))
 
@@ -69,6 +70,7 @@ class Pull:
         except (Refused, CorruptLog, PeerError, ManifestError) as error:
             assert self._peer is not None
             world.trace(f"{self._puller.name} cannot copy from {self._peer.name}: {error}")
+            self._is_ahead = getattr(error, "code", "") == "behind"
             if not (self._puller.rotted or self._peer.rotted or "behind" in str(error.args)):
                 world.demand_behind(self._puller.name, self._peer.name, error)
             self._hang_up()
@@ -81,6 +83,7 @@ class Pull:
             return
         self._peer, self._life = peer, peer.life
         self._pipe = Pipe(peer.disk, OUT, self._copy, lambda: peer.merged_end)
+        self._is_ahead = False
         self._seen = (-1, START, START)
 
     def _hang_up(self) -> None:
@@ -91,7 +94,9 @@ class Pull:
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can go on."""
         caught_up = self._pipe is not None and self._pipe.caught_up
-        return caught_up and max(ledger_end, self._begin + 1) <= self._copy.appender.next_place
+        return (caught_up or self._is_ahead) and max(
+            ledger_end, self._begin + 1
+        ) <= self._copy.appender.next_place
 
     def stop(self, *, sync: bool = True) -> None:
         """End the copy."""

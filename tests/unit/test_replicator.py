@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import socket
 import ssl
 import threading
@@ -35,6 +36,7 @@ from rt.confirmations import ConfirmationsFile
 from rt.errors import FlushTimeout, Misuse
 from rt.identity import Role
 from rt.manifest import MERGED, SESSION, Identity
+from rt.node_catch_up import CatchUp
 from rt.position import Position
 from rt.tls import Contexts, accept, client_context, connect
 from rt.watch import Wake, Watch
@@ -283,6 +285,34 @@ def test_a_subscribers_copy_equals_the_nodes_across_restarts_of_both(site, subsc
     client.stop()
     assert log_bytes(site.path("sub", STREAM, "out")) == log_bytes(site.host.out)
     assert manifest_lines(site.path("sub", STREAM, "out")) == manifest_lines(site.host.out)
+
+
+def test_a_puller_says_when_the_node_has_less_than_the_copy(site, subscriber):
+    """Seed 21558: each node waited for all that the others had, and one had more than all."""
+    session(site, "jfk", 200)
+    log = merged(site)
+    shutil.copytree(site.host.out, site.path("earlier"))
+    log.add("jfk", log_bytes(site.path("pub", STREAM, "jfk")).popitem()[1])
+    log.roll()
+    client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+    client.start()
+    assert client.wait_caught_up(20)
+    assert not client.status().is_ahead
+    client.stop()
+    site.stop()
+    shutil.rmtree(site.host.out)
+    shutil.move(site.path("earlier"), site.host.out)
+    site.start()
+    client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+    client.start()
+    assert eventually(lambda: client.status().is_ahead)
+    catch_up = CatchUp.__new__(CatchUp)
+    catch_up._pull = client
+    here = client.status().next_place
+    for begin, ledger_end, done in ((0, here, True), (here, 0, False), (0, here + 1, False)):
+        catch_up._begin = begin
+        assert catch_up.is_done(ledger_end) is done
+    client.stop()
 
 
 def test_a_puller_goes_to_the_next_node_when_one_is_dead(site, subscriber):
