@@ -3,7 +3,6 @@
 from typing import Any
 
 from replicator.outlet import Outlet
-from rt.archived import empty_files
 from rt.node_archive import NodeArchiver
 from rt.node_sweeper import NodeSweeper
 from rt.position import Position
@@ -23,18 +22,6 @@ def inputs_archived_by_one() -> list[Patch]:
         return max(report.snapshot_index for report in self.reports.values())
 
     return [(NodeArchiver, "_majority_snapshot", latest)]
-
-
-@merging
-def archived_bytes_go_at_once() -> list[Patch]:
-    """Merged files are emptied though a restart would repeat what wrote them."""
-
-    def empty(self: NodeSweeper, merged: Any) -> None:
-        known = merged.manifest.archived
-        empty_files(self._disk, merged.directory, known)
-        self.emptied_to = max(known, default=Position(0)).next_file()
-
-    return [(NodeSweeper, "_empty", empty)]
 
 
 @merging

@@ -158,6 +158,20 @@ def test_files_are_archived_once_a_majority_has_a_snapshot_behind_them() -> None
     assert not sweeper.lacks_snapshot(START.next_file())
 
 
+def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_behind_it() -> None:
+    """A start from an older snapshot repeats what wrote the file, and compares."""
+    disk, _, executor = merged_node()
+    sweeper = NodeSweeper(disk, _NoInputs(), fold_s=0)
+    sweeper.saved(executor.ledger.encode())
+    executor.execute(4, 1, Archive(9, (Gone(START, "time"),)))
+    fresh = NodeSweeper(disk, _NoInputs(), fold_s=0)
+    fresh._sweep(executor.appender, 99)
+    assert disk.inode("out/log.0.0").data
+    sweeper._sweep(executor.appender, 99)
+    assert not disk.inode("out/log.0.0").data
+    assert sweeper.emptied_to == START.next_file() > fresh.emptied_to
+
+
 def test_a_log_that_was_rolled_and_stands_still_gets_its_snapshot() -> None:
     """It was planned up to the next file, where nothing ever became durable: nothing went."""
     _, _, executor = merged_node()
