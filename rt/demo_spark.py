@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -11,6 +12,14 @@ from rt.errors import RtError
 
 _DELAY, _CARRIER, _ORIGIN = 5, 9, 12  # columns of a line
 _SHOWN: Final = 5
+# Without it Spark tells of its own start in six lines before its log level is set.
+_QUIET_LOG: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +45,16 @@ def count_by_spark(directory: str) -> Counts:
     import rt.spark  # noqa: PLC0415 - heavy, and optional
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it warns of the host's name
-    quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
-    spark = rt.spark.session(
-        "rt-demo", "local[2]", **quiet, **{"spark.ui.showConsoleProgress": "false"}
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
+        file.write(_QUIET_LOG)
+        file.flush()
+        quiet = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={file.name}",
+        }
+        spark = rt.spark.session("rt-demo", "local[2]", **quiet)
     try:
         began = time.perf_counter()
         lines = spark.read.format("rt").schema("payload binary").load(directory)
