@@ -12,9 +12,14 @@ from rt.errors import RtError
 
 _DELAY, _CARRIER, _ORIGIN = 5, 9, 12  # columns of a line
 _SHOWN: Final = 5
-# Without it Spark tells of its own start in six lines before its log level is set.
+# Without it Spark tells of its own start in six lines. It says so too if the root's level is not
+# the one it wants, so only what misses a native library, and what finds `rt` twice, is silenced.
 _QUIET_LOG: Final = """\
-rootLogger.level = error
+rootLogger.level = warn
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.sources.name = org.apache.spark.sql.execution.datasources.DataSourceManager
+logger.sources.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.console.type = Console
 appender.console.name = stderr
@@ -51,7 +56,6 @@ def count_by_spark(directory: str) -> Counts:
         quiet = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "ERROR",
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={file.name}",
         }
         spark = rt.spark.session("rt-demo", "local[2]", **quiet)
