@@ -17,8 +17,9 @@ class Checker:
     own term, and believes of others only what their disks have held; entries with the same index
     and term are the same and follow the same; a new leader holds everything that was decided
     before; what is decided stays and is the same everywhere; a decision was durable on a majority;
-    states are equal at equal indexes; a command is decided at most once; a read sees what was
-    acknowledged before it was asked.
+    a node that knows of a decision does not unlearn it while it lives; states are equal at equal
+    indexes; a command is decided at most once; a read sees what was acknowledged before it was
+    asked.
     """
 
     def __init__(self, majority: int) -> None:
@@ -34,6 +35,7 @@ class Checker:
         self._covered: dict[str, int] = {}
         self._floors: dict[tuple[str, int], int] = {}
         self._matches: dict[tuple[str, int, str], int] = {}
+        self._known: dict[tuple[str, int], int] = {}
         self.acknowledged = 0
         self.commands_are_unique = True
 
@@ -71,6 +73,13 @@ class Checker:
         holders = self._durable.get((index, term or 0), ())
         if term is not None and index > self._covered.get(name, 0) and name not in holders:
             raise Violation(f"{name} is believed to have entry {index} of term {term} durably")
+
+    def knows(self, name: str, life: int, commit: int) -> None:
+        """A node takes everything up to an entry as decided."""
+        known = self._known.get((name, life), 0)
+        if commit < known:
+            raise Violation(f"{name} knew {known} entries to be decided, and now {commit}")
+        self._known[name, life] = commit
 
     def voted(self, name: str, incarnation: int, ballot: Ballot) -> None:
         """A ballot is on a node's disk."""

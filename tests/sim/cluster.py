@@ -146,6 +146,7 @@ class Cluster:
     def ready(self, node: SimNode, ready: Ready) -> None:
         """A node has taken its duties."""
         raft = node.raft
+        self.checker.knows(node.name, node.life, raft._core.commit)
         if ready.entries and len(self.names) > 1:
             self.checker.logged(ready, raft._core.log.term_at(ready.entries[0].index - 1))
         if raft.leads:
