@@ -237,7 +237,7 @@ class Core:
             or self._after
             or self._reads
             or self._handed != self.commit
-            or self.log.durable != self.log.last
+            or self.log.durable < self.log.last
             or self._installing
             or self._unsaved_ballot()
         )

@@ -169,7 +169,11 @@ class WatchedExecutor(Executor):
         node.strike("after executing")
 
     def restore(self, ledger: Ledger) -> None:
-        """Go on from another state."""
+        """Go on from another state, a later one."""
+        if ledger.index < self.ledger.index:
+            raise Violation(
+                f"{self._node.name} goes back from {self.ledger.index} to {ledger.index}"
+            )
         super().restore(ledger)
         self._checked = ledger.end
         self._node.world.stream.knows(self._node.name, ledger)

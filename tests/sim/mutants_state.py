@@ -79,6 +79,7 @@ def truncation_keeps_durability() -> list[Patch]:
 
     def cut(self: Log, index: int) -> None:
         del self._entries[index - self.base - 1 :]
+        self.last = self.base + len(self._entries)
 
     def unsaved(self: Log) -> tuple[Entry, ...]:
         return self.between(self.durable + 1, self.last) if self.last > self.durable else ()
@@ -182,6 +183,7 @@ def snapshot_keeps_the_old_log() -> list[Patch]:
     def reset(self: Log, index: int, term: int) -> None:
         self._entries = self._entries[max(0, index - self.base) :]
         self.base, self.base_term, self.durable = index, term, 0
+        self.last = index + len(self._entries)
 
     return [(Log, "reset", reset)]
 
