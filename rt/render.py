@@ -71,19 +71,12 @@ def time_text(time_ns: int) -> str:
     >>> time_text(1357017420000000001)
     '2013-01-01T05:17:00.000000001Z'
     """
-    text = _second_text(time_ns // 1_000_000_000)
-    return "%s.%09dZ" % (text, time_ns % 1_000_000_000) if text else ""  # noqa: UP031 - faster
-
-
-@lru_cache(maxsize=1024)
-def _second_text(seconds: int) -> str:
+    seconds, fraction = divmod(time_ns, 1_000_000_000)
     day, second = divmod(seconds, 86_400)
-    text, minute = _day_text(day), second // 60
+    text, minute, second = _day_text(day), *divmod(second, 60)
     if not text:
         return ""
-    return (
-        f"{text}T{_TWO_DIGITS[minute // 60]}:{_TWO_DIGITS[minute % 60]}:{_TWO_DIGITS[second % 60]}"
-    )
+    return "%s%s%s.%09dZ" % (text, _MINUTES[minute], _TWO_DIGITS[second], fraction)  # noqa: UP031 - faster
 
 
 @lru_cache(maxsize=1024)
@@ -95,6 +88,7 @@ def _day_text(day: int) -> str:
 
 
 _TWO_DIGITS: Final = [f"{number:02d}" for number in range(60)]
+_MINUTES: Final = [f"T{hour:02d}:{minute:02d}:" for hour in range(24) for minute in range(60)]
 
 
 def _place(at: int) -> str:

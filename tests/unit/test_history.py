@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -12,7 +14,7 @@ from rt.disk import OsDisk
 from rt.errors import CorruptLog, Misuse
 from rt.history import Row, history
 from rt.history_text import HistoryText
-from rt.manifest import MERGED, Archived, Identity, Rolled, encode_entry
+from rt.manifest import MERGED, Archived, Identity, Rolled, encode_entry, new_identity
 from rt.position import START, Position
 from rt.publisher import Publisher
 from tests.commands import publish, run
@@ -236,3 +238,25 @@ def test_hundred_thousand_files_are_told_of_without_opening_one(tmp_path, monkey
     rows = history(str(tmp_path))
     assert [row.line.first for row in rows] == list(range(2000))
     assert not opened
+
+
+def test_a_long_history_is_worded_by_two_processes_and_reads_as_one(tmp_path):
+    """Every file once and in order, whoever worded it; a reader that leaves early is no error."""
+    count = 20_003
+    lines = [encode_entry(new_identity(MERGED, "flights", "out", created_ns=1))]
+    for number in range(count):
+        file = Position.of(number >> 14, number & 16383, 0)
+        lines.append(encode_entry(Rolled(file, 8, number, number + 1, number, number, number)))
+    (tmp_path / "manifest").write_bytes(b"".join(lines))
+    command = [sys.executable, "-m", "rt", "log-history", str(tmp_path), "--json"]
+    told = subprocess.run(command, capture_output=True, check=True)
+    assert told.stderr == b""
+    rows = json.loads(told.stdout)
+    assert [row["first_number"] for row in rows] == list(range(count))
+    assert told.stdout.count(b"\n") == count + 2
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
