@@ -25,7 +25,7 @@ class Cluster:
         """Start the master, then the workers."""
         self.directory = str(directory)
         self._environment = {
-            **os.environ,
+            **without_our_code(),
             "JAVA_HOME": prepare(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # an executor that dies often is what the tests are about
@@ -33,7 +33,6 @@ class Cluster:
             "PYSPARK_PYTHON": python,
             "SPARK_WORKER_DIR": os.path.join(self.directory, "work"),
         }
-        self._environment.pop("PYTHONPATH", None)
         self._processes = []
         log = self._start("master", "master.Master", "--port", "0", "--webui-port", "0")
         self.url = _wait_for(log, r"Starting Spark master at (spark://\S+)")
@@ -93,6 +92,11 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def without_our_code():
+    """Return the environment of this process without the paths by which a Python finds rt."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def python_without_rt(directory):

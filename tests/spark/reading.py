@@ -28,6 +28,11 @@ def wanted(*names: str, **fields: Any) -> Wanted:
     return Wanted(pa.schema([*columns, *decoded]), tuple(fields))
 
 
+# A stream plans in a Python of its own, which Spark gives ten seconds to start and no setting for
+# more: on a machine that is busy, or stands still, this says nothing of rt.
+SLOW_START = "Python worker failed to connect back"
+
+
 class Load:
     """One `load()`: what it reads is fixed when it is made."""
 

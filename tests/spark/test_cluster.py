@@ -10,11 +10,12 @@ import time
 import pytest
 
 from rt import Publisher
-from tests.spark.cluster import Cluster, python_without_rt
+from tests.spark.cluster import Cluster, python_without_rt, without_our_code
 from tests.spark.random_logs import STREAM, Merging, plain_rows, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = os.path.join(os.path.dirname(__file__), "cluster_job.py")
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,9 @@ def cluster(tmp_path_factory):
     directory = tmp_path_factory.mktemp("cluster")
     python = python_without_rt(directory)
     bare = [python, "-c", "import rt"]
-    made = subprocess.run(bare, cwd=directory, capture_output=True, check=False)
+    made = subprocess.run(
+        bare, cwd=directory, env=without_our_code(), capture_output=True, check=False
+    )
     assert made.returncode
     running = Cluster(directory, python)
     running.python = python
@@ -35,6 +38,7 @@ def start_job(cluster, what, path, out):
     """Start a driver; its executors run the Python without rt."""
     environment = {**os.environ, "PYSPARK_PYTHON": cluster.python, "SPARK_LOCAL_IP": "127.0.0.1"}
     environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    environment["PYTHONPATH"] = ROOT  # of the driver, which ships what it finds
     command = [sys.executable, JOB, cluster.url, what, path, str(out)]
     with open(os.path.join(cluster.directory, "driver.log"), "ab") as log:
         return subprocess.Popen(
@@ -42,9 +46,12 @@ def start_job(cluster, what, path, out):
         )
 
 
-def finish(cluster, job, timeout_s=200):
+def finish(cluster, job, timeout_s=600):
     """Wait for a driver and hold that it went well."""
-    code = job.wait(timeout_s)
+    try:
+        code = job.wait(timeout_s)
+    finally:
+        job.kill()
     with open(os.path.join(cluster.directory, "driver.log"), encoding="utf-8") as log:
         assert code == 0, log.read()[-3000:]
 
@@ -81,7 +88,7 @@ def test_a_job_whose_executors_are_killed_twenty_times_reads_every_row_once(clus
     while kills < 20:
         job = start_job(cluster, "count", merging.directory, tmp_path / "found")
         kills += _kill_while(cluster, job, random.Random(kills), at_most=20)
-        finish(cluster, job, 400)
+        finish(cluster, job)
         assert json.loads((tmp_path / "found").read_text()) == rows
 
 

@@ -8,6 +8,7 @@ from pyspark.errors import StreamingQueryException
 
 from rt import Publisher
 from tests.spark.random_logs import STREAM, Merging, plain_rows, random_log
+from tests.spark.reading import SLOW_START
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -21,8 +22,16 @@ def stream(spark, path, **options):
 def run(frame, out, checkpoint, kind="parquet", **options):
     """Run a streaming query over all that is there."""
     writer = frame.writeStream.format(kind).outputMode("append").trigger(availableNow=True)
-    query = writer.options(checkpointLocation=str(checkpoint), **options).start(str(out))
-    query.awaitTermination()
+    writer = writer.options(checkpointLocation=str(checkpoint), **options)
+    for left in reversed(range(5)):
+        query = writer.start(str(out))
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if not left or SLOW_START not in str(error):
+                raise
+        else:
+            break
     return query
 
 

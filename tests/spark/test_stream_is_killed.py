@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.spark.random_logs import Merging, plain_rows, random_log
+from tests.spark.reading import SLOW_START
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = os.path.join(os.path.dirname(__file__), "stream_job.py")
@@ -21,10 +22,14 @@ def test_a_query_killed_twenty_times_publishes_each_message_once(tmp_path):
     with random_log(str(tmp_path / "from"), 7, rounds=8) as merging:
         pass
     checkpoint, chance = tmp_path / "checkpoint", random.Random(7)
-    arguments = [merging.directory, str(tmp_path / "to"), str(checkpoint)]
-    for _ in range(KILLS):
-        _run_and_kill(arguments, checkpoint, chance)
-    subprocess.run([sys.executable, JOB, *arguments], check=True, capture_output=True, timeout=500)
+    command = [sys.executable, JOB, merging.directory, str(tmp_path / "to"), str(checkpoint)]
+    log = tmp_path / "log"
+    kills = [_run_and_kill(command, log, checkpoint, chance) for _ in range(KILLS)]
+    assert kills.count(True) > KILLS // 2
+    for _ in range(5):
+        if _start(command, log).wait(500) == 0:
+            break
+        assert SLOW_START in log.read_text(), _tail(log)
     with Merging(str(tmp_path / "to")) as back:
         back.merge()
     found = sorted((r.payload, r.key or b"", r.time_ns) for r in plain_rows(back.directory))
@@ -32,20 +37,29 @@ def test_a_query_killed_twenty_times_publishes_each_message_once(tmp_path):
     assert found == expected
 
 
-def _run_and_kill(arguments, checkpoint, chance):
-    """Start the query, let it get a little further, and kill it."""
+def _run_and_kill(command, log, checkpoint, chance):
+    """Start the query, let it get a little further, and kill it; False if it did not start."""
     before = _commits(checkpoint)
-    job = subprocess.Popen(
-        [sys.executable, JOB, *arguments], start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    job = _start(command, log)
     deadline = time.monotonic() + 100
     while job.poll() is None and _commits(checkpoint) == before and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(chance.uniform(0, 1))
-    assert job.poll() is None, "the query ended before it was killed"
+    if job.poll() is not None:
+        assert SLOW_START in log.read_text(), f"the query ended before it was killed: {_tail(log)}"
+        return False
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
+    return True
+
+
+def _start(command, log):
+    with open(log, "wb") as file:
+        return subprocess.Popen(command, start_new_session=True, stdout=file, stderr=file)
+
+
+def _tail(log):
+    return log.read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
 def _commits(checkpoint):
