@@ -588,7 +588,7 @@ def test_a_peer_that_takes_nothing_does_not_hold_up_a_stop(certs, site, publishe
         began = time.monotonic()
         push.stop()
         site.server.stop()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4  # two each, on a machine that is busy
         assert site.server.connections == 0
         assert not push.status()[0].connected
     node.close(), reader.close()
