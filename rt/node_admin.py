@@ -115,9 +115,12 @@ class NodeAdmin:
         return {**self._policy(request, _identity), "at_ns": at_ns, "files": files}
 
     def _roll(self, _request: Fields, _identity: Identity) -> Fields:
-        ledger = self._member.executor.ledger
-        before = ledger.end
-        if before.offset:
+        member = self._member
+        if member.engine.leads:
+            # a publisher may have been told by another node of what is about to be executed here
+            self._await(lambda: member.executor.ledger.end.offset > 0 or not member.is_executing)
+        before = member.executor.ledger.end
+        if before.offset or not member.engine.leads:  # which refuses it, and names who does
             self._decide(Roll(time.time_ns()), lambda: self._ended(before.file))
         return {"rolled": before.file_name if before.offset else None}
 
@@ -157,12 +160,15 @@ class NodeAdmin:
     def _decide(self, instruction: Instruction, is_done: Callable[[], bool]) -> None:
         with self._lock:
             self._member.order(instruction)
-            end_s = time.monotonic() + _DECIDED_S
-            while not is_done():
-                if time.monotonic() > end_s:
-                    words = "no majority decided it in time; it may yet come: look, and ask again"
-                    raise Refused("undecided", words)
-                time.sleep(_POLL_S)
+            self._await(is_done)
+
+    def _await(self, is_done: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + _DECIDED_S
+        while not is_done():
+            if time.monotonic() > end_s:
+                words = "no majority decided it in time; it may yet come: look, and ask again"
+                raise Refused("undecided", words)
+            time.sleep(_POLL_S)
 
     def _tell_history(self, sock: ssl.SSLSocket) -> None:
         """Send the manifest as it is: whoever asks has the time to read it, a node has not."""

@@ -3,6 +3,7 @@
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -168,10 +169,14 @@ class Member:
             Refused: another node leads, or none.
         """
         if not self.engine.leads:
-            leader = self.engine.leader
-            words = f"{leader} leads the stream; ask it" if leader else "no node leads now"
-            raise Refused("not-leader", words)
+            words = f"{self.engine.leader} leads the stream; ask it"
+            raise Refused("not-leader", words if self.engine.leader else "no node leads now")
         self._orders.append(instruction)
+
+    @property
+    def is_executing(self) -> bool:
+        """Whether something was proposed or committed that was not executed here yet."""
+        return bool(self._committed) or self._undecided is not None
 
     @property
     def has_orders(self) -> bool:
@@ -306,10 +311,8 @@ class Member:
         )
 
     def _hand_over(self, to: str) -> None:
-        try:
+        with suppress(Refused):  # it does not lead any more, or is handing over already
             self.engine.transfer(to)
-        except Refused:
-            return  # it does not lead any more, or is handing over already
 
     def _notice_leader(self) -> None:
         if self.engine.leader == self._leader:
@@ -325,8 +328,7 @@ class Member:
     def _report(self, *, whole: bool) -> None:
         if not self._leader or self._leader == self.name:
             return
-        report = self.holdings.report(whole=whole)
-        if report is not None:
+        if (report := self.holdings.report(whole=whole)) is not None:
             self._send(self._leader, _HOLDINGS + report)
 
     def _post(self, messages: Sequence[Message]) -> None:
@@ -340,11 +342,9 @@ class Member:
         instruction = self._next_instruction()
         if instruction is None:
             return
-        try:
+        with suppress(Refused):  # leadership moved or is moving; the next plans the same bytes
             entry = self.engine.propose(encode_instruction(instruction))
             self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
-        except Refused:
-            return  # leadership moved or is moving; the new leader plans the same bytes
 
     def _next_instruction(self) -> Instruction | None:
         """Take what was ordered and what is to be merged in turn, so that neither delays."""
