@@ -8,11 +8,12 @@ from typing import Final
 
 from rt.errors import Refused
 from rt.kinds import show_bytes
-from rt.limits import KIB
+from rt.limits import KIB, MIB
 
 _log: Final = logging.getLogger("rt.node")
-# At 1 GB/s, received and merged, 100 MB come between two looks: less than the usual reserve.
 _LOOK_S: Final = 0.05
+# What may come between two looks, at 1 GB/s, received and merged. Nearer than that each is a look.
+_COMING: Final = 100 * MIB
 _ENOUGH: Final = 1.25  # of the reserve; else it would open and close with each file
 
 
@@ -39,8 +40,9 @@ class DiskGuard:
         self._lock = threading.Lock()
 
     def demand_room(self) -> None:
-        """Raise `Refused` while there is none; costs a comparison, and a look now and then."""
-        if time.monotonic() - self._looked_s > _LOOK_S:
+        """Raise `Refused` while there is none; costs a comparison, and a look where it is near."""
+        is_near = self.available < self._reserve + _COMING
+        if is_near or time.monotonic() - self._looked_s > _LOOK_S:
             self.look()
         if self.is_closed:
             free = show_bytes(self.available // KIB * KIB)
