@@ -32,6 +32,7 @@ class Lookout:
         self._wake = Wake()
         self._stopping = False
         self._watched: set[str] = set()
+        self._told_s = 0.0  # when the pushers were last told of a session
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
 
     def start(self) -> None:
@@ -79,7 +80,7 @@ class Lookout:
 
     def _follow(self, watch: Watch, poller: select.poll, sweep_s: float) -> None:
         """Tell of what changes, until something is new or it is time to look at all."""
-        began_s = told_s = time.monotonic()
+        began_s = time.monotonic()
         while (left_s := began_s + sweep_s - time.monotonic()) > 0:
             if not poller.poll(left_s * 1000) or self._stopping:
                 return
@@ -87,10 +88,10 @@ class Lookout:
             if changes.rescan or self._book.directory in changes.directories:
                 return
             if changes.directories:
-                gap_s = told_s + self._pace.gap_s - time.monotonic()
+                gap_s = self._told_s + self._pace.gap_s - time.monotonic()
                 if gap_s > 0:
                     time.sleep(gap_s)  # what comes meanwhile goes with it
-                told_s = time.monotonic()
+                self._told_s = time.monotonic()
             for directory in changes.directories:
                 for pusher in self._pushers:
                     pusher.offer(os.path.basename(directory))

@@ -151,17 +151,18 @@ class Pusher:
             undo.callback(link.close)
             self._sock = sock
             greet(link, PUSH, self._book.stream)
-            self._begin_side(link)
+            side = self._begin_side(link)
             undo.callback(self._end_side)
             self._error = ""
             self._errors, self._retry_at_s = {}, {}
             _log.info("push to %s: connected", self.name)
             while not self._stopping:
-                link.wait(self._take_turn())
+                link.wait(self._take_turn(side))
 
-    def _begin_side(self, link: Link) -> None:
+    def _begin_side(self, link: Link) -> SourceSide:
         self._is_to_look = True
         self._side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
+        return self._side
 
     def _end_side(self) -> None:
         with self._turn:
@@ -169,12 +170,9 @@ class Pusher:
             if side is not None:
                 side.close()
 
-    def _take_turn(self) -> float:
+    def _take_turn(self, side: SourceSide) -> float:
         """Do what is to be done; return for how long to wait then."""
         with self._turn:
-            side = self._side
-            if side is None:
-                return 0.0
             if self._is_to_look:
                 self._is_to_look = False
                 self._look_at_all(side)

@@ -106,22 +106,27 @@ def log_history(
 
 
 def _write_array(rows: list[Row], worded: Callable[[Row], str]) -> None:
-    """Write rows as a JSON array; many are worded by two processes, half of them each."""
+    """Write rows as a JSON array."""
     out = sys.stdout.buffer
     out.write(b"[\n" if rows else b"[")
-    half = len(rows) // 2 if len(rows) > _ROWS_ALONE_MAX else len(rows)
+    write = _write_in_two if len(rows) > _ROWS_ALONE_MAX else _write_rows
+    write(out, rows, worded)
+    out.write(b"\n]\n" if rows else b"]\n")
+
+
+def _write_in_two(out: BinaryIO, rows: list[Row], worded: Callable[[Row], str]) -> None:
+    """Write rows, of which another process words the second half."""
+    half = len(rows) // 2
     with open(os.memfd_create("history"), "w+b") as aside:
-        child = os.fork() if half < len(rows) else 0
-        if half < len(rows) and child == 0:
+        child = os.fork()
+        if not child:
             _write_and_exit(aside, rows[half:], worded)
         _write_rows(out, rows[:half], worded)
-        if child:
-            if os.waitpid(child, 0)[1]:
-                raise RtError("the half of the history that another process worded is not there")
-            out.write(b",\n")
-            aside.seek(0)
-            shutil.copyfileobj(aside, out, MIB)
-    out.write(b"\n]\n" if rows else b"]\n")
+        if os.waitpid(child, 0)[1]:
+            raise RtError("the half of the history that another process worded is not there")
+        out.write(b",\n")
+        aside.seek(0)
+        shutil.copyfileobj(aside, out, MIB)
 
 
 def _write_and_exit(out: BinaryIO, rows: list[Row], worded: Callable[[Row], str]) -> NoReturn:
