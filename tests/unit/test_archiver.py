@@ -1,6 +1,7 @@
 """Archiver: which files go, by which rule; pure, so that every fleet can be imagined."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,9 @@ from archiver.decide import DiskReport, RolledFile, decide
 from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
 from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
-from rt.errors import Misuse
+from rt.errors import Misuse, Refused
 from rt.manifest import MERGED, Archived, Identity, Manifest, Rolled
+from rt.node_admin import NodeAdmin
 from rt.position import Position
 
 NOW = 10**18
@@ -273,3 +275,37 @@ def test_a_plan_has_every_file_with_bytes_and_touches_none():
     assert len(manifest.archived) == 2
     off = plan(Policy(time=0), manifest, [])
     assert [row.expires_ns for row in off] == [None] * 3
+
+
+def test_only_the_leader_says_that_there_is_nothing_to_roll():
+    """A follower may not have executed what a publisher was told of; a backup would miss it."""
+
+    def refuse(_instruction):
+        raise Refused("not-leader", "n2 leads the stream; ask it")
+
+    member = SimpleNamespace(
+        engine=SimpleNamespace(leads=False),
+        executor=SimpleNamespace(ledger=SimpleNamespace(end=Position(0))),
+        is_executing=False,
+        order=refuse,
+    )
+    admin = NodeAdmin("flights", member, None)
+    with pytest.raises(Refused, match="n2 leads"):
+        admin._roll({}, None)
+
+
+def test_a_leader_executes_what_was_confirmed_before_it_says_that_nothing_is_to_be_rolled():
+    """Another node may have been first, and the publisher asks at once."""
+    looks = []
+
+    class Member:
+        engine = SimpleNamespace(leads=True)
+        executor = SimpleNamespace(ledger=SimpleNamespace(end=Position(0)))
+
+        @property
+        def is_executing(self):
+            looks.append(1)
+            return len(looks) < 3
+
+    assert NodeAdmin("flights", Member(), None)._roll({}, None) == {"rolled": None}
+    assert len(looks) == 3
