@@ -27,6 +27,7 @@ from rt.node_guard import DiskGuard
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.node_sequencer import NodeSequencer
 from rt.node_settings import NodeSettings
+from rt.node_snapshots import NodeSnapshots
 from rt.node_state import claim_directory, open_state
 from rt.node_status import STATUS_ALPN, node_status
 from rt.node_sweeper import NodeSweeper
@@ -96,8 +97,11 @@ class Node:
         if opened.state.snapshot is not None and not self._member.executor.lacks_log:
             self._sweeper.saved(opened.state.snapshot.data)
         self.archiver = NodeArchiver(settings, self._member, self._sweeper, guard)
+        snapshots = NodeSnapshots(
+            self._member, opened.journal, self._sweeper, self.archiver, pause_s=settings.snapshot_s
+        )
         self._sequencer = NodeSequencer(
-            settings, self._member, self._inboxes, self._sweeper, self.archiver, guard=guard
+            settings, self._member, self._inboxes, self.archiver, snapshots, guard=guard
         )
         self._peers = self._make_peers()
         others: dict[str, Handler] = {ALPN: self._peers.serve} if self._peers else {}

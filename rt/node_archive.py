@@ -37,8 +37,8 @@ _TURN_S_MIN: Final = 0.01  # where files roll fast: what is above a limit is no 
 _REACTION_S: Final = 0.3
 _COMING_PART: Final = 4
 _REPORT_S_MAX: Final = 10.0  # a node that was silent for so long has no say
-# total, used and available bytes of the file system, files emptied up to, snapshot, clock; and
-# up to which snapshot a majority is, as the leader knows
+# total, used and available bytes of the file system, files emptied up to, and up to which
+# instruction all is durable: of this node, of a majority as the leader knows; clock
 _REPORT: Final = struct.Struct("<QQQQQQq")
 _NS: Final = 1_000_000_000
 _NEVER_NS: Final = (1 << 63) - 1
@@ -53,7 +53,7 @@ class Report:
     used: int
     available: int
     emptied_to: Position  # the archived files before it hold no bytes any more
-    snapshot_index: int  # all up to this instruction is durable in its merged log
+    durable_index: int  # all up to this instruction is durable in its merged log
     settled_index: int  # the same of a majority, as far as it knows
     clock_ns: int
     heard_s: float = 0.0  # when, by this node's steady clock
@@ -61,7 +61,7 @@ class Report:
     def encode(self) -> bytes:
         """Return it as it goes over the wire."""
         return _REPORT.pack(
-            self.total, self.used, self.available, self.emptied_to, self.snapshot_index,
+            self.total, self.used, self.available, self.emptied_to, self.durable_index,
             self.settled_index, self.clock_ns,
         )  # fmt: skip
 
@@ -116,7 +116,8 @@ class NodeArchiver:
         self._merged = (float("-inf"), 0)  # when it was looked, and the bytes merged until then
         self._coming = 0  # bytes that are merged while a decision is carried out
         self._turned_at = START  # the active file then
-        self._settled_index = 0
+        self._durable_index = sweeper.snapshot_index
+        self._settled_index = 0  # what is known of a majority's; it never goes back
         self.now_ns = machine.now_ns()  # the time that retention goes by
         self.reports: dict[str, Report] = {}
         member.hearer = self.hear
@@ -135,13 +136,27 @@ class NodeArchiver:
         """Take another node's report; `PeerError` if it is none."""
         if len(body) != _REPORT.size:
             raise PeerError(f"a report of {len(body)} bytes from {sender!r}")
-        total, used, available, emptied_to, snapshot, settled, clock_ns = _REPORT.unpack(body)
+        total, used, available, emptied_to, durable, settled, clock_ns = _REPORT.unpack(body)
         place = Position(emptied_to & ((1 << 63) - 1))
         self.reports[sender] = Report(
-            total, used, available, place, snapshot, settled, clock_ns, self._steady_s()
+            total, used, available, place, durable, settled, clock_ns, self._steady_s()
         )
         if sender == self._member.engine.leader:
             self._settle(settled)
+        elif self._member.engine.leads and self._majority_durable() > self._settled_index:
+            self._turned_s = float("-inf")  # all are waiting to hear of it
+
+    @property
+    def settled_index(self) -> int:
+        """Up to which instruction a majority has all durably in its merged logs."""
+        return self._settled_index
+
+    def has_durable(self, index: int) -> None:
+        """Tell the others, with the next turn, that all up to an instruction is durable here."""
+        self._durable_index = index
+        self._turned_s = float("-inf")
+        if not self._member.holdings.others:
+            self._settle(index)
 
     def turn(self, now_s: float) -> None:
         """Report and decide, if it is time: a few times a second, and when a file was rolled.
@@ -204,22 +219,22 @@ class NodeArchiver:
         member, sweeper = self._member, self._sweeper
         total, used, available = self._machine.disk_of(member.executor.appender.directory)
         report = Report(
-            total, used, available, sweeper.emptied_to, sweeper.snapshot_index,
+            total, used, available, sweeper.emptied_to, self._durable_index,
             self._settled_index, self._machine.now_ns(), now_s,
         )  # fmt: skip
         self.reports[member.name] = report
         if member.engine.leads:
-            self._settle(self._majority_snapshot())
+            self._settle(self._majority_durable())
         for each in member.holdings.others:
             member.tell(each, report.encode())
 
     def _settle(self, index: int) -> None:
         self._settled_index = max(self._settled_index, index)
 
-    def _majority_snapshot(self) -> int:
+    def _majority_durable(self) -> int:
         """Return the instruction up to which a majority has all it made of its inputs durably."""
         members = [self._member.name, *self._member.holdings.others]
-        known = [self.reports[each].snapshot_index for each in members if each in self.reports]
+        known = [self.reports[each].durable_index for each in members if each in self.reports]
         known += [0] * (len(members) - len(known))
         return sorted(known, reverse=True)[len(members) // 2]
 

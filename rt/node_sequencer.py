@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from rt.appender import Durable
@@ -16,10 +15,10 @@ from rt.node_catch_up import CatchUp
 from rt.node_guard import DiskGuard
 from rt.node_inbox import Inboxes
 from rt.node_settings import NodeSettings
-from rt.node_sweeper import NodeSweeper
+from rt.node_snapshots import NodeSnapshots
 from rt.position import Position
 from sequencer.ledger import Ledger
-from sequencer.member import Member, SnapshotPlan
+from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.node")
 _RETRY_S: Final = 0.5  # after a full disk
@@ -40,8 +39,8 @@ class NodeSequencer:
         settings: NodeSettings,
         member: Member,
         inboxes: Inboxes,
-        sweeper: NodeSweeper,
         archiver: NodeArchiver,
+        snapshots: NodeSnapshots,
         *,
         guard: DiskGuard,
     ) -> None:
@@ -50,8 +49,8 @@ class NodeSequencer:
         self._settings = settings
         self._member = member
         self._inboxes = inboxes
-        self._sweeper = sweeper
         self._archiver = archiver
+        self._snapshots = snapshots
         self._guard = guard
         self._alone = len(settings.member_names) == 1
         self._busy = threading.Lock()
@@ -59,10 +58,8 @@ class NodeSequencer:
         self._held: dict[str, Durable] = {}
         self._heard: deque[tuple[str, bytes]] = deque()
         self._stopping = False
-        self._next_tick = self._next_snapshot = time.monotonic()
-        self._pool = ThreadPoolExecutor(1, "snapshot")
+        self._next_tick = time.monotonic()
         self._missing_since: float | None = None
-        self._snapshot: tuple[SnapshotPlan, Future[Durable]] | None = None
 
     def hold(self, end: Durable, session: str) -> None:
         """Take note that a session has become durable here; `turn` or `wake` makes use of it."""
@@ -109,7 +106,7 @@ class NodeSequencer:
         if self.catch_up is not None:
             self.catch_up.stop()
             self._member.executor.reopen()
-        self._save_last_snapshot()
+        self._snapshots.end()
 
     def stop(self) -> None:
         """Let `run` execute what was decided, and end; no other thread does anything from now."""
@@ -120,7 +117,7 @@ class NodeSequencer:
     def close(self) -> None:
         """Release the merged log, when `run` has ended."""
         with self._busy:
-            self._pool.shutdown()
+            self._snapshots.close()
             self._member.executor.close()
 
     @property
@@ -149,7 +146,7 @@ class NodeSequencer:
             self._mend(damage)
         self._archiver.turn(now)
         if is_tick:
-            self._look_at_snapshot(now)
+            self._snapshots.turn(now)
 
     def _hear(self, sender: str, data: bytes) -> None:
         try:
@@ -232,29 +229,3 @@ class NodeSequencer:
         if missing is None:
             return "the leader's snapshot is ahead of the merged log here"
         return f"session {missing[0]} did not come up to {missing[1]}"
-
-    def _look_at_snapshot(self, now: float) -> None:
-        """Start a snapshot when it is due; save it once the merged log is durable so far."""
-        member = self._member
-        if self._snapshot is None:
-            waits = self._sweeper.lacks_snapshot(member.executor.ledger.end.file)
-            if now < self._next_snapshot and not waits:
-                return
-            self._next_snapshot = now + self._settings.snapshot_s
-            plan = member.plan_snapshot()
-            if plan is not None:
-                self._snapshot = (plan, self._pool.submit(member.executor.sync))
-            return
-        planned, durable = self._snapshot
-        if durable.done():
-            self._snapshot = None
-            if durable.result() >= planned.end:  # an OSError here ends the node
-                member.save_snapshot(planned)
-                self._sweeper.saved(planned.data)
-
-    def _save_last_snapshot(self) -> None:
-        if self._snapshot is not None:
-            self._snapshot[1].result()
-        durable, plan = self._member.executor.sync(), self._member.plan_snapshot()
-        if plan is not None and durable >= plan.end:
-            self._member.save_snapshot(plan)

@@ -263,6 +263,11 @@ class Journal:
         """Whose state this is."""
         return self._identity
 
+    @property
+    def size(self) -> int:
+        """The bytes of the log on disk."""
+        return self._end
+
     def renew(self, ballot: Ballot, snapshot: Snapshot | None) -> None:
         """Cut a torn tail, and make durable what was read: it may only have been in memory.
 

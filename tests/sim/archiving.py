@@ -1,15 +1,21 @@
 """What archives on a simulated node: the real archiver and sweeper, on its clocks and its disk."""
 
 import errno
+from concurrent.futures import Future
+from random import Random
 from typing import TYPE_CHECKING
 
-from rt.appender import Appender
+from rt.appender import Appender, Durable
 from rt.errors import DiskFailed
 from rt.node_archive import Machine, NodeArchiver
 from rt.node_settings import NodeSettings
+from rt.node_snapshots import NodeSnapshots
 from rt.node_sweeper import NodeSweeper
 from rt.position import Position
+from sequencer.executor import Executor
+from sequencer.journal import Journal
 from sequencer.ledger import decode_ledger
+from sequencer.member import SnapshotPlan
 
 from .stream import BEGIN_NS
 
@@ -45,14 +51,43 @@ class SimSweeper(NodeSweeper):
             if error.errno not in (errno.EIO, errno.ENOSPC):
                 raise
 
-    def saved(self, data: bytes) -> None:
-        """A snapshot was saved or found: what it names has to be durable."""
-        self._node.world.stream.saves(self._node.name, self._node.disk, decode_ledger(data))
-        super().saved(data)
-
     def _archive_input(self, log: Appender, merged_to: Position) -> None:
         self._node.world.stream.gives_up(self._node.name, log.identity.name, merged_to)
         super()._archive_input(log, merged_to)
+
+
+class SimSnapshots(NodeSnapshots):
+    """Takes snapshots by chance."""
+
+    def __init__(self, node: "MergeNode", journal: Journal, chance: Random) -> None:
+        super().__init__(node.member, journal, node.sweeper, node.archiver, pause_s=0)
+        self._node, self._chance = node, chance
+
+    def _is_time(self, now_s: float) -> bool:
+        return self._chance.random() < self._node.world.snapshot_chance
+
+    def _sync(self) -> Future[Durable]:
+        return _Sync(self._member.executor, self._chance)
+
+    def _take_synced(self, plan: SnapshotPlan, durable: Durable) -> None:
+        if durable >= plan.end:
+            node = self._node
+            node.world.stream.has(node.name, node.disk, decode_ledger(plan.data))
+        super()._take_synced(plan, durable)
+
+
+class _Sync(Future[Durable]):
+    """Is done sooner or later, as by another thread."""
+
+    def __init__(self, executor: Executor, chance: Random) -> None:
+        super().__init__()
+        self._executor, self._chance = executor, chance
+
+    def done(self) -> bool:
+        """Whether it is durable."""
+        if self._chance.random() < 0.5:
+            self.set_result(self._executor.sync())
+        return super().done()
 
 
 def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> NodeArchiver:

@@ -29,11 +29,11 @@ from sequencer.holdings import decode_report
 from sequencer.instruction import Instruction
 from sequencer.journal import Journal
 from sequencer.ledger import Ledger, decode_ledger
-from sequencer.member import Member, SnapshotPlan
+from sequencer.member import Member
 from sequencer.planner import Planner
 from sequencer.session_log import SessionLogs
 
-from .archiving import SimSweeper, make_archiver, steady_ns
+from .archiving import SimSnapshots, SimSweeper, make_archiver, steady_ns
 from .checkers import Violation
 from .copying import IDENTITY, Pull
 from .disk import PowerCut, is_dead
@@ -140,10 +140,12 @@ class WatchedJournal:
         node.strike("between persisting and speaking")
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """A snapshot names merged bytes: they are durable."""
+        """A snapshot names merged bytes: they are durable, here and on a majority."""
         node, ledger = self._node, decode_ledger(snapshot.data)
-        node.world.stream.saves(node.name, node.disk, ledger)
+        node.world.stream.has(node.name, node.disk, ledger)
+        node.world.stream.saves(node.name, ledger)
         node.world.stream.knows(node.name, ledger)
+        node.strike("before a snapshot")
         self._journal.save_snapshot(snapshot)
 
 
@@ -229,14 +231,14 @@ class MergeNode(SimNode):
         self.offset_ns = self._chance.randrange(-(10**9), 10**9)
         self.sweeper = SimSweeper(self)
         if snapshot is not None and not executor.lacks_log:
+            world.stream.has(self.name, self.disk, ledger)
             self.sweeper.saved(snapshot.data)
         self._is_sweeping = False
         self.archiver = make_archiver(self, self.sweeper)
         self.merged_end = ledger.end
         self._catch_up: Pull | None = None
         self._missing_since = -1
-        self._plan: SnapshotPlan | None = None
-        self._synced: Durable | None = None
+        self._snapshots = SimSnapshots(self, opened.journal, Random(self._chance.getrandbits(32)))
         self._compare_all()
         self.alive = True
         for words in self.inboxes.open_all(ledger.merged_to):
@@ -413,7 +415,7 @@ class MergeNode(SimNode):
         if is_due and self._chance.random() < ARCHIVING_SHARE:
             self.archiver.turn(steady_ns(self) / 1e9)
         self._sweep_later()
-        self._take_snapshot()
+        self._snapshots.turn(0.0)
 
     def _advance(self, changed: set[str]) -> None:
         try:
@@ -485,23 +487,6 @@ class MergeNode(SimNode):
         if self._missing_since < 0:
             self._missing_since = now
         return now - self._missing_since > self.world.missing_us
-
-    def _take_snapshot(self) -> None:
-        if self._plan is None:
-            waits = self.sweeper.lacks_snapshot(self.member.executor.ledger.end.file)
-            is_due = self._chance.random() < self.world.snapshot_chance
-            if waits or is_due:
-                self._plan = self.member.plan_snapshot()
-        elif self._synced is None:  # by another thread, sooner or later
-            if self._chance.random() < 0.5:
-                self._synced = self.member.executor.sync()
-        else:
-            plan, durable = self._plan, self._synced
-            self._plan = self._synced = None
-            self.strike("before a snapshot")
-            if durable >= plan.end:
-                self.member.save_snapshot(plan)
-                self.sweeper.saved(plan.data)
 
     def _sweep_later(self) -> None:
         """Wake the sweeper, whose thread gets its turn sooner or later."""

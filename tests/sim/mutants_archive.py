@@ -19,15 +19,21 @@ def inputs_archived_by_one() -> list[Patch]:
     """Inputs go once a single node has durably what became of them."""
 
     def latest(self: NodeArchiver) -> int:
-        return max(report.snapshot_index for report in self.reports.values())
+        return max(report.durable_index for report in self.reports.values())
 
-    return [(NodeArchiver, "_majority_snapshot", latest)]
+    return [(NodeArchiver, "_majority_durable", latest)]
 
 
 @merging
 def archived_before_a_majority_has_the_state() -> list[Patch]:
     """Merged files are archived as soon as a rule asks for it."""
     return [(NodeSweeper, "settled_end", lambda self, index: Position(1 << 62))]
+
+
+@merging
+def snapshot_saved_by_one() -> list[Patch]:
+    """A snapshot is saved, and instructions are forgotten, once it is durable here."""
+    return [(NodeArchiver, "settled_index", property(lambda self: 1 << 62))]
 
 
 @merging

@@ -22,9 +22,9 @@ class Stream:
     message of a session, or of a group of sessions, is there once and in order, under consecutive
     numbers, at times that never go back; what is merged, and what is called replicated, was
     durable on a majority; what a node calls durable is on its disk; a snapshot names merged bytes
-    that are durable; inputs are given up when a majority has durably what became of them, and
-    merged files when it was decided, which is once a majority has snapshots behind them; a copy may
-    still have some of them after that.
+    that are durable on a majority; inputs are given up when a majority has durably what became of
+    them, and merged files when it was decided, which is once a majority has them durably; a copy
+    may still have some of them after that.
     """
 
     def __init__(self, majority: int) -> None:
@@ -34,8 +34,9 @@ class Stream:
         self.merged: dict[str, Position] = {}
         self.replicated: dict[str, Position] = {}
         self._ledgers: dict[int, bytes] = {}
-        self._saved: dict[str, dict[str, Position]] = {}
-        self._saved_ends: dict[str, Position] = {}
+        self._has: dict[str, int] = {}  # per node, the instruction up to which all is durable
+        self._durable: dict[str, dict[str, Position]] = {}
+        self._durable_ends: dict[str, Position] = {}
         self._archived_to = START
         self._decided: dict[str, Position] = {}  # merged up to here by whole or half instructions
         self._held: dict[str, dict[str, Position]] = {name: {} for name in SESSIONS}
@@ -76,19 +77,26 @@ class Stream:
             raise Violation(f"{name} says that {session} is merged up to {merged}")
         self.replicated[session] = max(self.replicated.get(session, START), replicated)
 
-    def saves(self, name: str, disk: SimDisk, ledger: Ledger) -> None:
-        """A node has a snapshot: the merged bytes that it names are durable."""
+    def has(self, name: str, disk: SimDisk, ledger: Ledger) -> None:
+        """A node says that all up to an instruction is durable in its merged log."""
         there, end = len(disk.durable(f"{OUT}/{ledger.end.file_name}")), ledger.end
         if there < end.offset and end.file >= self._archived_to:
-            raise Violation(f"{name} has a snapshot of {end}; durable are {there} bytes")
-        self._saved_ends[name] = max(self._saved_ends.get(name, START), end)
-        saved = self._saved.setdefault(name, {})
+            raise Violation(f"{name} has the log up to {end}; durable are {there} bytes")
+        self._has[name] = max(self._has.get(name, 0), ledger.index)
+        self._durable_ends[name] = max(self._durable_ends.get(name, START), end)
+        durable = self._durable.setdefault(name, {})
         for session, merged_to in ledger.sessions.items():
-            saved[session] = max(saved.get(session, START), merged_to)
+            durable[session] = max(durable.get(session, START), merged_to)
+
+    def saves(self, name: str, ledger: Ledger) -> None:
+        """A node saves a snapshot, and forgets the instructions that led to it."""
+        has = sum(index >= ledger.index for index in self._has.values())
+        if ledger.index and has < self._majority:
+            raise Violation(f"{name} has a snapshot of {ledger.index}; durable: {self._has}")
 
     def gives_up(self, name: str, session: str, merged_to: Position) -> None:
         """A node archives what it holds of a session."""
-        ends = [saved.get(session, START) for saved in self._saved.values()]
+        ends = [durable.get(session, START) for durable in self._durable.values()]
         if sum(end >= merged_to for end in ends) < self._majority:
             raise Violation(f"{name} archives {session} up to {merged_to}, durably merged: {ends}")
 
@@ -118,9 +126,9 @@ class Stream:
             raise Violation(f"{name} has another ledger {ledger.index}:\n{state!r}\n{known!r}")
         if ledger.archived_to > self._archived_to:
             self._archived_to = ledger.archived_to
-            ends = self._saved_ends.values()
+            ends = self._durable_ends.values()
             if sum(end >= self._archived_to for end in ends) < self._majority:
-                raise Violation(f"archived to {self._archived_to}, snapshots end at {list(ends)}")
+                raise Violation(f"archived to {self._archived_to}, durable up to {list(ends)}")
 
     def compare(self, name: str, disk: SimDisk, begin: Position, end: Position) -> None:
         """The merged bytes of a node between two places are those of all."""

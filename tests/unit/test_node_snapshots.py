@@ -1,0 +1,134 @@
+"""NodeSnapshots: a snapshot replaces instructions only where others have what they made."""
+
+import logging
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from rt.node_snapshots import NodeSnapshots
+from rt.position import Position
+from sequencer.member import SnapshotPlan
+
+
+class Fake:
+    """A member, its journal, its sweeper and its archiver, as far as snapshots see them."""
+
+    def __init__(self, journal_bytes=100):
+        self.size = journal_bytes
+        self.index, self.settled_index, self.durable_index = 0, 0, 0
+        self.saved_indexes, self.swept, self.synced_to = [], [], Position(0)
+        self.waits = False
+        self.executor = SimpleNamespace(
+            ledger=SimpleNamespace(end=Position(0)), sync=lambda: self.synced_to
+        )
+        self.snapshots = NodeSnapshots(self, self, self, self, pause_s=5, kept_bytes_max=1000)
+
+    def merge(self, index):
+        """Execute up to an instruction that ends at ten times its number."""
+        self.index = index
+        self.synced_to = Position(10 * index)
+
+    def plan_snapshot(self):
+        """As a member does."""
+        planned = self.saved_indexes[-1] if self.saved_indexes else 0
+        if self.index == planned:
+            return None
+        return SnapshotPlan(self.index, b"%d" % self.index, Position(10 * self.index))
+
+    def save_snapshot(self, plan):
+        """As a member does."""
+        self.saved_indexes.append(plan.index)
+
+    def lacks_snapshot(self, _active):
+        """As a sweeper does."""
+        return self.waits
+
+    def saved(self, data):
+        """As a sweeper does."""
+        self.swept.append(int(data))
+
+    def has_durable(self, index):
+        """As an archiver does."""
+        self.durable_index = index
+
+    def turn(self, now_s):
+        """Let a turn pass, and the sync that it began."""
+        self.snapshots.turn(now_s)
+        synced = self.snapshots._synced
+        if synced is not None:
+            synced.result()
+            self.snapshots.turn(now_s)
+
+
+def test_it_is_saved_when_a_majority_has_what_it_stands_for():
+    """Saved earlier, one disk could hold the only bytes, and nobody else what led to them."""
+    node = Fake()
+    node.merge(7)
+    node.turn(1.0)
+    assert (node.durable_index, node.saved_indexes, node.swept) == (7, [], [])
+    node.settled_index = 6
+    node.turn(99.0)
+    assert node.saved_indexes == []
+    node.settled_index = 7
+    node.turn(99.1)
+    assert node.saved_indexes == node.swept == [7]
+
+
+def test_one_follows_another_after_a_pause_or_when_files_wait_for_it():
+    """Each costs a sync of the merged log."""
+    node = Fake()
+    node.settled_index = 99
+    node.merge(1)
+    node.turn(1.0)
+    node.merge(2)
+    node.turn(5.9)
+    assert node.saved_indexes == [1]
+    node.turn(6.0)
+    node.merge(3)
+    node.waits = True
+    node.turn(6.1)
+    assert node.saved_indexes == [1, 2, 3]
+
+
+def test_what_could_not_be_synced_is_told_to_nobody():
+    """The file was set aside meanwhile, and ends earlier now."""
+    node = Fake()
+    node.merge(7)
+    node.synced_to = Position(69)
+    node.turn(1.0)
+    assert (node.durable_index, node.saved_indexes) == (0, [])
+
+
+def test_a_failed_sync_ends_the_node():
+    """What is on the disk is not known any more."""
+    node = Fake()
+    node.merge(7)
+    node.snapshots.turn(1.0)
+    node.snapshots._synced = Future()
+    node.snapshots._synced.set_exception(OSError(5, "Input/output error"))
+    with pytest.raises(OSError, match="Input/output"):
+        node.snapshots.turn(1.0)
+
+
+def test_so_many_instructions_wait_for_nobody_and_that_is_said_once(caplog):
+    """They are in memory as well, which must not grow for as long as another node copies."""
+    node = Fake(journal_bytes=1000)
+    for index in (1, 2):
+        node.merge(index)
+        with caplog.at_level(logging.ERROR):
+            node.turn(10.0 * index)
+    assert node.saved_indexes == [1, 2]
+    assert [record.message[:42] for record in caplog.records] == [
+        "no majority has merged up to instruction 1"
+    ]
+
+
+@pytest.mark.parametrize(("settled", "saved"), [(6, []), (7, [7])])
+def test_the_last_one_is_saved_under_the_same_condition(settled, saved):
+    """A start repeats the instructions that are not in it, and compares."""
+    node = Fake()
+    node.settled_index = settled
+    node.merge(7)
+    node.snapshots.end()
+    assert node.saved_indexes == saved
