@@ -78,8 +78,7 @@ class Reader:
             frame = scan.next(self._limit)
             if frame is None and self._look():
                 frame = scan.next(self._limit)
-            rolled = self.log.manifest.rolled_end(scan.walk.position.file)
-            if frame is None and scan.walk.position.offset < self._limit == rolled:
+            if frame is None and scan.walk.position.offset < self._limit == self._rolled_end(scan):
                 raise FrameError("the frame is incomplete")  # and will not be more
         except FrameError as error:
             scan.forget()
@@ -87,11 +86,14 @@ class Reader:
             return None
         return frame
 
+    def _rolled_end(self, scan: Scan) -> int | None:
+        return self.log.manifest.rolled_end(scan.walk.position.file)
+
     def _look(self) -> bool:
         """Look how far the file reaches now; return whether that is further than before."""
         if self._file is None or self._scan is None:
             return False
-        rolled = self.log.manifest.rolled_end(self._scan.walk.position.file)
+        rolled = self._rolled_end(self._scan)
         size = self._file.size()
         limit = size if rolled is None else min(size, rolled)
         grown = limit > self._limit

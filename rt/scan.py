@@ -44,11 +44,11 @@ class Scan:
         """
         position = self.walk.position
         offset = position.offset
-        if end - offset < HEADER_BYTES or not self._hold(offset, HEADER_BYTES):
+        if end - offset < HEADER_BYTES or not self._hold(offset, HEADER_BYTES, end):
             return None
         header = parse_header(self._data, offset - self._base)
         size = header.size
-        if end - offset < size or not self._hold(offset, size):
+        if end - offset < size or not self._hold(offset, size, end):
             return None
         start = offset - self._base + HEADER_BYTES
         body = self._view[start : start + header.length]
@@ -64,10 +64,11 @@ class Scan:
         """Read anew what was read ahead: it may have been written since."""
         self._data = b""
 
-    def _hold(self, offset: int, length: int) -> bool:
+    def _hold(self, offset: int, length: int, end: int) -> bool:
         start = offset - self._base
         if start < 0 or start + length > len(self._data):
-            self._data = self._read(max(length, READ_BYTES), offset)
+            # no more than there is: room for a large read costs more than a small frame's bytes
+            self._data = self._read(min(max(length, READ_BYTES), end - offset), offset)
             self._view = memoryview(self._data)
             self._base = offset
             return len(self._data) >= length

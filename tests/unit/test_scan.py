@@ -54,6 +54,22 @@ def test_arbitrary_bytes_end_in_a_named_error(data):
         scan_of(data).next(len(data))
 
 
+def test_no_more_is_read_than_there_is():
+    """Who follows a slow stream reads a frame a time, and would make room for 1 MiB each time."""
+    data, lengths = image(1, 1), []
+    frame_bytes = len(data) // 2
+
+    def read(length, offset):
+        lengths.append(length)
+        return data[offset : offset + length]
+
+    scan = Scan(read, Walk(Position(0), merged=False, session="jfk"))
+    assert scan.next(frame_bytes) is not None
+    assert scan.next(frame_bytes) is None
+    assert scan.next(len(data)) is not None
+    assert lengths == [frame_bytes, frame_bytes]
+
+
 def test_a_frame_larger_than_one_read_is_given_whole():
     """Messages may have 16 MiB; a read has one."""
     data = image(1, 1, 1, size=3 << 20)
