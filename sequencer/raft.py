@@ -273,7 +273,9 @@ class Raft:
 
     def _on_append(self, sender: str, _incarnation: int, message: Append) -> None:
         self._heed(sender)
-        self._core.acknowledge(sender, take_append(self._core, message))
+        answer = take_append(self._core, message)
+        if not (message.quiet and answer.taken):
+            self._core.acknowledge(sender, answer)
 
     def _on_chunk(self, sender: str, _incarnation: int, message: Chunk) -> None:
         self._heed(sender)

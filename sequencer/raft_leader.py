@@ -134,9 +134,19 @@ class Leader:
         if prev_term is None:
             self._begin_snapshot(peer)
             return
+        quiet = not (entries or opens) and self._needs_no_answer(peer)
         peer.commit_told, peer.round_told = core.commit, self.reads.round
-        message = Append(core.term, prev, prev_term, core.commit, self.reads.round, entries, opens)
-        core.say_early(peer.name, message)
+        core.say_early(
+            peer.name,
+            Append(
+                core.term, prev, prev_term, core.commit, self.reads.round, entries, opens, quiet
+            ),
+        )
+
+    def _needs_no_answer(self, peer: Progress) -> bool:
+        """Whether a peer's answer would say nothing: a lost word is repeated by the next beat."""
+        no_round = peer.round_told == self.reads.round
+        return no_round and peer.way is Way.STREAM and self.counts(peer)
 
     def _begin_snapshot(self, peer: Progress) -> None:
         snapshot = self._core.snapshot

@@ -62,6 +62,7 @@ class Append:
     round: int
     entries: tuple[Entry, ...] = ()
     opens: bool = False  # carries the members
+    quiet: bool = False  # tells of the commit index alone: not to be answered if it is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ _CHUNK_TAKEN: Final = struct.Struct("<QQQ")
 _ASK_READ: Final = struct.Struct("<Q")
 _READ_FROM: Final = struct.Struct("<QQ")
 _FLAG_1: Final = 1  # pre, taken, opens
-_FLAG_2: Final = 2  # forced, granted
+_FLAG_2: Final = 2  # forced, granted, quiet
 
 
 class Codec:
@@ -251,7 +252,7 @@ def _encode_append(codec: Codec, m: Append) -> _Encoded:
         body += codec.names
     if m.entries:
         body += codec.packed(m.entries)
-    return _TAG_APPEND, m.opens * _FLAG_1, body
+    return _TAG_APPEND, m.opens * _FLAG_1 | m.quiet * _FLAG_2, body
 
 
 def _encode_appended(_: Codec, m: Appended) -> _Encoded:
@@ -318,7 +319,7 @@ def _decode_append(codec: Codec, flags: int, term: int, data: bytes) -> Append:
     prev_index, prev_term, commit, round_, count = _APPEND.unpack_from(data, _HEADER.size)
     if max(prev_index, prev_term, commit, round_) > NUMBER_MAX or count > ENTRIES_MAX:
         raise ValueError("a number out of range")
-    opens = bool(flags & _FLAG_1)
+    opens, quiet = bool(flags & _FLAG_1), bool(flags & _FLAG_2)
     start = _HEADER.size + _APPEND.size
     if opens:
         if not data.startswith(codec.names, start):
@@ -330,7 +331,7 @@ def _decode_append(codec: Codec, flags: int, term: int, data: bytes) -> Append:
     for entry in entries:
         if entry.kind is not Kind.COMMAND:
             codec.check(entry)
-    return Append(term, prev_index, prev_term, commit, round_, entries, opens)
+    return Append(term, prev_index, prev_term, commit, round_, entries, opens, quiet)
 
 
 def _decode_appended(_: Codec, flags: int, term: int, data: bytes) -> Appended:

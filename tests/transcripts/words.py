@@ -56,7 +56,8 @@ def _append(m: Append) -> str:
     follows = f"after {m.prev_index}/{m.prev_term}"
     entries = f"take {list_words(m.entries)}" if m.entries else "I am here"
     asked = f" Round {m.round}." if m.round else ""
-    return f"{entries}, {follows}. Committed: {m.commit}.{asked}"
+    quiet = " No need to answer." if m.quiet else ""
+    return f"{entries}, {follows}. Committed: {m.commit}.{asked}{quiet}"
 
 
 def _appended(m: Appended) -> str:

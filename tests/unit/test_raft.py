@@ -254,6 +254,37 @@ def test_too_much_undecided_is_refused() -> None:
     assert refused.value.code == "busy"
 
 
+def test_word_of_a_commit_is_not_answered() -> None:
+    """All that the answer could say was said with the entries; each costs the leader a turn."""
+    node = a_node()
+    node.step("n2", CODEC.encode(Append(3, 0, 0, 0, 0, (Entry(1, 3, b"apple"),))))
+    assert settle(node) == [Appended(3, True, 1, 0)]
+    node.step("n2", CODEC.encode(Append(3, 1, 3, 1, 0, quiet=True)))
+    assert settle(node) == []
+    assert node.status().commit == 1
+    node.step("n2", CODEC.encode(Append(3, 5, 3, 5, 0, quiet=True)))  # entries were lost before it
+    assert settle(node) == [Appended(3, False, 5, 0, 1, 3)]
+
+
+def test_only_word_of_a_commit_is_not_to_be_answered() -> None:
+    """Not what a read waits for, a heartbeat, nor what goes to who does not count or is probed."""
+    node = a_leader()
+    node.step("n2", CODEC.encode(Appended(1, True, 1, 0)))
+    node.propose(b"apple")
+    settle(node)
+    node.step("n2", CODEC.encode(Appended(1, True, 2, 0)))
+    told = [each for each in settle(node) if isinstance(each, Append)]
+    assert told == [Append(1, 2, 1, 2, 0, quiet=True)]  # n3 is silent, and still being probed
+    node.read_index(7)
+    asked = [each for each in settle(node) if isinstance(each, Append)]
+    assert [(each.round, each.quiet) for each in asked] == [(1, False)] * len(asked)
+    assert asked
+    for _ in range(5):
+        node.tick()
+    beats = [each for each in settle(node) if isinstance(each, Append)]
+    assert [(each.opens, each.quiet) for each in beats] == [(True, False), (True, False)]
+
+
 @pytest.mark.parametrize("members", [("n1", "n2"), ("n1", "n1", "n2"), ("n2", "n3", "n4")])
 def test_a_list_of_members_that_cannot_be_is_refused(members: tuple[str, ...]) -> None:
     """Two nodes are worse than one, and a node must be one of its own cluster."""
@@ -274,6 +305,7 @@ SAID = [
     Vote(7, True),
     Vote(7, False, pre=True),
     Append(7, 3, 2, 1, 9, opens=True),
+    Append(7, 3, 2, 1, 9, quiet=True),
     Append(7, 3, 2, 1, 9, (Entry(4, 2, b"apple"), Entry(5, 7, b"", Kind.NOTHING))),
     Append(7, 3, 2, 1, 9, (Entry(4, 7, pack_member("n2", 5), Kind.MEMBER),)),
     Appended(7, True, 3, 9),
