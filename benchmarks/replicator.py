@@ -77,6 +77,7 @@ class BenchHost:
     """The least a server needs."""
 
     stream = STREAM
+    is_first = True
 
     def __init__(self, root: str) -> None:
         self.root = root

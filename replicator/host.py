@@ -69,6 +69,10 @@ class Host(Protocol):
                 `reserve`, or whatever the node has against it.
         """
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it merges before the others, so that its word is what a publisher waits for."""
+
     def settle(self) -> None:
         """Take note that a connection has appended all that had come for it.
 

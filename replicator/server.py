@@ -163,7 +163,7 @@ class Server:
     def _fill(self, link: Link, wake: Wake, peer: Identity) -> None:
         side = SinkSide(
             link, wake, partial(self._claim, peer),
-            settle=self._host.settle, patience_s=_PATIENCE_S,
+            settle=self._host.settle, patience_s=_PATIENCE_S, is_first=lambda: self._host.is_first,
         )  # fmt: skip
         try:
             while not self._stopping:

@@ -37,16 +37,21 @@ Claim = Callable[[Identity, Bell], Inbox]
 class ChannelBell:
     """Tells the connection which of its channels has news; any thread rings it."""
 
-    __slots__ = ("_channel", "_news", "_thread", "_wake")
+    __slots__ = ("_can_wait", "_channel", "_news", "_thread", "_wake")
 
-    def __init__(self, channel: int, news: set[int], wake: Wake) -> None:
+    def __init__(
+        self, channel: int, news: set[int], wake: Wake, can_wait: Callable[[int], bool]
+    ) -> None:
         self._channel = channel
         self._news = news
         self._thread = get_ident()
         self._wake = wake
+        self._can_wait = can_wait
 
     def set(self) -> None:
         """Make the connection look at this channel."""
+        if self._can_wait(self._channel):
+            return
         if self._channel not in self._news:  # else it has not looked since, and will
             self._news.add(self._channel)
             if get_ident() != self._thread:  # which looks before it waits
@@ -66,6 +71,7 @@ class SinkSide:
         caught_up: Callable[[CaughtUp], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
         patience_s: float = 0.0,
+        is_first: Callable[[], bool] = lambda: True,
     ) -> None:
         """Begin without a channel.
 
@@ -78,6 +84,8 @@ class SinkSide:
             refused: is told why a channel has ended.
             patience_s: how long what is durable may wait to be acknowledged as merged, too. Most
                 often it is merged soon, and one acknowledgement instead of two tells of it.
+            is_first: whether the source hears of what is merged from here before it does from
+                others; if not, all acknowledgements wait as long, and one tells of many merges.
         """
         self._link = link
         self._wake = wake
@@ -86,6 +94,7 @@ class SinkSide:
         self._caught_up = caught_up
         self._refused = refused
         self._patience_s = patience_s
+        self._is_first = is_first
         self._inlets: dict[int, Inlet] = {}
         self._opened = -1  # the last channel that was
         self._news: set[int] = set()
@@ -142,7 +151,8 @@ class SinkSide:
             raise PeerError(f"it opens channel {message.channel} after {self._opened}")
         channel = self._opened = message.channel
         try:
-            inbox = self._claim(message.identity, ChannelBell(channel, self._news, self._wake))
+            bell = ChannelBell(channel, self._news, self._wake, self._can_wait)
+            inbox = self._claim(message.identity, bell)
             inlet = self._inlets[channel] = Inlet(channel, inbox)
             standing = inlet.standing()
         except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:
@@ -180,12 +190,19 @@ class SinkSide:
         while self._news:
             channel = self._news.pop()
             inlet = self._inlets.get(channel)
-            if inlet is not None and inlet.is_merging and self._patience_s:
+            if inlet is not None and self._patience_s and self._is_patient(inlet):
                 self._waiting.setdefault(channel, now_s + self._patience_s)
             else:
                 self._tell_news(channel)
         for channel in [each for each, at_s in self._waiting.items() if at_s <= now_s]:
             self._tell_news(channel)
+
+    def _is_patient(self, inlet: Inlet) -> bool:
+        return inlet.is_merging or not self._is_first()
+
+    def _can_wait(self, channel: int) -> bool:
+        """Whether news of a channel are told in time without a look at it; any thread may ask."""
+        return channel in self._waiting and not self._is_first()
 
     def _tell_news(self, channel: int) -> None:
         self._waiting.pop(channel, None)

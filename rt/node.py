@@ -143,6 +143,11 @@ class Node:
         _log.info("session %s is pushed by %s from %s", inbox.session, peer, inbox.appender.end)
         return inbox
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it leads, and so merges before the others (`replicator.host.Host`)."""
+        return self._member.engine.leads
+
     def settle(self) -> None:
         """A connection has appended what had come (`replicator.host.Host`)."""
         self._guarded(self._settle)

@@ -60,6 +60,8 @@ class Feed:
 class DiskHost:
     """Keeps copies under `root/<stream>/in`, serves `root/<stream>/out`; syncs in a thread."""
 
+    is_first = True
+
     def __init__(self, root, stream=STREAM, disk=None):
         self.stream, self.disk = stream, disk or OsDisk()
         self.root = os.path.join(root, stream, "in")

@@ -159,7 +159,10 @@ class Pipe:
 class Dialogue:
     """A source and a sink with their pipe between them."""
 
-    def __init__(self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0):
+    def __init__(
+        self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0,
+        is_first=lambda: True,
+    ):  # fmt: skip
         self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
         self.source_pipe.other, self.sink_pipe.other = self.sink_pipe, self.source_pipe
         self.log = LogDirectory(str(source), DISK)
@@ -174,7 +177,7 @@ class Dialogue:
             self.sink_pipe, NoWake(), self.claim,
             caught_up=self.caught_up.append,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
-            patience_s=patience_s,
+            patience_s=patience_s, is_first=is_first,
         )  # fmt: skip
         self.inbox, self.outlet, self.end = None, None, end
 
@@ -696,3 +699,33 @@ def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypat
     dialogue.inbox.bell.set()
     dialogue.talk().close()
     assert [(each.durable, each.merged) for each in dialogue.acks[2:]] == [(end, end)]
+
+
+def test_a_sink_that_others_are_ahead_of_tells_of_many_merges_at_once(source, sink, monkeypatch):
+    """The publisher heard of each from the leader; a word for each costs all three as much."""
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(sink_side, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False)
+    dialogue.talk()
+    end = dialogue.outlet.position
+    dialogue.inbox.merged = end
+    for _ in range(3):
+        dialogue.inbox.bell.set()
+        dialogue.talk()
+    assert dialogue.acks == []
+    clock.now_s += 0.01
+    dialogue.talk().close()
+    assert [(each.durable, each.merged) for each in dialogue.acks] == [(end, end)]
+
+
+def test_who_comes_to_lead_tells_of_a_merge_at_once(source, sink, monkeypatch):
+    """The publisher may be waiting for it."""
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(sink_side, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    leads = []
+    dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: bool(leads)).talk()
+    leads.append(True)
+    dialogue.inbox.merged = end = dialogue.outlet.position
+    dialogue.inbox.bell.set()
+    dialogue.talk().close()
+    assert dialogue.acks[-1].merged == end
