@@ -30,6 +30,7 @@ _log: Final = logging.getLogger(__name__)
 CHANNELS_MAX: Final = 4096
 
 _IDLE_S: Final = 60.0  # the link wakes up by itself where it must
+_PAUSE_LEAST_S: Final = 0.001  # what is due may have to wait for a peer that takes nothing
 
 Claim = Callable[[Identity, Bell], Inbox]
 
@@ -122,7 +123,7 @@ class SinkSide:
         """How long nothing is to be done, unless something comes."""
         if not self._waiting:
             return _IDLE_S
-        return max(0.0, min(self._waiting.values()) - time.monotonic())
+        return max(_PAUSE_LEAST_S, min(self._waiting.values()) - time.monotonic())
 
     def close(self) -> None:
         """Let go of all logs."""

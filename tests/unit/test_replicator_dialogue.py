@@ -729,3 +729,18 @@ def test_who_comes_to_lead_tells_of_a_merge_at_once(source, sink, monkeypatch):
     dialogue.inbox.bell.set()
     dialogue.talk().close()
     assert dialogue.acks[-1].merged == end
+
+
+def test_what_is_due_waits_for_a_peer_that_takes_nothing(source, sink, monkeypatch):
+    """A sink that looked again at once, and again, would take a core for as long."""
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(sink_side, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False).talk()
+    clock.now_s += 1
+    dialogue.sink_pipe.can_send = lambda: False
+    dialogue.talk()
+    assert dialogue.acks == []
+    assert dialogue.sink.pause_s > 0
+    del dialogue.sink_pipe.can_send
+    dialogue.talk().close()
+    assert len(dialogue.acks) == 1
