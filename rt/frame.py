@@ -101,7 +101,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
         raise FrameError("no frame starts here" if magic[:3] != MAGIC[:3] else "unknown version")
     if crc32(memoryview(data)[offset + 8 : offset + HEADER_BYTES]) != seal:
         raise FrameError("the header's CRC does not match")
-    header = tuple.__new__(Header, fields)
+    header = Header._make(fields)
     if header.reserved or header.kind > _KIND_MAX or header.codec > _CODEC_MAX:
         raise FrameError("the header asks for something this version does not know")
     if header.length > BODY_BYTES_MAX or header.raw_length > BODY_BYTES_MAX:

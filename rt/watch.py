@@ -2,13 +2,13 @@
 
 import os
 import select
-import struct
 import threading
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
-from inotify_simple import INotify, flags
+from inotify_simple import INotify, flags, parse_events
 
 from rt.errors import Misuse
 
@@ -20,9 +20,6 @@ _POLL_ONLY_S: Final = 0.005
 _EVENTS_BYTES: Final = 64 * 1024
 _EVENT_BYTES_MAX: Final = 16 + 256  # with the longest name
 _MASK: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO
-# inotify(7): which watch, what happened, a cookie, the bytes of the name and the zeros behind it
-_EVENT: Final = struct.Struct("iIII")
-_OVERFLOW, _IGNORED = int(flags.Q_OVERFLOW), int(flags.IGNORED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class Watch:
             raise Misuse(f"watch mode {mode!r}; use one of {', '.join(MODES)}")
         self._inotify: INotify | None = None
         self._directories: dict[int, str] = {}
-        self._ignored = frozenset(map(os.fsencode, ignored))
+        self._ignored = frozenset(ignored)
         self._missing: set[str] = set()  # not there yet, or no watch was left for it
         if mode != "poll":
             try:
@@ -131,18 +128,13 @@ class Watch:
         if self._inotify is None:
             return Changes(rescan=True)
         changed, rescan = set(), False
-        data = _waiting_events(self._inotify.fileno())
-        end = 0
-        while end < len(data):
-            watch, mask, _, length = _EVENT.unpack_from(data, end)
-            name = end + _EVENT.size
-            end = name + length
-            if mask & (_OVERFLOW | _IGNORED):
-                rescan = rescan or bool(mask & _OVERFLOW)
-                self._forget(watch)
-            elif not self._ignored or data[name:end].rstrip(b"\0") not in self._ignored:
-                changed.add(self._directories.get(watch, ""))
-        changed.discard("")
+        for event in parse_events(_waiting_events(self._inotify.fileno())):
+            if event.mask & flags.Q_OVERFLOW:
+                rescan = True
+            elif event.mask & flags.IGNORED:
+                self._forget(event.wd)
+            elif event.wd in self._directories and event.name not in self._ignored:
+                changed.add(self._directories[event.wd])
         return Changes(frozenset(changed), rescan)
 
     def close(self) -> None:
@@ -174,18 +166,11 @@ class Watch:
 
 def _waiting_events(fd: int) -> bytes:
     """Read all that waits, by one call where that is little."""
-    data = part = _read(fd)
-    while len(part) > _EVENTS_BYTES - _EVENT_BYTES_MAX:
-        part = _read(fd)
-        data += part
-    return data
-
-
-def _read(fd: int) -> bytes:
-    try:
-        return os.read(fd, _EVENTS_BYTES)
-    except BlockingIOError:
-        return b""
+    parts: list[bytes] = []
+    with suppress(BlockingIOError):
+        while not parts or len(parts[-1]) > _EVENTS_BYTES - _EVENT_BYTES_MAX:
+            parts.append(os.read(fd, _EVENTS_BYTES))
+    return b"".join(parts)
 
 
 def directories_in(path: str) -> Iterable[str]:
