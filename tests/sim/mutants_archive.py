@@ -1,6 +1,5 @@
 """Mistakes in archiving: only worlds with merged logs see them."""
 
-from typing import Any
 
 from replicator.outlet import Outlet
 from rt.node_archive import NodeArchiver
