@@ -75,7 +75,9 @@ class Scan:
         return True
 
 
-def next_header(read: Callable[[int, int], bytes], walk: Walk, end: int) -> Header | None:
+def next_header(
+    read: Callable[[int, int], bytes | memoryview], walk: Walk, end: int
+) -> Header | None:
     """Step `walk` over the next frame by its header alone; None if it does not lie before `end`.
 
     For those who trust the body because they checked it when it was written. `FrameError` as for

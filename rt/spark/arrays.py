@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from struct import unpack_from
 from typing import Any, Final
 
@@ -75,8 +76,8 @@ class Group:
     @cached_property
     def payload(self) -> Any:
         """Payloads, binary."""
-        starts = map(_columns_end, self.pieces)
-        return _binary(self._payload_offsets, self.pieces, list(starts))
+        offsets = self._payload_offsets
+        return _binary(offsets, _payloads(self.pieces, offsets.cuts))
 
     @cached_property
     def payload_size(self) -> Any:
@@ -91,8 +92,10 @@ class Group:
             return _nulls(pa.binary(), self.messages)
         if len(keyed) < len(self.pieces):
             return pa.concat_arrays([Group([piece]).key for piece in self.pieces])
-        offsets = _Offsets(keyed, _key_offsets_begin)
-        array = _binary(offsets, keyed, [_keys_begin(piece) for piece in keyed])
+        offsets = _Offsets(keyed, _key_column)
+        cuts = zip(keyed, offsets.cuts, strict=True)
+        parts = [memoryview(piece.body.keys)[first:last] for piece, (first, last) in cuts]
+        array = _binary(offsets, _joined(parts))
         empty = offsets.lengths == 0
         return pc.if_else(pa.array(~empty), array, None) if empty.any() else array
 
@@ -104,51 +107,47 @@ class Group:
             wanted = pc.or_(wanted, pc.fill_null(begins, fill_value=False))
         return wanted
 
-    def check(self) -> None:
-        """Raise `FrameError` if the columns of a piece do not add up to its body."""
-        for piece in self.pieces:
-            _check_ends(piece)
-
     @cached_property
     def _times(self) -> Any:
-        parts = [piece.raw[8 * piece.first : 8 * piece.last] for piece in self.pieces]
+        parts = [piece.body.columns[8 * piece.first : 8 * piece.last] for piece in self.pieces]
         return np.frombuffer(_joined(parts), "<i8")
 
     @cached_property
     def _payload_offsets(self) -> "_Offsets":
-        return _Offsets(self.pieces, _payload_offsets_begin)
+        return _Offsets(self.pieces, _payload_column)
 
     def _consecutive(self, firsts: list[int]) -> Any:
-        runs: list[list[int]] = []  # where they begin, and how many follow one another from there
-        for first, count in zip(firsts, self.counts, strict=True):
-            if runs and sum(runs[-1]) == first:
-                runs[-1][1] += count
-            else:
-                runs.append([first, count])
-        values, at, ramp = np.empty(self.messages, "i8"), 0, _ramp(self.messages)
-        for first, count in runs:
-            np.add(ramp[:count], first, out=values[at : at + count])
-            at += count
+        if len(firsts) == 1:
+            return _fixed(_ramp(self.messages)[: self.messages] + firsts[0], _BIGINT)
+        begins = np.array([0, *accumulate(self.counts[:-1])])
+        values = np.repeat(np.array(firsts, "i8") - begins, self.counts)
+        values += _ramp(self.messages)[: self.messages]
         return _fixed(values, _BIGINT)
 
 
 class _Offsets:
     """One offsets column of many pieces: checked, and made to go on from piece to piece."""
 
-    def __init__(self, pieces: Sequence[Piece], begin: Callable[[Piece], int]) -> None:
-        self.ends = np.zeros(sum(map(len, pieces)) + 1, "i4")
+    def __init__(self, pieces: Sequence[Piece], place: Callable[[Piece], tuple[int, int]]) -> None:
         self.cuts: list[tuple[int, int]] = []  # where the bytes of each piece begin and end
-        at = total = 0
+        counts, shifts, parts, total = [], [], [], 0
         for piece in pieces:
-            count = len(piece)
-            column = np.frombuffer(piece.raw, "<i4", count + 1, begin(piece) + 4 * piece.first)
-            first, last = int(column[0]), int(column[count])
-            if not 0 <= first <= last:
-                raise FrameError("the offsets of the messages go back")
-            np.add(column[1:], total - first, out=self.ends[at + 1 : at + count + 1])
+            begin, size = place(piece)
+            columns, first, last = piece.body.columns, 0, size
+            if piece.first:
+                first = unpack_from("<I", columns, begin + 4 * piece.first)[0]
+            if piece.last < piece.header.messages:
+                last = unpack_from("<I", columns, begin + 4 * piece.last)[0]
+            if not first <= last <= size:
+                raise FrameError("the offsets of the messages lead out of the body, or go back")
+            parts.append(columns[begin + 4 * piece.first + 4 : begin + 4 * piece.last + 4])
             self.cuts.append((first, last))
+            counts.append(piece.last - piece.first)
+            shifts.append(total - first)
             total += last - first
-            at += count
+        self.ends = np.zeros(sum(counts) + 1, "i4")
+        ends = np.frombuffer(_joined(parts), "<i4")
+        np.add(ends, np.repeat(np.array(shifts, "i4"), counts), out=self.ends[1:])
         # from 0 to the end without a step back: none of them points elsewhere
         if (self.ends[1:] < self.ends[:-1]).any():
             raise FrameError("the offsets of the messages go back")
@@ -194,16 +193,22 @@ def _rounded(count: int) -> int:
     return 1 << max(12, count.bit_length())
 
 
-def _binary(offsets: _Offsets, pieces: Sequence[Piece], starts: list[int]) -> Any:
-    parts = [
-        memoryview(piece.raw)[start + first : start + last]
-        for piece, start, (first, last) in zip(pieces, starts, offsets.cuts, strict=True)
-    ]
-    data = _joined(parts)
-    if len(data) != offsets.ends[-1]:
-        raise FrameError("the offsets of the messages lead out of the body")
+def _binary(offsets: _Offsets, data: bytes | memoryview) -> Any:
     buffers = [None, pa.py_buffer(offsets.ends), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets.ends) - 1, buffers)
+
+
+def _payloads(pieces: Sequence[Piece], cuts: list[tuple[int, int]]) -> bytes | memoryview:
+    """The payloads of all pieces: as they stand in one block, where nothing lies between them."""
+    block, begin = pieces[0].body.block, pieces[0].body.begin + cuts[0][0]
+    end, parts = begin, []
+    together = True
+    for piece, (first, last) in zip(pieces, cuts, strict=True):
+        body = piece.body
+        together = together and body.block is block and body.begin + first == end
+        end = body.begin + last
+        parts.append(body.block[body.begin + first : end])
+    return block[begin:end] if together else b"".join(parts)
 
 
 def _fixed(values: Any, kind: Any) -> Any:
@@ -214,36 +219,11 @@ def _joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _payload_offsets_begin(piece: Piece) -> int:
-    return 8 * piece.header.messages
+def _payload_column(piece: Piece) -> tuple[int, int]:
+    """Where the payload offsets begin among the columns, and how long the payloads are."""
+    return 8 * piece.header.messages, piece.body.end - piece.body.begin
 
 
-def _key_offsets_begin(piece: Piece) -> int:
-    return 12 * piece.header.messages + 4
-
-
-def _columns_end(piece: Piece) -> int:
-    count = piece.header.messages
-    with_keys = 4 * (count + 1) if piece.header.columns & KEYS_COLUMN else 0
-    return 12 * count + 4 + with_keys
-
-
-def _keys_begin(piece: Piece) -> int:
-    payload_bytes: int = unpack_from("<I", piece.raw, 12 * piece.header.messages)[0]
-    return _columns_end(piece) + payload_bytes
-
-
-def _check_ends(piece: Piece) -> None:
-    """The first offset is 0 and the last ones reach the end of the body: all else lies between."""
-    raw, count, total = piece.raw, piece.header.messages, _columns_end(piece)
-    if total > len(raw):
-        raise FrameError("the columns are longer than the body")
-    columns = [_payload_offsets_begin(piece)]
-    if piece.header.columns & KEYS_COLUMN:
-        columns.append(_key_offsets_begin(piece))
-    for at in columns:
-        if unpack_from("<I", raw, at)[0]:
-            raise FrameError("the offsets of the messages go back")
-        total += unpack_from("<I", raw, at + 4 * count)[0]
-    if total != len(raw):
-        raise FrameError("the columns do not add up to the body")
+def _key_column(piece: Piece) -> tuple[int, int]:
+    """The same of the keys."""
+    return 12 * piece.header.messages + 4, len(piece.body.keys)

@@ -6,18 +6,17 @@ from typing import Final, NamedTuple
 
 from rt.disk import File
 from rt.errors import FrameError
-from rt.frame import HEADER_BYTES, MAGIC, Header, Kind, parse_header, unpack_body
-from rt.limits import KIB, MIB
+from rt.frame import HEADER_BYTES, MAGIC, Header, Kind, parse_header
+from rt.limits import MIB
 from rt.position import Position
-from rt.scan import Frame, Scan, next_header
+from rt.scan import next_header
+from rt.spark.ahead import Ahead
+from rt.spark.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
 from rt.walk import Walk
 
-# One read of a part: 8 frames as they usually are; twice as much was no faster.
-_CHUNK_BYTES: Final = 2 * MIB
+_CHUNK_BYTES: Final = MIB  # of one read where the next frame is searched for
+_HEADER_ROW_BYTES: Final = 32  # of a row without a body: three numbers, or one and a name
 _OVERLAP: Final = 63  # a header that begins in one chunk may end in the next
-# Headers of small frames come many to a read; behind a large one the next read begins.
-_AHEAD_BYTES: Final = 4 * KIB
-_NO_BODY: Final = memoryview(b"")
 
 
 @dataclass(slots=True)
@@ -25,24 +24,23 @@ class Piece:
     """Consecutive messages of one frame."""
 
     header: Header
-    body: bytes | memoryview  # as on disk; its CRC was checked
+    body: Body
     position: Position  # of the frame
     session: str
     merge_time_ns: int | None
     first: int  # the messages from `first` up to `last` are wanted
     last: int
     number: int  # of message `first`
-    _raw: bytes | memoryview | None = None
 
     def __len__(self) -> int:
         return self.last - self.first
 
     @property
-    def raw(self) -> bytes | memoryview:
-        """The body, decompressed; `FrameError` if that cannot be done."""
-        if self._raw is None:
-            self._raw = unpack_body(self.header, self.body)
-        return self._raw
+    def size(self) -> int:
+        """About how many bytes it is in a record batch."""
+        if self.body is NO_BODY:
+            return len(self) * _HEADER_ROW_BYTES
+        return self.header.raw_length
 
 
 class Damage(NamedTuple):
@@ -82,47 +80,57 @@ class PartReader:
     merged: bool
     session: str
     wanted: Callable[[str], bool]
-    bodies: bool = True  # whether bodies are read and checked, or headers alone
+    block: Block | None  # where payloads are read to; None: headers alone are read
     _walk: Walk = field(init=False)
-    _scan: Scan = field(init=False)
-    _ahead: "_Ahead" = field(init=False)
+    _ahead: Ahead = field(init=False)
+    _bodies: BodyReader | None = field(init=False)
     _passed: int = 0  # messages of the current range that were met
     _passes_by: bool = False  # whether the current range is of a session that is not wanted
 
     def __post_init__(self) -> None:
-        self._ahead = _Ahead(self.file)
+        self._ahead = Ahead(self.file)
+        block = self.block
+        self._bodies = None if block is None else BodyReader(self.file, self._ahead, block)
         self._begin(self.part.begin)
 
     def __iter__(self) -> Iterator[Piece | Damage]:
         end = self.part.end
         while self._walk.position.offset < end:
+            at = self._walk.position
             try:
-                frame = self._scan.next(end) if self.bodies else self._next_header(end)
-                if frame is None:
-                    raise FrameError("the frame is incomplete")
+                header, body = self._next(end)
             except FrameError as error:
                 yield self._step_over(str(error))
                 continue
-            piece = self._take(frame)
+            piece = self._take(header, body, at)
             if piece is not None:
                 yield piece
 
-    def _next_header(self, end: int) -> Frame | None:
-        at = self._walk.position
-        header = next_header(self._ahead.read, self._walk, end)
-        return None if header is None else Frame(header, _NO_BODY, at)
+    def _next(self, end: int) -> tuple[Header, Body]:
+        """Step over the next frame; `FrameError` if it is none, or not all of it is there."""
+        walk, bodies = self._walk, self._bodies
+        if bodies is None:
+            found = next_header(self._ahead.read, walk, end)
+            if found is None:
+                raise FrameError(INCOMPLETE)
+            return found, NO_BODY
+        offset = walk.position.offset
+        header = parse_header(self._ahead.read(HEADER_BYTES, offset))
+        if end - offset < header.size:
+            raise FrameError(INCOMPLETE)
+        if header.kind == Kind.MESSAGES:
+            body = bodies.read(header, offset)
+            walk.step(header)
+            return header, body
+        walk.step(header, bodies.stored(header, offset))
+        return header, NO_BODY
 
     def _begin(self, offset: int) -> None:
         position = Position(self.part.file + offset)
         self._walk = Walk(position, merged=self.merged, session=self.session)
-        self._scan = Scan(self._read, self._walk)
 
-    def _read(self, length: int, offset: int) -> bytes:
-        left = self.part.end - offset
-        return self.file.pread(min(max(length, _CHUNK_BYTES), left), offset)
-
-    def _take(self, frame: Frame) -> Piece | None:
-        header, current = frame.header, self._walk.range
+    def _take(self, header: Header, body: Body, at: Position) -> Piece | None:
+        current = self._walk.range
         if header.kind == Kind.RANGE:
             self._enter_range()
             return None
@@ -135,12 +143,12 @@ class PartReader:
             number = current.number + max(0, passed - current.skip)
         if header.kind != Kind.MESSAGES or self._passes_by:
             return None
-        first = max(repeats, self.part.start - frame.position)
-        last = min(header.messages, self.part.stop - frame.position)
+        first = max(repeats, self.part.start - at)
+        last = min(header.messages, self.part.stop - at)
         if first >= last:
             return None
         return Piece(
-            header, frame.body, frame.position, session, time_ns, first, last,
+            header, body, at, session, time_ns, first, last,
             number + first - repeats,
         )  # fmt: skip
 
@@ -195,20 +203,3 @@ class PartReader:
         except FrameError:
             return False
         return header.position == position and (header.kind == Kind.RANGE) == self.merged
-
-
-class _Ahead:
-    """Reads a page at a time of a file whose headers are wanted."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._data = b""
-        self._base = 0
-
-    def read(self, length: int, offset: int) -> bytes:
-        """Read up to `length` bytes at `offset`."""
-        at = offset - self._base
-        if at < 0 or at + length > len(self._data):
-            self._data, at = self._file.pread(max(length, _AHEAD_BYTES), offset), 0
-            self._base = offset
-        return self._data[at : at + length]

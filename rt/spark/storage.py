@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rt.disk import Disk, File, OsDisk
+from rt.disk import Disk, File, OsDisk, OsFile
 from rt.errors import Misuse
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://?")
@@ -30,6 +30,19 @@ def open_storage(path: str) -> tuple[Disk, str]:
         return OsDisk(), "/" + path.split(":", 1)[1].lstrip("/")
     system, inside = _file_system(path, match[1])
     return FsDisk(system), inside
+
+
+def read_into(file: File, parts: Sequence[bytearray | memoryview], offset: int) -> int:
+    """Fill `parts`, one after another, from `offset` of a file on; return how many bytes it had."""
+    if isinstance(file, OsFile):
+        return os.preadv(file.fileno(), parts, offset)
+    data = file.pread(sum(map(len, parts)), offset)
+    begin = 0
+    for part in parts:
+        piece = data[begin : begin + len(part)]
+        part[: len(piece)] = piece
+        begin += len(piece)
+    return len(data)
 
 
 def _file_system(uri: str, scheme: str) -> tuple[Any, str]:

@@ -1,5 +1,6 @@
 """Task: what one Spark task does: reads its parts of the log and gives out record batches."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ from rt.log_directory import LogDirectory
 from rt.names import glob_matches
 from rt.position import Position
 from rt.spark.arrays import Group
+from rt.spark.bodies import Block
 from rt.spark.decode_json import decode_json
 from rt.spark.options import FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.pieces import Damage, Part, PartReader, Piece
@@ -20,10 +22,11 @@ from rt.spark.plan import gaps_between
 from rt.spark.schema import COLUMNS, CORRUPT, Wanted
 from rt.spark.storage import open_storage
 
-# Of payloads and columns in one record batch: to Spark it is all one from 0.5 to 16 MiB. With less
-# the calls for each batch tell, with more the joined frames leave the processor's cache.
+# What is decoded at once. Between two batches the JVM has the processor and its caches to itself,
+# and the same Python takes three times as long behind it; 4 MiB won half of what this does.
+GROUP_BYTES: Final = 8 * MIB
+# What Spark is handed at once. It slows down from 4 MiB on, and below 1 MiB the calls tell.
 BATCH_BYTES: Final = 2 * MIB
-_HEADER_ROW_BYTES: Final = 32  # of a row without a body: three numbers, or one and a name
 # glibc keeps for itself what is freed only where a block as large was freed before, and else gives
 # it back to the system, from which each batch would fetch it again, page by page: 14,000 faults in
 # a GB, a tenth of the time. This block is made and freed untouched (mallopt(3), M_MMAP_THRESHOLD).
@@ -55,7 +58,8 @@ class Task:
         try:
             log.refresh()
             self._check_identity(log)
-            yield from self._batches(self._finds(log, parts))
+            block = Block(GROUP_BYTES) if self._needs_bodies else None
+            yield from self._batches(self._finds(log, parts, block), block)
         finally:
             log.close()
 
@@ -64,7 +68,9 @@ class Task:
         if identity is None or identity.id != self.log_id:
             raise Misuse(f"{self.options.path} was another log when it was loaded; load it anew")
 
-    def _finds(self, log: LogDirectory, parts: tuple[Part, ...]) -> Iterator[Piece | Damage]:
+    def _finds(
+        self, log: LogDirectory, parts: tuple[Part, ...], block: Block | None
+    ) -> Iterator[Piece | Damage]:
         for part in parts:
             try:
                 file = log.open_file(part.file)
@@ -72,9 +78,7 @@ class Task:
                 self._check_loss(log, part, Position(part.file + part.begin), "the file is gone")
                 continue
             try:
-                reader = PartReader(
-                    file, part, log.merged, log.session, self._wants, self._needs_bodies
-                )
+                reader = PartReader(file, part, log.merged, log.session, self._wants, block)
                 for found in reader:
                     if isinstance(found, Damage) and self._was_lost(log, part, found):
                         break
@@ -114,18 +118,20 @@ class Task:
             raise GapError(gap)
         raise CorruptLog(log.file_path(part.file), at, reason)
 
-    def _batches(self, finds: Iterator[Piece | Damage]) -> Iterator[Any]:
+    def _batches(self, finds: Iterator[Piece | Damage], block: Block | None) -> Iterator[Any]:
         pieces: list[Piece] = []
-        size, with_bodies = 0, self._needs_bodies
+        size = 0
         for found in finds:
             if isinstance(found, Piece):
                 pieces.append(found)
-                size += found.header.raw_length if with_bodies else len(found) * _HEADER_ROW_BYTES
-                if size < BATCH_BYTES:
+                size += found.size
+                if size < GROUP_BYTES:
                     continue
             if pieces:
                 yield from self._built(pieces)
                 pieces, size = [], 0
+                if block:
+                    block.renew()
             if isinstance(found, Damage):
                 yield from self._told(found)
         if pieces:
@@ -145,8 +151,7 @@ class Task:
                 raise CorruptLog(self._file(at), at, str(error)) from None
             yield from self._told(damage)
             return
-        if batch.num_rows:
-            yield batch
+        yield from _cut(batch, pieces)
 
     def _file(self, at: Position) -> str:
         return f"{self.options.path}/{at.file_name}"
@@ -163,8 +168,6 @@ class Task:
 
     def _build(self, group: Group) -> Any:
         names, keys = self.wanted.names, self.options.keys
-        if self._needs_bodies:
-            group.check()
         kept = None if keys is None else group.mask(keys)
         arrays = {name: getattr(group, name) for name in names if name in COLUMNS}
         if CORRUPT in names:
@@ -199,3 +202,12 @@ class Task:
             np.ones(group.messages, bool) if kept is None else kept.to_numpy(zero_copy_only=False)
         )
         return pa.array(good & ~bad)
+
+
+def _cut(batch: Any, pieces: list[Piece]) -> Iterator[Any]:
+    """What was decoded at once, as batches of about `BATCH_BYTES`."""
+    rows, messages = batch.num_rows, sum(map(len, pieces))
+    size = sum(piece.size for piece in pieces) * rows // messages
+    step = math.ceil(rows / max(1, size // BATCH_BYTES))
+    for first in range(0, rows, max(1, step)):
+        yield batch.slice(first, step)

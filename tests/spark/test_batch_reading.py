@@ -13,6 +13,7 @@ from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.position import Position
 from rt.spark import gaps
 from rt.spark.arrays import Group
+from rt.spark.bodies import Body
 from rt.spark.pieces import Piece
 from rt.spark.task import Task
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, PlainRow, plain_rows, random_log
@@ -279,9 +280,9 @@ def test_no_damage_makes_a_wrong_row(tmp_path, seed):
 def test_offsets_that_lead_out_of_a_body_are_refused_for_any_cut_of_a_frame(ends, first, last):
     """A writer can seal any nonsense; the JVM would read behind the buffer it is handed."""
     frame = make_frame(0, [b"AA", b"BB", b"CC"])
-    raw = frame.parts[1][:24] + struct.pack("<4I", *ends) + b"AABBCC"
-    group = Group([Piece(frame.header, raw, Position(0), "jfk", None, first, last, 0, raw)])
-    group.check()
+    columns = memoryview(frame.parts[1][:24] + struct.pack("<4I", *ends))
+    body = Body(columns, memoryview(b"AABBCC and another frame's"), 0, 6, b"")
+    group = Group([Piece(frame.header, body, Position(0), "jfk", None, first, last, 0)])
     with pytest.raises(FrameError, match="the offsets of the messages"):
         group.payload.validate(full=True)
 

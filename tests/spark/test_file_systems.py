@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from rt import Publisher
 from rt.errors import Misuse
 from rt.spark import gaps
 from tests.spark.random_logs import plain_rows, random_log
@@ -69,3 +70,20 @@ def test_a_scheme_that_nothing_knows_is_refused(tmp_path):
         Load("gopher://logs/out")
     with random_log(str(tmp_path), 1, rounds=1) as merging:
         assert Load(f"file://{merging.directory}").read().num_rows
+
+
+def test_large_frames_in_whatever_fsspec_knows_read_as_on_disk(tmp_path):
+    """Their payloads are read straight to their place where the file system can do that."""
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    with Publisher(str(tmp_path), stream="large", session="jfk") as publisher:
+        publisher.publish_many([bytes([n]) * 50_000 for n in range(100)])
+        publisher.flush("written")
+    log = str(tmp_path / "large" / "jfk")
+    memory.put(log, "/large", recursive=True)
+    try:
+        found = Load("memory://large").read(wanted("position", "payload"))
+    finally:
+        memory.rm("/large", recursive=True)
+    assert found.num_rows == 100
+    assert found == Load(log).read(wanted("position", "payload"))

@@ -1,0 +1,151 @@
+"""Bodies: those of frames of messages, checked, with their payloads one behind another."""
+
+from struct import unpack_from
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rt.checksum import crc32
+from rt.disk import File
+from rt.errors import FrameError
+from rt.frame import HEADER_BYTES, KEYS_COLUMN, Codec, Header, body_matches, unpack_body
+from rt.limits import KIB, READ_BYTES
+from rt.spark.ahead import Ahead
+from rt.spark.storage import read_into
+
+_LAST_BYTES: Final = 512 * KIB  # of the frame that fills a block, as it usually is, twice
+# From here on a read for each frame costs less than copying the frame out of a larger read.
+_LARGE_BYTES: Final = 32 * KIB
+_NOTHING: Final = memoryview(bytearray())
+INCOMPLETE: Final = "the frame is incomplete"
+_WRONG_CRC: Final = "the body's CRC does not match"
+
+
+class Body(NamedTuple):
+    """The body of a frame of messages, decompressed; its CRC was checked, and how long it is.
+
+    Attributes:
+        columns: publish times, payload offsets and key offsets, as docs/LOG_FORMAT.md has them.
+        block: holds the payloads, from `begin` up to `end`, between those of other frames.
+        keys: of all messages, one behind another.
+    """
+
+    columns: memoryview
+    block: memoryview
+    begin: int
+    end: int
+    keys: bytes | memoryview
+
+
+NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # where headers alone are read
+
+
+class Block:
+    """Memory for the payloads that are decoded at once.
+
+    They are read to where the record batch wants them, so that none is copied to join them. A
+    block of which batches were made is left to them.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Of `size` bytes, and the frame behind them that begins before they are full."""
+        self._size = size + _LAST_BYTES
+        self.memory = _NOTHING
+        self.used = 0
+
+    def renew(self) -> None:
+        """Leave the block to the batches that were made of it."""
+        self.memory, self.used = _NOTHING, 0
+
+    def room(self, length: int) -> memoryview:
+        """Return room for so many bytes behind what is used; it counts once `used` says so."""
+        if self.used + length > len(self.memory):
+            made: Any = np.empty(max(length, self._size), "u1")  # its memory is not touched yet
+            self.memory = memoryview(made)
+            self.used = 0
+        return self.memory[self.used : self.used + length]
+
+
+class BodyReader:
+    """Reads the bodies of one file's frames, each of them once."""
+
+    def __init__(self, file: File, ahead: Ahead, block: Block) -> None:
+        self._file = file
+        self._ahead = ahead
+        self._block = block
+
+    def read(self, header: Header, offset: int) -> Body:
+        """Read the body of the frame of messages at `offset`, whose header was checked.
+
+        Raises:
+            FrameError: the body is not the one the header was sealed for, or contradicts itself.
+        """
+        length = _columns_bytes(header)
+        if length > header.raw_length:
+            raise FrameError("the columns are longer than the body")
+        if header.codec == Codec.NONE and header.length >= _LARGE_BYTES:
+            columns, data = self._read_to_place(header, offset, length)
+        else:
+            raw = memoryview(unpack_body(header, self.stored(header, offset)))
+            columns, data = raw[:length], self._block.room(len(raw) - length)
+            data[:] = raw[length:]
+        return self._body(header, columns, data)
+
+    def stored(self, header: Header, offset: int) -> memoryview:
+        """Read the body of any frame as it is on disk; `FrameError` as `read`."""
+        size = header.size
+        frame = self._ahead.read(size, offset, READ_BYTES)
+        if len(frame) < size:
+            raise FrameError(INCOMPLETE)
+        body = frame[HEADER_BYTES : HEADER_BYTES + header.length]
+        if not body_matches(header, body):
+            raise FrameError(_WRONG_CRC)
+        _check_padding(frame[HEADER_BYTES + header.length :])
+        return body
+
+    def _read_to_place(
+        self, header: Header, offset: int, length: int
+    ) -> tuple[memoryview, memoryview]:
+        columns = memoryview(bytearray(length))
+        padding = bytearray(header.size - HEADER_BYTES - header.length)
+        data = self._block.room(header.length - length)
+        got = read_into(self._file, (columns, data, padding), offset + HEADER_BYTES)
+        if got < header.size - HEADER_BYTES:
+            raise FrameError(INCOMPLETE)
+        if crc32(data, crc32(columns)) != header.body_crc:
+            raise FrameError(_WRONG_CRC)
+        _check_padding(padding)
+        return columns, data
+
+    def _body(self, header: Header, columns: memoryview, data: memoryview) -> Body:
+        """Check that the last offsets reach the end, and keep the room of the payloads."""
+        count, block = header.messages, self._block
+        size = _last_offset(columns, 8 * count, count)
+        keys_size = 0
+        if header.columns & KEYS_COLUMN:
+            keys_size = _last_offset(columns, 12 * count + 4, count)
+        if size + keys_size != len(data):
+            raise FrameError("the columns do not add up to the body")
+        keys = bytes(data[size:])  # where they stand the next payloads will
+        begin = block.used
+        block.used += size
+        return Body(columns, block.memory, begin, block.used, keys)
+
+
+def _columns_bytes(header: Header) -> int:
+    """The bytes of a time and an offset for each message, and of a key offset if it has keys."""
+    count = header.messages
+    return 12 * count + 4 + (4 * (count + 1) if header.columns & KEYS_COLUMN else 0)
+
+
+def _last_offset(columns: memoryview, begin: int, count: int) -> int:
+    """The last of an offsets column, whose first must be 0."""
+    if unpack_from("<I", columns, begin)[0]:
+        raise FrameError("the offsets of the messages go back")
+    last: int = unpack_from("<I", columns, begin + 4 * count)[0]
+    return last
+
+
+def _check_padding(padding: bytearray | memoryview) -> None:
+    if padding and any(padding):
+        raise FrameError("the padding is not zero")
