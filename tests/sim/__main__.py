@@ -7,7 +7,7 @@ import time
 
 from .mutants import MUTANTS, switched_on
 from .sweep import sweep
-from .worlds import HUNT_SEEDS, hunt, seeds_of, world
+from .worlds import HUNT_WORLDS, hunt, seeds_of, world
 
 
 def _show(seed: int, mutant: str) -> int:
@@ -25,7 +25,7 @@ def _hunt_all(mutants: list[str]) -> int:
         took = time.perf_counter() - begin
         if found is None:
             alive += 1
-            print(f"{mutant:34} ALIVE after {HUNT_SEEDS} seeds, {took:.1f} s", flush=True)
+            print(f"{mutant:34} ALIVE after {HUNT_WORLDS} worlds, {took:.1f} s", flush=True)
         else:
             print(f"{mutant:34} seed {found[0]:5} {took:5.1f} s  {found[1][:90]}", flush=True)
     print(f"{len(mutants) - alive} of {len(mutants)} mutants killed")

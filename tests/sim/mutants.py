@@ -1,11 +1,10 @@
 """Known mistakes, each switched on by name: the simulation must notice every one.
 
-Five that it does not reach in 2,000 seeds have tests of their own: in `tests/unit/test_raft.py` an
+Four that it does not reach in 2,000 worlds have tests of their own: in `tests/unit/test_raft.py` an
 acknowledgement of an older term that is counted, and an admission that outlives its entry; in
 `tests/sim/test_merge.py` a copy that was set aside and is read on, since the node then copies from
 another what such a copy lacks; in `tests/sim/test_archiving.py` archived files that are emptied
-before this node has a snapshot behind them, since it then goes on from another node's state, and a
-snapshot that takes a node back behind such a state, since few are handed one any more.
+before this node has a snapshot behind them, since it then goes on from another node's state.
 """
 
 from . import mutants_archive, mutants_merge, mutants_raft, mutants_state

@@ -1,11 +1,14 @@
 """Mistakes in archiving: only worlds with merged logs see them."""
 
+from typing import Any
 
 from replicator.outlet import Outlet
 from rt.node_archive import NodeArchiver
 from rt.node_sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.executor import Executor
+from sequencer.ledger import decode_ledger
+from sequencer.member import Member
 
 from .mutants_merge import merging
 from .mutation import Patch
@@ -49,3 +52,15 @@ def archived_is_not_told() -> list[Patch]:
 def emptied_file_compared() -> list[Patch]:
     """A node goes on from a state whose bytes the others have archived."""
     return [(Executor, "is_stranded", property(lambda self: False))]
+
+
+@merging
+def state_taken_back() -> list[Patch]:
+    """A snapshot that is older than the state takes its place."""
+    right = Member._restore
+
+    def restore(self: Member, snapshot: Any) -> None:
+        right(self, snapshot)
+        self.executor.restore(decode_ledger(snapshot.data))
+
+    return [(Member, "_restore", restore)]

@@ -8,7 +8,7 @@ from .merge_cluster import MergeCluster
 from .mutants import MERGING, switched_on
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
-HUNT_SEEDS = 2_000
+HUNT_WORLDS = 2_000
 WORLDS, MERGED_WORLD = 4, 2
 
 
@@ -43,10 +43,12 @@ def live(seed: int, mutant: str = "") -> tuple[str, str, int]:
             return "", words, cluster.events if cluster is not None else 0
 
 
-def hunt(mutant: str, seeds: int = HUNT_SEEDS) -> tuple[int, str] | None:
-    """The first seed that notices a mistake, and what it noticed; None if none does."""
-    first, step = (MERGED_WORLD, WORLDS) if mutant in MERGING else (0, 1)
-    for seed in range(first, seeds, step):
+def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
+    """The first seed that notices a mistake, and what it noticed; None if none does.
+
+    Mistakes that only worlds with merged logs can see are sought in these alone.
+    """
+    for seed in seeds_of("merged" if mutant in MERGING else "all", 0, worlds):
         _, violation, _ = live(seed, mutant)
         if violation:
             return seed, violation
