@@ -175,9 +175,12 @@ class Outlet:
             return False
         _, changed_ns = _status(self.log.path)
         is_young = time.time_ns() - changed_ns < _TIME_IS_SURE_NS
-        return changed_ns != self._listed_ns or (
-            is_young and self._following(self.position.file) is not None
-        )
+        if changed_ns == self._listed_ns and not is_young:
+            return False
+        if self._following(self.position.file) is not None:
+            return True
+        self._listed_ns = changed_ns  # what the nodes confirm is noted in the directory, too
+        return False
 
     def rest(self) -> None:
         """Release the descriptors while nothing happens."""

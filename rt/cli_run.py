@@ -130,8 +130,8 @@ def push(
         raise Misuse(f"there is no session to ship; look at --root {settings.root} and --session")
     with StopSignals() as signals:
         client.start()
-        _run(signals, lambda: drain and client.drained(merged=True), timeout_s, ends=drain)
-        status, merged = client.status(), drain and client.drained(merged=True)
+        merged = _run(signals, lambda: drain and client.drained(merged=True), timeout_s, ends=drain)
+        status = client.status()
         connected = any(each.connected for each in status)
         drained = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
     aim = "merged" if drain else "synced"
@@ -174,7 +174,7 @@ def pull(settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | No
     )  # fmt: skip
     with StopSignals() as signals:
         client.start()
-        _run(
+        done = _run(
             signals, lambda: not client.running or (once and client.wait_caught_up(0)), timeout_s,
             ends=once,
         )  # fmt: skip
@@ -182,7 +182,7 @@ def pull(settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | No
         client.stop()
     if broken:
         raise RtError(status.error)
-    if once and not status.caught_up:
+    if once and not done:
         raise click.ClickException(
             f"the copy ends at {status.position}, which is not all that a node has "
             f"({status.error or 'time ran out'}); the next pull goes on from there"
@@ -192,9 +192,13 @@ def pull(settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | No
 
 def _run(
     signals: StopSignals, done: Callable[[], bool], timeout_s: float | None, *, ends: bool
-) -> None:
-    """Wait until a signal comes, it is done, or the time has run out."""
+) -> bool:
+    """Wait until a signal comes, it is done, or the time has run out; return whether it is done.
+
+    It may be undone a moment later, by a publisher: who wants to know asks here, and not again.
+    """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     poll_s = _POLL_END_S if ends else _POLL_S
-    while time.monotonic() < deadline and signals.wait(poll_s) and not done():
+    while not (is_done := done()) and time.monotonic() < deadline and signals.wait(poll_s):
         pass
+    return is_done

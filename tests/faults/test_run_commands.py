@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from replicator.push import PushClient
 from rt import Subscriber, certificates, exits
 from rt.certificates import issue
 from rt.cluster import free_addresses, init_cluster
@@ -296,6 +297,22 @@ def test_a_pull_tells_what_it_could_not_get(site):
     assert ended(process)[:2] == (0, b"the copy ends at 0.0.0\n")
 
 
+def test_a_push_that_was_done_is_done_whatever_comes_then(site, monkeypatch):
+    """A publisher that lives writes more at any time, and its files are archived meanwhile."""
+    site.node()
+    site.publish(10)
+    drained, seen = PushClient.drained, []
+
+    def drained_for_a_moment(client, *, merged=False):
+        is_drained = drained(client, merged=merged) and not seen
+        seen.extend([True] * is_drained)
+        return is_drained
+
+    monkeypatch.setattr(PushClient, "drained", drained_for_a_moment)
+    pushed = site.push("--drain", "--timeout", PATIENCE_S)
+    assert (pushed.exit_code, pushed.stderr) == (0, "")
+
+
 def test_a_pull_goes_on_where_the_last_one_ended(site):
     """A copy is a place in the stream, and no process is needed to remember it."""
     site.node()
@@ -343,6 +360,7 @@ def test_status_that_watches_ends_when_it_is_told(site):
 def test_a_whole_cluster_starts_serves_ends_and_starts_again(tmp_path):
     """One command, and it is the same cluster the next day."""
     root = tmp_path / "up"
+    init_cluster(str(root), STREAM, free_addresses(3))  # nobody else is given these till we end
     for messages in (5, 10):
         process = start("up", "--nodes", "3", "--root", root, "--stream", STREAM)
         try:
@@ -358,8 +376,10 @@ def test_a_whole_cluster_starts_serves_ends_and_starts_again(tmp_path):
             (tmp_path / "input").write_bytes(b"x\n" * 5)
             published = run("publish", *config, *data, "--session", "one", tmp_path / "input")
             assert published.exit_code == 0
-            assert run("push", *config, *data, "--drain", "--timeout", 30).exit_code == 0
-            assert run("pull", *config, *data, "--once", "--timeout", 30).exit_code == 0
+            pushed = run("push", *config, *data, "--drain", "--timeout", 30)
+            assert (pushed.exit_code, pushed.stderr) == (0, "")
+            pulled = run("pull", *config, *data, "--once", "--timeout", 30)
+            assert (pulled.exit_code, pulled.stderr) == (0, "")
             with Subscriber(str(tmp_path / "data"), stream=STREAM) as subscriber:
                 found = [*zip(range(messages), subscriber.messages(PATIENCE_S), strict=False)]
             assert len(found) == messages
@@ -368,6 +388,18 @@ def test_a_whole_cluster_starts_serves_ends_and_starts_again(tmp_path):
         assert (code, said) == (0, "")
     other = run("up", "--nodes", "1", "--root", root)
     assert "holds a cluster of 3 nodes for stream 'flights'" in other.stderr
+
+
+def test_a_cluster_that_is_not_there_yet_is_made(tmp_path):
+    """The same command, the first time."""
+    process = start("up", "--nodes", "1", "--root", tmp_path / "new", "--stream", STREAM)
+    try:
+        assert process.stdout.readline() == b"1 node up for stream flights; ctrl-C stops. Try:\n"
+        told = run("status", "--config", tmp_path / "new" / "clients.toml", "--json")
+        assert [each["role"] for each in json.loads(told.stdout)] == ["leader"]
+    finally:
+        code, _, said = ended(process)
+    assert (code, said) == (0, "")
 
 
 def test_a_cluster_is_checked_before_any_of_it_is_made(tmp_path):

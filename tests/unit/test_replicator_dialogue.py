@@ -667,6 +667,18 @@ def test_what_is_little_and_new_can_be_sent_at_once(source, sink):
     assert_equal(source, sink)
 
 
+def test_a_file_beside_a_log_that_has_ended_is_no_news(source, sink):
+    """What nodes confirm is noted there, and who waits until all is merged waits for no news."""
+    log = Log(source).write(100).roll()
+    dialogue = Dialogue(source, sink).talk()
+    Path(source, "confirmed").touch()
+    assert not dialogue.outlet.has_news()
+    log.write(100)
+    assert dialogue.outlet.has_news()
+    dialogue.talk().close()
+    assert_equal(source, sink)
+
+
 def test_half_a_frame_is_not_sent_at_once(source, sink):
     """Its writer may be at it; the rest goes with the next look."""
     log = Log(source)
