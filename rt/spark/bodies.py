@@ -26,7 +26,8 @@ class Body(NamedTuple):
 
     Attributes:
         columns: publish times, payload offsets and key offsets, as docs/LOG_FORMAT.md has them.
-        block: holds the payloads, from `begin` up to `end`, between those of other frames.
+        block: holds the payloads, from `begin` up to `end`, between those of other frames; those
+            of the frame that was read last, if it is a `Scratch`.
         keys: of all messages, one behind another.
     """
 
@@ -58,12 +59,30 @@ class Block:
         self.memory, self.used = _NOTHING, 0
 
     def room(self, length: int) -> memoryview:
-        """Return room for so many bytes behind what is used; it counts once `used` says so."""
+        """Return room for so many bytes behind what is used; `take` makes it count."""
         if self.used + length > len(self.memory):
             made: Any = np.empty(max(length, self._size), "u1")  # its memory is not touched yet
             self.memory = memoryview(made)
             self.used = 0
         return self.memory[self.used : self.used + length]
+
+    def take(self, length: int) -> int:
+        """Keep so many bytes of the room that was returned last; return where they begin."""
+        begin = self.used
+        self.used += length
+        return begin
+
+
+class Scratch(Block):
+    """Memory for payloads that are checked and not wanted: each frame's, where the last's were."""
+
+    def __init__(self) -> None:
+        """Of no more than one frame, which stays in the processor's cache."""
+        super().__init__(0)
+
+    def take(self, length: int) -> int:  # noqa: ARG002 - nothing is kept
+        """Leave the room to the next frame."""
+        return 0
 
 
 class BodyReader:
@@ -127,9 +146,8 @@ class BodyReader:
         if size + keys_size != len(data):
             raise FrameError("the columns do not add up to the body")
         keys = bytes(data[size:])  # where they stand the next payloads will
-        begin = block.used
-        block.used += size
-        return Body(columns, block.memory, begin, block.used, keys)
+        begin = block.take(size)
+        return Body(columns, block.memory, begin, begin + size, keys)
 
 
 def _columns_bytes(header: Header) -> int:

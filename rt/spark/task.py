@@ -16,7 +16,7 @@ from rt.log_directory import LogDirectory
 from rt.names import glob_matches
 from rt.position import Position
 from rt.spark.arrays import Group
-from rt.spark.bodies import Block
+from rt.spark.bodies import Block, Scratch
 from rt.spark.decode_json import decode_json
 from rt.spark.options import FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.pieces import Damage, Part, PartReader, Piece
@@ -60,7 +60,7 @@ class Task:
         try:
             log.refresh()
             self._check_identity(log)
-            block = Block(GROUP_BYTES) if self._needs_bodies else None
+            block = self._block() if self._needs_bodies else None
             yield from self._batches(self._finds(log, parts, block), block)
         finally:
             log.close()
@@ -94,6 +94,10 @@ class Task:
         options = self.options
         from_headers = _FROM_HEADERS.issuperset(self.wanted.names) and options.keys is None
         return not from_headers or options.mode != FAILFAST
+
+    def _block(self) -> Block:
+        keeps = "payload" in self.wanted.names or self.wanted.decoded
+        return Block(GROUP_BYTES) if keeps else Scratch()
 
     def _wants(self, session: str) -> bool:
         globs, among = self.options.sessions, self.options.among

@@ -12,7 +12,7 @@ from rt.frame import HEADER_BYTES, KEYS_COLUMN, encode_frame
 from rt.position import Position
 from rt.spark.ahead import Ahead
 from rt.spark.arrays import Group
-from rt.spark.bodies import Block, BodyReader
+from rt.spark.bodies import Block, BodyReader, Scratch
 from rt.spark.pieces import Piece
 
 LARGE = 40_000  # bytes of a payload whose frame is read by a read of its own
@@ -70,6 +70,25 @@ def test_payloads_that_are_cut_or_of_two_blocks_are_joined(tmp_path):
     payloads = [random.randbytes(400_000) for _ in range(9)]
     wanted = [payloads[1], payloads[2], payloads[3], payloads[4], payloads[8]]
     assert Group(pieces).payload.to_pylist() == wanted
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_payloads_that_nobody_wants_are_checked_in_one_place(tmp_path, size):
+    """Their sizes, times and keys are right all the same, and their memory stays in the cache."""
+    headers, data = framed(4, size, [b"a", b"", b"cc"])
+    bodies = reader(tmp_path / "log", data, block := Scratch())
+    pieces = [
+        Piece(each, bodies.read(each, each.position), Position(0), "jfk", None, 0, 3, 0)
+        for each in headers
+    ]
+    group = Group(pieces)
+    assert group.payload_size.to_pylist() == [size] * 12
+    assert group.key.to_pylist() == [b"a", None, b"cc"] * 4
+    assert block.used == 0
+    changed = bytearray(data)
+    changed[-20] ^= 1
+    with pytest.raises(FrameError, match=r"CRC|padding"):
+        reader(tmp_path / "log", changed, Scratch()).read(headers[-1], headers[-1].position)
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
