@@ -123,7 +123,7 @@ class Inboxes:
         self._lock = threading.Lock()
         self._dirty: dict[str, NodeInbox] = {}
         self._changed = threading.Condition(self._lock)
-        self._stopping = self._syncing = False
+        self._stopping = self._syncing = self._has_failed = False
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync")
 
     def open_all(self, merged_to: Callable[[str], Position]) -> list[str]:
@@ -226,10 +226,8 @@ class Inboxes:
         """
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: not self._syncing and (self._dirty or self._stopping)
-                )
-                if not self._dirty:
+                self._changed.wait_for(self._is_to_go_on)
+                if self._has_failed or not self._dirty:
                     return
                 batch = self._begin_sync()
             self._sync_and_end(batch)
@@ -252,6 +250,10 @@ class Inboxes:
         self._sync_and_end(batch)
         return True
 
+    def _is_to_go_on(self) -> bool:
+        """Whether `run` has something to sync, or is to end."""
+        return self._has_failed or (not self._syncing and bool(self._dirty or self._stopping))
+
     def _begin_sync(self) -> list[NodeInbox]:
         """Take what is to be synced; the lock is held."""
         batch, self._dirty = list(self._dirty.values()), {}
@@ -259,7 +261,13 @@ class Inboxes:
         return batch
 
     def _sync_and_end(self, batch: list[NodeInbox]) -> None:
-        self._sync(batch)
+        try:
+            self._sync(batch)
+        except OSError:
+            with self._changed:  # nothing is synced any more: this one is still counted as begun
+                self._has_failed = True
+                self._changed.notify()
+            raise
         with self._changed:
             self._syncing = False
             if self._dirty or self._stopping:
