@@ -4,8 +4,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Final
 
 from replicator.host import Bell
@@ -120,6 +121,7 @@ class Inboxes:
         self._stream = stream
         self._told = durable
         self._inboxes: dict[str, NodeInbox] = {}
+        self._in_hand: set[str] = set()  # sessions whose copies are being opened or set aside
         self._lock = threading.Lock()
         self._dirty: dict[str, NodeInbox] = {}
         self._changed = threading.Condition(self._lock)
@@ -156,9 +158,11 @@ class Inboxes:
         with self._lock:
             inbox = self._inboxes.pop(session, None)
             self._dirty.pop(session, None)
-        if inbox is not None:
-            inbox.appender.close()
-        set_aside(self._disk, os.path.join(self._root, session))
+            self._in_hand.add(session)  # or it would be opened again where it still lies
+        with self._until_done(session):
+            if inbox is not None:
+                inbox.appender.close()
+            set_aside(self._disk, os.path.join(self._root, session))
 
     def _give_up(self, name: str, error: RtError) -> str:
         """Set a damaged copy aside where what it held can be had again.
@@ -184,16 +188,32 @@ class Inboxes:
             raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
         with self._lock:
             inbox = self._inboxes.get(name)
+            if inbox is None:
+                if name in self._in_hand:
+                    raise _busy(name)
+                self._in_hand.add(name)
         if inbox is None:
-            inbox = self._opened_anew(name, identity, merged_to)
+            with self._until_done(name):
+                inbox = self._opened_anew(name, identity, merged_to)
         if inbox.appender.identity != identity:
             raise Refused(
                 "other-log",
                 f"session {name!r} is another log here: its directory was deleted and made again; "
                 "publish under another name",
             )
-        inbox.claim(peer, wake)
+        with self._lock:
+            if self._inboxes.get(name) is not inbox:
+                raise _busy(name)  # it was given up since
+            inbox.claim(peer, wake)
         return inbox
+
+    @contextmanager
+    def _until_done(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_hand.discard(name)
 
     def _opened_anew(self, name: str, identity: Identity, merged_to: Position) -> NodeInbox:
         """Open a copy that is not open, or begin another where what is there is damaged."""
@@ -311,3 +331,7 @@ class Inboxes:
             with self._lock:  # one that was given up meanwhile holds nothing any more
                 if self._inboxes.get(inbox.session) is inbox:
                     self._told(end, inbox.session)
+
+
+def _busy(session: str) -> Refused:
+    return Refused("busy", f"session {session!r} is being opened, or set aside")

@@ -7,6 +7,7 @@ import threading
 import pytest
 from faulty import FaultyDisk
 
+from rt.errors import Refused
 from rt.manifest import SESSION, Identity
 from rt.node_inbox import Inboxes
 from rt.position import START
@@ -69,3 +70,55 @@ def test_a_sync_that_fails_in_a_connection_lets_the_syncer_end(tmp_path):
     syncer.join(PATIENCE_S)
     assert not syncer.is_alive()
     assert not rounds
+
+
+class Gate:
+    """Holds the first who comes to a call of the disk until it is opened."""
+
+    def __init__(self, call):
+        self.call, self.reached, self.opened = call, threading.Event(), threading.Event()
+
+    def __call__(self, call):
+        if call == self.call and not self.reached.is_set():
+            self.reached.set()
+            assert self.opened.wait(PATIENCE_S)
+
+
+def claimed(inboxes, peer):
+    """Return the inbox that a peer got, or the code of the refusal."""
+    try:
+        return inboxes.claim(identity(), peer, NoBell(), START)
+    except Refused as why:
+        return why.code
+
+
+def test_two_who_open_a_new_session_at_once_do_not_both_fill_it(tmp_path):
+    """Each would append to the same file by its own account of where that ends."""
+    disk = FaultyDisk()
+    inboxes, got = opened(tmp_path, disk), []
+    disk.step = gate = Gate("open")
+    first = begun(lambda: got.append(claimed(inboxes, "p")))
+    assert gate.reached.wait(PATIENCE_S)
+    assert claimed(inboxes, "q") == "busy"
+    gate.opened.set()
+    first.join(PATIENCE_S)
+    assert got == list(inboxes.every())
+    assert claimed(inboxes, "q") == "busy"
+    got[0].release()
+    assert claimed(inboxes, "q") is got[0]
+
+
+def test_a_copy_is_not_opened_while_it_is_set_aside(tmp_path, monkeypatch):
+    """What was opened would lie in quarantine, and the node would say that it holds it."""
+    inboxes = opened(tmp_path)
+    inboxes.claim(identity(), "p", NoBell(), START).release()
+    gate = Gate("replace")
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *names: (gate("replace"), replace(*names)))
+    thread = begun(lambda: inboxes.give_up("jfk"))
+    assert gate.reached.wait(PATIENCE_S)
+    assert claimed(inboxes, "q") == "busy"
+    gate.opened.set()
+    thread.join(PATIENCE_S)
+    assert claimed(inboxes, "q").appender.end == START
+    assert sorted(os.listdir(tmp_path / "in")) == ["jfk", "quarantine.jfk.0"]
