@@ -125,6 +125,7 @@ class Outlet:
         source = self._source
         if source is None:
             return False
+        self._idle = False  # before anything that `has_news` goes by
         looked = self._look(source)
         self._tell_archived(send, source)
         effect = source.step(looked)
@@ -154,8 +155,11 @@ class Outlet:
         end = self._end() if self._end is not None else self._grown_to(file)
         if not 0 < end - cursor <= _LITTLE_BYTES:
             return False
+        was_idle, self._idle = self._idle, False
         self._size = end.offset
-        return self._send(send, buffer, source, end.offset) and source.cursor == end
+        sent = self._send(send, buffer, source, end.offset) and source.cursor == end
+        self._idle = was_idle and sent
+        return sent
 
     def _grown_to(self, file: File) -> Position:
         """Return where the file at hand ends, or its start if it may have been rolled."""
@@ -164,12 +168,16 @@ class Outlet:
         return Position(self._file_start + size)
 
     def has_news(self) -> bool:
-        """Whether there may be more to send than when `pump` last looked; three `stat` calls."""
+        """Whether there may be more to send than when `pump` last looked; three `stat` calls.
+
+        Any thread may ask. What is on its way is news until it was sent.
+        """
+        known = self._size, self.log.manifest.length  # before it is asked whether they are moving
         if not self._idle or self._source is None:
             return True
         size, _ = _status(self.log.file_path(self.position))
         lines, _ = _status(os.path.join(self.log.path, manifest.FILE_NAME))
-        if size != self._size or lines != self.log.manifest.length:
+        if (size, lines) != known:
             return True
         if not self._source.ended:
             return False

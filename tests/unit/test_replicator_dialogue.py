@@ -679,6 +679,28 @@ def test_a_file_beside_a_log_that_has_ended_is_no_news(source, sink):
     assert_equal(source, sink)
 
 
+def test_what_is_being_sent_is_news_until_it_was_sent(source, sink):
+    """Who waits until all is merged looks at any moment, and the peer may take its time."""
+    log = Log(source)
+    dialogue, asked = Dialogue(source, sink).talk(), []
+
+    def bend(data):
+        asked.append(dialogue.outlet.has_news())
+        return bytes(data)
+
+    dialogue.source_pipe.bend = bend
+    log.write(100)
+    assert dialogue.source.send_now(dialogue.outlet)
+    log.write(20_000)
+    dialogue.talk()
+    log.roll()
+    dialogue.talk()
+    assert asked == [True] * 3
+    assert not dialogue.outlet.has_news()
+    dialogue.close()
+    assert_equal(source, sink)
+
+
 def test_half_a_frame_is_not_sent_at_once(source, sink):
     """Its writer may be at it; the rest goes with the next look."""
     log = Log(source)
