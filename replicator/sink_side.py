@@ -111,9 +111,7 @@ class SinkSide:
         """
         for message in self._link.receive():
             self._take(message)
-        if self._has_written:
-            self._has_written = False
-            self._settle()
+        self._settle_written()
         if (self._news or self._waiting) and self._link.can_send():
             self._acknowledge()
         self._link.beat()
@@ -126,10 +124,18 @@ class SinkSide:
         return max(_PAUSE_LEAST_S, min(self._waiting.values()) - time.monotonic())
 
     def close(self) -> None:
-        """Let go of all logs."""
-        while self._inlets:
-            _, inlet = self._inlets.popitem()
-            inlet.inbox.release()
+        """Let go of all logs; what came right before the end is settled like all before it."""
+        try:
+            self._settle_written()
+        finally:
+            while self._inlets:
+                _, inlet = self._inlets.popitem()
+                inlet.inbox.release()
+
+    def _settle_written(self) -> None:
+        if self._has_written:
+            self._has_written = False
+            self._settle()
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Heartbeat):

@@ -716,6 +716,25 @@ def test_half_a_frame_is_not_sent_at_once(source, sink):
     assert_equal(source, sink)
 
 
+def test_what_came_right_before_the_source_hung_up_is_settled(source, sink):
+    """Nobody else would have it synced, and merged, before another session brings something."""
+    dialogue, settled = Dialogue(source, sink).talk(), []
+    dialogue.sink._settle = lambda: settled.append(dialogue.inbox.appender.end)
+    end = Log(source).write(100).appender.end
+    dialogue.source.send_now(dialogue.outlet)
+    came = dialogue.sink_pipe.receive
+
+    def hang_up():
+        yield from came()
+        raise HungUp("it did")
+
+    dialogue.sink_pipe.receive = hang_up
+    with pytest.raises(HungUp):
+        dialogue.sink.turn()
+    dialogue.close()
+    assert settled == [end]
+
+
 def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypatch):
     """One instead of two tells of a message; that it is durable is told in time all the same."""
     clock = SimpleNamespace(now_s=100.0)
