@@ -247,13 +247,25 @@ class SessionWriter:
         self._syncer.join()
         try:
             self._check()
-            if self._appender.is_open:
-                self._appender.roll(time.time_ns())
+            self._end_run()
         finally:
             try:
                 self._appender.close()
             finally:
                 os.close(self._lock_fd)
+
+    def _end_run(self) -> None:
+        """Roll the active file, which syncs it, and tell whoever still waits for a sync."""
+        try:
+            if self._appender.is_open:
+                self._appender.roll(time.time_ns())
+            durable = self._appender.sync()
+        except OSError as error:
+            self._fail(error)
+            raise
+        with self._changed:
+            self._durable = max(self._durable, durable)
+            self._changed.notify_all()
 
     def _sync_loop(self) -> None:
         policy, interval_s = self.settings.fsync, self.settings.fsync_interval_s

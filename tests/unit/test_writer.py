@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from contextlib import nullcontext
 
 import pytest
 from faulty import FaultyDisk, fail_call
@@ -154,6 +155,40 @@ def test_a_sync_covers_all_that_was_written_before_it(tmp_path, fsync):
         assert synced[-1] >= end
         assert writer.durable >= end
     writer.close()
+
+
+@pytest.mark.parametrize("number", [0, errno.EIO])
+def test_who_waits_for_a_sync_hears_of_the_one_that_closes_the_writer(
+    tmp_path, monkeypatch, number
+):
+    """A thread that flushes while another closes waited for its whole timeout, and was told no."""
+    disk, waits, told = FaultyDisk(), threading.Event(), []
+    monkeypatch.setattr(SessionWriter, "_sync_is_due", lambda writer: writer._closing)
+    writer = opened(tmp_path, NEVER, disk)
+    write(writer, b"a")
+    wait_for = writer._changed.wait_for
+    monkeypatch.setattr(
+        writer._changed, "wait_for", lambda *args: (waits.set(), wait_for(*args))[1]
+    )
+
+    def step(call):
+        if number and call == "sync":
+            raise OSError(number, os.strerror(number))
+
+    def flush():
+        try:
+            told.append(writer.sync(30))
+        except WriterFailed:
+            told.append(WriterFailed)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    assert waits.wait(30)
+    disk.step = step
+    with nullcontext() if not number else pytest.raises(OSError, match="Input/output"):
+        writer.close()
+    thread.join(10)
+    assert told == [WriterFailed if number else True]
 
 
 def test_always_syncs_unasked_and_many_writes_share_one(tmp_path):
