@@ -291,7 +291,11 @@ class SessionWriter:
         now_s = time.monotonic()
         if now_s >= self._archives_at_s:
             self._archives_at_s = now_s + _ARCHIVE_S
-            archive_released(self._appender, read_released(self.directory))
+            try:
+                archive_released(self._appender, read_released(self.directory))
+            except OSError as error:
+                if not _is_full_disk(error):
+                    raise  # else its line found no room: it is tried again, and may then
 
     def _sync_is_due(self) -> bool:
         if self._closing or self._wanted > self._durable:
@@ -300,9 +304,7 @@ class SessionWriter:
 
     def _judged(self, error: OSError) -> OSError | WriterFailed:
         """Tell a full disk, after which a later call may succeed, from one that failed."""
-        if error.errno in _SPACE_ERRORS and not isinstance(error, DiskFailed):
-            return error
-        return self._fail(error)
+        return error if _is_full_disk(error) else self._fail(error)
 
     def _fail(self, error: OSError) -> WriterFailed:
         failure = WriterFailed(
@@ -317,3 +319,7 @@ class SessionWriter:
     def _check(self) -> None:
         if self._failure:
             raise self._failure
+
+
+def _is_full_disk(error: OSError) -> bool:
+    return error.errno in _SPACE_ERRORS and not isinstance(error, DiskFailed)

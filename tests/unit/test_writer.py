@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -10,10 +11,12 @@ from faulty import FaultyDisk, fail_call
 from logs import TIME_NS
 
 from rt import Subscriber
+from rt import writer as writer_module
 from rt.confirmations import Confirmations, ConfirmationsFile
 from rt.errors import CorruptLog, Misuse, RtError, WriterFailed
 from rt.limits import KIB
 from rt.position import Position
+from rt.released import write_released
 from rt.writer import Fsync, SessionWriter, WriterSettings
 
 NEVER = WriterSettings(fsync=Fsync.NEVER)
@@ -340,3 +343,30 @@ def test_a_message_larger_than_a_file_leaves_no_empty_files_on_a_full_disk(tmp_p
     writer.close()
     names = os.listdir(tmp_path / "flights" / "jfk")
     assert sorted(name for name in names if name.startswith("log.")) == ["log.0.0", "log.0.0.idx"]
+
+
+def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, monkeypatch):
+    """What is archived makes room; that the line of it found none must not end what goes on."""
+    disk, tries = FaultyDisk(), threading.Semaphore(0)
+    monkeypatch.setattr(writer_module, "_ARCHIVE_S", 0.001)
+    settings = WriterSettings(fsync_interval_s=0.001, file_bytes_max=64 * KIB)
+    writer = opened(tmp_path, settings, disk)
+    for _ in range(3):
+        write(writer, bytes(40_000))
+    assert writer.sync(30)
+
+    def step(call):
+        if call == "append":
+            tries.release()
+
+    disk.room, disk.step = 10, step
+    write_released(writer.directory, writer.end)
+    for _ in range(2):
+        assert tries.acquire(timeout=10)
+    disk.room = None
+    write(writer, b"a")
+    deadline = time.monotonic() + 30
+    while len(writer._appender.manifest.archived) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    writer.close()
+    assert os.stat(os.path.join(writer.directory, "log.0.1")).st_size == 0
