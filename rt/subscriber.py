@@ -104,6 +104,7 @@ class Subscriber:
         self._places: Iterator[int] = iter(())  # of what `_current` has yet to give
         self._places_end = Position(0)
         self._damage: CorruptLog | None = None
+        self._unheard: BaseException | None = None  # of a look whose caller was cancelled
         self._caught_up = False
         self._stopped = False
 
@@ -172,6 +173,8 @@ class Subscriber:
                 found = await asyncio.shield(looking)
             except asyncio.CancelledError:
                 await asyncio.wait([looking])  # what it finds is kept for the next iteration
+                if not looking.cancelled():
+                    self._unheard = looking.exception()
                 raise
             more = (found or self._follow) and not self._stopped
 
@@ -216,8 +219,9 @@ class Subscriber:
 
     def _poll(self) -> Batch | None:
         """Return the next wanted batch that is there; events on the way are told of."""
-        if self._damage is not None:
-            raise self._damage
+        unheard, self._unheard = self._unheard, None
+        if error := unheard or self._damage:
+            raise error
         if self._reader is None:
             self._reader = Reader(self._log, resolve(self._log, self._start))
         reader = self._reader

@@ -369,6 +369,37 @@ def test_a_gap_is_an_error_that_says_what_is_left(tmp_path, rolled):
         assert [message.payload for message in subscriber] == [b"3", b"4"]
 
 
+def test_a_gap_that_a_cancelled_wait_met_is_told_by_the_next(tmp_path, rolled, monkeypatch):
+    """A timeout in the wrong moment would make a silence of it."""
+    met, cancelled = threading.Event(), threading.Event()
+    meet_gap = Subscriber._meet_gap
+
+    def slowly(subscriber, gap):
+        met.set()
+        assert cancelled.wait(PAUSE_S)
+        meet_gap(subscriber, gap)
+
+    async def run(subscriber):
+        return [message.payload async for message in subscriber]
+
+    async def cancel(subscriber):
+        task = asyncio.create_task(run(subscriber))
+        assert await asyncio.to_thread(met.wait, PAUSE_S)
+        task.cancel()
+        await asyncio.sleep(0)
+        cancelled.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(GapError, match=r"log\.1\.0"):
+            await run(subscriber)
+        return await run(subscriber)
+
+    with subscriber_of(tmp_path, follow=False, start=Position.of(1, 0, 0)) as subscriber:
+        rolled(1, 2)
+        monkeypatch.setattr(Subscriber, "_meet_gap", slowly)
+        assert asyncio.run(cancel(subscriber)) == [b"3", b"4"]
+
+
 @pytest.mark.parametrize(("on_gap", "told"), [("notify", 1), ("skip", 0)])
 def test_a_gap_may_be_told_of_or_skipped(tmp_path, rolled, on_gap, told):
     """A dashboard goes on; an auditor does not."""
