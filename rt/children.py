@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import IO, Final, Self
 
 from rt.errors import RtError
@@ -110,5 +111,6 @@ class Children:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for child in reversed(self._children):
-            child.stop()
+        with ExitStack() as undo:  # goes on with the others where one is interrupted or fails
+            for child in self._children:
+                undo.callback(child.stop)

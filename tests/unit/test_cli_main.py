@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import click
 import pytest
 
 from rt import exits
+from rt.children import Children
 from rt.cli import COMMANDS, rt
 from rt.confirmations import Level
 from rt.errors import (
@@ -202,3 +204,26 @@ def test_refused_directory_is_named(tmp_path, monkeypatch):
     result = run("publish", "--root", tmp_path / "there", "--session", "jfk", os.devnull)
     assert result.exit_code == exits.DISK_FAILED
     assert result.stderr == f"rt: {tmp_path / 'there'}: permission denied\n"
+
+
+def test_an_impatient_second_signal_leaves_no_child_running(monkeypatch):
+    """A node that nobody stops keeps its port and its directory from the next start."""
+
+    def interrupted(_timeout_s):
+        raise KeyboardInterrupt
+
+    children = Children()
+    every = [
+        children.start(name, prefix=["sh", "-c", "exec sleep 60"]) for name in ("n1", "n2", "n3")
+    ]
+    for child in every[1:]:
+        monkeypatch.setattr(child._process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        children.__exit__()
+    monkeypatch.undo()
+    try:
+        assert [child._process.wait(10) for child in every] == [-signal.SIGTERM] * 3
+    finally:
+        for child in every:
+            child.kill()
+            child.stop()
