@@ -251,7 +251,7 @@ class Node:
         """How this node stands, as `rt status --json` shows it."""
         shown = node_status(
             self._member, self._inboxes.every(), self._peers, self.settings,
-            self._sequencer.catch_up,
+            self._sequencer.catch_up, missing=self._sequencer.missing,
         )  # fmt: skip
         return shown | self.archiver.status()
 

@@ -46,6 +46,8 @@ class NodeSequencer:
     ) -> None:
         """Stand ready; nothing is done before `run` is called."""
         self.catch_up: CatchUp | None = None
+        # as `Member.missing` was at the last tick: that reads files which are one thread's
+        self.missing: tuple[str, Position] | None = None
         self._settings = settings
         self._member = member
         self._inboxes = inboxes
@@ -146,6 +148,7 @@ class NodeSequencer:
             self._mend(damage)
         self._archiver.turn(now)
         if is_tick:
+            self.missing = member.missing
             self._snapshots.turn(now)
 
     def _hear(self, sender: str, data: bytes) -> None:

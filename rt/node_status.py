@@ -7,6 +7,7 @@ from typing import Any, Final
 from rt.node_catch_up import CatchUp
 from rt.node_inbox import NodeInbox
 from rt.node_settings import NodeSettings
+from rt.position import Position
 from sequencer.member import Member
 from sequencer.peers import Peers
 
@@ -19,10 +20,11 @@ def node_status(
     peers: Peers | None,
     settings: NodeSettings,
     catch_up: CatchUp | None,
+    *,
+    missing: tuple[str, Position] | None,
 ) -> dict[str, Any]:
     """Return what `rt status` shows of one node; read without locks, so a moment's view."""
     engine, ledger = member.engine.status(), member.executor.ledger
-    missing = member.missing
     return {
         "node": settings.name,
         "stream": settings.stream,

@@ -2,11 +2,18 @@
 
 import json
 import os
+import threading
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from commands import run
 from replicator_host import eventually
+
+from rt.position import START
+from sequencer.consensus import Entry
+from sequencer.executor import Executor
+from sequencer.instruction import Merge, Slice
+from sequencer.member import Committed
 
 pytestmark = pytest.mark.faults
 PAYLOAD = b"x" * 1000
@@ -42,3 +49,23 @@ def test_a_node_tells_its_history_as_its_files_do(tmp_path):
         assert told(*node, "--from-position", begin, "--to-position", end) == ours[2:4]
         assert {row["state"] for row in told(*node, "--archived")} == {"archived"}
         assert STREAM in ours[0]["path"]
+
+
+def test_who_asks_how_a_node_stands_reads_no_file_of_the_sequencers(tmp_path, monkeypatch):
+    """Two threads that read one manifest take its lines twice, and then miss the next one."""
+    asked = []
+
+    def lacking(_executor, _merge, _held):
+        asked.append(threading.current_thread())
+        return Slice("jfk", START, START, 8, 1, 0, 0, 1)
+
+    with ArchiveCluster(tmp_path) as cluster:
+        node = cluster.nodes["n1"]
+        monkeypatch.setattr(Executor, "lacking", lacking)
+        with node._sequencer._busy:
+            node._member._committed.append(Committed(Entry(9, 9, b""), Merge(1, ())))
+        assert eventually(lambda: node.status()["waiting_for"] is not None)
+        assert node.status()["waiting_for"] == {"session": "jfk", "end": "0.0.8"}
+        assert threading.current_thread() not in asked
+        with node._sequencer._busy:
+            node._member._committed.clear()
