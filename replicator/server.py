@@ -1,5 +1,6 @@
 """Server: lets publishers push to a node, and subscribers pull from it."""
 
+import errno
 import logging
 import socket
 import ssl
@@ -107,7 +108,7 @@ class Server:
             except OSError as error:
                 if not self._stopping:
                     _log.error("cannot accept: %s", error)
-                    time.sleep(0.1)  # most often no descriptor is left; some connection may end
+                    time.sleep(0.1)  # no descriptor or thread is left; some connection may end
 
     def _begin(self, plain: socket.socket, name: str) -> None:
         with self._lock:
@@ -119,7 +120,14 @@ class Server:
             work = partial(self._run, plain, wake, name)
             thread = threading.Thread(target=work, name=f"serve {name}", daemon=True)
             self._connections[thread] = (plain, wake)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives us no more threads
+            with self._lock:
+                del self._connections[thread]
+            wake.close()
+            plain.close()
+            raise OSError(errno.EAGAIN, f"{name} was hung up on: {error}") from error
 
     def _run(self, plain: socket.socket, wake: Wake, name: str) -> None:
         try:
@@ -140,6 +148,9 @@ class Server:
         with ExitStack() as undo:
             with self._lock:
                 self._connections[threading.current_thread()] = (sock, wake)
+            if self._stopping:  # `stop` may have looked when only we could reach this socket
+                sock.close()
+                return
             if handler := self._others.get(sock.selected_alpn_protocol() or ""):
                 handler(sock, identity)
                 return

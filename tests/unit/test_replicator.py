@@ -554,6 +554,49 @@ def test_memory_does_not_grow_with_the_backlog(site, publisher, subscriber, mega
     assert peak < 10 << 20  # of both sides of both connections
 
 
+def test_a_connection_that_gets_no_thread_is_hung_up_on_and_the_next_is_served(
+    site, publisher, monkeypatch, caplog
+):
+    """A limit of threads is reached by surprise; the node must not be deaf from then on."""
+    session(site, "jfk")
+    start, refused = threading.Thread.start, []
+
+    def seldom(thread):
+        if thread.name.startswith("serve") and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", seldom)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert client.stop(30)
+    assert "can't start new thread" in caplog.text
+    assert refused[0] not in site.server._connections
+    assert_pushed(site, "jfk")
+
+
+def test_a_connection_that_is_agreed_on_during_a_stop_ends_with_it(site, publisher, monkeypatch):
+    """Nobody would end it later, and who dialled would speak to nobody."""
+    agreed, stopped = threading.Event(), threading.Event()
+
+    def slowly(*args):
+        found = accept(*args)
+        agreed.set()
+        assert stopped.wait(10)
+        return found
+
+    monkeypatch.setattr(server_module, "accept", slowly)
+    monkeypatch.setattr(server_module, "_STOP_S", 0.01)
+    sock, _ = connect(site.node, publisher.current())
+    assert agreed.wait(10)
+    site.server.stop()
+    stopped.set()
+    with sock:
+        assert not sock.recv(1)
+    assert eventually(lambda: not site.server.connections, 5)
+
+
 def test_stop_ends_all_threads_within_two_seconds(site, publisher, subscriber):
     """SIGTERM is answered before an orchestrator sends SIGKILL."""
     before = threading.active_count()
