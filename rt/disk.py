@@ -10,6 +10,8 @@ IOV_MAX: Final = 1024  # POSIX lets one writev take this many parts on Linux
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 SET_ASIDE: Final = "quarantine."  # how names begin that nothing reads again but a person
+# Beyond what Linux lets a descriptor be (fs.nr_open); -1 is a ValueError to some calls of Python.
+_NO_FD: Final = (1 << 31) - 1
 COPY_BYTES: Final = 1 << 20  # one read and write; with less the calls cost as much as the copy
 
 
@@ -130,8 +132,9 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
+        """Close the descriptor; its number is another file's soon, so it is not kept."""
+        fd, self._fd = self._fd, _NO_FD
+        os.close(fd)
 
 
 # A link is not followed, and a pipe that took a log's name does not make us wait for its writer.

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rt.disk import COPY_BYTES, IOV_MAX, OsDisk, sync_directory
+from rt.disk import COPY_BYTES, IOV_MAX, OsDisk, OsFile, sync_directory
 
 DISK = OsDisk()
 
@@ -75,6 +75,31 @@ def test_what_is_no_regular_file_is_refused_at_once(path, make):
         DISK.open_read(path)
     with pytest.raises(OSError, match=r"regular|directory|symbolic"):
         DISK.open(path, create=True)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda file: file.append([b"x"]),
+        lambda file: file.pread(1, 0),
+        lambda file: file.truncate(0),
+        OsFile.size,
+        OsFile.sync,
+        OsFile.close,
+    ],
+)
+def test_a_file_that_was_closed_touches_no_other(tmp_path, act):
+    """A copy that is given up is closed while a connection may still append to it."""
+    closed = DISK.open(str(tmp_path / "a"), create=True)
+    number = closed.fileno()
+    closed.close()
+    other = DISK.open(str(tmp_path / "b"), create=True)
+    assert other.fileno() == number
+    other.append([b"whole"])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        act(closed)
+    assert other.pread(9, 0) == b"whole"
+    other.close()
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path):
