@@ -105,10 +105,11 @@ class NodeSequencer:
                     self._news.wait(max(0.0, self._next_tick - time.monotonic()))
             with self._busy:
                 self._step()
-        if self.catch_up is not None:
-            self.catch_up.stop()
-            self._member.executor.reopen()
-        self._snapshots.end()
+        with self._busy:  # a turn that began before `stop` may still be at it
+            if self.catch_up is not None:
+                self.catch_up.stop()
+                self._member.executor.reopen()
+            self._snapshots.end()
 
     def stop(self) -> None:
         """Let `run` execute what was decided, and end; no other thread does anything from now."""

@@ -1,0 +1,62 @@
+"""NodeSequencer: what a node is to do is done by one thread at a time, to the end."""
+
+import threading
+from types import SimpleNamespace
+
+from rt.node_sequencer import NodeSequencer
+
+PATIENCE_S = 10
+
+
+class HandedOver:
+    """A lock that `run`, when it has let go of it, hands to another thread, and sleeps."""
+
+    def __init__(self):
+        self.lock, self.free, self.go_on = threading.Lock(), threading.Event(), threading.Event()
+        self.acquire, self.release = self.lock.acquire, self.lock.release
+
+    def __enter__(self):
+        self.lock.acquire()
+
+    def __exit__(self, *_error):
+        self.lock.release()
+        self.free.set()
+        assert self.go_on.wait(PATIENCE_S)
+
+
+def test_the_last_snapshot_waits_for_a_turn_that_began_before_the_stop():
+    """It reads the state, and writes the journal, that the turn is changing."""
+    did, reached, opened, ended = [], threading.Event(), threading.Event(), threading.Event()
+
+    def advance():
+        if threading.current_thread().name == "connection":
+            reached.set()
+            assert opened.wait(PATIENCE_S)
+            did.append("turn")
+        return []
+
+    def end():
+        did.append("end")
+        ended.set()
+
+    nothing = SimpleNamespace(
+        member_names=["n1"], tick_s=1000, tick=lambda: None, hold=lambda *_: None, run=advance,
+        turn=lambda _now_s: None, get=lambda _session: None, end=end, missing=None,
+        executor=SimpleNamespace(ledger=None),
+    )  # fmt: skip
+    sequencer = NodeSequencer(nothing, nothing, nothing, nothing, nothing, guard=nothing)
+    sequencer._busy = busy = HandedOver()
+    threads = [threading.Thread(target=sequencer.run, daemon=True)]
+    threads[0].start()
+    assert busy.free.wait(PATIENCE_S)
+    sequencer.hold(8, "jfk")
+    threads.append(threading.Thread(target=sequencer.turn, name="connection", daemon=True))
+    threads[1].start()
+    assert reached.wait(PATIENCE_S)
+    sequencer.stop()
+    busy.go_on.set()
+    ended.wait(0.2)  # which it must not, so that no event can be waited for
+    opened.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert did == ["turn", "end"]
