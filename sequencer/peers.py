@@ -70,6 +70,7 @@ class Outbox:
         with self._changed:
             if self._is_idle and self._sent_now(data):
                 return
+            self._is_idle = False  # what comes now goes behind this, be it little
             self._queue.append(data)
             self._bytes += len(data)
             while self._bytes > _QUEUE_BYTES_MAX:
