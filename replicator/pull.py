@@ -160,21 +160,30 @@ class PullClient:
         """Wait until the copy has all that the node had when it was last asked."""
         return self._caught_up.wait(timeout_s)
 
-    def stop(self) -> None:
-        """End the connection, sync the copy, and release the directory."""
+    def stop(self, wait_s: float = _STOP_S) -> bool:
+        """End the connection, sync the copy, and release the directory.
+
+        Args:
+            wait_s: how long to wait for what is being dialled, or written.
+
+        Returns:
+            Whether it has ended. If not the directory is still taken: call again.
+        """
         self._stopping.set()
         self._wake.set()
         if (sock := self._sock) is not None:
             shut(sock)  # it may be waiting for a peer that takes nothing
-        deadline = time.monotonic() + _STOP_S
+        deadline = time.monotonic() + wait_s
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        if self._lock_fd < 0:
+            return True
         copy = self._copy
-        if copy is not None and self._lock_fd >= 0:
+        if copy is not None:
             copy.sync()
-        if self._lock_fd < 0 or any(thread.is_alive() for thread in self._threads):
-            return
+        if any(thread.is_alive() for thread in self._threads):
+            return False
         try:
             if copy is not None:
                 copy.appender.close()
@@ -182,6 +191,7 @@ class PullClient:
             os.close(self._lock_fd)
             self._lock_fd = -1
             self._wake.close()
+        return True
 
     @property
     def running(self) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from replicator.pull import PullClient
 from rt.certificates import certificate_files
@@ -11,6 +12,8 @@ from rt.node_guard import DiskGuard
 from rt.node_settings import NodeSettings
 from rt.position import Position, file_position
 from rt.tls import Contexts, client_context
+
+_STOP_S: Final = 2.0
 
 
 class CatchUp:
@@ -52,9 +55,9 @@ class CatchUp:
         has_all = status.caught_up or status.is_ahead
         return has_all and max(ledger_end, self._begin + 1) <= status.next_place
 
-    def stop(self) -> None:
-        """End the copy and release the log."""
-        self._pull.stop()
+    def stop(self, wait_s: float = _STOP_S) -> bool:
+        """End the copy and release the log; False if it is still at it after `wait_s`."""
+        return self._pull.stop(wait_s)
 
 
 class GuardedDisk(OsDisk):

@@ -62,6 +62,7 @@ class NodeSequencer:
         self._stopping = False
         self._next_tick = time.monotonic()
         self._missing_since: float | None = None
+        self._is_copying_over = False
 
     def hold(self, end: Durable, session: str) -> None:
         """Take note that a session has become durable here; `turn` or `wake` makes use of it."""
@@ -207,13 +208,22 @@ class NodeSequencer:
             member.executor.close()
             begin = member.executor.appender.next_place - member.executor.lacks_lines
             self.catch_up = CatchUp(self._settings, Position(begin), self._guard)
-        elif self.catch_up.is_done(member.executor.ledger.end) or self._needs_no_copy:
-            self.catch_up.stop()
+        elif self._ends_copy(self.catch_up):
             self.catch_up = None
             member.executor.reopen()
             member.suspended = False
             self._missing_since = None
             _log.warning("the merged log is copied up to %s; merging", member.executor.appender.end)
+
+    def _ends_copy(self, copy: CatchUp) -> bool:
+        """End the copying where it is of no more use; whether it has ended, and nobody writes."""
+        if not self._is_copying_over:
+            end = self._member.executor.ledger.end
+            self._is_copying_over = copy.is_done(end) or self._needs_no_copy
+        if not (self._is_copying_over and copy.stop(self._settings.tick_s)):
+            return False  # it may be dialling a machine that is not there: asked again next tick
+        self._is_copying_over = False
+        return True
 
     @property
     def _needs_no_copy(self) -> bool:

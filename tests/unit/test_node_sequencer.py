@@ -60,3 +60,26 @@ def test_the_last_snapshot_waits_for_a_turn_that_began_before_the_stop():
     for thread in threads:
         thread.join(PATIENCE_S)
     assert did == ["turn", "end"]
+
+
+def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
+    """A copy that is told to end may be at the disk still, or dial a machine that is not there."""
+    did, answers = [], iter([False, False, True])
+    done = iter([True])  # asked once: what is over stays so
+
+    def stop(_wait_s):
+        did.append("stop")
+        return next(answers)
+
+    executor = SimpleNamespace(
+        ledger=SimpleNamespace(end=8), lacks_log=True, appender=SimpleNamespace(end=8),
+        reopen=lambda: did.append("reopen"),
+    )  # fmt: skip
+    fake = SimpleNamespace(member_names=["n1", "n2"], tick_s=0.02, missing=None, executor=executor)
+    sequencer = NodeSequencer(fake, fake, fake, fake, fake, guard=fake)
+    sequencer.catch_up = SimpleNamespace(is_done=lambda _end: next(done), stop=stop)
+    for _ in range(3):
+        assert sequencer.catch_up is not None
+        sequencer._keep_up(0.0)
+    assert did == ["stop", "stop", "stop", "reopen"]
+    assert (sequencer.catch_up, fake.suspended) == (None, False)

@@ -597,6 +597,20 @@ def test_a_connection_that_is_agreed_on_during_a_stop_ends_with_it(site, publish
     assert eventually(lambda: not site.server.connections, 5)
 
 
+def test_a_puller_that_is_stopped_while_it_dials_lets_go_when_it_is_asked_again(site, subscriber):
+    """A machine that is off says nothing; the directory is free once the dialling has ended."""
+    with socket.create_server(("localhost", 0)) as deaf:
+        client = PullClient(site.path("sub"), STREAM, [deaf.getsockname()], subscriber)
+        client.start()
+        plain, _ = deaf.accept()
+        assert not client.stop(0.01)
+        with pytest.raises(Misuse, match="pulled into already"):
+            PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+        plain.close()
+        assert eventually(lambda: client.stop(0.01))
+    PullClient(site.path("sub"), STREAM, [site.node], subscriber).stop()
+
+
 def test_stop_ends_all_threads_within_two_seconds(site, publisher, subscriber):
     """SIGTERM is answered before an orchestrator sends SIGKILL."""
     before = threading.active_count()
