@@ -25,10 +25,11 @@ class Ages:
             now_ns: the time that retention goes by.
             steady_ns: what a clock shows that nobody sets.
         """
-        seen = self._seen
-        self._seen = {file.start: seen.get(file.start, steady_ns) for file in files}
+        before = self._seen
+        # looked up here and not in the object: who asks for a plan may be another thread
+        seen = self._seen = {file.start: before.get(file.start, steady_ns) for file in files}
         shift = now_ns - steady_ns
         return [
-            RolledFile(start, size, min(rolled_ns, self._seen[start] + shift))
+            RolledFile(start, size, min(rolled_ns, seen[start] + shift))
             for start, size, rolled_ns in files
         ]

@@ -241,7 +241,7 @@ class NodeArchiver:
     def _living(self, now_s: float) -> dict[str, Report]:
         return {
             name: report
-            for name, report in self.reports.items()
+            for name, report in self.reports.copy().items()
             if now_s - report.heard_s < _REPORT_S_MAX
         }
 
@@ -310,9 +310,10 @@ def policy_of_ledger(ledger: Ledger) -> Policy:
 
 def leases_of_ledger(ledger: Ledger) -> list[Lease]:
     """Return the leases that were agreed on."""
-    names = sorted(name for name in ledger.notes if name.startswith(LEASE_NOTE))
-    leases = [parse_lease(ledger.notes[name]) for name in names]
-    offloaded = ledger.notes.get(OFFLOAD_NOTE)
+    notes = ledger.notes.copy()  # at once: who asks is not the thread that changes them
+    names = sorted(name for name in notes if name.startswith(LEASE_NOTE))
+    leases = [parse_lease(notes[name]) for name in names]
+    offloaded = notes.get(OFFLOAD_NOTE)
     return [*leases, offload_lease(offloaded)] if offloaded else leases
 
 

@@ -16,7 +16,9 @@ from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy
 from rt.errors import Misuse, Refused
 from rt.manifest import MERGED, Archived, Identity, Manifest, Rolled
 from rt.node_admin import NodeAdmin
+from rt.node_archive import LEASE_NOTE, leases_of_ledger
 from rt.position import Position
+from sequencer.ledger import Ledger
 
 NOW = 10**18
 MINUTE = MINUTE_NS
@@ -224,6 +226,38 @@ def test_no_file_is_younger_than_it_was_seen_to_be(rolled, jump, is_known):
     last = now + jump - passed * is_known
     assert [f.rolled_ns for f in aged] == [min(f.rolled_ns, last) for f in files]
     assert [f[:2] for f in aged] == [f[:2] for f in files]
+
+
+class Interrupted(list):
+    """Files that another thread asks about too, fewer of them, whenever they are gone through."""
+
+    def __init__(self, files, ages):
+        super().__init__(files)
+        self.ages = ages
+
+    def __iter__(self):
+        for file in super().__iter__():
+            self.ages.seen([], NOW, 1)
+            yield file
+
+
+def test_two_who_ask_for_ages_at_once_do_not_take_them_from_each_other():
+    """Who asked for a plan could end the thread that decides, with the node left standing."""
+    ages, files = Ages(), files_of([1, 2, 3], [3, 2, 1])
+    assert ages.seen(Interrupted(files, ages), NOW, 1) == files
+
+
+def test_leases_are_told_while_they_come_and_go():
+    """Who looks is a connection's thread, and the sequencer's changes them meanwhile."""
+
+    class Notes(dict):
+        def __iter__(self):
+            yield from list(super().__iter__())
+            self.clear()
+
+    lease = Lease("spark", Position(0), NOW, 1)
+    ledger = Ledger(notes=Notes({LEASE_NOTE + "spark": lease.text()}))
+    assert leases_of_ledger(ledger) == [lease]
 
 
 def test_one_wrong_clock_of_three_changes_nothing():
