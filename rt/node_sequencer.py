@@ -187,6 +187,7 @@ class NodeSequencer:
         _log.error("%s; it is set aside and fetched again", damage)
         directory = os.path.dirname(damage.path)
         if directory == self._member.executor.appender.directory:
+            self._snapshots.await_sync()
             self._member.executor.discard(damage.path)
         else:
             session = os.path.basename(directory)
@@ -205,6 +206,7 @@ class NodeSequencer:
                 return
             _log.warning("copying the merged log from other nodes: %s", self._reason())
             member.suspended = True
+            self._snapshots.await_sync()
             member.executor.close()
             begin = member.executor.appender.next_place - member.executor.lacks_lines
             self.catch_up = CatchUp(self._settings, Position(begin), self._guard)

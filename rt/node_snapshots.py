@@ -65,10 +65,17 @@ class NodeSnapshots:
         elif self._synced.done():
             self._take_synced(self._plan, self._synced.result())
 
-    def end(self) -> None:
-        """Save a last one, if the others have it all; errors as `turn`."""
+    def await_sync(self) -> None:
+        """Wait for the sync that was begun, before the log is closed: a closed one is not synced.
+
+        What it made durable is taken by the next turn; errors as `turn`.
+        """
         if self._synced is not None:
             self._synced.result()
+
+    def end(self) -> None:
+        """Save a last one, if the others have it all; errors as `turn`."""
+        self.await_sync()
         durable, plan = self._member.executor.sync(), self._member.plan_snapshot()
         if plan is not None:
             self._take_synced(plan, durable)

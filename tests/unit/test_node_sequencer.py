@@ -1,9 +1,14 @@
 """NodeSequencer: what a node is to do is done by one thread at a time, to the end."""
 
 import threading
+import time
 from types import SimpleNamespace
 
+from rt import node_sequencer
 from rt.node_sequencer import NodeSequencer
+from rt.node_snapshots import NodeSnapshots
+from rt.position import Position
+from sequencer.member import SnapshotPlan
 
 PATIENCE_S = 10
 
@@ -83,3 +88,33 @@ def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
         sequencer._keep_up(0.0)
     assert did == ["stop", "stop", "stop", "reopen"]
     assert (sequencer.catch_up, fake.suspended) == (None, False)
+
+
+def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for(monkeypatch):
+    """A closed log has nothing to sync, and would say that all is durable."""
+    did, told, begun = [], [], threading.Event()
+
+    def sync():
+        begun.set()
+        time.sleep(0.2)  # so much time has a close to come in between
+        did.append("sync")
+        return Position(8)
+
+    executor = SimpleNamespace(
+        ledger=SimpleNamespace(end=Position(8)), lacks_log=True, lacks_lines=False, sync=sync,
+        appender=SimpleNamespace(next_place=Position(8)), close=lambda: did.append("close"),
+    )  # fmt: skip
+    fake = SimpleNamespace(
+        member_names=["n1", "n2"], tick_s=0.02, missing=None, executor=executor, settled_index=0,
+        plan_snapshot=lambda: SnapshotPlan(1, b"", Position(8)), has_durable=told.append, size=0,
+    )  # fmt: skip
+    monkeypatch.setattr(node_sequencer, "CatchUp", lambda *_: did.append("copy"))
+    snapshots = NodeSnapshots(fake, fake, fake, fake, pause_s=5)
+    sequencer = NodeSequencer(fake, fake, fake, fake, snapshots, guard=fake)
+    snapshots.turn(0.0)
+    assert begun.wait(PATIENCE_S)
+    sequencer._keep_up(0.0)
+    assert did == ["sync", "close", "copy"]
+    snapshots.turn(1.0)
+    assert told == [1]
+    snapshots.close()
