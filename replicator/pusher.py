@@ -143,6 +143,7 @@ class Pusher:
                 self._backoff.reset()
             if not self._stopping:
                 pause(self._wake, self._backoff.next_s())
+        self._wake.close()  # `join` may not have waited so long
 
     def _ship(self) -> None:
         sock, _ = connect(self._node, self._contexts.current())

@@ -23,6 +23,7 @@ from replicator_host import (
 
 from replicator import link as link_module
 from replicator import lookout as lookout_module
+from replicator import push as push_module
 from replicator import pusher as pusher_module
 from replicator import server as server_module
 from replicator.link import Link
@@ -609,6 +610,19 @@ def test_a_puller_that_is_stopped_while_it_dials_lets_go_when_it_is_asked_again(
         plain.close()
         assert eventually(lambda: client.stop(0.01))
     PullClient(site.path("sub"), STREAM, [site.node], subscriber).stop()
+
+
+def test_a_pusher_that_is_stopped_while_it_dials_leaves_no_descriptor(site, publisher, monkeypatch):
+    """A program that tries a node that is off, again and again, would run out of them."""
+    monkeypatch.setattr(push_module, "_STOP_S", 0.01)
+    before = set(os.listdir("/proc/self/fd"))
+    with socket.create_server(("localhost", 0)) as deaf:
+        client = PushClient(site.path("pub"), STREAM, [deaf.getsockname()], publisher)
+        client.start()
+        plain, _ = deaf.accept()
+        client.stop()
+        plain.close()
+    assert eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_stop_ends_all_threads_within_two_seconds(site, publisher, subscriber):
