@@ -1,5 +1,6 @@
 """PushClient: ships the sessions of a stream to each of its nodes."""
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -10,6 +11,7 @@ from replicator.progress import SessionProgress, SessionStatus
 from replicator.pusher import Address, Pusher
 from replicator.releaser import Release, Releaser
 from rt.errors import Misuse
+from rt.manifest import FILE_NAME
 from rt.names import (
     NameGlob,
     glob_matches,
@@ -42,6 +44,13 @@ class SessionBook:
     def path(self, session: str) -> str:
         """Return the directory of a session."""
         return session_directory(self._root, self.stream, session)
+
+    def has_log(self, session: str) -> bool:
+        """Whether there is anything to ship; who died while it made a session left a directory."""
+        try:
+            return os.stat(os.path.join(self.path(session), FILE_NAME)).st_size > 0
+        except FileNotFoundError:
+            return False
 
     def progress(self, session: str) -> SessionProgress:
         """Return what is known of a session; the same for all nodes."""
@@ -139,6 +148,7 @@ class PushClient:
         return all(
             sum(pusher.has_settled(name, merged=merged) for pusher in self._pushers) >= majority
             for name in self._book.names()
+            if self._book.has_log(name)
         )
 
     def status(self) -> list[SessionStatus]:

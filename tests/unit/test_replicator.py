@@ -120,6 +120,19 @@ def test_sessions_with_rolls_and_runs_arrive_as_they_are(site, publisher):
     assert_pushed(site, "jfk", "ewr", "lga")
 
 
+@pytest.mark.parametrize("has_manifest", [False, True])
+def test_a_session_that_was_never_made_whole_holds_up_no_drain(site, publisher, has_manifest):
+    """A publisher that was killed at its first call would make every later push wait for ever."""
+    session(site, "jfk")
+    os.makedirs(site.path("pub", STREAM, "lga"))
+    if has_manifest:
+        open(site.path("pub", STREAM, "lga", "manifest"), "x").close()
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert client.stop(10)
+    assert_pushed(site, "jfk")
+
+
 def test_a_session_that_appears_later_is_found(site, publisher):
     """Publishers come and go; the push process is not restarted for them."""
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher, sessions=["j*"])
