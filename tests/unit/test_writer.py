@@ -347,7 +347,7 @@ def test_a_message_larger_than_a_file_leaves_no_empty_files_on_a_full_disk(tmp_p
 
 def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, monkeypatch):
     """What is archived makes room; that the line of it found none must not end what goes on."""
-    disk, tries = FaultyDisk(), threading.Semaphore(0)
+    disk, tries = FaultyDisk(), []
     monkeypatch.setattr(writer_module, "_ARCHIVE_S", 0.001)
     settings = WriterSettings(fsync_interval_s=0.001, file_bytes_max=64 * KIB)
     writer = opened(tmp_path, settings, disk)
@@ -356,17 +356,16 @@ def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, 
     assert writer.sync(30)
 
     def step(call):
-        if call == "append":
-            tries.release()
+        tries.extend([call] * (call == "append"))
+        if len(tries) == 3:
+            disk.room = None  # here, where nobody is about to say what is left
 
     disk.room, disk.step = 10, step
     write_released(writer.directory, writer.end)
-    for _ in range(2):
-        assert tries.acquire(timeout=10)
-    disk.room = None
-    write(writer, b"a")
     deadline = time.monotonic() + 30
     while len(writer._appender.manifest.archived) < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
+    write(writer, b"a")
     writer.close()
+    assert len(tries) >= 3
     assert os.stat(os.path.join(writer.directory, "log.0.1")).st_size == 0
