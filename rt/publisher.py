@@ -121,6 +121,7 @@ class Publisher:
         # a message from then on is alone and written at once; counted from the message before it,
         # not from when that was written, or each that waits would make the next one wait
         self._alone_after_ns = 0
+        self._written_s = 0.0  # when a frame was written last: what waits has come since then
         self._next_sequence = self._writer.next_sequence
         self._closed = False
         self._lock = threading.Lock()
@@ -294,6 +295,7 @@ class Publisher:
         self._writer.write(self._times, self._payloads, self._keys)
         self._payloads, self._times, self._keys = [], [], None
         self._room = self._frame_bytes
+        self._written_s = time.monotonic()
 
     def _batch_loop(self) -> None:
         with self._lock:
@@ -311,10 +313,13 @@ class Publisher:
             self._wake.wait(self._batching.linger_s + 1)
             self._writer.roll_if_old()
             return
-        oldest = self._payloads[0]
-        self._wake.wait(self._batching.linger_s)
-        if self._payloads and self._payloads[0] is oldest:
-            self._write_pending()
+        linger_s = self._batching.linger_s
+        oldest, due_s = self._payloads[0], time.monotonic() + linger_s
+        while self._payloads and not self._closed and (left_s := due_s - time.monotonic()) > 0:
+            self._wake.wait(left_s)
+            if self._payloads and self._payloads[0] is not oldest:  # a frame was filled meanwhile
+                oldest, due_s = self._payloads[0], self._written_s + linger_s
+        self._write_pending()
 
     def _await_nodes(
         self, level: Level, target: Position, deadline: float, timeout_s: float
