@@ -78,12 +78,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view, begin = self._refreshed(), _position(start)
         if not view.log.is_there:
             return start
-        if start["log"] not in ("", self._log_id):
-            raise Misuse(f"the checkpoint is of another log than {self._options.path} is now")
-        there = view.end()
-        if begin > there:
-            words = "the log ends before the place where the query goes on"
-            raise CorruptLog(view.path, there, words)
+        self._check_log(start)
+        there = self._demand(view, begin)
         end = there if self._target is None else max(begin, min(there, self._target))
         if not isinstance(limit, ReadAllAvailable):
             end = self._limited(view, begin, end)
@@ -102,11 +98,19 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into splits; the same for the same offsets.
 
+        A query that resumes in the middle of one asks for this first: its ends are those of the
+        checkpoint, and the copy of the log may be a new one, which does not reach there yet.
+
         Raises:
             GapError: some of it was archived, and failOnDataLoss holds.
+            Misuse: the checkpoint is of another log.
+            CorruptLog: the log ends before the micro-batch.
         """
-        view = self._refreshed()
-        snapshot = between(view, _position(start), _position(end))
+        view, begin, stop = self._refreshed(), _position(start), _position(end)
+        if begin < stop:
+            self._check_log(end)
+            self._demand(view, stop)
+        snapshot = between(view, begin, stop)
         if snapshot.gaps and self._options.fail_on_data_loss:
             raise GapError(snapshot.gaps[0])
         parts = splits(snapshot, self._options)
@@ -131,6 +135,18 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log_id(self) -> str:
         identity = self._view.log.manifest.identity if self._view else None
         return "" if identity is None else identity.id
+
+    def _check_log(self, offset: dict[str, Any]) -> None:
+        if self._log_id and offset["log"] not in ("", self._log_id):
+            raise Misuse(f"the checkpoint is of another log than {self._options.path} is now")
+
+    def _demand(self, view: LogView, place: Position) -> Position:
+        """Return where the log ends, which must not be before a place of the checkpoint."""
+        there = view.end()
+        if place > there:
+            words = "the log ends before the place where the query goes on"
+            raise CorruptLog(view.path, there, words)
+        return there
 
     def _refreshed(self) -> LogView:
         if self._view is None:

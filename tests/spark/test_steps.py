@@ -1,12 +1,16 @@
 """How far micro-batches go, and that the same messages are always cut alike; no Spark is needed."""
 
 import os
+import shutil
 from random import Random
 
 import pytest
 
+from rt.errors import CorruptLog, Misuse
 from rt.index import ENTRY_BYTES
+from rt.log_directory import LogDirectory
 from rt.position import Position
+from rt.spark.options import read_options
 from rt.spark.plan import LogView
 from rt.spark.steps import after_bytes, after_messages, place_of_number
 from tests.spark.random_logs import plain_rows, random_log
@@ -76,3 +80,39 @@ def test_splits_are_the_same_however_much_of_the_index_is_written(tmp_path, kept
             os.truncate(os.path.join(merging.directory, name), kept * ENTRY_BYTES)
     assert Load(merging.directory, **limits).splits() == before
     assert len(before) > 5
+
+
+@pytest.mark.parametrize("there", ["half", "nothing", "another"])
+def test_a_micro_batch_that_the_log_does_not_reach_is_refused(tmp_path, there):
+    """A query that resumes in one would take it for done, and what the copy fetches later for read.
+
+    Spark asks then for the splits of the checkpoint's ends, and not where the log ends.
+    """
+    pytest.importorskip("pyspark")
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from rt.spark.stream import RtStreamReader
+
+    with random_log(str(tmp_path / "a"), 1) as first, random_log(str(tmp_path / "b"), 2) as second:
+        pass
+    path, schema = first.directory, StructType([StructField("position", LongType())])
+    stream = RtStreamReader(read_options({"path": path}), schema)
+    begin = stream.initialOffset()
+    end = stream.latestOffset(begin, ReadAllAvailable())
+    found = [batch for part in stream.partitions(begin, end) for batch in stream.read(part)]
+    assert sum(batch.num_rows for batch in found) == len(plain_rows(path))
+    stream.stop()
+
+    if there == "half":
+        newest = path + "/" + LogDirectory(path).files()[-1].file_name
+        os.truncate(newest, os.path.getsize(newest) // 2)
+    else:
+        shutil.rmtree(path)
+    if there == "another":
+        os.rename(second.directory, path)
+    resumed = RtStreamReader(read_options({"path": path}), schema)
+    with pytest.raises((CorruptLog, Misuse), match=r"ends before the place|of another log"):
+        resumed.partitions(begin, end)
+    assert len(resumed.partitions(begin, begin)) == 1
+    resumed.stop()
