@@ -66,15 +66,28 @@ class _Comparer:
             if any(start in log.manifest.archived for log in self._logs):
                 self._left_out.append(start.file_name)
                 continue
-            ends = [self._length(log, start) for log in self._logs]
-            if None in ends:
-                return self._differs(start, "only one of them has this file")
-            found = self._file(start, min(end for end in ends if end is not None))
-            if found is not None:
+            found = self._both(start)
+            if self._was_archived(start):
+                self._left_out.append(start.file_name)
+            elif found is not None:
                 return found
-            if ends[0] != ends[1]:
-                return self._shorter(start, ends)
         return self._result(None, "")
+
+    def _both(self, start: Position) -> Comparison | None:
+        """Compare one file; return what that found, or None to go on with the next one."""
+        ends = [self._length(log, start) for log in self._logs]
+        if None in ends:
+            return self._differs(start, "only one of them has this file")
+        found = self._file(start, min(end for end in ends if end is not None))
+        if found is None and ends[0] != ends[1]:
+            return self._shorter(start, ends)
+        return found
+
+    def _was_archived(self, start: Position) -> bool:
+        """Whether one of them gave up the file's bytes since its manifest was read."""
+        for log in self._logs:
+            log.refresh()
+        return any(start in log.manifest.archived for log in self._logs)
 
     def _length(self, log: LogDirectory, start: Position) -> int | None:
         """Return how much of a file counts; None if there is none."""

@@ -340,6 +340,24 @@ def test_archived_file_is_not_compared_and_that_is_told(tmp_path):
     assert found.not_compared == ("log.0.0",)
 
 
+@pytest.mark.parametrize("places", [(0,), (1,), (0, 1)])
+def test_file_archived_after_a_copy_was_opened_is_no_difference(tmp_path, places):
+    """Checking a terabyte takes an hour, and retention does not wait for it."""
+    pair = [build(tmp_path / name).directory for name in "ab"]
+    logs = [open_log(each) for each in pair]
+    for place in places:
+        appender = Appender(OsDisk(), pair[place], None)
+        appender.recover()
+        appender.archive(Archived(START, TIME_NS, "time"))
+        appender.close()
+    found = compare_logs(*logs, lambda _bytes: None)
+    for log in logs:
+        log.close()
+    assert found.differs_at is None
+    assert found.not_compared == ("log.0.0",)
+    assert found.end == compared(*pair).end
+
+
 def test_logs_made_apart_are_no_copies(tmp_path):
     """A log that was deleted and made again has its name, and nothing else of it."""
     one, other = (os.path.dirname(os.path.dirname(publish(tmp_path / name, [b"1"])))
