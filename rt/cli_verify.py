@@ -34,7 +34,7 @@ def verify(context: click.Context, *, directories: tuple[str, ...], as_json: boo
     ends with exit code 1.
     """  # noqa: D301 - click reads the backspace character
     logs = [open_log(directory) for directory in directories]
-    pairs = [(logs[0], log) for log in logs[1:] if are_copies(logs[0], log)]
+    pairs = _pairs(logs)
     reports, comparisons = _run(logs, pairs)
     if as_json:
         click.echo(json.dumps(_facts(reports, comparisons)))
@@ -46,6 +46,16 @@ def verify(context: click.Context, *, directories: tuple[str, ...], as_json: boo
     wrong = [each for each in reports if each.is_wrong]
     if wrong or any(each.differs_at is not None for each in comparisons):
         context.exit(1)
+
+
+def _pairs(logs: Sequence[LogDirectory]) -> list[tuple[LogDirectory, LogDirectory]]:
+    """Return each log that has a copy among those named before it, with the first of these."""
+    found = []
+    for place, log in enumerate(logs):
+        first = next((each for each in logs[:place] if are_copies(each, log)), None)
+        if first is not None:
+            found.append((first, log))
+    return found
 
 
 def _run(

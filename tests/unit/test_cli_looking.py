@@ -87,6 +87,21 @@ def test_verify_compares_copies_and_only_copies(log, tmp_path):
     assert f"{log} and {tmp_path / 'copy'} are equal up to 0.1.232, {size:,} bytes" in told
 
 
+def test_verify_compares_every_log_with_the_first_of_its_copies(tmp_path):
+    """The sessions of two nodes come in any order; a copy that differs must not pass for equal."""
+    for root in ("a", "b"):
+        for session in ("jfk", "ewr"):
+            publish(tmp_path / root, [root.encode()], session=session)
+    logs = [tmp_path / root / "stream" / name for root in ("a", "b") for name in ("jfk", "ewr")]
+    result = run("verify", *logs, "--json")
+    told = json.loads(result.stdout)["comparisons"]
+    assert result.exit_code == exits.FOUND_WRONG
+    assert [(each["first"], each["second"], each["equal"]) for each in told] == [
+        (str(logs[0]), str(logs[2]), False),
+        (str(logs[1]), str(logs[3]), False),
+    ]
+
+
 def test_dump_shows_every_frame_and_message(log):
     """What is in there, without a doubt and without a reader's cleverness."""
     result = run("dump", log)
