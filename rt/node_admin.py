@@ -173,10 +173,12 @@ class NodeAdmin:
     def _tell_history(self, sock: ssl.SSLSocket) -> None:
         """Send the manifest as it is: whoever asks has the time to read it, a node has not."""
         log = self._member.executor.appender
-        with open(os.path.join(log.directory, FILE_NAME), "rb") as file:
-            data = file.read()
+        # The end first: a file that is rolled meanwhile is then in both, and told once by who asks.
+        # The other way round it would be in neither.
         end, facts = log.end, log.facts
         line = active(end.file, facts, end.offset).line if log.is_open else None
+        with open(os.path.join(log.directory, FILE_NAME), "rb") as file:
+            data = file.read()
         head = {"directory": log.directory, "node": self._member.name, "bytes": len(data)}
         head["offloaded"] = json.loads(self._member.executor.ledger.notes.get(OFFLOAD_NOTE, "{}"))
         sock.sendall(json.dumps({**head, "active": line}).encode() + b"\n")

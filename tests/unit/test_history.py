@@ -5,16 +5,18 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from rt import exits
+from rt import admin, exits
 from rt.appender import Appender
 from rt.disk import OsDisk
 from rt.errors import CorruptLog, Misuse
 from rt.history import Row, history
 from rt.history_text import HistoryText
 from rt.manifest import MERGED, Archived, Identity, Rolled, encode_entry, new_identity
+from rt.node_admin import NodeAdmin
 from rt.position import START, Position
 from rt.publisher import Publisher
 from tests.commands import publish, run
@@ -260,3 +262,30 @@ def test_a_long_history_is_worded_by_two_processes_and_reads_as_one(tmp_path):
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("look", ["end", "is_open", "facts"])
+def test_a_file_rolled_while_a_node_tells_its_history_is_told_once(tmp_path, monkeypatch, look):
+    """The lines and the end are read one after the other, and a node does not stand still."""
+    with MergedLog(str(tmp_path / "out")) as log:
+        log.merge("jfk", [b"AA1", b"B62"])
+
+        class Rolling:
+            """The appender; the file is rolled, and the next begun, just before one look at it."""
+
+            def __getattr__(self, name):
+                if name == look and not log.appender.manifest.rolled:
+                    log.roll()
+                    log.merge("ewr", [b"UA7"])
+                return getattr(log.appender, name)
+
+        sent = []
+        ledger = SimpleNamespace(notes={})
+        member = SimpleNamespace(
+            name="n1", executor=SimpleNamespace(appender=Rolling(), ledger=ledger)
+        )
+        NodeAdmin("flights", member, None)._tell_history(SimpleNamespace(sendall=sent.append))
+    monkeypatch.setattr(admin, "_exchange", lambda *_: b"".join(sent))
+    _, rows, _ = admin.ask_history(("n1", 1), None)
+    assert [(row.file, row.messages) for row in rows if not row.is_active][:1] == [("log.0.0", 2)]
+    assert [row.file for row in rows] in (["log.0.0"], ["log.0.0", "log.0.1"])
