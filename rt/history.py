@@ -110,10 +110,8 @@ def rolled_rows(data: bytes, path: str) -> list[Row]:
 
 def active_row(directory: str, rows: list[Row]) -> Row | None:
     """Return the row of the file behind the last rolled one, if there is any."""
-    newest = _newest(directory, rows[-1].first if rows else None)
-    if newest is None or (rows and newest <= rows[-1].first):
-        return None
-    return active(newest, *_facts(directory, newest))
+    start = _following(directory, rows[-1].first if rows else None)
+    return None if start is None else active(start, *_facts(directory, start))
 
 
 def active(start: Position, facts: Facts, end: int) -> Row:
@@ -158,20 +156,21 @@ def selected(
             yield row
 
 
-def _newest(directory: str, last: Position | None) -> Position | None:
-    """Return where the newest file of a log begins.
+def _following(directory: str, last: Position | None) -> Position | None:
+    """Return where the file behind the last rolled one begins, if there is any.
 
     Args:
         directory: of the log.
-        last: the newest one that was rolled. No more than one comes behind it, mostly the next one
-            that can be: to look for it spares a list of 100,000 names.
+        last: the newest one that was rolled. No more than one came behind it when the manifest was
+            read, mostly the next one that can be: to look for it spares a list of 100,000 names.
+            Others came since.
     """
     for each in () if last is None else (last.next_file(), last.next_run()):
         if os.path.exists(os.path.join(directory, each.file_name)):
             return each
     names = (name for name in os.listdir(directory) if not name.endswith(SUFFIX))
-    starts = map(file_position, names)
-    return max((start for start in starts if start is not None), default=None)
+    starts = (start for start in map(file_position, names) if start is not None)
+    return min((start for start in starts if last is None or start > last), default=None)
 
 
 def _facts(directory: str, start: Position) -> tuple[Facts, int]:

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from rt import admin, exits
+from rt import history as history_module
 from rt.appender import Appender
 from rt.disk import OsDisk
 from rt.errors import CorruptLog, Misuse
-from rt.history import Row, history
+from rt.history import Row, history, rolled_rows
 from rt.history_text import HistoryText
 from rt.manifest import MERGED, Archived, Identity, Rolled, encode_entry, new_identity
 from rt.node_admin import NodeAdmin
@@ -289,3 +290,18 @@ def test_a_file_rolled_while_a_node_tells_its_history_is_told_once(tmp_path, mon
     _, rows, _ = admin.ask_history(("n1", 1), None)
     assert [(row.file, row.messages) for row in rows if not row.is_active][:1] == [("log.0.0", 2)]
     assert [row.file for row in rows] in (["log.0.0"], ["log.0.0", "log.0.1"])
+
+
+def test_the_first_file_rolled_while_a_directory_is_looked_at_is_told(tmp_path, monkeypatch):
+    """What the manifest did not name yet grew when it was read, whatever came behind it since."""
+    with MergedLog(str(tmp_path / "out")) as log:
+        log.merge("jfk", [b"AA1", b"B62"])
+
+        def rolling(*given):
+            rows = rolled_rows(*given)
+            log.roll()
+            log.merge("ewr", [b"UA7"])
+            return rows
+
+        monkeypatch.setattr(history_module, "rolled_rows", rolling)
+        assert [(row.file, row.messages) for row in history(log.directory)] == [("log.0.0", 2)]
