@@ -72,7 +72,9 @@ def offload(
             raise Misuse(f"{store.address} holds copies of another log")
         for file in log.manifest.order:
             if file.file_name not in there and file not in log.manifest.archived:
-                done(file.file_name, _copy(log, log.manifest.rolled[file], identity, store))
+                size = _copied(log, log.manifest.rolled[file], identity, store)
+                if size is not None:
+                    done(file.file_name, size)
         with store.write(FILE_NAME) as target:
             target.write(_manifest_bytes(directory))
         order = log.manifest.order
@@ -180,6 +182,17 @@ def _lines(known: Manifest, there: set[Position], directory: str) -> Iterator[by
             if file not in there:
                 yield encode_entry(known.archived.get(file) or Archived(file, 0, NOT_COPIED))
                 os.close(os.open(os.path.join(directory, file.file_name), os.O_CREAT, FILE_MODE))
+
+
+def _copied(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int | None:
+    """Copy a file; return its bytes there, or None if it was archived before it was read."""
+    try:
+        return _copy(log, line, identity, store)
+    except (CorruptLog, FileNotFoundError):
+        log.refresh()
+        if line.file in log.manifest.archived and line.file.file_name not in names_of_copies(store):
+            return None
+        raise
 
 
 def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:

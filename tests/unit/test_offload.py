@@ -160,3 +160,26 @@ def test_an_archived_file_is_not_copied(out, tmp_path):
     store = open_store(str(tmp_path / "backup"))
     offload(out, store)
     assert sorted(copies(store)) == ["log.0.1", "log.0.2"]
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_file_that_is_archived_while_others_are_copied_is_passed_over(out, tmp_path, folded):
+    """The rules do not wait for the first copies, and an archived file is not a damaged one."""
+
+    def archive(file, _size):
+        if file == "log.0.0":
+            with MergedLog(out) as log:
+                log.appender.archive(Archived(Position.of(0, 1, 0), 1, "disk"))
+            if folded:
+                os.unlink(os.path.join(out, "log.0.1"))
+
+    store = open_store(str(tmp_path / "backup"))
+    assert offload(out, store, archive) == Position.of(0, 3, 0)
+    assert sorted(copies(store)) == ["log.0.0", "log.0.2"]
+
+
+def test_a_file_that_lost_its_bytes_is_damaged_and_not_passed_over(out, tmp_path):
+    """Nothing in the manifest says that they may be gone."""
+    os.truncate(os.path.join(out, "log.0.1"), 100)
+    with pytest.raises(CorruptLog, match="shorter than its line"):
+        offload(out, open_store(str(tmp_path / "backup")))
