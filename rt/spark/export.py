@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from rt.disk import sync_directory
 from rt.errors import GapError, Misuse
 from rt.limits import MIB
+from rt.lock import take_lock
 from rt.position import Position
 from rt.spark.options import ReadOptions
 from rt.spark.pieces import Part
@@ -23,6 +24,7 @@ from rt.spark.task import Task
 
 # Hidden from those who read the dataset, as all names are that begin so.
 STATE_NAME: Final = "_rt_export.json"
+LOCK_NAME: Final = "_rt_export.lock"
 _ROW_GROUP_BYTES: Final = 64 * MIB
 _DAY_NS: Final = 86_400 * 10**9
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,7 +69,7 @@ def to_parquet(
         progress: is called as rows are written, with what was done and the bytes there are to do.
 
     Raises:
-        Misuse: there is no log, or `out` holds the export of another.
+        Misuse: there is no log, `out` holds the export of another, or another run writes there.
         GapError: a file was archived before it was exported.
         CorruptLog: a file is damaged; what came before it is exported.
     """
@@ -75,7 +77,12 @@ def to_parquet(
     try:
         if not view.refresh():
             raise Misuse(f"{path} holds no log: there is no manifest")
-        return _Export(view, out, allow_gaps=allow_gaps, progress=progress).run()
+        os.makedirs(out, exist_ok=True)
+        lock = take_lock(out, f"another export writes to {out}; wait for its end", LOCK_NAME)
+        try:
+            return _Export(view, out, allow_gaps=allow_gaps, progress=progress).run()
+        finally:
+            os.close(lock)
     finally:
         view.close()
 
@@ -89,7 +96,6 @@ class _Export:
         self._allow_gaps = allow_gaps
         self._progress = progress
         self._done = Exported()
-        os.makedirs(out, exist_ok=True)
         identity = view.log.manifest.identity
         self._log_id = identity.id if identity else ""
         self._state = self._read_state()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rt.cli import rt
 from rt.errors import GapError, Misuse
 from rt.position import Position
-from rt.spark import to_parquet
+from rt.spark import export, to_parquet
 from tests.spark.random_logs import plain_rows, publish_random, random_log
 
 
@@ -102,6 +102,23 @@ def test_an_export_that_is_killed_anywhere_is_repeated_to_the_same_rows(tmp_path
             found = exported(out) if any(out.rglob("log*.parquet")) else []
             assert len(found) == len(set(found))
     assert exported(out) == rows
+
+
+def test_two_exports_do_not_write_to_one_dataset(tmp_path):
+    """Cron starts the next run while one takes long; both would write the same hidden files."""
+    out, refusals = str(tmp_path / "out"), []
+    with random_log(str(tmp_path / "data"), 1, file_bytes_max=1 << 15) as merging:
+
+        def again(_done, _total):
+            if not refusals:
+                with pytest.raises(Misuse, match="another export writes") as refused:
+                    to_parquet(merging.directory, out)
+                refusals.append(refused)
+
+        export.to_parquet(merging.directory, out, progress=again)
+        assert refusals
+        assert exported(out) == expected(merging)
+        assert to_parquet(merging.directory, out).files == 0
 
 
 def test_rt_export_parquet_says_what_it_did(tmp_path):
