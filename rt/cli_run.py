@@ -178,7 +178,8 @@ def pull(settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | No
             signals, lambda: not client.running or (once and client.wait_caught_up(0)), timeout_s,
             ends=once,
         )  # fmt: skip
-        status, broken = client.status(), not client.running
+        broken = not client.running  # first: what broke it is then in the status
+        status = client.status()
         client.stop()
     if broken:
         raise RtError(status.error)

@@ -6,11 +6,12 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import click
 import pytest
 
-from rt import exits
+from rt import cli_run, exits
 from rt.children import Children
 from rt.cli import COMMANDS, rt
 from rt.confirmations import Level
@@ -227,3 +228,42 @@ def test_an_impatient_second_signal_leaves_no_child_running(monkeypatch):
         for child in every:
             child.kill()
             child.stop()
+
+
+@pytest.mark.parametrize("breaks_at", ["done", "status"])
+def test_a_pull_that_breaks_says_why_and_one_that_was_done_before_is_done(monkeypatch, breaks_at):
+    """Its disk may fail at any moment; an end without a word is the worst of answers."""
+
+    class Client:
+        """A puller that has all, and whose disk fails when, or just after, it is looked at."""
+
+        running, error = True, ""
+
+        def __init__(self, *_given, **_named):
+            pass
+
+        def start(self):
+            pass
+
+        stop = start
+
+        def wait_caught_up(self, _timeout_s):
+            if breaks_at == "done":
+                self.fail()
+            return True
+
+        def status(self):
+            seen = SimpleNamespace(error=self.error, position=START)
+            self.fail()
+            return seen
+
+        def fail(self):
+            self.running, self.error = False, "copy/out: no room; this copy has ended"
+
+    monkeypatch.setattr(cli_run, "PullClient", Client)
+    monkeypatch.setattr(cli_run.LinkSettings, "contexts", lambda *_: None)
+    told = run("pull", "--once")
+    if breaks_at == "done":
+        assert (told.exit_code, "no room" in told.stderr) == (exits.DISK_FAILED, True)
+    else:
+        assert (told.exit_code, "the copy ends at 0.0.0" in told.stdout) == (0, True)
