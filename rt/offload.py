@@ -70,13 +70,13 @@ def offload(
         identity, there = _line(encode_entry(log.manifest.identity)), copies(store)
         if any(copy.identity != identity for copy in there.values()):
             raise Misuse(f"{store.address} holds copies of another log")
+        _copy_manifest(directory, store)  # first: no copy is ever there without its line
         for file in log.manifest.order:
             if file.file_name not in there and file not in log.manifest.archived:
                 size = _copied(log, log.manifest.rolled[file], identity, store)
                 if size is not None:
                     done(file.file_name, size)
-        with store.write(FILE_NAME) as target:
-            target.write(_manifest_bytes(directory))
+        _copy_manifest(directory, store)  # again: what was archived meanwhile
         order = log.manifest.order
         return order[-1].next_file() if order else Position(0)
     finally:
@@ -225,10 +225,11 @@ def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
         file.close()
 
 
-def _manifest_bytes(directory: str) -> bytes:
+def _copy_manifest(directory: str, store: Store) -> None:
     with open(os.path.join(directory, FILE_NAME), "rb") as file:
         data = file.read(_MANIFEST_BYTES_MAX)
-    return data[: data.rfind(b"\n") + 1]
+    with store.write(FILE_NAME) as target:
+        target.write(data[: data.rfind(b"\n") + 1])
 
 
 def _line(encoded: bytes) -> str:

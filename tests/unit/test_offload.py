@@ -71,6 +71,29 @@ def test_what_is_there_already_is_not_copied_again(out, store):
     assert seen == []
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_an_offload_that_was_cut_had_copied_is_restored(tmp_path, before):
+    """A machine that dies in the middle of it, and for good, is what the copies are for."""
+
+    def cut_after_two(_file, _size):
+        seen.append(1)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    seen, store = [], open_store(str(tmp_path / "backup"))
+    with MergedLog(str(tmp_path / "rt" / "flights" / "out")) as log:
+        for place in range(4):
+            log.merge("jfk", [b"%d.%d" % (place, n) * 50 for n in range(100)])
+            log.roll()
+            if place < before:
+                offload(log.directory, store)
+        with pytest.raises(KeyboardInterrupt):
+            offload(log.directory, store, cut_after_two)
+    count = restore(store, str(tmp_path / "old" / "flights" / "out"))
+    assert count == 2 + before
+    assert payloads(tmp_path / "old") == payloads(tmp_path / "rt")[: 100 * count]
+
+
 def test_a_copy_that_is_damaged_is_never_restored(out, tmp_path):
     """Any byte of it, wherever it lies."""
     store = open_store(str(tmp_path / "backup"))
