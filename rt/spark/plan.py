@@ -194,7 +194,7 @@ def _snapshot(view: LogView, options: ReadOptions) -> Snapshot:
     there = view.end()
     start, stop = edge(view, options.start, options.start_ns), there
     if options.end_ns is not None or isinstance(options.end, Position):
-        stop = min(edge(view, options.end, options.end_ns), there)
+        stop = min(edge(view, options.end, options.end_ns, is_end=True), there)
     named = options.start if isinstance(options.start, Position) else None
     if named is not None and named > there:
         raise Misuse(f"{options.path}: the log ends at {there}, before the start {named}")
@@ -204,18 +204,21 @@ def _snapshot(view: LogView, options: ReadOptions) -> Snapshot:
     return found
 
 
-def edge(view: LogView, place: Position | str, time_ns: int | None) -> Position:
-    """The position that a starting or ending option names."""
+def edge(
+    view: LogView, place: Position | str, time_ns: int | None, *, is_end: bool = False
+) -> Position:
+    """The position that a starting option names, or an ending one."""
     if isinstance(place, Position):
         return place
     if time_ns is None:
         return view.end() if place == "latest" else resolve(view.log, "earliest")
     manifest = view.log.manifest
-    found = resolve(view.log, AtTime(time_ns))
-    # what was archived had times too: those of a window are not passed over in silence
-    archived = (file for file in manifest.order if file in manifest.archived)
-    lost = next((f for f in archived if manifest.rolled[f].last_time_ns >= time_ns), found)
-    return min(found, lost)
+    found = resolve(view.log, AtTime(time_ns)) if view.log.files() else view.end()
+    # What was archived had times too: those of a window are not passed over in silence. So it
+    # begins before the file that may hold its first message, and ends behind that with its last.
+    lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)
+    times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
+    return min(found, next((file for file, ns in times if ns >= time_ns), found))
 
 
 def gaps_between(log: LogDirectory, start: Position, stop: Position) -> Iterator[Gap]:

@@ -70,7 +70,7 @@ def _positions(options: ReadOptions, snapshot: Snapshot, micros: _Bounds) -> tup
             raise Misuse(f"{options.path} holds no log any more")
         first, stop = (None if each is None else 1000 * each for each in micros)
         start = snapshot.start if first is None else edge(view, "earliest", first)
-        return start, snapshot.stop if stop is None else edge(view, "latest", stop)
+        return start, snapshot.stop if stop is None else edge(view, "latest", stop, is_end=True)
     finally:
         view.close()
 

@@ -171,6 +171,27 @@ def test_what_is_archived_after_the_load_fails_with_its_position(tmp_path):
     assert (gap.begin, gap.end, gap.reason) == (0, gone[-1].next_file(), "limit")
 
 
+@pytest.mark.parametrize("gone", [5, 11])
+def test_a_window_inside_of_one_archived_file_is_a_gap(tmp_path, gone):
+    """A file may hold a day: none of an hour of it is left, and that is not the same as none."""
+    with random_log(str(tmp_path), 3, file_bytes_max=1 << 14) as merging:
+        manifest = merging.executor.appender.manifest
+        line, later = (manifest.rolled[manifest.order[place]] for place in (3, 5))
+        first, last = line.first_time_ns + 1, line.last_time_ns
+        window = {"startingTimestamp": first, "endingTimestamp": last}
+        assert Load(merging.directory, **window).read().num_rows
+        merging.archive(gone)
+        if gone == len(manifest.order):
+            os.unlink(os.path.join(merging.directory, manifest.order[-1].next_file().file_name))
+        with pytest.raises(GapError, match="was archived"):
+            Load(merging.directory, **window)
+        expect(Load(merging.directory, **window, failOnDataLoss=False), [])
+        # between two files nothing was merged, so nothing of that is lost
+        pause = (manifest.rolled[manifest.order[4]].last_time_ns + 1, later.first_time_ns)
+        quiet = {"startingTimestamp": pause[0], "endingTimestamp": pause[1]}
+        expect(Load(merging.directory, **quiet), [])
+
+
 def test_a_file_archived_while_a_task_reads_it_is_a_gap(tmp_path):
     """The rows before are right; those behind are gone, and that is said."""
     with random_log(str(tmp_path), 9, file_bytes_max=1 << 22, rounds=3) as merging:
