@@ -115,7 +115,8 @@ def show_plan(
     if directory:
         rows, shown = plan_of(directory, parse_policy(text or "{}"), at_ns)
     else:
-        answer = _ask(settings, {"do": "plan", **({"at_ns": at_ns} if at_ns else {})})
+        when = {} if at_ns is None else {"at_ns": at_ns}
+        answer = _ask(settings, {"do": "plan", **when})
         rows = [Planned(**each) for each in answer["files"]]
         shown = json.dumps(answer["policy"])
     if as_json:

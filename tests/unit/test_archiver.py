@@ -13,12 +13,14 @@ from archiver.decide import DiskReport, RolledFile, decide
 from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
 from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
+from rt import cli_archive
 from rt.errors import Misuse, Refused
 from rt.manifest import MERGED, Archived, Identity, Manifest, Rolled
 from rt.node_admin import NodeAdmin
 from rt.node_archive import LEASE_NOTE, leases_of_ledger
 from rt.position import Position
 from sequencer.ledger import Ledger
+from tests.commands import run
 
 NOW = 10**18
 MINUTE = MINUTE_NS
@@ -343,3 +345,17 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_nothing_is_to_
 
     assert NodeAdmin("flights", Member(), None)._roll({}, None) == {"rolled": None}
     assert len(looks) == 3
+
+
+def test_a_plan_for_the_beginning_of_time_is_not_one_for_now(monkeypatch):
+    """0 is a time."""
+    asked = []
+
+    def answer(_settings, request):
+        asked.append(request)
+        return {"files": [], "policy": {}}
+
+    monkeypatch.setattr(cli_archive, "_ask", answer)
+    for when in ("--at=1970-01-01T00:00:00Z", "--json"):
+        assert run("archive", "plan", when).exit_code == 0
+    assert asked == [{"do": "plan", "at_ns": 0}, {"do": "plan"}]
