@@ -63,7 +63,7 @@ def receive(sock: ssl.SSLSocket, tail: Tail) -> None:
         tail.append(data)
 
 
-def node(certs: str, root: str, sinks: int, ready: Connection) -> None:
+def node(certs: str, root: str, sinks: int, decides: bool, ready: Connection) -> None:
     """Take from one connection, sync, merge, give to another if there is one."""
     listener = socket.create_server(("127.0.0.1", 0))
     ready.send(listener.getsockname()[1])
@@ -74,7 +74,7 @@ def node(certs: str, root: str, sinks: int, ready: Connection) -> None:
     for each in (source, *others):
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     received, synced = Tail(os.path.join(root, "in")), Tail(os.path.join(root, "in"))
-    merged = Tail(os.path.join(root, "out"))
+    merged, decisions = Tail(os.path.join(root, "out")), Tail(os.path.join(root, "decisions"))
 
     def sync() -> None:
         while True:
@@ -86,6 +86,9 @@ def node(certs: str, root: str, sinks: int, ready: Connection) -> None:
     def merge() -> None:
         while True:
             data = synced.read_from(merged.end)
+            if decides:
+                decisions.append(_HEAD.pack(merged.end, len(data)))
+                os.fdatasync(decisions.fd)
             merged.append(data)
 
     for work in (sync, merge):
@@ -114,8 +117,20 @@ def publish(
     go.recv()
 
 
-def latencies(spawn: object, size: int, count: int, rate: float, nodes: int = 1) -> list[int]:
-    """Run it; return the delay of each message, ns, in order of size."""
+def latencies(
+    spawn: object, size: int, count: int, rate: float, nodes: int = 1, *, decides: bool = False
+) -> list[int]:
+    """Run it; return the delay of each message, ns, in order of size.
+
+    Args:
+        spawn: the context that makes processes.
+        size: of a message, bytes.
+        count: messages.
+        rate: of them, a second.
+        nodes: that all are sent to.
+        decides: whether what goes where is synced too before it is merged, as a node must do that
+            is to merge the same again after a crash.
+    """
     with directory() as root:
         certs = os.path.join(root, "certs")
         init_authority(certs)
@@ -127,7 +142,7 @@ def latencies(spawn: object, size: int, count: int, rate: float, nodes: int = 1)
             place = os.path.join(root, f"n{number}")
             os.mkdir(place)
             here, there = spawn.Pipe()  # type: ignore[attr-defined]
-            arguments = (certs, place, int(number == 0), there)
+            arguments = (certs, place, int(number == 0), decides, there)
             servers.append(spawn.Process(target=node, args=arguments))  # type: ignore[attr-defined]
             servers[-1].start()
             ports.append(here.recv())

@@ -12,6 +12,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+_WIDTH: Final = 140  # columns
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -44,15 +46,19 @@ def show(rows: list[Row], path: str | None = None) -> None:
         table.add_column(name, justify="left" if name == "what" else "right")
     for row in rows:
         sign = "<=" if row.at_most else ">="
+        asked = f"{sign} {row.target:,g}{' of limit' if row.is_ratio else ''}"
         table.add_row(
             row.what,
             f"{row.value:,.2f} {row.unit}",
             "" if row.limit is None else f"{row.limit:,.2f}",
             "" if row.ratio is None else f"{row.ratio:.2f}",
-            f"{sign} {row.target:,g}{' of limit' if row.is_ratio else ''}",
-            "yes" if row.met else "NO",
+            asked if row.target else "",
+            ("yes" if row.met else "NO") if row.target else "",
         )
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH  # a file has no edge to fold at
+    console.print(table)
     if path:
         with open(path, "w", encoding="utf-8") as file:
             facts = {"conditions": conditions(), "rows": [asdict(row) for row in rows]}

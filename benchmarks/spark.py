@@ -37,9 +37,9 @@ from sequencer.ledger import Ledger
 from sequencer.planner import Planner
 from sequencer.session_log import SessionLogs
 
-ROUNDS = 5
+ROUNDS = 9
 WARM_UP_ROUNDS = (
-    2  # the JVM compiles what runs often; the first round of a query takes twice as long
+    3  # the JVM compiles what runs often; the first round of a query takes twice as long
 )
 PARTS = 8  # of 1 GB, the splits that a load makes unless it is told
 MERGE_NS = 1_357_017_420_000_000_000

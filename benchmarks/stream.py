@@ -118,6 +118,7 @@ def rows(quick: bool) -> list[Row]:
     with directory() as root:
         paced = run(root, 100, count, 1000)
     bare = latencies(SPAWN, 100, count, 1000)
+    deciding = latencies(SPAWN, 100, count, 1000, decides=True)
     with directory() as root:
         small = run(root, 100, 1_000_000 if quick else 10_000_000, 0)
     with directory() as root:
@@ -126,6 +127,7 @@ def rows(quick: bool) -> list[Row]:
     return [
         Row("append to delivery p50, 1,000/s", paced["p50_ms"], "ms", 0.6, p50, at_most=True),
         Row("append to delivery p99, 1,000/s", paced["p99_ms"], "ms", 3.0, p99, at_most=True),
+        Row("the limit program p50, decisions synced too", deciding[count // 2] / 1e6, "ms", 0),
         Row("delivered, one node, 100 B", small["messages_s"], "messages/s", 800_000),
         Row("delivered, one node, 1 KiB", large["mb_s"], "MB/s", 120),
     ]
