@@ -170,7 +170,8 @@ class Outlet:
     def has_news(self) -> bool:
         """Whether there may be more to send than when `pump` last looked; three `stat` calls.
 
-        Any thread may ask. What is on its way is news until it was sent.
+        Behind a file that has ended the names are listed too, where the directory has changed. Any
+        thread may ask. What is on its way is news until it was sent.
         """
         known = self._size, self.log.manifest.length  # before it is asked whether they are moving
         if not self._idle or self._source is None:

@@ -263,8 +263,11 @@ class SessionWriter:
         except OSError as error:
             self._fail(error)
             raise
+        self._tell_durable(durable)
+
+    def _tell_durable(self, end: Durable) -> None:
         with self._changed:
-            self._durable = max(self._durable, durable)
+            self._durable = max(self._durable, end)
             self._changed.notify_all()
 
     def _sync_loop(self) -> None:
@@ -282,9 +285,7 @@ class SessionWriter:
             except OSError as error:
                 self._fail(error)
                 return
-            with self._changed:
-                self._durable = max(self._durable, durable)
-                self._changed.notify_all()
+            self._tell_durable(durable)
 
     def _archive_released(self) -> None:
         """Give up, about once a second, what the pusher says the nodes have merged."""
