@@ -3,16 +3,19 @@
 import json
 import os
 import time
+from typing import Any
 
 import click
 
 from rt.admin import ask_any
 from rt.cli_run import LinkSettings
 from rt.console import Progress, counted
+from rt.errors import Misuse
 from rt.kinds import show_bytes
+from rt.offload import Outcome
 from rt.offload import offload as offload_files
 from rt.offload import restore as restore_files
-from rt.offloaded import Offloaded, write_offloaded
+from rt.offloaded import write_offloaded
 from rt.options import click_options
 from rt.store import open_store
 
@@ -46,15 +49,17 @@ def offload(settings: LinkSettings, target: str, *, directory: str, tell: bool, 
             count += 1
             progress.show(f"{file}: {show_bytes(size)} bytes there", count)
 
-        end = offload_files(directory, store, done)
-    write_offloaded(directory, Offloaded(store.address, end))
-    if tell:
-        _tell(settings, {"url": store.address, "to": str(end)})
-    seconds = time.monotonic() - began
+        outcome = offload_files(directory, store, done)
+    offloaded, seconds = outcome.offloaded, time.monotonic() - began
+    write_offloaded(directory, offloaded)
+    but = f", but not what was archived before it was copied: {_named(outcome.missing)}"
     click.echo(
         f"{counted(count, 'file')} copied to {store.address} and read back in {seconds:.1f} s; "
-        f"all before {end} is there"
+        f"all before {offloaded.to} is there{but if outcome.missing else ''}"
     )
+    if tell:
+        _demand_all(outcome, directory)
+        _tell(settings, offloaded.fields())
 
 
 @click.command(name="restore")
@@ -73,6 +78,20 @@ def restore(source: str, root: str, stream: str) -> None:
     click.echo(f"{counted(count, 'file')} restored to {directory}")
 
 
-def _tell(settings: LinkSettings, offloaded: dict[str, str] | None) -> None:
+def _demand_all(outcome: Outcome, directory: str) -> None:
+    """See that no node would let go of a file by what it is told, and nobody has it then."""
+    if outcome.given_up:
+        raise Misuse(
+            f"the nodes are not told: {directory} archived files by a rule of its own before they "
+            f"were copied ({_named(outcome.given_up)}); offload them to {outcome.offloaded.url} "
+            "from a node's own log, with --tell"
+        )
+
+
+def _named(files: tuple[str, ...]) -> str:
+    return files[0] + (f" and {len(files) - 1:,} more" if len(files) > 1 else "")
+
+
+def _tell(settings: LinkSettings, offloaded: dict[str, Any] | None) -> None:
     request = {"do": "offloaded", "text": json.dumps(offloaded) if offloaded else ""}
     ask_any(settings.addresses(), settings.contexts(), request)

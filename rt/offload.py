@@ -14,7 +14,7 @@ from rt.errors import CorruptLog, ManifestError, Misuse
 from rt.limits import READ_BYTES
 from rt.log_directory import LogDirectory
 from rt.manifest import FILE_NAME, Archived, Manifest, Rolled, decode_entry, encode_entry
-from rt.offloaded import NOTE_BYTES_MAX, SUFFIX
+from rt.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
 from rt.position import START, Position, file_position
 from rt.store import Store
 
@@ -45,18 +45,30 @@ class Copy:
         return entry
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is there after an offload.
+
+    Attributes:
+        offloaded: which files have a copy.
+        missing: files that have none, for they were archived before one could be made.
+        given_up: those of them that this log archived by a rule of its own: others may have them.
+    """
+
+    offloaded: Offloaded
+    missing: tuple[str, ...]
+    given_up: tuple[str, ...]
+
+
 def offload(
     directory: str, store: Store, done: Callable[[str, int], None] = lambda _file, _bytes: None
-) -> Position:
+) -> "Outcome":
     """Copy each rolled file of a log that still has its bytes and is not there yet.
 
     Args:
         directory: of the log.
         store: where to.
         done: is told of each file that was copied and read back, and its bytes there.
-
-    Returns:
-        Where the first file begins that is not there: all before it may go here.
 
     Raises:
         Misuse: there is no log, or the store holds another one.
@@ -77,10 +89,22 @@ def offload(
                 if size is not None:
                     done(file.file_name, size)
         _copy_manifest(directory, store)  # again: what was archived meanwhile
-        order = log.manifest.order
-        return order[-1].next_file() if order else Position(0)
+        return _outcome(log.manifest, store)
     finally:
         log.close()
+
+
+def _outcome(manifest: Manifest, store: Store) -> Outcome:
+    there, order = names_of_copies(store), manifest.order
+    missing = [file for file in order if file.file_name not in there]
+    to = order[-1].next_file() if order else START
+    decided = {file for file, gone in manifest.archived.items() if gone.by}
+    own = [file for file in missing if file not in decided]
+    return Outcome(
+        Offloaded(store.address, to, gaps_of(order, missing)),
+        tuple(file.file_name for file in missing),
+        tuple(file.file_name for file in own),
+    )
 
 
 def copies(store: Store) -> dict[str, Copy]:

@@ -7,16 +7,25 @@ import shutil
 import pytest
 from logs import MergedLog
 
+from rt import cli_offload
 from rt.cli_offload import restore as restore_command
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.history import history
 from rt.history_text import HistoryText
 from rt.manifest import Archived, decode_entry, encode_entry
 from rt.offload import copies, offload, restore
-from rt.offloaded import Offloaded, offloaded_of, read_offloaded, write_offloaded
+from rt.offloaded import (
+    GAPS_MAX,
+    Offloaded,
+    gaps_of,
+    offloaded_of,
+    read_offloaded,
+    write_offloaded,
+)
 from rt.position import Position
 from rt.store import open_store
 from rt.subscriber import Subscriber
+from tests.commands import run
 
 
 @pytest.fixture
@@ -51,7 +60,9 @@ def store(request, tmp_path):
 def test_rolled_files_come_back_as_they_were(out, store, tmp_path):
     """A copy that was never read back is a hope."""
     seen = []
-    assert offload(out, store, lambda *each: seen.append(each)) == Position.of(0, 3, 0)
+    assert offload(out, store, lambda *each: seen.append(each)).offloaded == Offloaded(
+        store.address, Position.of(0, 3, 0)
+    )
     assert [file for file, _ in seen] == ["log.0.0", "log.0.1", "log.0.2"]
     assert all(0 < size < 25_000 for _, size in seen)
     restored = tmp_path / "old" / "flights" / "out"
@@ -165,6 +176,54 @@ def test_history_tells_where_the_copy_of_a_file_is(out):
     assert read_offloaded(os.path.dirname(out)) is None
 
 
+def test_only_what_was_copied_has_an_address(out, tmp_path):
+    """An operator who follows one to a file that is not there takes the copies to be lost."""
+    with MergedLog(out) as log:
+        log.appender.archive_all([Archived(Position.of(0, n, 0), 1, "time", n) for n in (0, 1)])
+    store = open_store(str(tmp_path / "backup"))
+    write_offloaded(out, offload(out, store).offloaded)
+    text = HistoryText(out, 0, read_offloaded(out))
+    told = [json.loads(text.json(row))["address"] for row in history(out)]
+    assert told == [None, None, f"{store.address}/log.0.2.zst", None]
+
+
+@pytest.mark.parametrize(("by", "code"), [(0, 2), (7, 0)])
+def test_nodes_are_not_told_of_a_copy_that_gave_files_up_by_itself(
+    out, tmp_path, monkeypatch, by, code
+):
+    """They would let go of the last bytes of these files, which are nowhere else."""
+    told, backup = [], str(tmp_path / "backup")
+    monkeypatch.setattr(cli_offload, "_tell", lambda _settings, fields: told.append(fields))
+    with MergedLog(out) as log:
+        log.appender.archive_all([Archived(Position.of(0, n, 0), 1, "time", by) for n in (0, 1)])
+    done = run("archive", "offload", backup, "--dir", out, "--tell")
+    assert done.exit_code == code
+    note = {"url": backup, "to": "0.3.0", "gaps": [["0.0.0", "0.2.0"]]}
+    assert told == ([note] if by else [])
+    assert "but not what was archived before it was copied: log.0.0 and 1 more" in done.output
+    if not by:
+        assert done.stderr.splitlines()[-1] == (
+            f"rt: the nodes are not told: {out} archived files by a rule of its own before they "
+            f"were copied (log.0.0 and 1 more); offload them to {backup} from a node's own log, "
+            "with --tell"
+        )
+    assert read_offloaded(out) == offloaded_of(note)
+
+
+def test_of_many_gaps_the_oldest_become_one():
+    """A note of the cluster has 1,024 bytes; what has no copy is never said to have one."""
+    files = [Position.of(0, roll, 0) for roll in range(5, 105)]
+    missing = [*files[:4], *files[4::2]]
+    gaps = gaps_of(files, missing)
+    assert len(gaps) == GAPS_MAX
+    assert gaps[0] == (Position(0), Position.of(0, 74, 0))
+    offloaded = Offloaded("s3://bucket/flights", files[-1].next_file(), gaps)
+    assert not any(offloaded.address_of(file) for file in missing)
+    assert offloaded.address_of(files[-1])
+    assert offloaded_of(offloaded.fields()) == offloaded
+    assert len(json.dumps(offloaded.fields())) < 700
+
+
 def test_restore_on_the_command_line(out, tmp_path):
     """`rt restore` makes what `rt subscribe` reads."""
     from click.testing import CliRunner
@@ -197,7 +256,8 @@ def test_a_file_that_is_archived_while_others_are_copied_is_passed_over(out, tmp
                 os.unlink(os.path.join(out, "log.0.1"))
 
     store = open_store(str(tmp_path / "backup"))
-    assert offload(out, store, archive) == Position.of(0, 3, 0)
+    outcome = offload(out, store, archive)
+    assert (outcome.offloaded.to, outcome.missing) == (Position.of(0, 3, 0), ("log.0.1",))
     assert sorted(copies(store)) == ["log.0.0", "log.0.2"]
 
 
