@@ -38,6 +38,7 @@ class Appender:
         self.torn: Torn | None = None
         self._file: ActiveFile | None = None
         self._failure: DiskFailed | None = None
+        self._is_closed = False
         self._closing = threading.Lock()  # a file is not closed while it is being synced
         self._recording = threading.Lock()  # who appends records rolls, another thread archives
         disk.make_directory(directory)
@@ -299,11 +300,13 @@ class Appender:
                 self.manifest.add(entry)
 
     def close(self) -> None:
-        """Write the index and release the files; nothing is synced by this."""
+        """Write the index and release the files; nothing is synced by this. It may be repeated."""
         try:
             self._close_file()
         finally:
-            self._manifest_file.close()
+            if not self._is_closed:
+                self._is_closed = True
+                self._manifest_file.close()
 
     def _settle(self, act: Callable[[], None]) -> None:
         """Do what is never tried again, because a second try may say it went well."""

@@ -108,8 +108,7 @@ class NodeSequencer:
                 self._step()
         with self._busy:  # a turn that began before `stop` may still be at it
             if self.catch_up is not None:
-                self.catch_up.stop()
-                self._member.executor.reopen()
+                self.catch_up.stop()  # the log stays closed: the copy may be at the disk still
             self._snapshots.end()
 
     def stop(self) -> None:

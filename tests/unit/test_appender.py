@@ -73,6 +73,15 @@ def test_a_log_goes_on_where_its_last_life_ended(path):
     assert opened_number(path) == 4
 
 
+def test_a_log_may_be_closed_twice(path):
+    """A node that stops does not know whether its merged log was closed for a copy to go on."""
+    appender = opened(path, disk := FaultyDisk())
+    add(appender, b"a")
+    appender.close()
+    appender.close()
+    assert disk.open_files == 0
+
+
 def opened_number(path):
     """Return the next number a new life would give."""
     appender = opened(path)

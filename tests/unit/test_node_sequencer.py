@@ -90,6 +90,20 @@ def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
     assert (sequencer.catch_up, fake.suspended) == (None, False)
 
 
+def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended():
+    """To open it is to cut what the copy is just writing."""
+    did = []
+    executor = SimpleNamespace(reopen=lambda: did.append("reopen"))
+    fake = SimpleNamespace(
+        member_names=["n1", "n2"], tick_s=0.02, executor=executor, end=lambda: did.append("end")
+    )
+    sequencer = NodeSequencer(fake, fake, fake, fake, fake, guard=fake)
+    sequencer.catch_up = SimpleNamespace(stop=lambda: did.append("stop"))
+    sequencer.stop()
+    sequencer.run()
+    assert did == ["stop", "end"]
+
+
 def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for(monkeypatch):
     """A closed log has nothing to sync, and would say that all is durable."""
     did, told, begun = [], [], threading.Event()
