@@ -32,7 +32,7 @@ class SessionProgress:
         self.durable: dict[str, Position] = {}  # by node
         self.merged: dict[str, Position] = {}  # by node
         self._file = ConfirmationsFile(directory)
-        self._known = self._file.read()
+        self._known = self._noted = self._file.read()
         self._lock = threading.Lock()
 
     def take(self, node: str, ack: Ack) -> None:
@@ -40,10 +40,14 @@ class SessionProgress:
         with self._lock:
             self.durable[node] = max(self.durable.get(node, START), ack.durable)
             self.merged[node] = max(self.merged.get(node, START), ack.merged)
-            known = merged_confirmations(self._known, ack)
-            if known != self._known:
-                self._file.write(known)
-                self._known = known
+            self._known = merged_confirmations(self._known, ack)
+
+    def note(self) -> None:
+        """Write down what has not been told; after an `OSError` it is not, and may be repeated."""
+        with self._lock:
+            if self._known != self._noted:
+                self._file.write(self._known)
+                self._noted = self._known
 
     def released(self, nodes: int) -> Position:
         """Return up to where so many nodes have merged; once is enough for a majority's copies."""

@@ -198,7 +198,8 @@ class Pusher:
 
     def _look_at_all(self, side: SourceSide) -> None:
         """Look at all sessions: what has changed without an event, and what is new."""
-        for outlet in self._outlets.values():
+        for session, outlet in self._outlets.items():
+            self._note(session)
             if outlet.has_news():
                 side.mark(outlet)
             else:
@@ -224,10 +225,17 @@ class Pusher:
         session = _session(outlet)
         self._complaints.pop(session, None)
         self._pace.merged(session, ack.merged)
+        self._book.progress(session).take(self.name, ack)
+        self._note(session)
+
+    def _note(self, session: str) -> None:
+        """Let the publisher know what was confirmed; where that fails it is tried every second."""
         try:
-            self._book.progress(session).take(self.name, ack)
+            self._book.progress(session).note()
         except OSError as error:
-            self._errors[session] = f"what the node confirmed cannot be noted: {error}"
+            self._errors[session] = f"what the node confirmed cannot be noted: {spoken(error)}"
+        else:
+            self._errors.pop(session, None)
 
     def _complaint_of(self, session: str) -> Complaint:
         found = self._complaints.get(session)

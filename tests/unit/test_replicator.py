@@ -221,6 +221,26 @@ def test_a_publisher_hears_how_far_its_messages_came(site, publisher):
     client.stop(drain_s=20)
 
 
+def test_a_publisher_hears_of_it_when_the_disk_has_room_again(site, publisher, monkeypatch):
+    """Its session may be quiet: no other word of the node comes, and it would wait for ever."""
+
+    def is_full(_file, _confirmations):
+        raise OSError(28, "No space left on device")
+
+    with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
+        monkeypatch.setattr(ConfirmationsFile, "write", is_full)
+        writer.publish(b"AA1")
+        end = writer.flush("synced", 20).position
+        client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+        client.start()
+        assert eventually(lambda: client.status()[0].durable == end)
+        assert eventually(lambda: "cannot be noted: no space" in client.status()[0].error)
+        monkeypatch.undo()
+        writer.flush("replicated", 10)
+        assert eventually(lambda: not client.status()[0].error)
+    client.stop(drain_s=20)
+
+
 def test_a_node_that_restarts_while_data_flows_gets_all_of_it_once(site, publisher):
     """Ten restarts of the node under a publisher that never stops."""
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
