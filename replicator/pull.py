@@ -47,7 +47,7 @@ class PullStatus:
         durable: up to where it is durable.
         caught_up: whether it has all that the node had when it was last asked.
         is_ahead: whether the node that was asked last had less than the copy.
-        error: why there is no connection.
+        error: why there is no connection, or why the copy has ended by itself.
     """
 
     node: str
@@ -144,6 +144,7 @@ class PullClient:
         self._caught_up = threading.Event()
         self._copy: Copy | None = None
         self._node, self._error = "", "not connected yet"
+        self._failure = ""  # of the disk; no connection that comes or goes takes its place
         self._is_ahead = False
         self._sock: socket.socket | None = None
         self._threads = [
@@ -201,7 +202,7 @@ class PullClient:
     def status(self) -> PullStatus:
         """Return how the copy stands."""
         copy = self._copy
-        last = self._caught_up.is_set(), self._is_ahead, self._error
+        last = self._caught_up.is_set(), self._is_ahead, self._failure or self._error
         if copy is None:
             return PullStatus(self._node, START, START, START, *last)
         end, goes_on = copy.appender.end, copy.appender.next_place
@@ -284,8 +285,8 @@ class PullClient:
                     self._copy.sync()
                     self._sweep(self._copy.appender)
             except OSError as error:
-                self._error = f"{self.directory}: {error}; this copy has ended"
-                _log.critical("%s", self._error)
+                self._failure = f"{self.directory}: {spoken(error)}; this copy has ended"
+                _log.critical("%s", self._failure)
                 self._stopping.set()
                 self._wake.set()
 

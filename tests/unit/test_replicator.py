@@ -23,6 +23,7 @@ from replicator_host import (
 
 from replicator import link as link_module
 from replicator import lookout as lookout_module
+from replicator import pull as pull_module
 from replicator import push as push_module
 from replicator import pusher as pusher_module
 from replicator import server as server_module
@@ -359,6 +360,36 @@ def test_a_puller_goes_to_the_next_node_when_one_is_dead(site, subscriber):
     client.start()
     assert client.wait_caught_up(20)
     assert client.status().node == f"localhost:{site.port}"
+    client.stop()
+
+
+def test_the_reason_of_a_copy_that_ended_is_not_wiped_by_a_connection(
+    site, subscriber, monkeypatch
+):
+    """`rt pull` that ends without a word is started again, on the same disk."""
+    merged(site)
+    client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
+    client.start()
+    assert client.wait_caught_up(20)
+
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    def connected_late(*node):
+        found = connect(*node)
+        monkeypatch.setattr(client._copy, "sync", fail)
+        assert client._stopping.wait(20)
+        return found
+
+    monkeypatch.setattr(pull_module, "connect", connected_late)
+    site.stop()
+    site.start()
+    client._threads[0].join(20)
+    assert not client.running
+    assert client.status().error == (
+        f"{site.path('sub', STREAM, 'out')}: input/output error; this copy has ended"
+    )
+    monkeypatch.undo()
     client.stop()
 
 
