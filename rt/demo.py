@@ -30,6 +30,8 @@ from rt.tls import Contexts, client_context
 
 STREAM: Final = "flights"
 _SILENCE_S: Final = 30.0
+_LEADER_S: Final = 15.0  # an election takes a second
+_POLL_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -143,10 +145,27 @@ class LeaderKiller:
         self._contexts = contexts
 
     def kill(self) -> str:
-        """Kill the leader with SIGKILL; return its name."""
-        leader = str(ask_status(self._addresses[0], self._contexts)["leader"])
+        """Kill the leader with SIGKILL, as soon as there is one; return its name."""
+        deadline = time.monotonic() + _LEADER_S
+        while (leader := self._leader()) not in self._nodes:
+            if time.monotonic() > deadline:
+                raise RtError(
+                    f"no node leads after {_LEADER_S:g} s, so none can be killed; this machine may "
+                    "have too much to do: run `rt demo` again with a lower --rate"
+                )
+            time.sleep(_POLL_S)
         self._nodes[leader].kill()
         return leader
+
+    def _leader(self) -> str:
+        """Return who leads, as the first node says that knows; "" if none does."""
+        for address in self._addresses:
+            try:
+                if leader := ask_status(address, self._contexts)["leader"]:
+                    return str(leader)
+            except (OSError, RtError):
+                continue  # another one is asked
+        return ""
 
 
 def _write_inputs(root: str, flights: dict[str, list[bytes]]) -> None:
