@@ -50,7 +50,7 @@ class NodeAdmin:
         self._stream = stream
         self._member = member
         self._archiver = archiver
-        self._lock = threading.Lock()  # one change at a time, so that each sees its own
+        self._lock = threading.RLock()  # one change at a time, so that each sees its own
         self._does: dict[str, tuple[Callable[[Fields, Identity], Fields], bool]] = {
             "policy": (self._policy, False),
             "set-policy": (self._set_policy, True),
@@ -129,10 +129,12 @@ class NodeAdmin:
 
     def _lease(self, request: Fields, identity: Identity) -> Fields:
         lease = new_lease({**request, "holder": identity.name}, self._archiver.now_ns)
-        held = {each.holder for each in self._archiver.leases} | {lease.holder}
-        if len(held) > LEASES_MAX:
-            raise Refused("leases", f"{LEASES_MAX} readers hold leases already; that is the most")
-        self._note(LEASE_NOTE + lease.holder, lease.text())
+        with self._lock:
+            held = {each.holder for each in self._archiver.leases} | {lease.holder}
+            if len(held) > LEASES_MAX:
+                words = f"{LEASES_MAX} readers hold leases already; that is the most"
+                raise Refused("leases", words)
+            self._note(LEASE_NOTE + lease.holder, lease.text())
         archived_to = self._member.executor.ledger.archived_to
         return {**json.loads(lease.text()), "there_from": str(max(lease.start, archived_to))}
 

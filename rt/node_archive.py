@@ -279,7 +279,9 @@ class NodeArchiver:
     def _forget_old_leases(self) -> None:
         for lease in self.leases:
             if self.now_ns >= lease.until_ns:
-                self._member.order(Note(self._machine.now_ns(), LEASE_NOTE + lease.holder, ""))
+                # Nothing is undecided, so what renews it meanwhile waits still, and comes behind.
+                name = LEASE_NOTE + lease.holder
+                self._member.order(Note(self._machine.now_ns(), name, ""), first=True)
 
     def _decisions(self, living: dict[str, Report], now_ns: int) -> list[Decision]:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest

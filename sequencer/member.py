@@ -160,10 +160,10 @@ class Member:
                 self._tell_digest()
             self._hand_over_if_short()
 
-    def order(self, instruction: Instruction) -> None:
+    def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Propose this instruction soon. It may be lost: see whether it came, and order it again.
 
-        Any thread may call it.
+        Any thread may call it; the one that proposes may have it go `first` of all that wait.
 
         Raises:
             Refused: another node leads, or none.
@@ -171,7 +171,7 @@ class Member:
         if not self.engine.leads:
             words = f"{self.engine.leader} leads the stream; ask it"
             raise Refused("not-leader", words if self.engine.leader else "no node leads now")
-        self._orders.append(instruction)
+        (self._orders.appendleft if first else self._orders.append)(instruction)
 
     @property
     def is_executing(self) -> bool:

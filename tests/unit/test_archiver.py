@@ -1,6 +1,9 @@
 """Archiver: which files go, by which rule; pure, so that every fleet can be imagined."""
 
 import json
+import threading
+from collections import deque
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -13,13 +16,15 @@ from archiver.decide import DiskReport, RolledFile, decide
 from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
 from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
-from rt import cli_archive
+from rt import cli_archive, node_admin
 from rt.errors import Misuse, Refused
 from rt.manifest import MERGED, Archived, Identity, Manifest, Rolled
 from rt.node_admin import NodeAdmin
-from rt.node_archive import LEASE_NOTE, leases_of_ledger
+from rt.node_archive import LEASE_NOTE, Machine, NodeArchiver, leases_of_ledger
 from rt.position import Position
+from sequencer.instruction import Note
 from sequencer.ledger import Ledger
+from sequencer.member import Member
 from tests.commands import run
 
 NOW = 10**18
@@ -359,3 +364,53 @@ def test_a_plan_for_the_beginning_of_time_is_not_one_for_now(monkeypatch):
     for when in ("--at=1970-01-01T00:00:00Z", "--json"):
         assert run("archive", "plan", when).exit_code == 0
     assert asked == [{"do": "plan", "at_ns": 0}, {"do": "plan"}]
+
+
+def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
+    """A job that renews in time, by its clock, must not lose the files it still reads."""
+    ended = Lease("spark", Position(0), NOW - 1, 1)
+    renewed = Lease("spark", Position(0), NOW + MINUTE, 1)
+    ledger = Ledger(notes={LEASE_NOTE + "spark": ended.text()})
+    member = Member.__new__(Member)
+    member._orders = deque()
+    member.engine, member.executor = SimpleNamespace(leads=True), SimpleNamespace(ledger=ledger)
+    archiver = NodeArchiver.__new__(NodeArchiver)
+    archiver._member, archiver._machine, archiver.now_ns = member, Machine(), NOW
+    member.order(Note(NOW, LEASE_NOTE + "spark", renewed.text()))  # when it had found no orders
+    archiver._forget_old_leases()
+    for note in member._orders:
+        ledger.note(note.name, note.text)
+    assert leases_of_ledger(ledger) == [renewed]
+
+
+def test_leases_asked_for_at_once_are_no_more_than_may_be(monkeypatch):
+    """Each holds files of all nodes, and a bug in a job asks from many threads."""
+    monkeypatch.setattr(node_admin, "LEASES_MAX", 1)
+    ledger, looked, threads = Ledger(), threading.Event(), []
+
+    def ask(holder):
+        request = {"start": "0.0.0", "seconds": 60, "bytes": 1}
+        with suppress(Refused):
+            admin._lease(request, SimpleNamespace(name=holder))
+
+    class Archiver:
+        now_ns = NOW
+
+        @property
+        def leases(self):
+            if threading.current_thread() in threads:
+                looked.set()
+            return leases_of_ledger(ledger)
+
+    def order(note):
+        if not threads:
+            threads.append(threading.Thread(target=ask, args=["nas"]))
+            threads[0].start()
+            looked.wait(0.2)  # which it must not, so that no event can be waited for
+        ledger.note(note.name, note.text)
+
+    member = SimpleNamespace(executor=SimpleNamespace(ledger=ledger), order=order)
+    admin = NodeAdmin("flights", member, Archiver())
+    ask("spark")
+    threads[0].join()
+    assert [lease.holder for lease in leases_of_ledger(ledger)] == ["spark"]
