@@ -122,12 +122,13 @@ class _Verifier:
     def run(self) -> LogReport:
         manifest, report = self._log.manifest, self._report
         there = set(log_files(self._log.disk, self._log.path))
+        newest = max(there, default=START)
         self._log.refresh()  # what was rolled or archived before the names were read
         starts = sorted(there | set(manifest.order) | set(manifest.archived))
         if starts and starts[0] != START:
             self._chain.skip(None)  # a copy that was begun in the middle
         for start in starts:
-            found = self._look(start, there)
+            found = self._look(start, has_later=start < newest)
             self._pass_over(found, manifest.rolled.get(start))
             report.files.append(found)
             report.end = max(report.end, found.end)
@@ -136,16 +137,17 @@ class _Verifier:
             report.digest = self._chain.digest.hex()
         return report
 
-    def _look(self, start: Position, there: set[Position]) -> FileReport:
+    def _look(self, start: Position, *, has_later: bool) -> FileReport:
         manifest = self._log.manifest
         rolled = manifest.rolled.get(start)
         archived = FileReport(start.file_name, State.ARCHIVED, self._end(start))
-        if start not in there:
+        try:
+            found = self._file(start, rolled)
+        except FileNotFoundError:
             if start in manifest.archived:
                 return archived
-            return FileReport(start.file_name, State.CORRUPT, start, reason="it is missing")
-        found = self._file(start, rolled)
-        if rolled is None and start < max(there):
+            found = FileReport(start.file_name, State.CORRUPT, start, reason="it is missing")
+        if rolled is None and has_later:
             self._report.faults.append(f"{start.file_name}: {_NOT_ROLLED}")
         if found.is_wrong and self._log.refresh() and start in manifest.archived:
             return archived

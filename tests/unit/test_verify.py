@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from rt.appender import Appender
+from rt import verify as verify_module
+from rt.appender import Appender, log_files
 from rt.compare import compare_logs
 from rt.disk import OsDisk
 from rt.errors import CorruptLog, Misuse
@@ -144,6 +145,25 @@ def test_missing_file_is_noticed(log):
     report = verified(log)
     assert [file.state for file in report.files] == [State.CLEAN, State.CORRUPT, State.CLEAN]
     assert report.files[1].reason == "it is missing"
+
+
+def test_files_rolled_while_the_names_are_read_are_not_missing(tmp_path, monkeypatch):
+    """A fast stream rolls more than once in that time, and a false alarm wakes somebody."""
+
+    def names_then_rolls(disk, directory):
+        found = log_files(disk, directory)
+        for _ in range(2):
+            log.merge("ewr", [b"UA9"])
+            log.roll()
+        return found
+
+    with MergedLog(str(tmp_path / "out")) as log:
+        log.merge("jfk", [b"AA1"])
+        monkeypatch.setattr(verify_module, "log_files", names_then_rolls)
+        report = verified(log.directory)
+        assert not report.is_wrong
+        assert [file.state for file in report.files] == [State.CLEAN] * 2
+        assert report.end == log.appender.end
 
 
 def test_file_the_manifest_passes_over_is_noticed(log):
