@@ -30,8 +30,8 @@ class Pace:
 
     def sent(self, session: str, end: Position) -> None:
         """A session was sent up to `end`."""
-        now_s = time.monotonic()
-        if self._probe is None or now_s - self._probe[2] > _LOST_S:
+        now_s, probe = time.monotonic(), self._probe  # read once: another thread ends it
+        if probe is None or now_s - probe[2] > _LOST_S:
             self._probe = (session, end, now_s)
 
     def merged(self, session: str, end: Position) -> None:

@@ -73,8 +73,8 @@ class NodeInbox:
         """Say how far it has come; whoever fills it is woken to pass that on."""
         if confirmations != self.confirmations:
             self.confirmations = confirmations
-            if self._wake is not None:
-                self._wake.set()
+            if (wake := self._wake) is not None:  # read once: the connection may end meanwhile
+                wake.set()
 
     def keeps(self, _entry: Archived) -> bool:
         """Keep the bytes though the publisher archived them: see `NodeSweeper` for when they go."""

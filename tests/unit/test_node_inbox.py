@@ -3,14 +3,16 @@
 import errno
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 from faulty import FaultyDisk
 
+from rt.confirmations import Confirmations
 from rt.errors import Refused
 from rt.manifest import SESSION, Identity
-from rt.node_inbox import Inboxes
-from rt.position import START
+from rt.node_inbox import Inboxes, NodeInbox
+from rt.position import START, Position
 
 PATIENCE_S = 10
 
@@ -122,3 +124,16 @@ def test_a_copy_is_not_opened_while_it_is_set_aside(tmp_path, monkeypatch):
     thread.join(PATIENCE_S)
     assert claimed(inboxes, "q").appender.end == START
     assert sorted(os.listdir(tmp_path / "in")) == ["jfk", "quarantine.jfk.0"]
+
+
+def test_a_connection_that_ends_while_it_is_told_is_no_error():
+    """What a session was confirmed is told by the thread that merges, which must go on."""
+    rung = []
+
+    class Released(NodeInbox):
+        looks = iter([SimpleNamespace(set=lambda: rung.append(1))])
+        _wake = property(lambda self: next(self.looks, None), lambda *_: None)
+
+    appender = SimpleNamespace(identity=SimpleNamespace(name="jfk"))
+    Released(appender, START, None, None).confirm(Confirmations(received=Position(8)))
+    assert rung == [1]

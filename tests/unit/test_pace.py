@@ -67,3 +67,13 @@ def test_what_is_never_merged_is_given_up(clock):
     pace.sent("jfk", END)
     clock.now_s += 1.1
     assert after_rounds(pace, clock, 0.002) == pytest.approx(0.002, rel=0.01)
+
+
+def test_a_measurement_that_another_thread_ends_meanwhile_is_no_error(clock):
+    """Each node's pusher tells of what was merged, while the look-out sends."""
+
+    class Ended(Pace):
+        looks = iter([("jfk", END, clock.now_s)])
+        _probe = property(lambda self: next(self.looks, None), lambda *_: None)
+
+    Ended(3).sent("jfk", END)
