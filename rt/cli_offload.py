@@ -52,10 +52,12 @@ def offload(settings: LinkSettings, target: str, *, directory: str, tell: bool, 
         outcome = offload_files(directory, store, done)
     offloaded, seconds = outcome.offloaded, time.monotonic() - began
     write_offloaded(directory, offloaded)
-    but = f", but not what was archived before it was copied: {_named(outcome.missing)}"
+    but = ""
+    if outcome.missing:
+        but = f", but not what was archived before it was copied: {_named(outcome.missing)}"
     click.echo(
         f"{counted(count, 'file')} copied to {store.address} and read back in {seconds:.1f} s; "
-        f"all before {offloaded.to} is there{but if outcome.missing else ''}"
+        f"all before {offloaded.to} is there{but}"
     )
     if tell:
         _demand_all(outcome, directory)

@@ -210,6 +210,16 @@ def test_nodes_are_not_told_of_a_copy_that_gave_files_up_by_itself(
     assert read_offloaded(out) == offloaded_of(note)
 
 
+def test_offload_on_the_command_line(out, tmp_path):
+    """It says up to where all is there, and leaves a note of that beside the log."""
+    backup = str(tmp_path / "backup")
+    for count in ("3 files", "0 files"):
+        done = run("archive", "offload", backup, "--dir", out)
+        assert (done.exit_code, done.output.endswith("all before 0.3.0 is there\n")) == (0, True)
+        assert done.output.startswith(f"{count} copied to {backup}")
+    assert read_offloaded(out) == Offloaded(backup, Position.of(0, 3, 0))
+
+
 def test_of_many_gaps_the_oldest_become_one():
     """A note of the cluster has 1,024 bytes; what has no copy is never said to have one."""
     files = [Position.of(0, roll, 0) for roll in range(5, 105)]
