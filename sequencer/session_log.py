@@ -42,15 +42,19 @@ class SessionLog:
         return self._file
 
     def next_place(self, after: Position) -> Position:
-        """Return where the frame after `after` is: there, or at the start of the next file."""
+        """Return where the frame after `after` is: there, or in the next file that holds any."""
         self.log.refresh()
-        if self.log.manifest.rolled_end(after.file) != after.offset:
-            return after
-        known = self.log.manifest
-        following = known.successor(after.file)
-        if following is not None and following in known.archived:
-            return following  # never a place beyond what is not here
-        return self.log.file_from(after.next_file()) or after
+        known, place = self.log.manifest, after
+        while known.rolled_end(place.file) == place.offset:
+            # a rolled file is named though it was archived: never a place beyond what is not here
+            following = known.successor(place.file) or self._active_behind(place)
+            if following is None:
+                return after
+            place = following
+        return place
+
+    def _active_behind(self, place: Position) -> Position | None:
+        return next((start for start in self.log.files() if start > place), None)
 
     def is_archived(self, start: Position) -> bool:
         """Whether the bytes of the file that starts at `start` were given up."""

@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber, WriterSettings
+from rt.appender import Appender
 from rt.disk import OsDisk
 from rt.log_directory import LogDirectory
 from rt.manifest import MERGED, Identity
@@ -114,10 +116,10 @@ class Bench:
         self.logs = SessionLogs(OsDisk(), str(self.top))
         self.executor = Executor(OsDisk(), str(self.top / "out"), IDENTITY, self.ledger, self.logs)
 
-    def merge_all(self) -> None:
+    def merge_all(self, names: str = "abxy") -> None:
         """Plan and execute until there is nothing left."""
         planner = Planner(self.logs)
-        durable = {name: end_of(LogDirectory(str(self.top / name))) for name in "abxy"}
+        durable = {name: end_of(LogDirectory(str(self.top / name))) for name in names}
         while merge := planner.plan(self.ledger, durable, len(self.commands) + 1):
             self.commands.append(encode_instruction(merge))
             self.executor.execute(len(self.commands), 1, merge)
@@ -197,6 +199,24 @@ def test_a_ledger_is_read_back_as_it_was_written(merged):
     assert decode_ledger(merged.ledger.encode()) == merged.ledger
 
 
+def test_a_run_that_ended_before_its_first_frame_is_passed_over(tmp_path):
+    """A publisher may be killed between making a file and filling it; the next run goes on."""
+    directory = tmp_path / "s" / "a"
+    for payload in (b"one", b"two"):
+        with Publisher(str(tmp_path), stream="s", session="a") as publisher:
+            publisher.publish(payload)
+        unborn = _place(max(directory.glob("log.?.0"))).next_run()
+        with closing(opened(directory)) as appender:
+            for place in (unborn, unborn.next_file()):
+                appender.begin_file(place)
+                appender.roll(1)
+    bench = Bench(tmp_path)
+    bench.merge_all("a")
+    with Subscriber(str(tmp_path), stream="s", follow=False) as subscriber:
+        assert [message.payload for message in subscriber] == [b"one", b"two"]
+    bench.repeat()
+
+
 def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
     """A publisher that floods must not make the others wait until it is done."""
     with Publisher(str(tmp_path), stream="s", session="flood") as publisher:
@@ -210,6 +230,14 @@ def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
     assert {each.session for each in merge.slices} == {"flood", "lone"}
     assert max(each.length for each in merge.slices) <= SLICE_BYTES_MAX
     logs.close()
+
+
+def opened(directory: Path) -> Appender:
+    """The log that is in a directory."""
+    log = LogDirectory(str(directory))
+    log.refresh()
+    log.close()
+    return Appender(OsDisk(), str(directory), log.manifest.identity)
 
 
 def _place(path: Path) -> Position:
