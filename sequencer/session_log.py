@@ -8,7 +8,7 @@ from rt.disk import Disk, File
 from rt.errors import CorruptLog, FrameError
 from rt.frame import HEADER_BYTES, Header, parse_header
 from rt.log_directory import LogDirectory
-from rt.position import Position
+from rt.position import START, Position
 from rt.walk import Walk
 
 # Small frames come many to a read; behind a large one the next read begins at the next header.
@@ -45,13 +45,20 @@ class SessionLog:
         """Return where the frame after `after` is: there, or in the next file that holds any."""
         self.log.refresh()
         known, place = self.log.manifest, after
-        while known.rolled_end(place.file) == place.offset:
+        while self._is_passed(place):
             # a rolled file is named though it was archived: never a place beyond what is not here
             following = known.successor(place.file) or self._active_behind(place)
             if following is None:
                 return after
             place = following
         return place
+
+    def _is_passed(self, place: Position) -> bool:
+        """Whether a file holds nothing from a place on, or is the first of a log without it."""
+        end = self.log.manifest.rolled_end(place.file)
+        if end is None and place == START:
+            return not self.log.has_file(START)
+        return end == place.offset
 
     def _active_behind(self, place: Position) -> Position | None:
         return next((start for start in self.log.files() if start > place), None)

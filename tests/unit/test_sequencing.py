@@ -13,7 +13,7 @@ from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber,
 from rt.appender import Appender
 from rt.disk import OsDisk
 from rt.log_directory import LogDirectory
-from rt.manifest import MERGED, Identity
+from rt.manifest import MERGED, SESSION, Identity
 from rt.start import end_of
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report
@@ -21,6 +21,7 @@ from sequencer.instruction import Merge, Slice, decode_instruction, encode_instr
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.planner import SLICE_BYTES_MAX, Planner
 from sequencer.session_log import SessionLogs
+from tests.logs import make_frame
 
 IDENTITY = Identity(MERGED, "s", "out", "0" * 32, 1)
 FILE_BYTES = 300_000
@@ -217,6 +218,14 @@ def test_a_run_that_ended_before_its_first_frame_is_passed_over(tmp_path):
     bench.repeat()
 
 
+def test_a_session_that_begins_with_another_run_than_the_first_is_merged(tmp_path):
+    """Any publisher may send such files; a file that is looked for in vain stops all merging."""
+    bench = Bench(tmp_path)
+    place_frame(tmp_path / "s" / "a", Position.of(2, 3, 0))
+    bench.merge_all("a")
+    assert bench.ledger.merged_to("a") == Position.of(2, 3, 88)
+
+
 def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
     """A publisher that floods must not make the others wait until it is done."""
     with Publisher(str(tmp_path), stream="s", session="flood") as publisher:
@@ -230,6 +239,17 @@ def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
     assert {each.session for each in merge.slices} == {"flood", "lone"}
     assert max(each.length for each in merge.slices) <= SLICE_BYTES_MAX
     logs.close()
+
+
+def place_frame(directory: Path, place: Position) -> None:
+    """Begin a session with one message at a place."""
+    identity = Identity(SESSION, "s", directory.name, "0" * 32, 1)
+    with closing(Appender(OsDisk(), str(directory), identity)) as appender:
+        appender.begin_file(place)
+        frame = make_frame(place, [b"one"], session=directory.name)
+        after = appender.walk.copy()
+        after.step(frame.header)
+        appender.append(frame.parts, (frame.header,), after)
 
 
 def opened(directory: Path) -> Appender:
