@@ -205,7 +205,7 @@ def _decode_slices(command: bytes, count: int) -> tuple[Slice, ...]:
 
 def _checked(name: str, group: str, numbers: list[int]) -> Slice:
     after, first, length, messages, skip, watermark, next_sequence = numbers
-    if max(after, first) >= 1 << 62 or first < after or not length or length % 8:
+    if max(after, first) >= 1 << 63 or first < after or not length or length % 8:
         raise PeerError("a slice names bytes that cannot be")
     if skip > messages or next_sequence < watermark:
         raise PeerError("a slice counts messages that cannot be")

@@ -29,7 +29,7 @@ FILE_BYTES = 300_000
 names = st.from_regex(r"[a-z0-9]{1,20}", fullmatch=True).filter(
     lambda name: name not in ("in", "log")
 )
-positions = st.integers(0, (1 << 62) - 1)
+positions = st.integers(0, (1 << 63) - 1)
 numbers = st.integers(0, (1 << 32) - 1)
 
 
@@ -37,7 +37,7 @@ numbers = st.integers(0, (1 << 32) - 1)
 def slices(draw):
     """A slice that a planner could have made."""
     after, messages, watermark = draw(positions), draw(numbers), draw(numbers)
-    first = draw(st.integers(after, (1 << 62) - 1))
+    first = draw(st.integers(after, (1 << 63) - 1))
     return Slice(
         "x" + draw(names), Position(after), Position(first), 8 * draw(st.integers(1, 1 << 28)),
         messages, draw(st.integers(0, messages)), watermark, watermark + draw(numbers),
@@ -222,8 +222,11 @@ def test_a_session_that_begins_with_another_run_than_the_first_is_merged(tmp_pat
     """Any publisher may send such files; a file that is looked for in vain stops all merging."""
     bench = Bench(tmp_path)
     place_frame(tmp_path / "s" / "a", Position.of(2, 3, 0))
-    bench.merge_all("a")
+    place_frame(tmp_path / "s" / "b", Position.of(300_000, 0, 0))
+    bench.merge_all("ab")
     assert bench.ledger.merged_to("a") == Position.of(2, 3, 88)
+    bench.repeat()
+    assert bench.ledger.merged_to("b") == Position.of(300_000, 0, 88)
 
 
 def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
