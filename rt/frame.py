@@ -15,7 +15,7 @@ MAGIC: Final = b"RTF\x01"  # the last byte is the version of the format
 HEADER: Final = struct.Struct("<4sIQQqQIIIIBBBBI")
 HEADER_BYTES: Final = HEADER.size
 _SEALED: Final = struct.Struct("<QQqQIIIIBBBBI")  # what the header's own CRC covers
-_UNSIGNED_END: Final = 1 << 64
+NUMBER_END: Final = 1 << 63  # no message has this number, or a later one: they fit an i64
 
 KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
 
@@ -36,7 +36,7 @@ class Codec(IntEnum):
 
 
 # as plain numbers: an enumeration takes 0.1 us to give a member, and a header is asked for six
-_MESSAGES, _KIND_MAX = int(Kind.MESSAGES), int(max(Kind))
+_MESSAGES, _CONTROL, _KIND_MAX = int(Kind.MESSAGES), int(Kind.CONTROL), int(max(Kind))
 _PLAIN, _CODEC_MAX = int(Codec.NONE), int(max(Codec))
 
 
@@ -113,6 +113,9 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
     if header.kind == _MESSAGES and not 0 < header.messages <= header.raw_length // 12:
         # 12 bytes are a message's share of the columns: its time and its end
         raise FrameError("the header's message count cannot be")
+    has_none = header.kind == _CONTROL
+    if header.sequence + header.messages > NUMBER_END or (has_none and header.messages):
+        raise FrameError("the header numbers messages that there cannot be")
     return header
 
 
@@ -145,8 +148,11 @@ def encode_frame(
 ) -> Encoded:
     """Return the frame for its place, its parts ready for one writev.
 
-    A compressed body is taken only where it is shorter. `FrameError` if the body is too long.
+    A compressed body is taken only where it is shorter. `FrameError` if the body is too long, or
+    no number is left.
     """
+    if sequence + messages > NUMBER_END:
+        raise FrameError(f"{messages} messages from {sequence} on have numbers beyond 63 bits")
     raw_length, codec = len(body), Codec.NONE
     if raw_length > BODY_BYTES_MAX:
         raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")

@@ -15,6 +15,7 @@ from rt.errors import FrameError
 from rt.frame import (
     HEADER_BYTES,
     MAGIC,
+    NUMBER_END,
     Codec,
     Kind,
     body_matches,
@@ -35,11 +36,18 @@ def zipped(body, **fields):
     return known._replace(**fields), body
 
 
-@given(U64, U64, st.integers(-(1 << 63), (1 << 63) - 1), U64, st.binary(max_size=200), U32)
+@given(
+    U64,
+    st.integers(0, NUMBER_END),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    U64,
+    st.binary(max_size=200),
+    U32,
+)
 def test_every_field_of_a_header_survives(position, sequence, time_ns, durable, body, tag):
     """Each later hop believes what this says of the frame."""
     frame = encode_frame(
-        body, position=position, sequence=sequence, time_ns=time_ns, messages=3, kind=Kind.CONTROL,
+        body, position=position, sequence=sequence, time_ns=time_ns, messages=0, kind=Kind.CONTROL,
         durable=durable, session_tag=tag,
     )  # fmt: skip
     read = parse_header(b"".join(frame.parts))
@@ -93,6 +101,9 @@ def test_every_flipped_bit_of_a_header_is_found():
         ({"raw_length": 30}, "contradicts"),
         ({"messages": 0}, "count"),
         ({"messages": 1 << 30}, "count"),
+        ({"messages": 1, "kind": Kind.CONTROL}, "numbers"),
+        ({"sequence": NUMBER_END - 1}, "numbers"),
+        ({"sequence": (1 << 64) - 1}, "numbers"),
     ],
 )
 def test_a_sealed_header_that_cannot_be_is_refused(fields, words):
@@ -117,6 +128,8 @@ def test_a_field_out_of_its_bounds_is_refused_before_it_is_written():
         seal_header(HEADER._replace(sequence=-1))
     with pytest.raises(FrameError, match="longer"):
         encode_frame(bytes(BODY_BYTES_MAX + 1), position=0, sequence=0, time_ns=0, messages=1)
+    with pytest.raises(FrameError, match="63 bits"):
+        encode_frame(b"", position=0, sequence=NUMBER_END - 1, time_ns=0, messages=2)
 
 
 def test_a_frame_is_never_shorter_than_its_messages_and_a_range_need_not_be():

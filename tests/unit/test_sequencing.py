@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber, WriterSettings
 from rt.appender import Appender
 from rt.disk import OsDisk
+from rt.errors import FrameError
+from rt.frame import NUMBER_END
 from rt.log_directory import LogDirectory
 from rt.manifest import MERGED, SESSION, Identity
 from rt.start import end_of
@@ -227,6 +229,19 @@ def test_a_session_that_begins_with_another_run_than_the_first_is_merged(tmp_pat
     assert bench.ledger.merged_to("a") == Position.of(2, 3, 88)
     bench.repeat()
     assert bench.ledger.merged_to("b") == Position.of(300_000, 0, 88)
+
+
+def test_the_last_number_there_is_can_be_merged(tmp_path):
+    """A publisher chooses its numbers; what a node takes of them it must be able to agree on."""
+    bench = Bench(tmp_path)
+    with Publisher(str(tmp_path), stream="s", session="a") as publisher:
+        publisher.skip_to(NUMBER_END - 1)
+        publisher.publish(b"last")
+        with pytest.raises(FrameError, match="63 bits"):
+            publisher.publish_many([b"beyond"])
+    bench.merge_all("a")
+    bench.repeat()
+    assert bench.ledger.watermark("a") == NUMBER_END
 
 
 def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
