@@ -17,7 +17,7 @@ from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
 from rt.limits import KIB
 from rt.log_directory import LogDirectory
 from rt.manifest import SESSION, Archived, Identity
-from rt.names import parse_session
+from rt.names import parse_group, parse_session
 from rt.node_guard import DiskGuard
 from rt.position import START, Position
 from rt.watch import directories_in
@@ -180,10 +180,12 @@ class Inboxes:
         Raises:
             Refused: the disk is nearly full, it is of another stream, another log has its name, or
                 somebody fills it.
+            Misuse: its name, or its group's, is none.
             CorruptLog: the copy is damaged.
         """
         self._guard.demand_room()
         name = parse_session(identity.name)
+        parse_group(identity.group)  # it goes into instructions, which every node must read
         if identity.kind != SESSION or identity.stream != self._stream:
             raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
         with self._lock:

@@ -9,7 +9,7 @@ import pytest
 from faulty import FaultyDisk
 
 from rt.confirmations import Confirmations
-from rt.errors import Refused
+from rt.errors import Misuse, Refused
 from rt.manifest import SESSION, Identity
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.position import START, Position
@@ -72,6 +72,16 @@ def test_a_sync_that_fails_in_a_connection_lets_the_syncer_end(tmp_path):
     syncer.join(PATIENCE_S)
     assert not syncer.is_alive()
     assert not rounds
+
+
+@pytest.mark.parametrize("group", ["g" * 300, "jfk\u00e9", "../g"])
+def test_a_group_that_no_instruction_could_name_is_refused(tmp_path, group):
+    """The publisher says it; what a node takes must be such that every node can merge it."""
+    inboxes = opened(tmp_path)
+    with pytest.raises(Misuse, match="group"):
+        inboxes.claim(identity()._replace(group=group), "p", NoBell(), START)
+    assert not inboxes.found(), "nothing was made of it"
+    inboxes.claim(identity()._replace(group="g"), "p", NoBell(), START)
 
 
 class Gate:
