@@ -15,7 +15,8 @@ RANGES = st.builds(
     instruction=U64, term=U64, time_ns=st.integers(0, (1 << 63) - 1),
     session=st.from_regex(r"[a-z0-9]{1,63}", fullmatch=True), first=U63.map(Position),
     length=st.integers(1, (1 << 26)).map(lambda eighths: 8 * eighths),
-    number=st.integers(0, NUMBER_END - (1 << 32)), messages=U32, skip=U32, digest=st.binary(min_size=16, max_size=16),
+    number=st.integers(0, NUMBER_END - (1 << 32)), messages=U32, skip=U32,
+    digest=st.binary(min_size=16, max_size=16),
 )  # fmt: skip
 RANGE = Range(5, 1, 99, "jfk", Position(64), 800, 10, 3, 1)
 
