@@ -42,7 +42,7 @@ def check_hello(hello: Hello, stream: str, peer: Identity) -> None:
         raise Refused("version", f"version {VERSION} is spoken here, {spoken} there")
     if hello.stream != stream:
         raise Refused("stream", f"the stream {stream!r} is served here, not another")
-    if hello.direction == PUSH and peer.role is not Role.PUBLISHER:
+    if hello.direction == PUSH and peer.role is Role.SUBSCRIBER:
         raise Refused("role", f"{peer.name!r} is a {peer.role}; only a publisher may push")
     if hello.direction == PULL and not peer.may_pull(stream):
         words = f"the certificate of {peer.name!r} does not grant pulling the stream {stream!r}"

@@ -31,6 +31,10 @@ class Inbox(Protocol):
     def keeps(self, entry: Archived) -> bool:
         """Tell whether the bytes of a whole file stay, though the source's have gone."""
 
+    @property
+    def is_wanted_back(self) -> bool:
+        """Whether its publisher has come while a node relayed it; the bell was rung then."""
+
     def release(self) -> None:
         """Let go of the log; another connection may claim it. Called once."""
 
@@ -56,13 +60,14 @@ class Host(Protocol):
     def stream(self) -> str:
         """The one stream it serves."""
 
-    def claim(self, identity: Identity, peer: str, wake: Bell) -> Inbox:
+    def claim(self, identity: Identity, peer: str, wake: Bell, *, relays: bool) -> Inbox:
         """Return the inbox of a session for a peer that may push it.
 
         Args:
             identity: of the session's log at the source; its names were checked.
             peer: the name in the certificate.
             wake: to be rung when `confirmed` has changed.
+            relays: the peer is a node, which passes on what a publisher has brought to it.
 
         Raises:
             Refused: `busy` (another connection has it; it is asked for again soon), `other-log`,

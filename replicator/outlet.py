@@ -108,7 +108,7 @@ class Outlet:
             Refused: its copy is not the beginning of this log.
         """
         self.log.refresh()
-        found = difference(standing, self._held(standing), merged=self.identity.merged)
+        found = difference(standing, self._held(standing), is_copy=self._end is not None)
         if found is not None:
             raise _refused(found, self.log.path)
         self._source = Source(standing.end or self._first())

@@ -73,6 +73,8 @@ class Copy:
         self._bell = bell
         return self
 
+    is_wanted_back = False  # what is pulled has no publisher
+
     def written(self) -> None:
         """There is nothing to do: it is synced about once a second."""
 

@@ -194,4 +194,4 @@ class Server:
         if not peer.may_push(log.name):
             words = f"the certificate of {peer.name!r} does not grant the session {log.name!r}"
             raise Refused("session", words)
-        return self._host.claim(log, peer.name, bell)
+        return self._host.claim(log, peer.name, bell, relays=peer.is_node)

@@ -214,8 +214,12 @@ class SinkSide:
     def _tell_news(self, channel: int) -> None:
         self._waiting.pop(channel, None)
         inlet = self._inlets.get(channel)
-        ack = inlet.news() if inlet is not None else None
-        if ack is not None:
+        if inlet is None:
+            return
+        if inlet.inbox.is_wanted_back:
+            self._end(inlet)
+            self._refuse(channel, Refused("busy", "the publisher of this session has come"))
+        elif (ack := inlet.news()) is not None:
             self._link.send(encode(ack))
 
     def _refuse(self, channel: int, why: Refused) -> None:

@@ -32,11 +32,11 @@ class Difference(NamedTuple):
     words: str
 
 
-def difference(standing: Standing, held: Held, *, merged: bool = False) -> Difference | None:
+def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Difference | None:
     """Return how the sink's copy differs from the source's log; None if it is its beginning.
 
-    A sink that is ahead is `diverged` from a session, which has one source only. Merged logs are
-    many, and one of them may be `behind` the others for a while.
+    A sink that is ahead is `diverged` from a session's own log. What a node serves is one of
+    several copies, and may be `behind` the others for a while.
 
     >>> difference(Standing(0, Position(192), 192, 7), Held(size=128)).words
     'the sink ends at 0.0.192, the source at 0.0.128'
@@ -44,7 +44,7 @@ def difference(standing: Standing, held: Held, *, merged: bool = False) -> Diffe
     end = standing.end
     if not end:
         return None
-    ahead = "behind" if merged else "diverged"
+    ahead = "behind" if is_copy else "diverged"
     if held.size is None and held.rolled_end is None:
         return Difference(ahead, f"the sink ends at {end}, the source has no {end.file_name}")
     lengths = [length for length in (held.size, held.rolled_end) if length is not None]

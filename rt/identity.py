@@ -64,8 +64,10 @@ class Identity:
         return self.role is Role.NODE
 
     def may_push(self, session: str) -> bool:
-        """Tell whether the peer may write this session: only a publisher, only its own."""
-        return self.role is Role.PUBLISHER and _any_matches(self.sessions, session)
+        """Tell whether the peer may write this session: a node any, a publisher its own."""
+        return self.is_node or (
+            self.role is Role.PUBLISHER and _any_matches(self.sessions, session)
+        )
 
     def may_pull(self, stream: str) -> bool:
         """Tell whether the peer may read this stream: a node always, a subscriber its own."""

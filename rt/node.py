@@ -16,7 +16,7 @@ from rt.admin import ADMIN_ALPN
 from rt.appender import Durable
 from rt.certificates import certificate_files
 from rt.disk import OsDisk
-from rt.errors import RtError
+from rt.errors import Refused, RtError
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
 from rt.node_admin import NodeAdmin
@@ -25,6 +25,7 @@ from rt.node_engine import engine_of
 from rt.node_feed import NodeFeed, NodeFeeds
 from rt.node_guard import DiskGuard
 from rt.node_inbox import Inboxes, NodeInbox
+from rt.node_relay import NodeRelay
 from rt.node_sequencer import NodeSequencer
 from rt.node_settings import NodeSettings
 from rt.node_snapshots import NodeSnapshots
@@ -100,9 +101,11 @@ class Node:
         snapshots = NodeSnapshots(
             self._member, opened.journal, self._sweeper, self.archiver, pause_s=settings.snapshot_s
         )
+        self._relay = NodeRelay(settings, self._member, self._inboxes)
         self._sequencer = NodeSequencer(
-            settings, self._member, self._inboxes, self.archiver, snapshots, guard=guard
-        )
+            settings, self._member, self._inboxes, self.archiver, snapshots,
+            relay=self._relay, guard=guard,
+        )  # fmt: skip
         self._peers = self._make_peers()
         others: dict[str, Handler] = {ALPN: self._peers.serve} if self._peers else {}
         admin = NodeAdmin(self.stream, self._member, self.archiver)
@@ -135,10 +138,12 @@ class Node:
         """Where the merged log that is served ends."""
         return self._feeds.end
 
-    def claim(self, identity: Identity, peer: str, wake: Bell) -> NodeInbox:
+    def claim(self, identity: Identity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
         """Give a pushing connection the copy it fills (`replicator.host.Host`)."""
+        if relays and peer not in self.settings.member_names:
+            raise Refused("role", f"{peer!r} is not a node of this cluster")
         merged_to = self._member.executor.ledger.merged_to(identity.name)
-        inbox = self._inboxes.claim(identity, peer, wake, merged_to)
+        inbox = self._inboxes.claim(identity, peer, wake, merged_to, relays=relays)
         self._sequencer.wake()  # it may have been opened just now, with bytes to be merged
         _log.info("session %s is pushed by %s from %s", inbox.session, peer, inbox.appender.end)
         return inbox
@@ -163,6 +168,7 @@ class Node:
     def stop(self) -> None:
         """Hang up, sync what was received, execute what was decided, save a snapshot."""
         self._server.stop()
+        self._relay.stop()
         if self._peers is not None:
             self._peers.stop()
         for stop, thread in zip(

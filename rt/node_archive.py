@@ -24,7 +24,7 @@ from rt.node_sweeper import NodeSweeper
 from rt.position import OFFSET_BITS, START, Position
 from sequencer.instruction import FILES_MAX, Archive, Gone, Note, Roll
 from sequencer.ledger import Ledger
-from sequencer.member import Member
+from sequencer.member import REPORT, Member
 
 _log: Final = logging.getLogger("rt.archiver")
 POLICY_NOTE: Final = "policy"
@@ -120,7 +120,7 @@ class NodeArchiver:
         self._settled_index = 0  # what is known of a majority's; it never goes back
         self.now_ns = machine.now_ns()  # the time that retention goes by
         self.reports: dict[str, Report] = {}
-        member.hearer = self.hear
+        member.hearers[REPORT] = self.hear
 
     @property
     def policy(self) -> Policy:
@@ -226,7 +226,7 @@ class NodeArchiver:
         if member.engine.leads:
             self._settle(self._majority_durable())
         for each in member.holdings.others:
-            member.tell(each, report.encode())
+            member.tell(each, REPORT, report.encode())
 
     def _settle(self, index: int) -> None:
         self._settled_index = max(self._settled_index, index)

@@ -47,6 +47,8 @@ class NodeInbox:
         self.durable = durable
         self.confirmations = Confirmations(received=durable)
         self.peer = ""  # who fills it now; "" if nobody
+        self._relays = False  # whether that is a node, and not the publisher
+        self.is_wanted_back = False
         self.heard_ns = 0
         self._changed = changed
         self._wake: Bell | None = None
@@ -73,22 +75,39 @@ class NodeInbox:
         """Say how far it has come; whoever fills it is woken to pass that on."""
         if confirmations != self.confirmations:
             self.confirmations = confirmations
-            if (wake := self._wake) is not None:  # read once: the connection may end meanwhile
-                wake.set()
+            self._ring()
 
     def keeps(self, _entry: Archived) -> bool:
         """Keep the bytes though the publisher archived them: see `NodeSweeper` for when they go."""
         return True
 
-    def claim(self, peer: str, wake: Bell) -> None:
-        """Let `peer` fill it. `Refused` while another connection does."""
+    @property
+    def is_fed(self) -> bool:
+        """Whether its publisher fills it now."""
+        return bool(self.peer) and not self._relays
+
+    def claim(self, peer: str, wake: Bell, *, relays: bool = False) -> None:
+        """Let `peer` fill it, a publisher or a node that relays.
+
+        Raises:
+            Refused: another connection fills it. If that relays, and a publisher has come, it ends
+                soon.
+        """
         if self.peer:
+            if self._relays and not relays:
+                self.is_wanted_back = True
+                self._ring()
             raise Refused("busy", f"session {self.session!r} is being pushed by {self.peer!r}")
+        self.is_wanted_back, self._relays = False, relays
         self.peer, self._wake, self.heard_ns = peer, wake, time.time_ns()
 
     def release(self) -> None:
         """The connection that filled it has ended."""
         self.peer, self._wake = "", None
+
+    def _ring(self) -> None:
+        if (wake := self._wake) is not None:  # another thread may release it just now
+            wake.set()
 
 
 class Inboxes:
@@ -174,7 +193,15 @@ class Inboxes:
         kept = set_aside(self._disk, os.path.join(self._root, name))
         return f"{error}; it is kept as {kept}, and begun anew"
 
-    def claim(self, identity: Identity, peer: str, wake: Bell, merged_to: Position) -> NodeInbox:
+    def claim(
+        self,
+        identity: Identity,
+        peer: str,
+        wake: Bell,
+        merged_to: Position,
+        *,
+        relays: bool = False,
+    ) -> NodeInbox:
         """Return the copy of the session that `identity` names, for `peer` to fill.
 
         Raises:
@@ -206,7 +233,7 @@ class Inboxes:
         with self._lock:
             if self._inboxes.get(name) is not inbox:
                 raise _busy(name)  # it was given up since
-            inbox.claim(peer, wake)
+            inbox.claim(peer, wake, relays=relays)
         return inbox
 
     @contextmanager

@@ -14,6 +14,7 @@ from rt.node_archive import NodeArchiver
 from rt.node_catch_up import CatchUp
 from rt.node_guard import DiskGuard
 from rt.node_inbox import Inboxes
+from rt.node_relay import NodeRelay
 from rt.node_settings import NodeSettings
 from rt.node_snapshots import NodeSnapshots
 from rt.position import Position
@@ -42,6 +43,7 @@ class NodeSequencer:
         archiver: NodeArchiver,
         snapshots: NodeSnapshots,
         *,
+        relay: NodeRelay,
         guard: DiskGuard,
     ) -> None:
         """Stand ready; nothing is done before `run` is called."""
@@ -53,6 +55,7 @@ class NodeSequencer:
         self._inboxes = inboxes
         self._archiver = archiver
         self._snapshots = snapshots
+        self._relay = relay
         self._guard = guard
         self._alone = len(settings.member_names) == 1
         self._busy = threading.Lock()
@@ -150,6 +153,7 @@ class NodeSequencer:
         self._archiver.turn(now)
         if is_tick:
             self.missing = member.missing
+            self._relay.turn(now, self.missing)
             self._snapshots.turn(now)
 
     def _hear(self, sender: str, data: bytes) -> None:

@@ -49,7 +49,9 @@ class NodeSettings:
     )
     missing_s: Seconds = field(
         default=2.0,
-        metadata={"help": "Wait for a publisher's bytes before copying them merged from a node."},
+        metadata={
+            "help": "Wait for a publisher's bytes; half of it before asking a node for them."
+        },
     )
     snapshot_s: Seconds = field(
         default=5.0, metadata={"help": "How often the sequencer's state is saved."}

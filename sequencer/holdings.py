@@ -14,7 +14,7 @@ SESSIONS_MAX: Final = 100_000  # in one report: 7 MB at most
 
 
 class Holdings:
-    """What is known of every member's copies. Only the leader needs the others'."""
+    """What is known of every member's copies: at once by the leader, and by the others soon."""
 
     def __init__(self, name: str, members: Iterable[str]) -> None:
         self._name = name
@@ -57,14 +57,18 @@ class Holdings:
         held.update(items)
         return list(items)
 
-    def report(self, *, whole: bool) -> bytes | None:
-        """Return what to tell the leader: everything, or what changed since the last report."""
-        sessions = self.own if whole else self._unreported
-        if not sessions and not whole:
+    def changes(self) -> bytes | None:
+        """Return what to tell the leader: what changed since the last report, if anything did."""
+        if not self._unreported:
             return None
-        items = {session: self.own[session] for session in sessions}
+        items = {session: self.own[session] for session in self._unreported}
         self._unreported.clear()
-        return encode_report(items, whole=whole)
+        return encode_report(items, whole=False)
+
+    def whole(self) -> bytes:
+        """Return what to tell everybody: a report may be lost, and others may lack what is here."""
+        self._unreported.clear()
+        return encode_report(self.own, whole=True)
 
 
 def encode_report(items: Mapping[str, Position], *, whole: bool) -> bytes:

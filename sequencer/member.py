@@ -12,12 +12,7 @@ from rt.position import START, Position
 from sequencer.consensus import Consensus, Entry, Kind, Message, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
-from sequencer.instruction import (
-    Instruction,
-    Merge,
-    decode_instruction,
-    encode_instruction,
-)
+from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
 from sequencer.journal import Journal
 from sequencer.ledger import decode_ledger
 from sequencer.planner import Planner
@@ -27,7 +22,8 @@ _HOLDINGS: Final = b"\x02"
 _DIGEST: Final = b"\x03"
 _WANT_STATE: Final = b"\x04"
 _STATE: Final = b"\x05"
-REPORT: Final = b"\x06"  # what nodes tell each other beside sequencing; see `Member.hearer`
+REPORT: Final = b"\x06"  # what nodes tell each other beside sequencing; see `Member.hearers`
+WANT: Final = b"\x07"
 _DIGEST_BODY: Final = struct.Struct("<QQ16s")  # index, end of the merged log, digest
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that reaches us at all has done so by then
@@ -110,7 +106,7 @@ class Member:
         self._order_was_last = False
         self._handed = executor.ledger.index  # the last entry the engine gave to be executed
         self._adopted = 0  # entries up to this one have their effect in another's state
-        self.hearer: Callable[[str, bytes], None] | None = None  # takes the others' reports
+        self.hearers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
         self._short_ticks = 0  # how long a majority has held what this leader does not
         self._digests: OrderedDict[int, tuple[Position, bytes]] = OrderedDict()
         self.suspended = False  # while the merged log is copied from another node
@@ -143,8 +139,8 @@ class Member:
             self._tell_state(sender)
         elif kind == _STATE and sender in self.holdings.others:
             self._adopt(body)
-        elif kind == REPORT and self.hearer is not None and sender in self.holdings.others:
-            self.hearer(sender, body)
+        elif kind in self.hearers and sender in self.holdings.others:
+            self.hearers[kind](sender, body)
         else:
             raise PeerError(f"a message of an unknown kind from {sender!r}")
 
@@ -153,7 +149,7 @@ class Member:
         self._ticks += 1
         self.engine.tick()
         if self._ticks % WHOLE_REPORT_TICKS == 0:
-            self._report(whole=True)
+            self._report_all()
             self._ask_for_state()
         if self.engine.leads:
             if self._ticks % DIGEST_TICKS == 0:
@@ -184,9 +180,9 @@ class Member:
         decided = self._undecided is None or isinstance(self._undecided[1], Merge)
         return bool(self._orders) or not decided
 
-    def tell(self, member: str, report: bytes) -> None:
-        """Send a report to the `hearer` of another member; it may be lost."""
-        self._send(member, REPORT + report)
+    def tell(self, member: str, kind: bytes, body: bytes) -> None:
+        """Send a message to the hearer of its kind at another member; it may be lost."""
+        self._send(member, kind + body)
 
     def run(self) -> list[str]:
         """Do all that can be done now; return the sessions that were merged further.
@@ -198,7 +194,7 @@ class Member:
         """
         merged: list[str] = []
         self._notice_leader()
-        self._report(whole=False)
+        self._report_changes()
         while True:
             self._propose()
             ready = self.engine.ready()
@@ -323,13 +319,17 @@ class Member:
             self._waiting.update(dict.fromkeys(self.holdings.own))
         else:
             self._orders.clear()
-        self._report(whole=True)
+        self._report_all()
 
-    def _report(self, *, whole: bool) -> None:
-        if not self._leader or self._leader == self.name:
-            return
-        if (report := self.holdings.report(whole=whole)) is not None:
+    def _report_changes(self) -> None:
+        is_led = self._leader and self._leader != self.name
+        if is_led and (report := self.holdings.changes()) is not None:
             self._send(self._leader, _HOLDINGS + report)
+
+    def _report_all(self) -> None:
+        report = _HOLDINGS + self.holdings.whole()
+        for member in self.holdings.others:
+            self._send(member, report)
 
     def _post(self, messages: Sequence[Message]) -> None:
         for message in messages:

@@ -74,11 +74,11 @@ class ArchiveCluster:
         policy = Policy(**{"time": 0, "disk": 100, **fields})
         return self.ask({"do": "set-policy", "policy": json.loads(policy.text())})
 
-    def push(self, **extra):
-        """Start to push all sessions."""
+    def push(self, nodes=None, **extra):
+        """Start to push all sessions, to all nodes or to those at these addresses."""
         push = PushClient(
-            os.path.join(self.clients, "pub"), STREAM, self.addresses, self.contexts("publisher"),
-            **extra,
+            os.path.join(self.clients, "pub"), STREAM, nodes or self.addresses,
+            self.contexts("publisher"), **extra,
         )  # fmt: skip
         push.start()
         self.undo.callback(push.stop)

@@ -26,7 +26,7 @@ class Inbox:
         self.host, self.appender = host, appender
         self.durable = appender.sync()
         self.peer, self.wake = "", None
-        self.keep = False
+        self.keep = self.is_wanted_back = False
 
     def written(self):
         with self.host.changed:
@@ -74,7 +74,7 @@ class DiskHost:
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def claim(self, identity, peer, wake):
+    def claim(self, identity, peer, wake, *, relays):
         with self.lock:
             inbox = self.inboxes.get(identity.name)
             if inbox is None:

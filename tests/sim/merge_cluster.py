@@ -145,10 +145,10 @@ class MergeCluster(Cluster):
         self.frail = chance.sample(self.names, len(self.names) - self.majority)
         self._links: dict[tuple[str, str], float] = {}
         self._link_chance = Random(chance.getrandbits(32))
-        # at the least, some majority is reached by each publisher; the others may never be
+        self.patience = chance.choice([2, 8, 30])  # ticks before others are asked for a session
+        # each publisher reaches a node at the least; the others may never be reached
         self._reach = {
-            name: chance.sample(self.names, chance.randint(self.majority, len(self.names)))
-            for name in SESSIONS
+            name: chance.sample(self.names, chance.randint(1, len(self.names))) for name in SESSIONS
         }
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
@@ -214,15 +214,22 @@ class MergeCluster(Cluster):
         now, chance = self.clock.now_us, self._link_chance
         for (session, name), quality in self._links.items():
             node, publisher = self.nodes[name], self.publishers[session]
-            if not node.alive or now < node.paused_until_us or chance.random() >= quality:
+            if not node.alive or now < node.paused_until_us:
+                continue
+            if not quality and chance.random() < 0.1:
+                node.lose_publisher(session)  # no heartbeat has come for long
+            if chance.random() >= quality:
                 continue
             if publisher.alive and publisher.end:
                 if not node.has_all_of(publisher):
                     node.guarded(node.ship, session)
                 if chance.random() < 0.02 and node.alive:
-                    node.hang_up(session)
-            elif session in node.pipes:
-                node.hang_up(session)
+                    node.hang_up(session)  # that of a node which relays it, too
+            else:
+                node.lose_publisher(session)
+        for node in self.nodes.values():
+            if node.alive and now >= node.paused_until_us:
+                node.pass_on()
 
     # Progress
 

@@ -6,6 +6,7 @@ two alike. Its parts are the real ones: member, planner, executor, inboxes, both
 
 import errno
 import posixpath
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,14 @@ from rt.node_inbox import Inboxes, NodeInbox
 from rt.position import START, Position
 from sequencer.consensus import Ready, Role, Snapshot
 from sequencer.executor import Executor
-from sequencer.holdings import decode_report
+from sequencer.holdings import decode_report, encode_report
 from sequencer.instruction import Instruction
 from sequencer.journal import Journal
 from sequencer.ledger import Ledger, decode_ledger
-from sequencer.member import Member
+from sequencer.member import WANT, Member
 from sequencer.planner import Planner
 from sequencer.session_log import SessionLogs
+from sequencer.wants import Wants
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, steady_ns
 from .checkers import Violation
@@ -209,6 +211,9 @@ class MergeNode(SimNode):
         opened = self._open_journal()
         self._make_engine(opened)
         self.pipes: dict[str, Pipe] = {}
+        self.relays: dict[str, tuple[MergeNode, int, NodeInbox]] = {}  # from whom, by session
+        self.asked: dict[tuple[str, str], None] = {}  # nodes, and the sessions that they lack
+        self._wants = Wants(world.patience)
         self._held: dict[str, Durable] = {}
         self._heard: list[tuple[str, bytes]] = []
         self._is_due = self._is_woken = False
@@ -228,6 +233,7 @@ class MergeNode(SimNode):
             planner=Planner(logs), send=self._send, now_ns=self._now_ns,
             hand_over_ticks=HAND_OVER_TICKS,
         )  # fmt: skip
+        self.member.hearers[WANT] = self._take_want
         self.offset_ns = self._chance.randrange(-(10**9), 10**9)
         self.sweeper = SimSweeper(self)
         if snapshot is not None and not executor.lacks_log:
@@ -340,17 +346,24 @@ class MergeNode(SimNode):
         pipe = self.pipes.get(session)
         if pipe is not None and pipe.inbox is not self.inboxes.get(session):
             pipe = self.hang_up(session)
+        if session in self.relays:
+            self._claim_back(session)
+        elif pipe is None:
+            self._received(session, lambda: self._connect(session))
+        else:
+            self._received(session, lambda: self._carry(session, pipe))
+
+    def _carry(self, session: str, pipe: Pipe) -> None:
+        if not all(pipe.step() for _ in range(self.world.haste)):
+            pipe.seen = self.world.publishers[session].news
+
+    def _received(self, session: str, act: Callable[[], object]) -> None:
         try:
-            if pipe is None:
-                self._connect(session)
-            elif not all(pipe.step() for _ in range(self.world.haste)):
-                pipe.seen = self.world.publishers[session].news
+            act()
         except DiskFailed:
             raise
         except (Refused, CorruptLog, ManifestError, Misuse, PeerError) as error:
-            if getattr(error, "code", "") != "reserve":
-                self._alarm(f"{session} cannot be received: {error}")
-            self.hang_up(session)
+            self._refuse(session, error)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -358,6 +371,14 @@ class MergeNode(SimNode):
         if self.inboxes.is_dirty:
             delay = int(self.disk_delay_us * (0.5 + 3 * self._chance.random()))
             self.world.clock.after(delay, self._sync, self.life)
+
+    def _refuse(self, session: str, error: Exception) -> None:
+        source = self.relays.get(session)
+        is_rotten = source is not None and source[0].rotted
+        is_behind = source is not None and getattr(error, "code", "") == "behind"
+        if getattr(error, "code", "") != "reserve" and not (is_rotten or is_behind):
+            self._alarm(f"{session} cannot be received: {error}")
+        self.hang_up(session)
 
     def _connect(self, session: str) -> None:
         publisher = self.world.publishers[session]
@@ -369,6 +390,68 @@ class MergeNode(SimNode):
             inbox.release()
             raise
 
+    # Sessions that are passed on
+
+    def _ask(self) -> None:
+        member, missing = self.member, self.member.missing
+        fed = self.pipes.keys() - self.relays.keys()
+        asked = self._wants.look(
+            member.holdings, member.executor.ledger, missing=missing[0] if missing else "", fed=fed
+        )
+        for holder, sessions in asked.items():
+            self.world.trace(f"{self.name} asks {holder} for {sessions}")
+            report = encode_report(dict.fromkeys(sessions, START), whole=False)
+            member.tell(holder, WANT, report)
+
+    def _take_want(self, sender: str, body: bytes) -> None:
+        for session in decode_report(body)[1]:
+            if self.inboxes.get(session) is not None:
+                self.asked[sender, session] = None
+
+    def pass_on(self) -> None:
+        """Let the connections to those that lack something bring a little, or be made."""
+        for name, session in list(self.asked):
+            target = self.world.nodes[name]
+            is_there = target.alive and self.world.reaches(self, target)
+            if is_there and self.world.clock.now_us >= target.paused_until_us:
+                target.guarded(target.take_relayed, session, self)
+            if not self.alive or not target.alive or session not in target.relays:
+                self.asked.pop((name, session), None)
+
+    def take_relayed(self, session: str, source: "MergeNode") -> None:
+        """Let another node's connection bring a little of a session, or be made."""
+        held, pipe = source.inboxes.get(session), self.pipes.get(session)
+        if pipe is None and held is not None:
+            self.world.trace(f"{source.name} passes {session} on to {self.name}")
+            self.relays[session] = (source, source.life, held)
+            self._received(session, lambda: self._connect_relay(session, source, held))
+        elif pipe is not None and self.relays.get(session) == (source, source.life, held):
+            if pipe.inbox is not self.inboxes.get(session) or pipe.inbox.is_wanted_back:
+                self.hang_up(session)
+            elif pipe.is_behind:
+                self._received(session, pipe.step)
+        elif session in self.relays:
+            self.hang_up(session)
+
+    def _connect_relay(self, session: str, source: "MergeNode", held: NodeInbox) -> None:
+        merged_to = self.member.executor.ledger.merged_to(session)
+        identity, path = held.appender.identity, held.appender.directory
+        inbox = self.inboxes.claim(identity, source.name, _NoBell(), merged_to, relays=True)
+        try:
+            self.pipes[session] = Pipe(source.disk, path, inbox, lambda: held.durable)
+        except Refused:
+            inbox.release()
+            raise
+
+    def _claim_back(self, session: str) -> None:
+        """The publisher comes while a node relays its session."""
+        identity = self.world.publishers[session].identity
+        try:
+            self.inboxes.claim(identity, "p", _NoBell(), START)
+        except Refused as error:
+            if error.code not in {"busy", "reserve"}:
+                raise
+
     def has_all_of(self, publisher: Publisher) -> bool:
         """Whether a connection has brought all there is."""
         pipe = self.pipes.get(publisher.name)
@@ -378,8 +461,14 @@ class MergeNode(SimNode):
             and pipe.inbox is self.inboxes.get(publisher.name)
         )
 
+    def lose_publisher(self, session: str) -> None:
+        """A publisher's connection ends, if there is one."""
+        if session not in self.relays:
+            self.hang_up(session)
+
     def hang_up(self, session: str) -> None:
-        """A publisher's connection ends."""
+        """The connection that brings a session ends."""
+        self.relays.pop(session, None)
         pipe = self.pipes.pop(session, None)
         if pipe is not None:
             pipe.inbox.release()
@@ -410,6 +499,8 @@ class MergeNode(SimNode):
         try:
             self._advance(set(held))
             self._keep_up()
+            if is_due:
+                self._ask()
         except CorruptLog as damage:
             self._mend(damage)
         if is_due and self._chance.random() < ARCHIVING_SHARE:

@@ -14,6 +14,7 @@ from sequencer.ledger import Ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
 from sequencer.session_log import SessionLog
+from sequencer.wants import Wants
 
 from .mutation import MUTANTS, Patch, mutant
 
@@ -191,6 +192,12 @@ def copy_believes_its_frames() -> list[Patch]:
 def short_leader_leads_on() -> list[Patch]:
     """A leader that lacks what a majority holds keeps the lead."""
     return [(Member, "_hand_over_if_short", lambda self: None)]
+
+
+@merging
+def lacking_and_not_asking() -> list[Patch]:
+    """Nobody asks for a session whose publisher reaches too few nodes."""
+    return [(Wants, "look", lambda self, *_, **named: {})]
 
 
 @merging

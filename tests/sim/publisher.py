@@ -127,6 +127,7 @@ class Pipe:
         self.inbox = inbox
         self.caught_up = False
         self.seen = -1  # the publisher's news when there was nothing more to send
+        self._end = end
         self._inlet = Inlet(0, inbox)
         self._outlet = Outlet(0, log, end)
         self._outlet.stand(self._inlet.standing())
@@ -149,6 +150,11 @@ class Pipe:
             self._inlet.take_archived(message)
         elif isinstance(message, CaughtUp):
             self.caught_up = True
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more than was carried, of a copy that is relayed."""
+        return self._end is not None and self._end() > self._outlet.position
 
     def close(self) -> None:
         """End the connection."""

@@ -263,6 +263,6 @@ def test_reports_and_plans_keep_the_order_in_which_sessions_came() -> None:
     names = [f"s{number}" for number in range(20)]
     for name in names:
         holdings.hold(name, Position(8))
-    report = holdings.report(whole=False)
+    report = holdings.changes()
     assert report is not None
     assert list(decode_report(report)[1]) == names

@@ -63,8 +63,8 @@ def test_globs_come_back_as_they_were_issued(authority):
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("verb", ["push", "pull", "join"])
-def test_each_role_may_do_its_own_verb_only(role, verb):
-    """A subscriber that can write, or a publisher that can vote, is a hole."""
+def test_each_role_may_do_its_own_verbs_only(role, verb):
+    """A subscriber that can write, or a publisher that can vote, is a hole; a node relays."""
     identity = Identity("x", role, sessions=("*",), streams=("*",))
     allowed = {
         "push": identity.may_push("jfk"),
@@ -72,7 +72,7 @@ def test_each_role_may_do_its_own_verb_only(role, verb):
         "join": identity.is_node,
     }
     expected = {
-        Role.NODE: {"pull", "join"},
+        Role.NODE: {"push", "pull", "join"},
         Role.PUBLISHER: {"push"},
         Role.SUBSCRIBER: {"pull"},
     }

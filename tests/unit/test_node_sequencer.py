@@ -46,10 +46,12 @@ def test_the_last_snapshot_waits_for_a_turn_that_began_before_the_stop():
 
     nothing = SimpleNamespace(
         member_names=["n1"], tick_s=1000, tick=lambda: None, hold=lambda *_: None, run=advance,
-        turn=lambda _now_s: None, get=lambda _session: None, end=end, missing=None,
+        turn=lambda *_: None, get=lambda _session: None, end=end, missing=None,
         executor=SimpleNamespace(ledger=None),
     )  # fmt: skip
-    sequencer = NodeSequencer(nothing, nothing, nothing, nothing, nothing, guard=nothing)
+    sequencer = NodeSequencer(
+        nothing, nothing, nothing, nothing, nothing, relay=nothing, guard=nothing
+    )
     sequencer._busy = busy = HandedOver()
     threads = [threading.Thread(target=sequencer.run, daemon=True)]
     threads[0].start()
@@ -81,7 +83,7 @@ def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
         reopen=lambda: did.append("reopen"),
     )  # fmt: skip
     fake = SimpleNamespace(member_names=["n1", "n2"], tick_s=0.02, missing=None, executor=executor)
-    sequencer = NodeSequencer(fake, fake, fake, fake, fake, guard=fake)
+    sequencer = NodeSequencer(fake, fake, fake, fake, fake, relay=fake, guard=fake)
     sequencer.catch_up = SimpleNamespace(is_done=lambda _end: next(done), stop=stop)
     for _ in range(3):
         assert sequencer.catch_up is not None
@@ -97,7 +99,7 @@ def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended(
     fake = SimpleNamespace(
         member_names=["n1", "n2"], tick_s=0.02, executor=executor, end=lambda: did.append("end")
     )
-    sequencer = NodeSequencer(fake, fake, fake, fake, fake, guard=fake)
+    sequencer = NodeSequencer(fake, fake, fake, fake, fake, relay=fake, guard=fake)
     sequencer.catch_up = SimpleNamespace(stop=lambda: did.append("stop"))
     sequencer.stop()
     sequencer.run()
@@ -124,7 +126,7 @@ def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for(monkeypat
     )  # fmt: skip
     monkeypatch.setattr(node_sequencer, "CatchUp", lambda *_: did.append("copy"))
     snapshots = NodeSnapshots(fake, fake, fake, fake, pause_s=5)
-    sequencer = NodeSequencer(fake, fake, fake, fake, snapshots, guard=fake)
+    sequencer = NodeSequencer(fake, fake, fake, fake, snapshots, relay=fake, guard=fake)
     snapshots.turn(0.0)
     assert begun.wait(PATIENCE_S)
     sequencer._keep_up(0.0)

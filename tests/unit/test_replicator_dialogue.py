@@ -99,7 +99,7 @@ class Inbox:
             self.appender.close()
             raise Refused("other-log", "another log has this name")
         self.bell = bell
-        self.kept = False
+        self.kept = self.is_wanted_back = False
         self.merged = START
 
     def written(self):

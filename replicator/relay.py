@@ -1,0 +1,167 @@
+"""Relay: pushes copies of sessions to a node that their publishers do not reach."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+from replicator.backoff import Complaint
+from replicator.greeting import greet
+from replicator.link import HungUp, Link, shut
+from replicator.outlet import Outlet
+from replicator.source_side import SourceSide
+from replicator.wire import PUSH
+from rt.errors import CorruptLog, PeerError, Refused, spoken
+from rt.log_directory import LogDirectory
+from rt.position import Position
+from rt.tls import Contexts, connect
+from rt.watch import Wake
+
+_log: Final = logging.getLogger(__name__)
+_POLL_S: Final = 0.02
+# Who is given what it lacks does not ask any more: this long it is given what follows.
+_IDLE_S: Final = 10.0
+_RETRY_S: Final = 5.0  # what was refused is not tried before, however often it is asked for
+_STOP_S: Final = 2.0
+
+
+class HeldCopy(NamedTuple):
+    """A session's copy, and up to where it may be passed on now."""
+
+    directory: str
+    durable: Callable[[], Position]
+
+
+class Relay:
+    """Keeps a connection to one node for as long as that lacks something; remembers nothing."""
+
+    def __init__(
+        self,
+        name: str,
+        address: tuple[str, int],
+        contexts: Contexts,
+        stream: str,
+        copy_of: Callable[[str], HeldCopy | None],
+    ) -> None:
+        """Stand ready; nothing is dialled before `want`.
+
+        Args:
+            name: of the node, which its certificate has to prove.
+            address: where it listens.
+            contexts: of `rt.tls.client_context`.
+            stream: name of the stream.
+            copy_of: gives the copy of a session; None if there is none.
+        """
+        self.name = name
+        self._address = address
+        self._contexts = contexts
+        self._stream = stream
+        self._copy_of = copy_of
+        self._wake = Wake()
+        self._stopping = False
+        self._complaint = Complaint(_log, f"relay to node {name}")
+        self._lock = threading.Lock()
+        self._needed_s: dict[str, float] = {}  # sessions, and when they were last needed
+        self._channels: dict[str, tuple[Outlet, HeldCopy]] = {}  # by session
+        self._retry_at_s: dict[str, float] = {}  # sessions that were refused
+        self._dial_at_s = 0.0
+        self._sock: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def want(self, session: str) -> None:
+        """The node lacks this session, and is given it; any thread may tell, again and again."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < max(self._retry_at_s.get(session, 0.0), self._dial_at_s):
+                return
+            self._needed_s[session] = now_s
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"relay to {self.name}", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the connection."""
+        with self._lock:
+            self._stopping = True
+            sock, thread = self._sock, self._thread
+        self._wake.set()
+        if sock is not None:
+            shut(sock)  # it may be waiting for a peer that takes nothing
+        if thread is not None:
+            thread.join(_STOP_S)
+        if thread is None or not thread.is_alive():
+            self._wake.close()
+
+    def _run(self) -> None:
+        try:
+            self._pass_on()
+            self._complaint.reset()
+        except HungUp:
+            _log.info("node %s has left", self.name)
+        except (PeerError, Refused, OSError) as error:
+            self._dial_at_s = time.monotonic() + _RETRY_S
+            if not self._stopping:
+                self._complaint.say(spoken(error))
+        finally:
+            with self._lock:  # who still lacks something asks again, and another thread begins
+                self._thread = self._sock = None
+                self._needed_s, self._channels = {}, {}
+
+    def _pass_on(self) -> None:
+        sock, identity = connect(self._address, self._contexts.current())
+        with ExitStack() as undo:
+            link = Link(sock, self._wake, self.name)
+            undo.callback(link.close)
+            if not identity.is_node or identity.name != self.name:
+                host, port = self._address
+                raise PeerError(f"{identity.name!r} answers at {host}:{port}")
+            self._sock = sock
+            greet(link, PUSH, self._stream)
+            side = SourceSide(link, refused=self._take_refusal)
+            undo.callback(side.close)
+            while not self._stopping and (needed := self._needed()):
+                for session in needed:
+                    if session not in self._channels:
+                        self._open(side, session)
+                for outlet, copy in self._channels.values():
+                    if copy.durable() > outlet.position:
+                        side.mark(outlet)
+                side.turn()
+                link.wait(0.0 if side.busy else _POLL_S)
+
+    def _needed(self) -> list[str]:
+        """Return the sessions that are to be passed on: those that grow, and those asked for."""
+        now_s = time.monotonic()
+        with self._lock:
+            for session, (outlet, copy) in self._channels.items():
+                if copy.durable() > outlet.position:
+                    self._needed_s[session] = now_s
+            return [each for each, at_s in self._needed_s.items() if now_s - at_s < _IDLE_S]
+
+    def _open(self, side: SourceSide, session: str) -> None:
+        copy = self._copy_of(session)
+        if copy is None:
+            return  # it was set aside since it was asked for
+        log = LogDirectory(copy.directory)
+        try:
+            log.refresh()
+            self._channels[session] = (side.open(log, copy.durable), copy)
+            _log.info("session %s is passed on to node %s", session, self.name)
+        except (CorruptLog, OSError) as error:
+            self._give_up(session, str(error))
+
+    def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
+        session = next(each for each, (ours, _) in self._channels.items() if ours is outlet)
+        del self._channels[session]
+        self._give_up(session, str(why))
+
+    def _give_up(self, session: str, why: str) -> None:
+        _log.warning("session %s is not passed on to node %s: %s", session, self.name, why)
+        with self._lock:
+            self._needed_s.pop(session, None)
+            self._retry_at_s[session] = time.monotonic() + _RETRY_S

@@ -1,0 +1,286 @@
+"""Sessions that reach some nodes only: who asks whom, and what is passed on."""
+
+import itertools
+import logging
+import os
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster
+from replicator_host import Certificates, DiskHost, Inbox, eventually, frames, log_bytes
+
+from replicator import relay as relay_module
+from replicator.relay import HeldCopy, Relay
+from replicator.server import Server
+from rt.certificates import issue
+from rt.confirmations import Level
+from rt.errors import Refused
+from rt.identity import Role
+from rt.manifest import SESSION, Identity
+from rt.node_inbox import NodeInbox
+from rt.position import START, Position
+from rt.publisher import Publisher
+from rt.subscriber import Subscriber
+from rt.tls import Contexts, client_context
+from sequencer.holdings import Holdings, encode_report
+from sequencer.ledger import Ledger
+from sequencer.wants import Wants
+
+PATIENCE_S = 20
+A, B = Position(1_000), Position(2_000)
+
+
+# Who is asked for what
+
+
+def holdings(own=None, **others):
+    """Return what n1 knows: what it holds, and what each other member said it does."""
+    known = Holdings("n1", ["n1", *others])
+    for session, end in (own or {}).items():
+        known.hold(session, end)
+    for name, items in others.items():
+        known.hear(name, encode_report(items, whole=True))
+    return known
+
+
+def test_a_session_that_does_not_come_is_asked_for_after_a_while():
+    """Its publisher most often brings it, a moment later than to the others."""
+    wants, known, ledger = Wants(3), holdings(n2={"jfk": A}, n3={}), Ledger()
+    asked = [wants.look(known, ledger) for _ in range(4)]
+    assert asked == [{}, {}, {}, {"n2": ["jfk"]}]
+
+
+def test_who_holds_most_is_asked_first_and_then_the_others():
+    """One of them may have died since it said so."""
+    wants, known = Wants(2), holdings(n2={"jfk": A}, n3={"jfk": B})
+    asked = [wants.look(known, Ledger()) for _ in range(8)]
+    assert [list(each) for each in asked[2:]] == [["n3"], ["n3"], ["n2"], ["n2"], ["n3"], ["n3"]]
+
+
+def test_a_session_that_grows_here_is_not_asked_for():
+    """Somebody brings it, if slowly."""
+    wants, known = Wants(1), holdings(n2={"jfk": B}, n3={})
+    for end in range(100, 1_000, 100):
+        known.hold("jfk", Position(end))
+        assert wants.look(known, Ledger()) == {}
+    assert wants.look(known, Ledger()) == {"n2": ["jfk"]}
+
+
+def test_what_was_merged_is_asked_for_only_if_the_next_instruction_needs_it():
+    """A copy that is only history may stay behind for ever."""
+    wants, known, ledger = Wants(1), holdings(n2={"jfk": A}, n3={}), Ledger()
+    ledger.sessions["jfk"] = A
+    assert not any(wants.look(known, ledger) for _ in range(5))
+    asked = [wants.look(known, ledger, missing="jfk") for _ in range(2)]
+    assert asked[-1] == {"n2": ["jfk"]}
+
+
+def test_a_session_that_its_publisher_fills_is_not_asked_for():
+    """Two who fill one copy would only be in each other's way."""
+    wants, known = Wants(1), holdings(n2={"jfk": A, "lga": A}, n3={})
+    asked = [wants.look(known, Ledger(), fed={"jfk"}) for _ in range(3)]
+    assert asked[-1] == {"n2": ["lga"]}
+
+
+# Who fills a copy
+
+
+class Bell:
+    """Counts."""
+
+    rung = 0
+
+    def set(self):
+        self.rung += 1
+
+
+class Appender:
+    """Of one session."""
+
+    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    end = START
+
+    def sync(self):
+        return START
+
+    def close(self):
+        pass
+
+
+def test_a_publisher_that_comes_gets_its_session_from_a_node_that_relays_it():
+    """It has what comes next; what a node relays comes later, by a longer way."""
+    inbox, bell = NodeInbox(Appender(), START, lambda _: None, None), Bell()
+    inbox.claim("n2", bell, relays=True)
+    assert not inbox.is_fed
+    with pytest.raises(Refused, match="n2"):
+        inbox.claim("airport", Bell())
+    assert inbox.is_wanted_back
+    assert bell.rung == 1
+    inbox.release()
+    inbox.claim("airport", bell)
+    assert inbox.is_fed
+    assert not inbox.is_wanted_back
+
+
+def test_a_node_that_relays_does_not_disturb_who_fills_the_session():
+    """A publisher, or another node."""
+    for relays in (False, True):
+        inbox, bell = NodeInbox(Appender(), START, lambda _: None, None), Bell()
+        inbox.claim("first", bell, relays=relays)
+        with pytest.raises(Refused, match="first"):
+            inbox.claim("n3", Bell(), relays=True)
+        assert not inbox.is_wanted_back
+        assert bell.rung == 0
+
+
+# What is passed on
+
+
+@pytest.fixture
+def target(tmp_path):
+    """Return certificates, and a node that takes sessions, at work."""
+    certs = Certificates(str(tmp_path / "ca"))
+    host = DiskHost(str(tmp_path / "target"))
+    server = Server(("localhost", 0), certs.server(), host)
+    server.start()
+    yield certs, host, server
+    server.stop(), host.stop()
+
+
+def written(tmp_path, count=20):
+    """Return the directory of a session with messages."""
+    with Publisher(str(tmp_path / "source"), stream=STREAM, session="jfk") as publisher:
+        for number in range(count):
+            publisher.publish(b"%d" % number)
+            publisher.flush(Level.SYNCED)
+    return str(tmp_path / "source" / STREAM / "jfk")
+
+
+def relay_to(target, directory, durable, name="node-1"):
+    """Return a relay of one session to the node."""
+    certs, _, server = target
+    contexts = Contexts(issue(certs.directory, "node-2", Role.NODE, force=True), client_context)
+    copy = HeldCopy(directory, durable)
+    return Relay(name, server.address, contexts, STREAM, lambda _session: copy)
+
+
+def end_of(directory):
+    """Return where the only file of a log ends."""
+    [data] = log_bytes(directory).values()
+    return Position(len(data))
+
+
+def test_a_session_is_passed_on_as_far_as_it_is_durable(tmp_path, target):
+    """What a power cut may take from here must not count as held there."""
+    directory, host = written(tmp_path), target[1]
+    whole = end_of(directory)
+    some = [Position(frame_ends(directory)[4])]
+    relay = relay_to(target, directory, lambda: some[0])
+    relay.want("jfk")
+    assert eventually(lambda: host.inboxes and host.inboxes["jfk"].durable == some[0])
+    some[0] = whole
+    assert eventually(lambda: host.inboxes["jfk"].durable == whole)
+    relay.stop()
+    assert log_bytes(host.inboxes["jfk"].appender.directory) == log_bytes(directory)
+
+
+def frame_ends(directory):
+    """Return where each frame of the only file ends."""
+    [data] = log_bytes(directory).values()
+    return list(itertools.accumulate(header.size for header, _ in frames(data)))
+
+
+def test_a_relay_hangs_up_when_nothing_is_needed_and_begins_anew_when_asked(
+    tmp_path, target, monkeypatch, caplog
+):
+    """It would keep a publisher waiting for its session, and a connection for nothing."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(relay_module, "_IDLE_S", 0.2)
+    directory, (_, host, server) = written(tmp_path), target
+    relay = relay_to(target, directory, lambda: end_of(directory))
+    for count in (1, 2):
+        relay.want("jfk")
+        assert eventually(lambda n=count: caplog.text.count("passed on to node node-1") == n)
+        assert eventually(lambda: server.connections == 0)
+        assert host.inboxes["jfk"].peer == ""
+    relay.stop()
+
+
+def test_a_session_that_is_refused_is_not_offered_at_every_call_for_it(tmp_path, target, caplog):
+    """Who lacks it asks a few times a second; each refusal would be a line in two logs."""
+    directory, (_, host, server) = written(tmp_path), target
+    host.inboxes["jfk"] = Inbox(host, Appender())
+    relay = relay_to(target, directory, lambda: end_of(directory))
+    relay.want("jfk")
+    assert eventually(lambda: "not passed on" in caplog.text)
+    assert eventually(lambda: server.connections == 0)
+    relay.want("jfk")
+    relay.stop()
+    assert caplog.text.count("not passed on") == 1
+    assert "is another log here" in caplog.text
+
+
+def test_a_copy_is_passed_on_to_the_node_that_was_meant_and_no_other(tmp_path, target, caplog):
+    """An address may be another machine's by now."""
+    directory, host = written(tmp_path), target[1]
+    relay = relay_to(target, directory, lambda: end_of(directory), name="n3")
+    relay.want("jfk")
+    assert eventually(lambda: "'node-1' answers at" in caplog.text)
+    relay.stop()
+    assert not host.inboxes
+
+
+# Nodes
+
+
+def numbers(cluster, name, count):
+    """Return the first messages of a node's merged log, waited for."""
+    with Subscriber(os.path.join(cluster.root, name), stream=STREAM) as subscriber:
+        return [int(message.payload) for message in itertools.islice(subscriber, count)]
+
+
+def test_a_publisher_that_reaches_one_node_is_merged_on_all(tmp_path):
+    """As long as a majority lives its messages are delivered, whatever stands between."""
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        cluster.push(cluster.addresses[2:])
+        publisher = cluster.publisher()
+        for number in range(500):
+            publisher.publish(b"%d" % number)
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        for name in ("n1", "n2", "n3"):
+            assert numbers(cluster, name, 500) == list(range(500))
+        fillers = {pushed_by(cluster, name) for name in ("n1", "n2")}
+        assert fillers <= {"n1", "n2", "n3"}
+
+        cluster.push(cluster.addresses[:2])  # the way is open again
+        for number in range(500, 1000):
+            publisher.publish(b"%d" % number)
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        assert eventually(lambda: pushed_by(cluster, "n1") == pushed_by(cluster, "n2"))
+        assert eventually(lambda: pushed_by(cluster, "n1") == "publisher")
+        for name in ("n1", "n2", "n3"):
+            assert numbers(cluster, name, 1000) == list(range(1000))
+
+
+def test_a_session_goes_on_when_one_of_the_two_nodes_that_it_reaches_dies(tmp_path):
+    """The third holds it with the other."""
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        cluster.push(cluster.addresses[1:])
+        publisher = cluster.publisher()
+        publisher.publish(b"0")
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        cluster.stop("n2")
+        publisher.publish(b"1")
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        assert numbers(cluster, "n1", 2) == [0, 1]
+
+
+def pushed_by(cluster, name):
+    """Return who fills the only session's copy on a node."""
+    [session] = cluster.nodes[name].status()["sessions"]
+    return session["pushed_by"]
+
+
+def test_a_node_of_another_cluster_does_not_fill_sessions(tmp_path):
+    """Its certificate may be of the same authority."""
+    with ArchiveCluster(tmp_path) as cluster, pytest.raises(Refused, match="not a node of"):
+        cluster.nodes["n1"].claim(Appender.identity, "m1", Bell(), relays=True)
