@@ -128,7 +128,10 @@ def parse_time(value: Any) -> int:
     except ValueError:
         raise Misuse(f"the time {shown(value)} is not ISO 8601") from None
     seconds = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
-    return seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
+    time_ns = seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
+    if not -(1 << 63) <= time_ns < 1 << 63:
+        raise Misuse(f"the time {shown(value)} is not one of the years 1678 to 2261")
+    return time_ns
 
 
 def _too_long(size: int, limit: int) -> str:
