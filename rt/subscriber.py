@@ -204,7 +204,9 @@ class Subscriber:
         batch = self.next_batch(timeout_s)
         if batch is None:
             return False
-        places, self._places_end = batch.places, batch.next_position
+        # before it is looked into: what cannot be given out is where to resume, and not passed
+        places = self._places = batch.places
+        self._places_end = batch.next_position
         try:
             if self._key_prefix:
                 self._current = batch.messages_with_key(self._key_prefix, places)
@@ -214,7 +216,6 @@ class Subscriber:
             path = self._log.file_path(batch.position)
             self._damage = CorruptLog(path, batch.position, str(error))
             raise self._damage from None
-        self._places = places
         return True
 
     def _poll(self) -> Batch | None:

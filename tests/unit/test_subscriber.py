@@ -479,6 +479,7 @@ def test_columns_that_lie_under_a_good_crc_are_damage_too(tmp_path):
         for _ in range(2):
             with pytest.raises(CorruptLog, match="go back"):
                 list(subscriber)
+            assert subscriber.position == 0
 
 
 def test_latest_and_last_begin_where_they_say(tmp_path):
