@@ -274,11 +274,12 @@ class SessionWriter:
         policy, interval_s = self.settings.fsync, self.settings.fsync_interval_s
         while True:
             with self._changed:
-                wait_s = interval_s if policy is Fsync.INTERVAL else None
-                self._changed.wait_for(self._sync_is_due, wait_s)
+                wait_s = interval_s if policy is Fsync.INTERVAL else _ARCHIVE_S
+                is_asked = self._changed.wait_for(self._sync_is_due, wait_s)
                 if self._closing or self._failure:
                     return
-                is_due = self._appender.end > self._durable
+                is_asked = is_asked or policy is Fsync.INTERVAL
+                is_due = is_asked and self._appender.end > self._durable
             try:
                 durable = self._appender.sync() if is_due else self._durable
                 self._archive_released()

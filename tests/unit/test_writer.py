@@ -345,6 +345,25 @@ def test_a_message_larger_than_a_file_leaves_no_empty_files_on_a_full_disk(tmp_p
     assert sorted(name for name in names if name.startswith("log.")) == ["log.0.0", "log.0.0.idx"]
 
 
+@pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.ALWAYS])
+def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, monkeypatch, fsync):
+    """Else its disk fills with what the nodes have long had, for as long as it lives."""
+    monkeypatch.setattr(writer_module, "_ARCHIVE_S", 0.01)
+    writer = opened(tmp_path, WriterSettings(fsync=fsync, file_bytes_max=64 * KIB))
+    for _ in range(3):
+        write(writer, bytes(40_000))
+    assert writer.sync(30)
+    write(writer, b"a")
+    write_released(writer.directory, Position.of(0, 2, 0))
+    deadline = time.monotonic() + 10
+    while len(writer._appender.manifest.archived) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(writer._appender.manifest.archived) == 2
+    time.sleep(0.05)
+    assert fsync is Fsync.ALWAYS or writer.durable < writer.end, "nobody asked for a sync"
+    writer.close()
+
+
 def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, monkeypatch):
     """What is archived makes room; that the line of it found none must not end what goes on."""
     disk, tries = FaultyDisk(), []
