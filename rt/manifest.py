@@ -336,6 +336,14 @@ class Manifest:
         place = bisect_right(self._order, file)
         return self._order[place] if place < len(self._order) else None
 
+    def frames_end(self, position: Position) -> Position:
+        """Where the last frame before a position ends: in an older file, if not in this one."""
+        if position.offset:
+            return position
+        ended = (file for file in reversed(self._order) if file < position)
+        filled = (file + self.rolled[file].end for file in ended if self.rolled[file].end)
+        return Position(next(filled, 0))
+
     def rolled_end(self, file: Position) -> int | None:
         """Where a rolled file ends, or None while it is active."""
         rolled = self.rolled.get(file)

@@ -153,8 +153,8 @@ class SessionWriter:
 
     @property
     def end(self) -> Position:
-        """Where the next frame goes."""
-        return self._appender.end
+        """Where the last frame ends; nobody confirms more, be there a file without one behind."""
+        return self._appender.manifest.frames_end(self._appender.end)
 
     @property
     def durable(self) -> Durable:

@@ -229,6 +229,17 @@ def test_a_second_publisher_of_a_session_is_refused(tmp_path):
         opened(tmp_path)
 
 
+def test_a_flush_does_not_wait_for_a_file_without_a_frame(tmp_path):
+    """A life that was killed before its first frame leaves one; nodes confirm what is in frames."""
+    with opened(tmp_path) as publisher:
+        publisher.publish(b"a")
+        end = publisher.flush("synced").position
+    (tmp_path / "flights" / "jfk" / "log.1.0").touch()
+    ConfirmationsFile(str(tmp_path / "flights" / "jfk")).write(Confirmations(end, end, end, end))
+    with opened(tmp_path) as publisher:
+        assert publisher.flush("merged", 0.1).position == end
+
+
 def test_numbers_continue_after_a_restart_and_may_only_be_skipped_forward(tmp_path):
     """Deduplication goes by number: one given twice is one message dropped."""
     with opened(tmp_path, batching=PATIENT) as publisher:
