@@ -116,7 +116,8 @@ class Pusher:
             return False
         progress = self._book.progress(session)
         reached = progress.merged if merged else progress.durable
-        return reached.get(self.name, START) >= outlet.position
+        # a file that has no frame yet, or never got one, holds nothing that a node could confirm
+        return reached.get(self.name, START) >= outlet.log.manifest.frames_end(outlet.position)
 
     def status(self, session: str) -> SessionStatus:
         """Return how a session stands with this node."""

@@ -504,6 +504,21 @@ def test_a_log_of_another_kind_or_stream_is_not_taken(site, publisher, log):
     link.close(), wake.close()
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_file_without_a_frame_holds_up_no_drain(site, publisher, restarted):
+    """A publisher that was killed before the first frame of its run has left one."""
+    session(site, "jfk", 5)
+    with open(site.path("pub", STREAM, "jfk", "log.1.0"), "xb"):
+        pass
+    if restarted:
+        session(site, "jfk", 0)  # which says that the file has ended
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert eventually(client.drained)
+    client.stop()
+    assert_pushed(site, *(["jfk"] if restarted else []))
+
+
 def test_two_connections_do_not_fill_one_session(site, publisher):
     """The second is told that it is busy, asks again, and has it when the first has gone."""
     session(site, "jfk", 5)
