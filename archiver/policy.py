@@ -17,6 +17,7 @@ _BYTES_MAX: Final = 1 << 62
 _TEXT_BYTES_MAX: Final = 1024
 _LIMIT: Final = re.compile(r"([0-9]{1,19})(?:([KMGTP])i)?")
 _POWERS: Final[dict[str, int]] = {letter: 1024**n for n, letter in enumerate("KMGTP", 1)}
+_EXAMPLE: Final = '{"time": 10080, "limit": "90Gi", "disk": 90}'
 _KEYS: Final = frozenset({"time", "limit", "disk"})
 _ROLL_AGE_MIN_S: Final = 60.0
 
@@ -96,7 +97,7 @@ def policy_of(fields: Any) -> Policy:
     return Policy(**given)
 
 
-def parse_limit(value: object) -> int | None:
+def parse_limit(value: object, name: str = "limit") -> int | None:
     """Read a size: bytes, or with one of Ki, Mi, Gi, Ti, Pi; None for `none`.
 
     >>> parse_limit("5Gi"), parse_limit(4096), parse_limit("none")
@@ -106,7 +107,7 @@ def parse_limit(value: object) -> int | None:
         return None
     match = _LIMIT.fullmatch(str(value)) if type(value) in (int, str) else None
     if match is None:
-        raise Misuse(f"limit is {_said(value)}; use bytes, or a size such as 90Gi (K M G T P)")
+        raise Misuse(f"{name} is {_said(value)}; use bytes, or a size such as 90Gi (K M G T P)")
     power: int = _POWERS.get(match[2] or "", 1)
     return int(match[1]) * power
 
@@ -134,7 +135,7 @@ def _toml(text: str) -> Any:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Misuse(f"neither JSON nor TOML: {error}") from None
+        raise Misuse(f"neither JSON nor TOML: {error}; write it as {_EXAMPLE}") from None
     return document.get("policy", document)
 
 

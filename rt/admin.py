@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rt.errors import Misuse, PeerError, Refused, RtError
+from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.history import Row, rolled_rows
 from rt.manifest import FILE_NAME, Rolled
 from rt.position import Position
@@ -51,7 +51,7 @@ def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -
                 raise
             reasons.append(str(error))
         except (OSError, PeerError) as error:
-            reasons.append(f"{address[0]}:{address[1]}: {error}")
+            reasons.append(f"{address[0]}:{address[1]}: {spoken(error)}")
     raise RtError(f"no node does it: {'; '.join(dict.fromkeys(reasons))}")
 
 

@@ -187,10 +187,11 @@ def _alternative_names(identity: Identity, hosts: Sequence[str]) -> x509.Subject
         raise Misuse(f"a {identity.role} is never dialled: drop the hosts or choose node")
     named = (hosts or LOCAL_HOSTS) if identity.is_node else ()
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(u) for u in identity.uris()]
-    return x509.SubjectAlternativeName(names + [_host_name(host) for host in named])
+    return x509.SubjectAlternativeName(names + [host_name(host) for host in named])
 
 
-def _host_name(host: str) -> x509.GeneralName:
+def host_name(host: str) -> x509.GeneralName:
+    """Return a DNS name or an address as a certificate says it; `Misuse` if it is neither."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

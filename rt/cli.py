@@ -119,6 +119,9 @@ def _tell(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         _discard_output()
     if isinstance(error, click.UsageError) and error.ctx is not None:
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            click.echo(error.format_message(), err=True)  # all of its help: no sentence is missing
+            return exit_code(error)
         click.echo(error.ctx.get_usage(), err=True)
     if words := sentence(error):
         complain(words)

@@ -111,8 +111,8 @@ def show_plan(
     rt archive plan --at 2030-01-01T00:00:00Z
     rt archive plan --dir rt-node/flights/out --policy '{"limit": "5Gi"}'
     """  # noqa: D301 - click reads the backspace character
-    at_ns = parse_time(at) if at else None
-    if directory:
+    at_ns = None if at is None else parse_time(at)
+    if directory is not None:
         rows, shown = plan_of(directory, parse_policy(text or "{}"), at_ns)
     else:
         when = {} if at_ns is None else {"at_ns": at_ns}
@@ -160,7 +160,12 @@ def lease(settings: LinkSettings, *, start: str, seconds: float, size: str, rele
     if release:
         click.echo(f"{_ask(settings, {'do': 'release'})['released']} holds nothing any more")
         return
-    request = {"do": "lease", "start": start, "seconds": seconds, "bytes": parse_limit(size)}
+    request = {
+        "do": "lease",
+        "start": start,
+        "seconds": seconds,
+        "bytes": parse_limit(size, "bytes"),
+    }
     answer = _ask(settings, request)
     until = time_text(answer["until_ns"])
     click.echo(f"{answer['holder']} holds files from {answer['there_from']} until {until}")
@@ -202,7 +207,10 @@ def _ask(settings: LinkSettings, request: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: str) -> str:
     with open(path, encoding="utf-8") as file:
-        return file.read(1 << 16)
+        try:
+            return file.read(1 << 16)
+        except UnicodeDecodeError:
+            raise Misuse(f"{path} is no text; name a file with a policy as JSON or TOML") from None
 
 
 def _show_policy(answer: dict[str, Any]) -> None:

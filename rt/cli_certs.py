@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt import certificates
-from rt.errors import RtError
+from rt.errors import RtError, spoken
 from rt.identity import Role, read_identity
 
 DIRECTORY = "certs"
@@ -130,7 +130,7 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except (RtError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(spoken(error)) from error
 
 
 def _facts(path: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -58,7 +59,8 @@ def dump(
     """  # noqa: D301 - click reads the backspace character
     log, files = _find(path, begin)
     broken: list[str] = []
-    for frame, current in islice(_frames(log, files, begin, broken), count):
+    most = None if count is None else min(count, sys.maxsize)
+    for frame, current in islice(_frames(log, files, begin, broken), most):
         _show(frame, current, headers=headers, as_json=as_json, as_hex=as_hex)
     if broken:
         context.exit(1)

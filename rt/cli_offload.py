@@ -12,12 +12,14 @@ from rt.cli_run import LinkSettings
 from rt.console import Progress, counted
 from rt.errors import Misuse
 from rt.kinds import show_bytes
+from rt.names import stream_directory
 from rt.offload import Outcome
 from rt.offload import offload as offload_files
 from rt.offload import restore as restore_files
 from rt.offloaded import write_offloaded
 from rt.options import click_options
 from rt.store import open_store
+from rt.subscriber import MERGED_NAME
 
 
 @click.command(name="offload")
@@ -75,7 +77,7 @@ def restore(source: str, root: str, stream: str) -> None:
     rt restore /mnt/backup/flights --root old --stream flights
     rt subscribe --root old --stream flights --no-follow
     """  # noqa: D301 - click reads the backspace character
-    directory = os.path.join(root, stream, "out")
+    directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
     count = restore_files(open_store(source), directory)
     click.echo(f"{counted(count, 'file')} restored to {directory}")
 

@@ -62,7 +62,7 @@ def publish(
     read is written and synced.
     """  # noqa: D301 - click reads the backspace character
     reading = Form(form == "ndjson", key_field, time_field)
-    pace = Pace(parse_rate(rate)) if rate else None
+    pace = None if rate is None else Pace(parse_rate(rate))
     total = _total_bytes(files)
     with (
         StopSignals() as stop,

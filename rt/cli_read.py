@@ -13,7 +13,7 @@ from rt.errors import CorruptLog, FrameError, Misuse
 from rt.events import CaughtUp, Event, Gap
 from rt.manifest import FILE_NAME
 from rt.message import Batch
-from rt.options import click_options
+from rt.options import Seconds, click_options
 from rt.position import Position
 from rt.read_settings import ReadSettings
 from rt.render import Output, render_messages, render_payloads
@@ -43,7 +43,7 @@ _log: Final = logging.getLogger("rt.subscribe")
 @click.option("--own-session", metavar="NAME", help="Read a session's own log, not the merged one.")
 @click.option("--key-prefix", metavar="TEXT", default="", help="Only keys that begin with this.")
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S",
+    "--timeout", "timeout_s", type=Seconds(), metavar="S",
     help="End when nothing came for so many seconds.",
 )  # fmt: skip
 @click.option(

@@ -17,7 +17,7 @@ from rt.identity import Role
 from rt.names import parse_peer, parse_stream
 from rt.node import Node
 from rt.node_settings import PORT, NodeSettings, parse_address
-from rt.options import click_options
+from rt.options import Seconds, click_options
 from rt.stop_signals import StopSignals
 from rt.tls import Contexts, client_context
 
@@ -64,7 +64,7 @@ class LinkSettings:
 
 def _timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return click.option(
-        "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S",
+        "--timeout", "timeout_s", type=Seconds(), metavar="S",
         help=f"With {goes_with}: give up after so many seconds, with exit code 1.",
     )  # fmt: skip
 

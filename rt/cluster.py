@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Final
 
-from rt.certificates import LOCAL_HOSTS, init_authority, issue
+from rt.certificates import LOCAL_HOSTS, host_name, init_authority, issue
 from rt.errors import Misuse, PeerError
 from rt.identity import Role
-from rt.names import parse_stream, stream_directory
+from rt.names import parse_stream, shown, stream_directory
 from rt.node_settings import PORT, parse_address
 from rt.node_status import STATUS_ALPN
 from rt.tls import Contexts, connect, offering
@@ -47,6 +47,11 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
     """
     parse_stream(stream)
     _check_addresses(addresses)
+    try:
+        os.path.abspath(directory).encode()
+    except UnicodeEncodeError:
+        words = f"{shown(directory)} is not UTF-8, as the files that name it are; name another"
+        raise Misuse(words) from None
     certs = os.path.join(directory, "certs")
     if os.path.exists(certs):
         raise Misuse(f"{certs} is there already; a cluster is made once")
@@ -70,10 +75,16 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
 
 def _check_addresses(addresses: Sequence[str]) -> None:
     """Refuse what cannot be a cluster, before anything of it is written."""
-    if len(addresses) not in MEMBERS_ALLOWED:
-        raise Misuse(f"a stream is served by 1, 3, 5 or 7 nodes, not by {len(addresses)}")
+    _check_count(len(addresses))
+    for address in addresses:
+        host_name(parse_address(address)[0])
     if len(set(map(parse_address, addresses))) != len(addresses):
         raise Misuse(f"each node needs an address of its own: {', '.join(addresses)}")
+
+
+def _check_count(count: int) -> None:
+    if count not in MEMBERS_ALLOWED:
+        raise Misuse(f"a stream is served by 1, 3, 5 or 7 nodes, not by {count}")
 
 
 def is_founded(directory: str, place: Place, stream: str) -> bool:
@@ -115,7 +126,11 @@ def free_addresses(count: int) -> list[str]:
     """Return addresses on this machine that are free now; tries the usual ports first.
 
     Until this process ends nobody else who asks here is given the same.
+
+    Raises:
+        Misuse: no cluster has so many nodes.
     """
+    _check_count(count)
     addresses: list[str] = []
     ports = chain(range(PORT, PORT + _PORTS), repeat(0))  # 0: any that is free
     while len(addresses) < count:
@@ -150,25 +165,30 @@ def _toml(
     members = ", ".join(f'"{each.name}={each.address}"' for each in places)
     lines = [
         "[node]",
-        f'root = "{os.path.abspath(root_of(directory, place))}"',
+        f"root = {_quoted(os.path.abspath(root_of(directory, place)))}",
         f'stream = "{stream}"',
         f'name = "{place.name}"',
         f'listen = "{place.address}"',
-        f'certs = "{os.path.abspath(os.path.join(directory, "certs"))}"',
+        f"certs = {_quoted(os.path.abspath(os.path.join(directory, 'certs')))}",
     ]
     if len(places) > 1:
         lines += [f"members = [{members}]", f'cluster_id = "{cluster_id}"']
     return "\n".join(lines) + "\n"
 
 
+def _quoted(path: str) -> str:
+    """Return a path as TOML has it, which takes what JSON says of characters."""
+    return json.dumps(path, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _clients_toml(certs: str, stream: str, addresses: Sequence[str]) -> str:
     """What each command needs to find the stream; any may be given another name of its own."""
     nodes = ", ".join(f'"{address}"' for address in addresses)
-    link = [f"nodes = [{nodes}]", f'certs = "{os.path.abspath(certs)}"']
+    link = [f"nodes = [{nodes}]", f"certs = {_quoted(os.path.abspath(certs))}"]
     lines = []
-    for table in ("publish", "push", "pull", "subscribe", "status"):
+    for table in ("publish", "push", "pull", "subscribe", "status", "archive"):
         lines += [f"[{table}]", f'stream = "{stream}"']
-        if table in ("push", "pull", "status"):
+        if table not in ("publish", "subscribe"):
             identity = "publisher" if table == "push" else "subscriber"
             lines += [*link, f'identity = "{identity}"']
         lines.append("")

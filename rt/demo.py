@@ -54,7 +54,10 @@ class Report:
 
 @click.command()
 @click.option("--keep", metavar="DIR", help="Work in DIR, which must be empty, and leave it there.")
-@click.option("--rate", default=20_000, show_default=True, help="Flights a second and airport.")
+@click.option(
+    "--rate", type=click.IntRange(1, 999_999_999), default=20_000, show_default=True,
+    help="Flights a second and airport.",
+)  # fmt: skip
 @click.option("--nodes", default=3, show_default=True, help="Nodes of the cluster: 1, 3, 5 or 7.")
 @click.option(
     "--spark/--no-spark", "by_spark", default=None, help="Let Spark count too; if installed."

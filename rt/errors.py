@@ -13,11 +13,14 @@ def spoken(error: BaseException) -> str:
     if not isinstance(error, OSError) or not error.strerror or isinstance(error, FlushTimeout):
         return str(error) or type(error).__name__
     reason = error.strerror[:1].lower() + error.strerror[1:]
-    return f"{_name(error.filename)}: {reason}" if error.filename else reason
+    if isinstance(error, FileExistsError):
+        reason += " already, and is not what is wanted there; name another"
+    return reason if error.filename is None else f"{_name(error.filename)}: {reason}"
 
 
 def _name(filename: object) -> str:
-    return filename.decode(errors="replace") if isinstance(filename, bytes) else str(filename)
+    name = filename.decode(errors="replace") if isinstance(filename, bytes) else str(filename)
+    return name or "''"
 
 
 class RtError(Exception):

@@ -43,6 +43,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (click.UsageError, BAD_USE),
     (Misuse, BAD_USE),
     (FileNotFoundError, BAD_USE),
+    (FileExistsError, BAD_USE),
     (NotADirectoryError, BAD_USE),
     (IsADirectoryError, BAD_USE),
     (Refused, REFUSED),

@@ -114,6 +114,8 @@ def glob_matches(glob: NameGlob, name: str) -> bool:
 
 def stream_directory(root: str, stream: str) -> str:
     """Return where `stream` lives under `root`; `Misuse` unless it is a stream name."""
+    if not root:
+        raise Misuse("root is empty; name the directory that holds the stream, or . for this one")
     return posixpath.join(root, parse_stream(stream))
 
 

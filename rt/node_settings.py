@@ -132,7 +132,7 @@ def parse_address(text: str, setting: str = "") -> tuple[str, int]:
     ('::1', 7420)
     """
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not (host and port.isascii() and port.isdecimal()) or int(port) > 65535:
         words = f"not an address: {shown(text)}; use host:port, such as localhost:{PORT}"
         raise Misuse(f"{setting} is {words}" if setting else words)
     return host.strip("[]"), int(port)

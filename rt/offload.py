@@ -78,7 +78,9 @@ def offload(
     try:
         log.refresh()
         if log.manifest.identity is None:
-            raise Misuse(f"{directory} holds no log")
+            raise Misuse(f"{directory} holds no log; name the out of a node or of a copy")
+        if not log.merged:
+            raise Misuse(f"{directory} is a session's log; name a merged one, which is called out")
         identity, there = _line(encode_entry(log.manifest.identity)), copies(store)
         if any(copy.identity != identity for copy in there.values()):
             raise Misuse(f"{store.address} holds copies of another log")

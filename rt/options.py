@@ -1,9 +1,10 @@
 """Options: the command line of a program, made from the dataclass of its settings."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -11,6 +12,7 @@ from rt.errors import Misuse, spoken
 from rt.kinds import Kind
 from rt.settings import SettingsType, kinds_of, load, option_name, variable_name
 
+SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -44,6 +46,20 @@ def click_options(
         return run
 
     return decorate
+
+
+class Seconds(click.FloatRange):
+    """A time to wait, on the command line; no time and ever are none."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=SECONDS_MAX)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Return the number; one that is none is refused too."""
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return seconds
 
 
 def _said(value: Any) -> Any:

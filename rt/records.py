@@ -92,7 +92,10 @@ def _fields(line: bytes, form: Form) -> tuple[bytes, int]:
     if not isinstance(found, dict):
         raise Misuse(f"a JSON {_noun(found)}, not an object")
     key = _key(_field(found, form.key_field)) if form.key_field else b""
-    return key, parse_time(_field(found, form.time_field)) if form.time_field else 0
+    time_ns = parse_time(_field(found, form.time_field)) if form.time_field else 0
+    if not -(1 << 63) <= time_ns < 1 << 63:
+        raise Misuse(f"the time {shown(found[form.time_field])} is not of the years 1678 to 2261")
+    return key, time_ns
 
 
 def _field(found: dict[str, Any], name: str) -> Any:
@@ -126,7 +129,9 @@ def parse_time(value: Any) -> int:
     try:
         time = datetime.fromisoformat(whole + zone)
     except ValueError:
-        raise Misuse(f"the time {shown(value)} is not ISO 8601") from None
+        raise Misuse(
+            f"the time {shown(value)} is not ISO 8601, such as 2013-01-01T05:17:00Z"
+        ) from None
     seconds = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
     time_ns = seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
     if not -(1 << 63) <= time_ns < 1 << 63:

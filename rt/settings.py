@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ENVIRONMENT_PREFIX: Final = "RT_"
+# Of the file that several programs may share: one each, and the policy of `rt archive policy set`.
+TABLES: Final = ("archive", "node", "policy", "publish", "pull", "push", "status", "subscribe")
 FILE_BYTES_MAX: Final = 1 << 20  # a thousand settings of a thousand bytes
 
 SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
@@ -124,6 +126,8 @@ def _from_file(kinds: dict[str, Kind], path: str, table: str | None) -> dict[str
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both
         raise Misuse(f"{path}: not TOML: {error}") from error
     ours = document if table is None else document.get(table, {})
+    if table in TABLES:
+        _refuse_strays(document, path, table)
     if not isinstance(ours, dict):
         raise Misuse(f"{path}: {table} is a value, not a table; write [{table}] above the settings")
     where = path if table is None else f"[{table}] of {path}"
@@ -132,6 +136,15 @@ def _from_file(kinds: dict[str, Kind], path: str, table: str | None) -> dict[str
         name: _given(kinds[name].convert, kinds[name], value, f"{name} in {where}")
         for name, value in ours.items()
     }
+
+
+def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
+    """A table that is misspelt, or settings above the first one, would be left out in silence."""
+    for name, value in document.items():
+        if name not in TABLES:
+            if not isinstance(value, dict):
+                raise Misuse(f"{path}: {shown(name)} stands in no table; write it below [{table}]")
+            raise Misuse(f"{path}: no table is called {shown(name)}; use {', '.join(TABLES)}")
 
 
 def _from_environment(kinds: dict[str, Kind], environment: Mapping[str, str]) -> dict[str, Given]:

@@ -35,15 +35,20 @@ def open_store(address: str) -> Store:
     """Return the store at a path, or at a URL.
 
     Raises:
-        Misuse: a URL needs fsspec, which is not installed.
+        Misuse: it is empty, or a URL of which nobody here knows how to reach it.
     """
+    if not address:
+        raise Misuse("the place of the copies is empty; name a directory or a URL")
     if "://" not in address:
         return DirectoryStore(address)
     try:
         import fsspec  # noqa: PLC0415 - an optional dependency
     except ImportError:
         raise Misuse(f"{address} needs fsspec; install it, or name a directory") from None
-    system, path = fsspec.core.url_to_fs(address)
+    try:
+        system, path = fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError) as error:  # of a system whose package is to be installed
+        raise Misuse(f"{address} cannot be reached: {error}; or name a directory") from None
     return FsspecStore(address, system, path)
 
 
@@ -52,11 +57,13 @@ class DirectoryStore:
 
     def __init__(self, path: str) -> None:
         self.address = os.path.abspath(path)
-        os.makedirs(self.address, mode=0o700, exist_ok=True)
 
     def names(self) -> list[str]:
         """The files that are there, whole."""
-        return [name for name in os.listdir(self.address) if not name.endswith(_PART)]
+        try:
+            return [name for name in os.listdir(self.address) if not name.endswith(_PART)]
+        except FileNotFoundError:
+            return []  # it is made when something is put there
 
     def size(self, name: str) -> int:
         """The bytes of a file."""
@@ -72,6 +79,7 @@ class DirectoryStore:
     def write(self, name: str) -> Iterator[IO[bytes]]:
         """Make a file, synced, in one step."""
         path = os.path.join(self.address, name)
+        os.makedirs(self.address, mode=0o700, exist_ok=True)
         with open(path + _PART, "wb") as file:
             yield file
             file.flush()

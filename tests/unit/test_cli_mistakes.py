@@ -1,0 +1,145 @@
+"""Mistakes: one sentence, the code that is documented, and nothing made that has to be cleared."""
+
+import os
+
+import pytest
+from logs import MergedLog
+
+from rt.cli_run import LinkSettings
+from rt.cluster import init_cluster
+from rt.errors import Misuse
+from rt.node_settings import NodeSettings
+from rt.settings import load
+from tests.commands import publish, run
+
+HUGE = "9" * 40
+PUBLISH = ["publish", "--session", "jfk"]
+READ = ["subscribe", "--no-follow"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Work in a directory with a merged log, a session's log, and a file."""
+    monkeypatch.chdir(tmp_path)
+    with MergedLog("rt-data/stream/out") as log:
+        log.merge("jfk", [b"AA1"])
+        log.roll()
+    publish("rt-data", [b"AA1"], "ewr")
+    (tmp_path / "file").write_bytes(b"\xff")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*PUBLISH, "--root", ""], "root is empty; name the directory"),
+        ([*PUBLISH, "--root", "file"], "file: file exists already, and is not what is wanted"),
+        ([*PUBLISH, "--rate", ""], "no rate: ''"),
+        ([*READ, "--root", ""], "root is empty"),
+        ([*READ, "--copies", ""], "the place of the copies is empty"),
+        ([*READ, "--copies", "nix://x"], "nix://x"),
+        ([*READ, "--timeout", "nan"], "nan is no number of seconds"),
+        ([*READ, "--timeout", "1e300"], "is not in the range 0<=x<="),
+        (["restore", "nowhere"], "nowhere holds no copies of a log"),
+        (["restore", ""], "the place of the copies is empty"),
+        (["restore", "nix://x"], "nix://x"),
+        (["archive", "offload", "", "--dir", "rt-data/stream/out"], "is empty; name a directory"),
+        (["archive", "offload", "to", "--dir", "rt-data/stream/ewr"], "ewr is a session's log"),
+        (["archive", "policy", "set", "--file", "file"], "file is no text; name a file with a pol"),
+        (["archive", "policy", "set", "x"], 'write it as {"time"'),
+        (["archive", "lease", "--bytes", "x"], "bytes is 'x'; use bytes, or a size"),
+        (["archive", "plan", "--at", ""], "the time '' is not ISO 8601, such as 2013"),
+        (["archive", "plan", "--dir", ""], "holds no merged log"),
+        (["certs", "init", "file"], "file: file exists already"),
+        (["certs", "init", ""], "'': no such file or directory"),
+        (["cluster", "init", "new", "--nodes", HUGE], f"or 7 nodes, not by {HUGE}"),
+        (["cluster", "init", "new", "--nodes", "-1"], "not by -1"),
+        (["demo", "--rate", "0"], "0 is not in the range"),
+        (["demo", "--keep", ""], "'': no such file or directory"),
+        (["pull", "--nodes", "localhost:１"], "nodes is not an address"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_told_in_one_sentence(here, arguments, words):
+    """At three in the morning a wrong word must not start what was not meant."""
+    before = sorted(os.listdir(here))
+    done = run(*arguments)
+    assert done.exit_code == 2
+    *usage, sentence = done.stderr.splitlines()
+    assert sentence.startswith("rt: ")
+    assert words in sentence
+    assert len(usage) <= 1
+    assert sorted(os.listdir(here)) == before
+
+
+@pytest.mark.parametrize("words", [[], ["archive"], ["archive", "policy"], ["certs"]], ids=" ".join)
+def test_a_group_without_a_command_shows_its_help_as_help(words):
+    """All of it in one line cannot be read."""
+    done = run(*words)
+    assert done.exit_code == 2
+    assert done.stderr == run(*words, "--help").stdout
+
+
+def test_a_count_that_no_log_has_shows_all(here):
+    """It is a way to say so."""
+    assert run("dump", "rt-data/stream/out", "--count", HUGE).exit_code == 0
+
+
+@pytest.mark.parametrize("stream", ["a/b", ""])
+def test_restore_makes_no_stream_of_a_wrong_name(here, stream):
+    """No subscriber could name it."""
+    assert run("archive", "offload", "copies", "--dir", "rt-data/stream/out").exit_code == 0
+    done = run("restore", "copies", "--root", "old", "--stream", stream)
+    assert (done.exit_code, "not a stream name" in done.stderr) == (2, True)
+    assert not (here / "old").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[nodes]\nroot = "x"\n', "node.toml: no table is called 'nodes'; use archive, node"),
+        ('root = "x"\n', "node.toml: 'root' stands in no table; write it below [node]"),
+    ],
+)
+def test_settings_that_nobody_would_read_are_refused(here, text, words):
+    """A node that takes its defaults instead serves another stream, in another place."""
+    (here / "node.toml").write_text(text)
+    done = run("node", "--config", "node.toml")
+    assert (done.exit_code, words in done.stderr) == (2, True)
+
+
+def test_a_cluster_of_a_host_that_is_none_is_not_begun(here):
+    """The next try would be told that there is a cluster already."""
+    with pytest.raises(Misuse, match="not a host"):
+        init_cluster("new", "flights", ["localhost:1", "local_host:2", "localhost:3"])
+    assert not (here / "new").exists()
+
+
+def test_the_files_of_a_cluster_can_be_read_whatever_their_directory_is_called(here):
+    """A quote in a path must not end the value."""
+    [place] = init_cluster('a "b" \\c', "flights", ["localhost:1"])
+    settings = load(NodeSettings, place.config, "node", {})
+    assert settings.certs == os.path.join(here, 'a "b" \\c', "certs")
+    for table in ("push", "pull", "status", "archive"):
+        link = load(LinkSettings, os.path.join('a "b" \\c', "clients.toml"), table, {})
+        assert link.certs == settings.certs
+    with pytest.raises(Misuse, match="is not UTF-8"):
+        init_cluster("a\udcff", "flights", ["localhost:1"])
+
+
+def test_a_time_that_has_no_place_in_64_bits_is_told_with_its_line(here):
+    """One of a million lines is to be found."""
+    (here / "lines").write_text('{"at":"2013-01-01T00:00:00"}\n{"at":"0001-01-01T00:00:00"}\n')
+    done = run(*PUBLISH, "--format", "ndjson", "--time-field", "at", "lines")
+    assert done.exit_code == 2
+    assert "lines:2: the time '0001-01-01T00:00:00' is not of the years 1678 to 2261" in done.stderr
+    assert "published before it: 1 message" in done.stderr
+
+
+def test_who_asks_a_node_that_is_not_there_hears_no_number_of_an_error(here):
+    """It says nothing to anybody."""
+    init_cluster("new", "stream", ["localhost:1"])
+    link = ["--certs", "new/certs", "--identity", "subscriber", "--nodes", "localhost:1"]
+    done = run("archive", "policy", "show", *link)
+    assert (done.exit_code, "Errno" in done.stderr) == (4, False)
+    assert "nobody answers at localhost:1 (connection refused)" in done.stderr
