@@ -167,6 +167,7 @@ class Appender:
 
         Raises:
             OSError: the bytes could not be written; the log ends where it did.
+            EOFError: `copied` names bytes that are not there; the log ends where it did.
             DiskFailed: nor could they be taken back, or a sync failed before: this log has ended.
         """
         file = self._active()

@@ -288,8 +288,11 @@ class Executor:
             data = source.pread(length, offset)
             self._check_frames(data, merged, frames)
             appender.append((*frame.parts, data), every, after)
-        else:
+            return
+        try:
             appender.append(frame.parts, every, after, Span(source, offset, length))
+        except EOFError as error:
+            raise self._corrupt(merged, merged.first, str(error)) from None
 
     def _check_frames(self, data: bytes, merged: Range, frames: list[Heading]) -> None:
         """See that bytes that were whole when they came are whole still, to the last one.
@@ -303,10 +306,12 @@ class Executor:
             padding, end = body + header.length, offset + header.size
             is_whole = view[offset:body] == raw and body_matches(header, view[body:padding])
             if not is_whole or any(view[padding:end]):
-                path = f"{self._logs[merged.session].log.path}/{merged.first.file_name}"
-                position = Position(header.position)
-                raise CorruptLog(path, position, "the frame is not the one that came")
+                raise self._corrupt(merged, header.position, "the frame is not the one that came")
             offset = end
+
+    def _corrupt(self, merged: Range, position: int, words: str) -> CorruptLog:
+        path = f"{self._logs[merged.session].log.path}/{merged.first.file_name}"
+        return CorruptLog(path, Position(position), words)
 
     def _roll(self, at_ns: int) -> None:
         end, appender = self.ledger.end, self.appender

@@ -187,6 +187,22 @@ def test_a_wrong_range_where_another_was_agreed_on_is_damage(merged):
         merged.repeat()
 
 
+@pytest.mark.parametrize("size", [1000, 100_000])
+def test_a_copy_that_became_shorter_is_damage_and_nothing_of_it_is_merged(tmp_path, size):
+    """Its node gets it anew; any other error would end the thread that merges, and say nothing."""
+    with Publisher(str(tmp_path), stream="s", session="a") as publisher:
+        publisher.publish(bytes(size))
+    bench = Bench(tmp_path)
+    end = end_of(LogDirectory(str(tmp_path / "s" / "a")))
+    merge = Planner(bench.logs).plan(bench.ledger, {"a": end}, 1)
+    with (tmp_path / "s" / "a" / "log.0.0").open("r+b") as file:
+        file.truncate(end - 8)
+    with pytest.raises(CorruptLog) as error:
+        bench.executor.execute(1, 1, merge)
+    assert error.value.path.endswith("s/a/log.0.0")
+    assert bench.executor.appender.end == bench.ledger.end == 0
+
+
 def test_a_slice_planned_on_another_state_is_left_out(merged):
     """After a change of leader the same bytes may be proposed twice; they are merged once."""
     before = merged.ledger.encode()
