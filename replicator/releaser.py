@@ -78,7 +78,12 @@ class Releaser:
 
     def look(self) -> None:
         """Tell what may go, of every session."""
-        for session in self._book.names():
+        try:
+            sessions = self._book.names()
+        except OSError as error:
+            _log.warning("no session is archived: %s", error)
+            return
+        for session in sessions:
             try:
                 self._look_at(session)
             except (RtError, OSError) as error:

@@ -1,6 +1,8 @@
 """Archived: the line, then the bytes; whatever happens in between, the next life finishes it."""
 
+import errno
 import os
+import threading
 from contextlib import suppress
 
 import pytest
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 from logs import MergedLog
 
 from archiver.policy import Policy
+from replicator import releaser as releaser_module
+from replicator.push import SessionBook
+from replicator.releaser import Release, Releaser
 from rt.appender import Appender
 from rt.archived import empty_files, finish_archiving
 from rt.cli_keep import parse_keep
@@ -145,6 +150,22 @@ def test_a_released_position_survives_and_half_of_it_is_none(tmp_path):
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         assert read_released(str(tmp_path)) == 0
+
+
+def test_a_look_that_finds_no_descriptor_is_not_the_last(tmp_path, monkeypatch):
+    """A pusher runs for months; what it misses once may not leave its disk to fill from then on."""
+    monkeypatch.setattr(releaser_module, "_LOOK_S", 0.001)
+    looks = threading.Semaphore(0)
+
+    class Book(SessionBook):
+        def names(self):
+            looks.release()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    releaser = Releaser(Book(str(tmp_path), "flights", ["*"]), Release.MERGED, 1)
+    releaser.start()
+    assert all(looks.acquire(timeout=10) for _ in range(3))
+    releaser.stop()
 
 
 INSTRUCTIONS = st.one_of(
