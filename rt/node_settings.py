@@ -132,7 +132,16 @@ def parse_address(text: str, setting: str = "") -> tuple[str, int]:
     ('::1', 7420)
     """
     host, _, port = text.rpartition(":")
-    if not (host and port.isascii() and port.isdecimal()) or int(port) > 65535:
+    is_port = port.isascii() and port.isdecimal()
+    if not (is_port and _is_host(host.strip("[]"))) or int(port) > 65535:
         words = f"not an address: {shown(text)}; use host:port, such as localhost:{PORT}"
         raise Misuse(f"{setting} is {words}" if setting else words)
     return host.strip("[]"), int(port)
+
+
+def _is_host(host: str) -> bool:
+    """Whether it can be looked up at all: a name of labels, none of them empty or too long."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False

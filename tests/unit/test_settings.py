@@ -21,6 +21,7 @@ from rt.kinds import (
     show_bytes,
     show_seconds,
 )
+from rt.node_settings import parse_address
 from rt.options import click_options
 from rt.settings import explain, load
 
@@ -350,3 +351,19 @@ def test_wrong_setting_is_a_usage_error_and_no_traceback(arguments, words):
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":7420", "localhost", "[]:7420", "a..b:7420", ".b:7420", f"{'a' * 64}.b:7420",
+             "localhost:65536", "localhost:-1"],
+)  # fmt: skip
+def test_what_cannot_be_dialled_is_no_address(text):
+    """Python raises no OSError for such a name: whoever dials would end, and say nothing."""
+    with pytest.raises(Misuse, match="not an address"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("host", ["localhost", "node-1.example.com.", "10.0.0.1", "b\u00fccher"])
+def test_a_host_is_a_name_or_a_number(host):
+    """The certificate says whether it is the right one."""
+    assert parse_address(f"{host}:7420") == (host, 7420)
