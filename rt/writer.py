@@ -230,6 +230,8 @@ class SessionWriter:
     def sync(self, timeout_s: float | None = None) -> bool:
         """Wait until all that was written so far is durable; False if the time ran out first."""
         target = self._appender.end
+        if timeout_s is not None:
+            timeout_s = min(timeout_s, threading.TIMEOUT_MAX)  # for ever may be said as `inf`
         with self._changed:
             self._wanted = max(self._wanted, Durable(target))
             self._changed.notify_all()

@@ -1,6 +1,7 @@
 """Publisher: takes a message or says why not, and what it took is not lost, doubled or torn."""
 
 import errno
+import math
 import os
 import threading
 import time
@@ -227,6 +228,14 @@ def test_a_second_publisher_of_a_session_is_refused(tmp_path):
     """Two would give one number to two messages."""
     with opened(tmp_path), pytest.raises(Misuse, match="live writer"):
         opened(tmp_path)
+
+
+def test_a_flush_may_wait_for_ever(tmp_path):
+    """Whether it has to wait at all is chance; that it may must not be an error."""
+    never = WriterSettings(fsync=Fsync.NEVER)
+    with opened(tmp_path, writer=never) as publisher:
+        publisher.publish(b"a")
+        assert publisher.flush("synced", math.inf).position == Position(88)
 
 
 def test_a_flush_does_not_wait_for_a_file_without_a_frame(tmp_path):
