@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -125,12 +126,10 @@ def _nanoseconds(time: datetime) -> int:
 
 
 def _end(log: LogDirectory, files: list[Position]) -> Position:
-    reader = Reader(log, _indexed(log, files[-1], lambda _entry: False))
-    while reader.poll() is not None:
-        pass
-    end = reader.position
-    reader.close()
-    return end
+    with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
+        while reader.poll() is not None:
+            pass
+        return reader.position
 
 
 def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
@@ -154,13 +153,12 @@ def _at_time(log: LogDirectory, files: list[Position], time_ns: int) -> Position
 
 
 def _next_number(log: LogDirectory, files: list[Position]) -> int:
-    reader = Reader(log, _indexed(log, files[-1], lambda _entry: False))
     order = log.manifest.order
     number = log.manifest.rolled[order[-1]].next if order else 0
-    while (found := reader.poll()) is not None:
-        if isinstance(found, Batch):
-            number = found.number + len(found)
-    reader.close()
+    with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
+        while (found := reader.poll()) is not None:
+            if isinstance(found, Batch):
+                number = found.number + len(found)
     return number
 
 
@@ -191,14 +189,11 @@ def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], 
 
 def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:
     """Read on from `begin` to the first batch that has what is sought; else the end."""
-    reader = Reader(log, begin)
-    try:
+    with closing(Reader(log, begin)) as reader:
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch) and (index := place(found)) is not None:
                 return Position(found.position + index)
         return reader.position
-    finally:
-        reader.close()
 
 
 def _place_of_number(batch: Batch, wanted: int) -> int | None:

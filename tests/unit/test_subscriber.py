@@ -522,3 +522,19 @@ def test_descriptors_are_given_back(tmp_path, merged):
     for start in ("earliest", "latest", Last(3)):
         read(tmp_path, start=start)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("start", ["latest", Last(3)])
+def test_descriptors_are_given_back_where_the_end_is_damaged(tmp_path, start):
+    """A service tries on until somebody has mended the log."""
+    with publisher_of(tmp_path) as publisher:
+        publisher.publish(bytes(100))
+    path = tmp_path / "flights" / "jfk" / "log.0.0"
+    path.write_bytes(path.read_bytes()[:-8])
+    with subscriber_of(tmp_path, start=start) as subscriber:
+        counts = set()
+        for _ in range(3):
+            with pytest.raises(CorruptLog):
+                next(iter(subscriber))
+            counts.add(len(os.listdir("/proc/self/fd")))
+        assert len(counts) == 1
