@@ -100,7 +100,10 @@ class FsspecStore:
     def names(self) -> list[str]:
         """The files that are there, whole."""
         self._system.invalidate_cache()
-        found = self._system.ls(self._path, detail=False)
+        try:
+            found = self._system.ls(self._path, detail=False)
+        except FileNotFoundError:
+            return []  # what has keys and no directories knows none without a file
         return [name for name in map(os.path.basename, found) if not name.endswith(_PART)]
 
     def size(self, name: str) -> int:

@@ -23,7 +23,7 @@ from rt.offloaded import (
     write_offloaded,
 )
 from rt.position import Position
-from rt.store import open_store
+from rt.store import FsspecStore, open_store
 from rt.subscriber import Subscriber
 from tests.commands import run
 
@@ -55,6 +55,23 @@ def store(request, tmp_path):
     fsspec = pytest.importorskip("fsspec")
     yield open_store("memory://backup/flights")
     fsspec.filesystem("memory").rm("/backup", recursive=True)
+
+
+def test_a_place_that_has_keys_and_no_directories_begins_empty():
+    """In a bucket nothing is made before the first file; that is where one offloads to."""
+    memory = pytest.importorskip("fsspec.implementations.memory")
+
+    class Bucket(memory.MemoryFileSystem):
+        store, pseudo_dirs, cachable = {}, [""], False
+
+        def makedirs(self, path, exist_ok=False):
+            pass
+
+    store = FsspecStore("s3://bucket/flights", Bucket(), "/bucket/flights")
+    assert store.names() == []
+    with store.write("log.0.0") as file:
+        file.write(b"x")
+    assert store.names() == ["log.0.0"]
 
 
 def test_rolled_files_come_back_as_they_were(out, store, tmp_path):
