@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .network import Network
+from .network import CLIENT, Network
 from .storm import Storm
 
 ROUNDS = int(os.environ.get("RT_PARTITIONS", "6"))
@@ -60,6 +60,31 @@ def test_a_one_way_partition_loses_doubles_and_reorders_nothing(
             for other in others:
                 ends = (leader, other) if leader_is == "not heard" else (other, leader)
                 network.heal_way(*ends)
+        print(storm.demand_all())
+    finally:
+        storm.close()
+
+
+@pytest.mark.faults
+@pytest.mark.process
+def test_clients_that_reach_one_node_lose_double_and_reorder_nothing(
+    tmp_path: Path, network: Network
+) -> None:
+    """Every session is passed on from the node that is reached, and given back to its publisher."""
+    storm = Storm(tmp_path, len(NODES), seed=6, network=network)
+    try:
+        for turn in range(min(ROUNDS, 3)):
+            reached = NODES[turn % len(NODES)]
+            others = [name for name in NODES if name != reached]
+            for other in others:
+                network.cut_way(CLIENT, other)
+            before = max(each["messages"] for each in storm.answers())
+            storm.await_messages(before + 2_000, nodes=1)
+            if turn % 2:
+                storm.kill(storm.chance.choice(others))
+                storm.await_messages(before + 4_000, nodes=1)
+            for other in others:
+                network.heal_way(CLIENT, other)
         print(storm.demand_all())
     finally:
         storm.close()
