@@ -110,7 +110,15 @@ def rt(*, verbose: bool, debug: bool) -> None:
 
 def main() -> None:
     """Run `rt` with the arguments of this process."""
+    _open_closed()
     rt.main()
+
+
+def _open_closed() -> None:
+    """Let a standard file that came closed lead nowhere: a log's file would get its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
+            setattr(sys, name, open(number, mode))  # noqa: SIM115 - for as long as we live
 
 
 def _tell(error: BaseException) -> int:

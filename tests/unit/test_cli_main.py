@@ -27,7 +27,7 @@ from rt.errors import (
 )
 from rt.events import Gap
 from rt.position import START
-from tests.commands import clean_environment, finish, publish, run, start
+from tests.commands import PATIENCE_S, clean_environment, finish, publish, run, start
 
 
 def every_command(group=rt, path=()):
@@ -267,3 +267,22 @@ def test_a_pull_that_breaks_says_why_and_one_that_was_done_before_is_done(monkey
         assert (told.exit_code, "no room" in told.stderr) == (exits.DISK_FAILED, True)
     else:
         assert (told.exit_code, "the copy ends at 0.0.0" in told.stdout) == (0, True)
+
+
+@pytest.mark.process
+def test_closed_standard_files_are_empty_or_lead_nowhere(tmp_path):
+    """Daemons are started so; the first file of a log would be the output of all that is said."""
+    for arguments in ("publish --session jfk <&-", "publish --session jfk >&- 2>&- <$0"):
+        shell = f'echo AA1 >"$0"; {sys.executable} -m rt {arguments}'
+        options = {"cwd": tmp_path, "env": clean_environment() | {"PYTHONPATH": os.getcwd()}}
+        done = subprocess.run(
+            ["sh", "-c", shell, tmp_path / "in"], timeout=PATIENCE_S, check=False, **options
+        )
+        assert done.returncode == 0
+    shown = run("subscribe", "--root", tmp_path / "rt-data", "--own-session", "jfk", "--no-follow")
+    assert shown.stdout == "AA1\n"
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m rt verify rt-data/stream/jfk >&-"], timeout=PATIENCE_S,
+        check=False, **options,
+    )  # fmt: skip
+    assert done.returncode == 0
