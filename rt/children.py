@@ -5,14 +5,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import IO, Final, Self
 
 from rt.errors import RtError
 
 _STOP_S: Final = 15.0
 _TAIL_BYTES: Final = 2000
+_INTERRUPTING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
@@ -97,8 +99,9 @@ class Children:
 
     def start(self, name: str, *arguments: str, prefix: Sequence[str] = ()) -> Child:
         """Start `rt` with these arguments."""
-        child = Child(name, arguments, prefix)
-        self._children.append(child)
+        with _undisturbed():
+            child = Child(name, arguments, prefix)
+            self._children.append(child)
         return child
 
     def check(self) -> None:
@@ -114,3 +117,24 @@ class Children:
         with ExitStack() as undo:  # goes on with the others where one is interrupted or fails
             for child in self._children:
                 undo.callback(child.stop)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Take a signal when what is done is done: a process that nobody knows of runs for ever.
+
+    It is not blocked, for a child would inherit that. Only the main thread is interrupted by one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    taken = [each for each in _INTERRUPTING if callable(signal.getsignal(each))]
+    before = [signal.signal(each, lambda number, _frame: came.append(number)) for each in taken]
+    try:
+        yield
+    finally:
+        for each, handler in zip(taken, before, strict=True):
+            signal.signal(each, handler)
+    for number in came:
+        signal.raise_signal(number)

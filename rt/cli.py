@@ -3,8 +3,10 @@
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -111,6 +113,9 @@ def rt(*, verbose: bool, debug: bool) -> None:
 def main() -> None:
     """Run `rt` with the arguments of this process."""
     _open_closed()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # not of one that was started by nohup
+            signal.signal(number, signal.default_int_handler)  # what was begun is ended in order
     rt.main()
 
 
@@ -126,14 +131,19 @@ def _tell(error: BaseException) -> int:
     _log.debug("what ended it", exc_info=error)
     if isinstance(error, BrokenPipeError):
         _discard_output()
+    with suppress(OSError):  # nobody can be told, but a script sees the code
+        _say(error)
+    return exit_code(error)
+
+
+def _say(error: BaseException) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)  # all of its help: no sentence is missing
+        return
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        if isinstance(error, click.exceptions.NoArgsIsHelpError):
-            click.echo(error.format_message(), err=True)  # all of its help: no sentence is missing
-            return exit_code(error)
         click.echo(error.ctx.get_usage(), err=True)
     if words := sentence(error):
         complain(words)
-    return exit_code(error)
 
 
 def _discard_output() -> None:

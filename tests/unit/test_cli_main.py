@@ -4,8 +4,11 @@ import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import click
@@ -286,3 +289,50 @@ def test_closed_standard_files_are_empty_or_lead_nowhere(tmp_path):
         check=False, **options,
     )  # fmt: skip
     assert done.returncode == 0
+
+
+def test_a_signal_while_a_child_is_started_does_not_lose_it(monkeypatch):
+    """Nobody would know of it, nor stop it."""
+
+    def interrupted(*arguments, **options):
+        process = popen(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    popen, children = subprocess.Popen, Children()
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt), children:
+        children.start("n1", prefix=["sh", "-c", "exec sleep 60"])
+    assert [child.running for child in children._children] == [False]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_ended_leaves_no_process(tmp_path, number):
+    """Its nodes would hold their ports until somebody finds out whose they are."""
+    with start("demo", "--nodes", 1, "--no-spark", "--rate", 50, "--keep", tmp_path) as demo:
+        assert b"1 node(s), a pusher and a puller" in demo.stderr.readline()
+        settings = tmp_path / "cluster" / "n1.toml"
+        port = int(re.search(r'listen = "localhost:(\d+)"', settings.read_text())[1])
+        wait_until_open(port)
+        demo.send_signal(number)
+        assert finish(demo)[0] == exits.INTERRUPTED
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def wait_until_open(port):
+    """Wait until somebody listens there."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        with suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        time.sleep(0.05)
+
+
+@pytest.mark.process
+def test_a_code_is_left_behind_where_nothing_can_be_said(tmp_path):
+    """A full disk may be the one that standard error goes to."""
+    with open("/dev/full", "wb") as full, start("nix", stderr=full) as process:
+        assert process.wait(PATIENCE_S) == exits.BAD_USE
