@@ -91,6 +91,7 @@ class Member:
         self._send = send
         self._now_ns = now_ns
         self._merged = merged
+        self._untold: list[str] = []  # sessions merged since `run` last returned and did not raise
         self._hand_over_ticks = hand_over_ticks
         # sessions a majority may hold more of than was merged; a dict, for its order
         self._waiting: dict[str, None] = {}
@@ -185,14 +186,13 @@ class Member:
         self._send(member, kind + body)
 
     def run(self) -> list[str]:
-        """Do all that can be done now; return the sessions that were merged further.
+        """Do all that can be done now; return the sessions merged further since it last did.
 
         Raises:
             WriterFailed: the journal's disk failed; this node has to end.
             CorruptLog: a copy or the merged log is damaged.
             OSError: the merged log cannot be written; call again when it can.
         """
-        merged: list[str] = []
         self._notice_leader()
         self._report_changes()
         while True:
@@ -210,8 +210,10 @@ class Member:
             self._committed.extend(map(self._decoded, ready.committed))
             if ready.committed:
                 self._take_time(ready.committed[-1].index)
-            merged += self._execute()
-        return merged + self._execute()
+            self._execute()
+        self._execute()
+        merged, self._untold = self._untold, []
+        return merged
 
     def _take_time(self, committed: int) -> None:
         self._handed = committed
@@ -361,26 +363,23 @@ class Member:
         mine = {each: min(end, own[each]) for each, end in agreed.items() if each in own}
         return self._planner.plan(ledger, mine, self._now_ns()) if mine else None
 
-    def _execute(self) -> list[str]:
+    def _execute(self) -> None:
         """Execute what was committed, in order, as far as the bytes are here."""
-        merged: list[str] = []
+        known = len(self._untold)
         while self._can_execute():
             entry, instruction = self._committed[0]
-            if entry.index <= self._adopted:
-                pass
-            elif instruction is None:
-                self.executor.ledger.index = entry.index
-            else:
+            if entry.index > self._adopted and instruction is not None:
                 self.executor.execute(entry.index, entry.term, instruction)
+            elif entry.index > self._adopted:
+                self.executor.ledger.index = entry.index
             if isinstance(instruction, Merge):
-                merged += [each.session for each in instruction.slices]
+                self._untold += [each.session for each in instruction.slices]
             self._committed.popleft()
             self._remember_digest()
             if self._undecided is not None and self._undecided[0].index <= entry.index:
                 self._undecided = None
-        if merged:
+        if len(self._untold) > known:
             self._merged()
-        return merged
 
     def _can_execute(self) -> bool:
         if self.suspended or not self._committed or self.executor.lacks_log:

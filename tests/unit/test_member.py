@@ -1,0 +1,78 @@
+"""Member: what a node is told of its own merging, whatever came between."""
+
+import errno
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from rt.position import START, Position
+from sequencer.consensus import Entry, Kind, Ready
+from sequencer.instruction import Merge, Slice, encode_instruction
+from sequencer.ledger import Ledger
+from sequencer.member import Member
+
+ENDS = {"jfk": Position(88), "lga": Position(96)}
+
+
+class Engine:
+    """Follows nobody, and gives what it was given."""
+
+    leader, leads = "", False
+
+    def __init__(self, *duties):
+        self.duties = list(duties)
+
+    def ready(self):
+        return self.duties.pop(0) if self.duties else None
+
+    def persisted(self, _ready):
+        pass
+
+
+class Executor:
+    """Merges by the ledger alone; `room` is for how many instructions there is room now."""
+
+    lacks_log = is_stranded = is_repeating = is_half_done = False
+
+    def __init__(self, room=100):
+        self.ledger, self.room = Ledger(), room
+
+    def lacking(self, _merge, _held):
+        return None
+
+    def execute(self, index, _term, merge):
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= 1
+        self.ledger.index = index
+        for each in merge.slices:
+            self.ledger.pass_over(each)
+
+
+def member_of(engine, executor):
+    """Return a member of three that does what the engine says."""
+    journal = SimpleNamespace(persist=lambda _ready: None)
+    return Member(
+        "a", "abc", engine=engine, journal=journal, executor=executor, planner=None,
+        send=lambda _to, _data: None, now_ns=lambda: 1,
+    )  # fmt: skip
+
+
+def merges():
+    """Return an entry for each session that merges all of it."""
+    for index, (session, end) in enumerate(ENDS.items(), 1):
+        part = Slice(session, START, START, end, 1, 0, 0, 1)
+        yield Entry(index, 1, encode_instruction(Merge(1, (part,))), Kind.COMMAND)
+
+
+def test_what_was_merged_before_the_disk_was_full_is_told_when_it_has_room():
+    """Who published it waits for that word, and may have nothing more to say."""
+    executor = Executor(room=1)
+    member = member_of(Engine(Ready(committed=tuple(merges()))), executor)
+    with pytest.raises(OSError, match="No space"):
+        member.run()
+    assert executor.ledger.sessions == {"jfk": ENDS["jfk"]}
+    executor.room = 1
+    assert member.run() == ["jfk", "lga"]
+    assert member.run() == []
