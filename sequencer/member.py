@@ -240,6 +240,7 @@ class Member:
         """Go on from the leader's state: the commands before it are not to be had any more."""
         if snapshot.index > self.executor.ledger.index:  # else another has told of a later one
             self.executor.restore(decode_ledger(snapshot.data))
+        self._untold += self.executor.ledger.sessions
         self._committed.clear()
         self._digests.clear()
         self._handed = snapshot.index

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rt.position import START, Position
-from sequencer.consensus import Entry, Kind, Ready
+from sequencer.consensus import Entry, Kind, Ready, Snapshot
 from sequencer.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
@@ -49,6 +49,9 @@ class Executor:
         for each in merge.slices:
             self.ledger.pass_over(each)
 
+    def restore(self, ledger):
+        self.ledger = ledger
+
 
 def member_of(engine, executor):
     """Return a member of three that does what the engine says."""
@@ -76,3 +79,11 @@ def test_what_was_merged_before_the_disk_was_full_is_told_when_it_has_room():
     executor.room = 1
     assert member.run() == ["jfk", "lga"]
     assert member.run() == []
+
+
+def test_what_another_nodes_state_says_is_merged_is_told():
+    """A session that is quiet since then would be told of by the next message only."""
+    ledger = Ledger(index=9, sessions=dict(ENDS))
+    snapshot = Snapshot(9, 1, (), ledger.encode())
+    member = member_of(Engine(Ready(snapshot=snapshot)), Executor())
+    assert sorted(member.run()) == ["jfk", "lga"]
