@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import closing
 from operator import length_hint
 from typing import Final, Literal, Self
 
@@ -114,7 +115,10 @@ class Subscriber:
         remaining = length_hint(self._places)
         if remaining:
             return Position(self._places_end - remaining)
-        return self._reader.position if self._reader else resolve(self._log, self._start)
+        if self._reader is not None:
+            return self._reader.position
+        with closing(self._log):
+            return resolve(self._log, self._start)
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
@@ -188,6 +192,7 @@ class Subscriber:
         self.stop()
         if self._reader is not None:
             self._reader.close()
+        self._log.close()  # where no reader came to be, what was looked at is open
         if self._watch is not None:
             self._watch.close()
             self._watch = None

@@ -531,10 +531,21 @@ def test_descriptors_are_given_back_where_the_end_is_damaged(tmp_path, start):
         publisher.publish(bytes(100))
     path = tmp_path / "flights" / "jfk" / "log.0.0"
     path.write_bytes(path.read_bytes()[:-8])
+    before, counts = len(os.listdir("/proc/self/fd")), set()
     with subscriber_of(tmp_path, start=start) as subscriber:
-        counts = set()
         for _ in range(3):
             with pytest.raises(CorruptLog):
                 next(iter(subscriber))
             counts.add(len(os.listdir("/proc/self/fd")))
         assert len(counts) == 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_descriptors_are_given_back_where_only_the_position_was_asked_for(tmp_path, merged, start):
+    """It may be asked for before anything is read, and after the end."""
+    before = len(os.listdir("/proc/self/fd"))
+    with Subscriber(str(tmp_path), stream="flights", start=start) as subscriber:
+        place = subscriber.position
+    assert subscriber.position == place
+    assert len(os.listdir("/proc/self/fd")) == before
