@@ -92,5 +92,6 @@ def new_lease(fields: Any, now_ns: int) -> Lease:
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise Misuse(f"a lease names holder, start, seconds and bytes: {error}") from None
     if not 0 < seconds <= LEASE_S_MAX:
-        raise Misuse(f"a lease lasts at most {LEASE_S_MAX} s, not {seconds:g}; renew it")
+        words = f"a lease lasts for more than 0 s and at most {LEASE_S_MAX}, not {seconds:g}"
+        raise Misuse(f"{words}; renew it before it ends")
     return Lease(holder, start, now_ns + int(seconds * _NS), bytes_max)

@@ -160,12 +160,10 @@ def lease(settings: LinkSettings, *, start: str, seconds: float, size: str, rele
     if release:
         click.echo(f"{_ask(settings, {'do': 'release'})['released']} holds nothing any more")
         return
-    request = {
-        "do": "lease",
-        "start": start,
-        "seconds": seconds,
-        "bytes": parse_limit(size, "bytes"),
-    }
+    most = parse_limit(size, "bytes")
+    if most is None:
+        raise Misuse("bytes is 'none'; a lease has a bound: use a size such as 90Gi")
+    request = {"do": "lease", "start": start, "seconds": seconds, "bytes": most}
     answer = _ask(settings, request)
     until = time_text(answer["until_ns"])
     click.echo(f"{answer['holder']} holds files from {answer['there_from']} until {until}")

@@ -24,25 +24,37 @@ from rt.subscriber import MERGED_NAME
 
 @click.command(name="offload")
 @click_options(LinkSettings, "archive")
-@click.argument("target", metavar="DIR|URL")
-@click.option("--dir", "directory", metavar="DIR", required=True, help="Merged log to copy from.")
+@click.argument("target", metavar="DIR|URL", required=False)
+@click.option("--dir", "directory", metavar="DIR", help="Merged log to copy from; required.")
 @click.option("--tell", is_flag=True, help="Tell the nodes: what is not copied waits from now on.")
 @click.option("--stop", is_flag=True, help="Tell the nodes that nothing waits for copies any more.")
-def offload(settings: LinkSettings, target: str, *, directory: str, tell: bool, stop: bool) -> None:
+def offload(
+    settings: LinkSettings,
+    target: str | None,
+    *,
+    directory: str | None,
+    tell: bool,
+    stop: bool,
+) -> None:
     """Copy rolled files elsewhere, as zstd, each read back and compared before it counts.
 
     \b
     rt archive offload /mnt/backup/flights --dir rt-node/flights/out --tell --identity n1
     rt archive offload s3://bucket/flights --dir copy/flights/out
+    rt archive offload --stop --identity n1
 
     With --tell (which needs the certificate of a node) the rules time and limit leave alone what
     was not copied yet; a full disk does not wait. Run it again, as from cron, to copy what has
     been rolled since.
     """  # noqa: D301 - click reads the backspace character
     if stop:
+        if target is not None or directory is not None or tell:
+            raise click.UsageError("--stop copies nothing; give it alone")
         _tell(settings, None)
         click.echo("nothing waits for copies any more")
         return
+    if target is None or directory is None:
+        raise click.UsageError("name where the copies go, and with --dir the merged log")
     store, count, began = open_store(target), 0, time.monotonic()
     with Progress() as progress:
 

@@ -1,5 +1,7 @@
 """Errors: each class says whose fault it was, each message says what, where and what to do."""
 
+from typing import Final
+
 from rt.events import Gap
 from rt.position import Position
 
@@ -83,6 +85,10 @@ class ManifestError(RtError):
     """A manifest line is damaged or contradicts another; the caller knows of which log."""
 
 
+_HERE: Final = ("written", "synced")  # levels that need no node
+_SHIPPING: Final = " and go on shipping; is `rt push` running?"
+
+
 class FlushTimeout(RtError, TimeoutError):  # noqa: N818
     """A level was not reached in time; the messages stay in the log and go on shipping."""
 
@@ -95,7 +101,7 @@ class FlushTimeout(RtError, TimeoutError):  # noqa: N818
     def __str__(self) -> str:
         return (
             f"{self.wanted} was not reached within {self.timeout_s:g} s, only {self.reached}; the "
-            "messages stay in the log and go on shipping; is `rt push` running?"
+            f"messages stay in the log{_SHIPPING if self.wanted not in _HERE else ''}"
         )
 
 

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,7 @@ from rt.disk import FILE_MODE
 from rt.errors import CorruptLog, ManifestError, Misuse
 from rt.limits import READ_BYTES
 from rt.log_directory import LogDirectory
-from rt.manifest import FILE_NAME, Archived, Manifest, Rolled, decode_entry, encode_entry
+from rt.manifest import FILE_NAME, Archived, Entry, Manifest, Rolled, decode_entry, encode_entry
 from rt.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
 from rt.position import START, Position, file_position
 from rt.store import Store
@@ -156,21 +157,29 @@ def restore(
     os.makedirs(directory, mode=0o700, exist_ok=True)
     if os.listdir(directory):
         raise Misuse(f"{directory} is not empty; name a new directory")
-    for copy in there:
-        with open(os.path.join(directory, copy.file), "xb") as target:
-            target.writelines(proven(store, copy))
-            target.flush()
-            os.fsync(target.fileno())
-        done(copy.file, copy.bytes)
-    known = Manifest()
-    with store.read(FILE_NAME) as source:
-        known.feed(source.read(_MANIFEST_BYTES_MAX))
-    lines = _lines(known, {copy.line.file for copy in there}, directory)
-    with open(os.path.join(directory, FILE_NAME), "xb") as manifest:
-        manifest.writelines(lines)
-        manifest.flush()
-        os.fsync(manifest.fileno())
+    with ExitStack() as undo:
+        for copy in there:
+            _make(os.path.join(directory, copy.file), proven(store, copy), undo)
+            done(copy.file, copy.bytes)
+        known = Manifest()
+        with store.read(FILE_NAME) as source:
+            known.feed(source.read(_MANIFEST_BYTES_MAX))
+        lines = list(_lines(known, {copy.line.file for copy in there}))
+        for entry in lines:
+            if isinstance(entry, Archived):
+                _make(os.path.join(directory, entry.file.file_name), (), undo)
+        _make(os.path.join(directory, FILE_NAME), map(encode_entry, lines), undo)
+        undo.pop_all()
     return len(there)
+
+
+def _make(path: str, parts: Iterable[bytes], undo: ExitStack) -> None:
+    """Make a file; it goes again if not all of them can be made."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as target:
+        undo.callback(os.unlink, path)
+        target.writelines(parts)
+        target.flush()
+        os.fsync(target.fileno())
 
 
 def proven(store: Store, copy: Copy) -> Iterator[bytes]:
@@ -192,22 +201,20 @@ def proven(store: Store, copy: Copy) -> Iterator[bytes]:
         raise CorruptLog(path, copy.line.file, "its bytes are not those that were copied")
 
 
-def _lines(known: Manifest, there: set[Position], directory: str) -> Iterator[bytes]:
-    """Yield the lines of a restored log: what was not copied is archived there, so a gap is seen.
+def _lines(known: Manifest, there: set[Position]) -> Iterator[Entry]:
+    """Yield what a restored log says: what was not copied is archived there, so a gap is seen.
 
     Args:
         known: the manifest as it was when files were copied last.
         there: the files that are restored.
-        directory: the restored log.
     """
     if known.identity is not None:
-        yield encode_entry(known.identity)
+        yield known.identity
     for file in known.order:
         if file <= max(there):
-            yield encode_entry(known.rolled[file])
+            yield known.rolled[file]
             if file not in there:
-                yield encode_entry(known.archived.get(file) or Archived(file, 0, NOT_COPIED))
-                os.close(os.open(os.path.join(directory, file.file_name), os.O_CREAT, FILE_MODE))
+                yield known.archived.get(file) or Archived(file, 0, NOT_COPIED)
 
 
 def _copied(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int | None:

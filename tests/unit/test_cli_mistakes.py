@@ -48,6 +48,10 @@ def here(tmp_path, monkeypatch):
         (["archive", "policy", "set", "--file", "file"], "file is no text; name a file with a pol"),
         (["archive", "policy", "set", "x"], 'write it as {"time"'),
         (["archive", "lease", "--bytes", "x"], "bytes is 'x'; use bytes, or a size"),
+        (["archive", "lease", "--bytes", "none"], "bytes is 'none'; a lease has a bound"),
+        (["archive", "offload", "--dir", "rt-data/stream/out"], "name where the copies go"),
+        (["archive", "offload", "to"], "and with --dir the merged log"),
+        (["archive", "offload", "to", "--stop"], "--stop copies nothing; give it alone"),
         (["archive", "plan", "--at", ""], "the time '' is not ISO 8601, such as 2013"),
         (["archive", "plan", "--dir", ""], "holds no merged log"),
         (["certs", "init", "file"], "file: file exists already"),
@@ -134,6 +138,13 @@ def test_a_time_that_has_no_place_in_64_bits_is_told_with_its_line(here):
     assert done.exit_code == 2
     assert "lines:2: the time '0001-01-01T00:00:00' is not of the years 1678 to 2261" in done.stderr
     assert "published before it: 1 message" in done.stderr
+
+
+def test_who_waits_for_the_own_disk_is_not_sent_to_a_pusher(here):
+    """It has nothing to do with it."""
+    done = run(*PUBLISH, "--flush-timeout-s", "0", "file")
+    assert done.exit_code == 1
+    assert done.stderr.endswith("0 s, only written; the messages stay in the log\n")
 
 
 def test_who_asks_a_node_that_is_not_there_hears_no_number_of_an_error(here):

@@ -157,6 +157,33 @@ def test_what_was_archived_before_it_was_copied_is_a_gap_in_what_is_restored(out
     assert len(payloads(tmp_path / "old", on_gap="skip")) == 200
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_restore_that_was_cut_leaves_nothing_and_can_be_repeated(out, tmp_path, error):
+    """Half a log, without a manifest, is none; and who tries again is told to clear it first."""
+
+    def cut(file, _size):
+        if file == "log.0.2":
+            raise error
+
+    store, old = open_store(str(tmp_path / "backup")), tmp_path / "old" / "flights" / "out"
+    offload(out, store)
+    for name in ("log.0.1.zst", "log.0.1.json"):
+        os.unlink(tmp_path / "backup" / name)
+    with pytest.raises(error):
+        restore(store, str(old), cut)
+    assert os.listdir(old) == []
+    assert restore(store, str(old)) == 2
+    assert len(payloads(tmp_path / "old", on_gap="skip")) == 200
+
+
+def test_nodes_are_told_that_nothing_waits_any_more(monkeypatch):
+    """Who wants that has no place for copies in mind."""
+    told = []
+    monkeypatch.setattr(cli_offload, "_tell", lambda _settings, fields: told.append(fields))
+    assert run("archive", "offload", "--stop").exit_code == 0
+    assert told == [None]
+
+
 def test_two_logs_do_not_share_a_place(out, store, tmp_path):
     """The second would overwrite what the first was promised."""
     offload(out, store)
