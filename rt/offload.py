@@ -17,7 +17,9 @@ from rt.log_directory import LogDirectory
 from rt.manifest import FILE_NAME, Archived, Entry, Manifest, Rolled, decode_entry, encode_entry
 from rt.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
 from rt.position import START, Position, file_position
+from rt.recovery import Corrupt, judge
 from rt.store import Store
+from rt.walk import Walk
 
 LEVEL: Final = 3
 _MANIFEST_BYTES_MAX: Final = 256 << 20  # of a million files
@@ -229,6 +231,7 @@ def _copied(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int
 
 
 def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
+    _demand_whole(log, line)
     name, digest = line.file.file_name, hashlib.sha256()
     with store.write(name + SUFFIX) as target:
         compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
@@ -243,6 +246,19 @@ def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
         fields = {each: getattr(facts, each) for each in Copy.__slots__}
         target.write(json.dumps(fields, indent=1).encode())
     return store.size(name + SUFFIX)
+
+
+def _demand_whole(log: LogDirectory, line: Rolled) -> None:
+    """See that its frames are those that were written: once it is copied the others may go."""
+    walk, file = Walk(line.file, merged=log.merged, session=log.session), log.open_file(line.file)
+    try:
+        verdict = judge(file.pread, file.size(), walk, rolled_end=line.end)
+    finally:
+        file.close()
+    if isinstance(verdict, Corrupt):
+        raise CorruptLog(log.file_path(line.file), verdict.at, verdict.reason)
+    if not walk.at_boundary:
+        raise CorruptLog(log.file_path(line.file), walk.position, "the range is incomplete")
 
 
 def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:

@@ -318,5 +318,16 @@ def test_a_file_that_is_archived_while_others_are_copied_is_passed_over(out, tmp
 def test_a_file_that_lost_its_bytes_is_damaged_and_not_passed_over(out, tmp_path):
     """Nothing in the manifest says that they may be gone."""
     os.truncate(os.path.join(out, "log.0.1"), 100)
-    with pytest.raises(CorruptLog, match="shorter than its line"):
+    with pytest.raises(CorruptLog, match="the frame is incomplete"):
         offload(out, open_store(str(tmp_path / "backup")))
+
+
+def test_a_file_whose_bytes_are_rotten_is_not_copied(out, tmp_path):
+    """The nodes would be told that all is there, and let the whole ones go."""
+    path, store = os.path.join(out, "log.0.1"), open_store(str(tmp_path / "backup"))
+    with open(path, "r+b") as file:
+        file.seek(400)
+        file.write(b"\xff\xff")
+    with pytest.raises(CorruptLog, match=r"log\.0\.1: corrupt at 0\.1\.128: the body's CRC"):
+        offload(out, store)
+    assert sorted(copies(store)) == ["log.0.0"]
