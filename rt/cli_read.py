@@ -84,11 +84,11 @@ def subscribe(
     """  # noqa: D301 - click reads the backspace character
     with Subscriber(
         settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
-        follow=follow, sessions=sessions or None, key_prefix=key_prefix.encode(), on_gap=on_gap,
+        follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix), on_gap=on_gap,
         on_event=_tell, copies=copies,
     ) as subscriber:  # fmt: skip
         _expect(subscriber.directory, follow=follow)
-        out = _Out(subscriber, Output(output), key_prefix.encode(), count)
+        out = _Out(subscriber, Output(output), os.fsencode(key_prefix), count)
         with StopSignals(on_stop=subscriber.stop) as stop:
             out.run(timeout_s)
         if show_position:

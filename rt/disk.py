@@ -72,13 +72,13 @@ class OsFile:
 
     __slots__ = ("_end", "_fd")
 
-    def __init__(self, fd: int) -> None:
-        """Take over `fd`; `OSError` if it is not of a regular file."""
+    def __init__(self, fd: int, path: str | None = None) -> None:
+        """Take over `fd`, of `path`; `OSError` if it is not of a regular file."""
         self._fd = fd
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)
-            raise OSError(errno.EINVAL, "not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file", path)
         self._end = status.st_size
 
     def fileno(self) -> int:
@@ -151,8 +151,8 @@ class OsDisk:
         have ended before it synced the name.
         """
         if not create:
-            return OsFile(os.open(path, os.O_RDWR | _OPEN_FLAGS))
-        file = OsFile(os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, FILE_MODE))
+            return OsFile(os.open(path, os.O_RDWR | _OPEN_FLAGS), path)
+        file = OsFile(os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, FILE_MODE), path)
         try:
             sync_directory(os.path.dirname(path))
         except OSError:
@@ -162,7 +162,7 @@ class OsDisk:
 
     def open_read(self, path: str) -> OsFile:
         """Open for reading only."""
-        return OsFile(os.open(path, os.O_RDONLY | _OPEN_FLAGS))
+        return OsFile(os.open(path, os.O_RDONLY | _OPEN_FLAGS), path)
 
     def names(self, path: str) -> list[str]:
         """The names in a directory; empty if it is not there."""

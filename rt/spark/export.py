@@ -15,6 +15,7 @@ from rt.disk import sync_directory
 from rt.errors import GapError, Misuse
 from rt.limits import MIB
 from rt.lock import take_lock
+from rt.names import shown
 from rt.position import Position
 from rt.spark.options import ReadOptions
 from rt.spark.pieces import Part
@@ -73,6 +74,10 @@ def to_parquet(
         GapError: a file was archived before it was exported.
         CorruptLog: a file is damaged; what came before it is exported.
     """
+    try:
+        out.encode()
+    except UnicodeEncodeError:
+        raise Misuse(f"{shown(out)} is not UTF-8, as Arrow wants it; name another") from None
     view = LogView(path)
     try:
         if not view.refresh():

@@ -26,6 +26,7 @@ def here(tmp_path, monkeypatch):
         log.roll()
     publish("rt-data", [b"AA1"], "ewr")
     (tmp_path / "file").write_bytes(b"\xff")
+    (tmp_path / "pipe" / "manifest").mkdir(parents=True)
     return tmp_path
 
 
@@ -38,6 +39,7 @@ def here(tmp_path, monkeypatch):
         ([*READ, "--root", ""], "root is empty"),
         ([*READ, "--copies", ""], "the place of the copies is empty"),
         ([*READ, "--copies", "nix://x"], "nix://x"),
+        (["export", "parquet", "rt-data/stream/out", "a\udcff"], "'a\\udcff' is not UTF-8"),
         ([*READ, "--timeout", "nan"], "nan is no number of seconds"),
         ([*READ, "--timeout", "1e300"], "is not in the range 0<=x<="),
         (["restore", "nowhere"], "nowhere holds no copies of a log"),
@@ -82,6 +84,18 @@ def test_a_group_without_a_command_shows_its_help_as_help(words):
     done = run(*words)
     assert done.exit_code == 2
     assert done.stderr == run(*words, "--help").stdout
+
+
+def test_what_is_no_file_is_named(here):
+    """There may be a thousand files in that directory."""
+    done = run("verify", "pipe")
+    assert done.exit_code == 4
+    assert done.stderr == "rt: pipe/manifest: not a regular file\n"
+
+
+def test_a_key_need_not_be_text(here):
+    """Keys are bytes."""
+    assert run(*READ, "--key-prefix", "\udcff").exit_code == 0
 
 
 def test_a_count_that_no_log_has_shows_all(here):
