@@ -107,6 +107,15 @@ class Note:
     name: str
     text: str
 
+    def __post_init__(self) -> None:
+        """Refuse here, to whoever asks for it, what could not be proposed."""
+        try:
+            name, text = self.name.encode(), self.text.encode()
+        except UnicodeEncodeError as error:
+            raise Misuse(f"a note is text: {error}") from None
+        if not 0 < len(name) < 256 or len(text) > NOTE_BYTES_MAX:
+            raise Misuse(f"a note has a name, and at most {NOTE_BYTES_MAX} bytes, not {len(text)}")
+
 
 Instruction = Merge | Roll | Archive | Note
 
@@ -177,8 +186,6 @@ def _decode_files(command: bytes, count: int) -> tuple[Gone, ...]:
 
 def _encode_note(note: Note) -> bytes:
     name, text = note.name.encode(), note.text.encode()
-    if not 0 < len(name) < 256 or len(text) > NOTE_BYTES_MAX:
-        raise Misuse(f"a note has a name, and at most {NOTE_BYTES_MAX} bytes")
     return _HEAD.pack(_NOTE, note.time_ns, len(name)) + name + text
 
 

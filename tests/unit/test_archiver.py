@@ -352,6 +352,24 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_nothing_is_to_
     assert len(looks) == 3
 
 
+@pytest.mark.parametrize(
+    ("do", "request_"),
+    [
+        ("_offloaded", {"text": json.dumps({"url": "/backup" * 200, "to": "0.1.0"})}),
+        ("_offloaded", {"text": '{"url": "\ud800", "to": "0.1.0"}'}),
+        ("_release", {"holder": "h" * 300}),
+    ],
+)
+def test_what_no_instruction_can_say_is_refused_to_who_asked_for_it(do, request_):
+    """The thread that would find out later is the one that the node lives by."""
+    orders = []
+    member = SimpleNamespace(order=orders.append)
+    node = SimpleNamespace(name="n1", is_node=True)
+    with pytest.raises(Misuse, match="a note"):
+        getattr(NodeAdmin("flights", member, None), do)(request_, node)
+    assert not orders
+
+
 def test_a_plan_for_the_beginning_of_time_is_not_one_for_now(monkeypatch):
     """0 is a time."""
     asked = []
