@@ -129,8 +129,10 @@ def parse_time(value: Any) -> int:
         raise Misuse(
             f"the time {shown(value)} is not ISO 8601, such as 2013-01-01T05:17:00Z"
         ) from None
+    fraction = fraction or f"{time.microsecond:06}"  # as of 20130101T051700.5
+    time = time.replace(microsecond=0)
     seconds = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
-    time_ns = seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
+    time_ns = seconds * 1_000_000_000 + int(fraction.ljust(9, "0"))
     if not -(1 << 63) <= time_ns < 1 << 63:
         raise Misuse(f"the time {shown(value)} is not of the years 1678 to 2261")
     return time_ns
