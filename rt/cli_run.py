@@ -12,6 +12,7 @@ from replicator.push import PushClient
 from replicator.releaser import Release
 from rt.certificates import certificate_files, check_own
 from rt.cli_keep import parse_keep
+from rt.descriptors import allow_all
 from rt.errors import Misuse, RtError
 from rt.identity import Role
 from rt.names import parse_peer, parse_stream
@@ -82,6 +83,7 @@ def node(settings: NodeSettings, *, found: bool) -> None:
     rt node --config node.toml
     RT_LISTEN=127.0.0.1:0 rt node --stream flights
     """  # noqa: D301 - click reads the backspace character
+    allow_all()
     with StopSignals() as signals:
         running = Node(settings, founding=found)
         running.start()
@@ -122,6 +124,7 @@ def push(
     """  # noqa: D301 - click reads the backspace character
     if timeout_s is not None and not drain:
         raise click.UsageError("--timeout goes with --drain")
+    allow_all()
     client = PushClient(
         settings.root, settings.stream, settings.addresses(), settings.contexts(Role.PUBLISHER),
         sessions, release=Release(release),

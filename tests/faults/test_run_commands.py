@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from replicator.push import PushClient
-from rt import Subscriber, certificates, exits
+from rt import Publisher, Subscriber, certificates, exits
 from rt.certificates import issue
 from rt.cluster import free_addresses, init_cluster
 from rt.identity import Role
@@ -33,6 +34,7 @@ class Site:
         self.config = Path(self.place.config)
         self.certs = root / "cluster" / "certs"
         self.running = []
+        self.limit = None  # what a command does before it begins
 
     def node(self, *options):
         """Start the node; return when it serves."""
@@ -42,7 +44,7 @@ class Site:
 
     def start(self, *command):
         """Start a command that is ended with the test."""
-        self.running.append(start(*command))
+        self.running.append(start(*command, preexec_fn=self.limit))
         return self.running[-1]
 
     def link(self, identity, *nodes):
@@ -103,6 +105,23 @@ def ended(process):
     """Tell a process to end; return its exit code, output and what it said."""
     process.send_signal(signal.SIGTERM)
     return finish(process)
+
+
+def few_descriptors():
+    """Begin with few of the descriptors that one may have, as most systems let programs do."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def test_a_hundred_sessions_need_no_limit_to_be_set_by_hand(site):
+    """A node holds 5 descriptors a session; 1,024 are usual, where 1,000 sessions are promised."""
+    site.limit = few_descriptors
+    site.node()
+    for number in range(100):
+        with Publisher(str(site.root / "data"), stream=STREAM, session=f"s{number}") as publisher:
+            publisher.publish(b"%d" % number)
+    push = ("push", "--root", site.root / "data", *site.link("publisher"), "--drain")
+    code, out, err = finish(site.start(*push, "--timeout", "30"))
+    assert (code, err) == (0, ""), out
 
 
 def test_everything_acknowledged_is_kept_when_each_command_is_told_to_stop(site):
