@@ -32,8 +32,8 @@ class Inbox(Protocol):
         """Tell whether the bytes of a whole file stay, though the source's have gone."""
 
     @property
-    def is_wanted_back(self) -> bool:
-        """Whether its publisher has come while a node relayed it; the bell was rung then."""
+    def is_wanted(self) -> bool:
+        """Whether this connection is to leave the log to another; the bell was rung then."""
 
     def release(self) -> None:
         """Let go of the log; another connection may claim it. Called once."""

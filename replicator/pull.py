@@ -73,7 +73,7 @@ class Copy:
         self._bell = bell
         return self
 
-    is_wanted_back = False  # what is pulled has no publisher
+    is_wanted = False  # what is pulled has no publisher
 
     def written(self) -> None:
         """There is nothing to do: it is synced about once a second."""

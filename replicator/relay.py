@@ -24,6 +24,7 @@ _log: Final = logging.getLogger(__name__)
 _POLL_S: Final = 0.02
 # Who is given what it lacks does not ask any more: this long it is given what follows.
 _IDLE_S: Final = 10.0
+_BUSY_RETRY_S: Final = 0.5  # what fills the session there is told to leave it, and will
 _RETRY_S: Final = 5.0  # what was refused is not tried before, however often it is asked for
 _STOP_S: Final = 2.0
 
@@ -153,15 +154,16 @@ class Relay:
             self._channels[session] = (side.open(log, copy.durable), copy)
             _log.info("session %s is passed on to node %s", session, self.name)
         except (CorruptLog, OSError) as error:
-            self._give_up(session, str(error))
+            self._give_up(session, Refused("corrupt", str(error)))
 
     def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
         session = next(each for each, (ours, _) in self._channels.items() if ours is outlet)
         del self._channels[session]
-        self._give_up(session, str(why))
+        self._give_up(session, why)
 
-    def _give_up(self, session: str, why: str) -> None:
+    def _give_up(self, session: str, why: Refused) -> None:
         _log.warning("session %s is not passed on to node %s: %s", session, self.name, why)
         with self._lock:
             self._needed_s.pop(session, None)
-            self._retry_at_s[session] = time.monotonic() + _RETRY_S
+            retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S
+            self._retry_at_s[session] = time.monotonic() + retry_s

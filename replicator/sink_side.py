@@ -216,9 +216,9 @@ class SinkSide:
         inlet = self._inlets.get(channel)
         if inlet is None:
             return
-        if inlet.inbox.is_wanted_back:
+        if inlet.inbox.is_wanted:
             self._end(inlet)
-            self._refuse(channel, Refused("busy", "the publisher of this session has come"))
+            self._refuse(channel, Refused("busy", "this session is left to another connection"))
         elif (ack := inlet.news()) is not None:
             self._link.send(encode(ack))
 

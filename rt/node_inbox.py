@@ -3,7 +3,6 @@
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -48,8 +47,7 @@ class NodeInbox:
         self.confirmations = Confirmations(received=durable)
         self.peer = ""  # who fills it now; "" if nobody
         self._relays = False  # whether that is a node, and not the publisher
-        self.is_wanted_back = False
-        self.heard_ns = 0
+        self.is_wanted = False
         self._changed = changed
         self._wake: Bell | None = None
 
@@ -90,16 +88,16 @@ class NodeInbox:
         """Let `peer` fill it, a publisher or a node that relays.
 
         Raises:
-            Refused: another connection fills it. If that relays, and a publisher has come, it ends
-                soon.
+            Refused: another connection fills it. That ends soon if either relays: a publisher has
+                come back, or a node was asked since nothing came by that connection.
         """
         if self.peer:
-            if self._relays and not relays:
-                self.is_wanted_back = True
+            if relays or self._relays:
+                self.is_wanted = True
                 self._ring()
             raise Refused("busy", f"session {self.session!r} is being pushed by {self.peer!r}")
-        self.is_wanted_back, self._relays = False, relays
-        self.peer, self._wake, self.heard_ns = peer, wake, time.time_ns()
+        self.is_wanted, self._relays = False, relays
+        self.peer, self._wake = peer, wake
 
     def release(self) -> None:
         """The connection that filled it has ended."""

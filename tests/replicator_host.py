@@ -26,7 +26,7 @@ class Inbox:
         self.host, self.appender = host, appender
         self.durable = appender.sync()
         self.peer, self.wake = "", None
-        self.keep = self.is_wanted_back = False
+        self.keep = self.is_wanted = False
 
     def written(self):
         with self.host.changed:

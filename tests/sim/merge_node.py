@@ -22,6 +22,7 @@ from rt.errors import (
     Refused,
     WriterFailed,
 )
+from rt.manifest import Identity
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.position import START, Position
 from sequencer.consensus import Ready, Role, Snapshot
@@ -347,7 +348,9 @@ class MergeNode(SimNode):
         if pipe is not None and pipe.inbox is not self.inboxes.get(session):
             pipe = self.hang_up(session)
         if session in self.relays:
-            self._claim_back(session)
+            self._ask_to_leave(self.world.publishers[session].identity, "p", relays=False)
+        elif pipe is not None and pipe.inbox.is_wanted:
+            self.hang_up(session)
         elif pipe is None:
             self._received(session, lambda: self._connect(session))
         else:
@@ -410,28 +413,32 @@ class MergeNode(SimNode):
 
     def pass_on(self) -> None:
         """Let the connections to those that lack something bring a little, or be made."""
+        for session, (source, life, _) in list(self.relays.items()):
+            if source.life != life or not self.world.reaches(source, self):
+                self.hang_up(session)
         for name, session in list(self.asked):
             target = self.world.nodes[name]
             is_there = target.alive and self.world.reaches(self, target)
             if is_there and self.world.clock.now_us >= target.paused_until_us:
                 target.guarded(target.take_relayed, session, self)
-            if not self.alive or not target.alive or session not in target.relays:
+            if not self.alive or target.relays.get(session, (None,))[0] is not self:
                 self.asked.pop((name, session), None)
 
     def take_relayed(self, session: str, source: "MergeNode") -> None:
         """Let another node's connection bring a little of a session, or be made."""
         held, pipe = source.inboxes.get(session), self.pipes.get(session)
-        if pipe is None and held is not None:
+        if held is None:
+            return
+        if pipe is None:
             self.world.trace(f"{source.name} passes {session} on to {self.name}")
             self.relays[session] = (source, source.life, held)
             self._received(session, lambda: self._connect_relay(session, source, held))
-        elif pipe is not None and self.relays.get(session) == (source, source.life, held):
-            if pipe.inbox is not self.inboxes.get(session) or pipe.inbox.is_wanted_back:
-                self.hang_up(session)
-            elif pipe.is_behind:
-                self._received(session, pipe.step)
-        elif session in self.relays:
+        elif self.relays.get(session) != (source, source.life, held):
+            self._ask_to_leave(held.appender.identity, source.name, relays=True)
+        elif pipe.inbox is not self.inboxes.get(session) or pipe.inbox.is_wanted:
             self.hang_up(session)
+        elif pipe.is_behind:
+            self._received(session, pipe.step)
 
     def _connect_relay(self, session: str, source: "MergeNode", held: NodeInbox) -> None:
         merged_to = self.member.executor.ledger.merged_to(session)
@@ -443,11 +450,10 @@ class MergeNode(SimNode):
             inbox.release()
             raise
 
-    def _claim_back(self, session: str) -> None:
-        """The publisher comes while a node relays its session."""
-        identity = self.world.publishers[session].identity
+    def _ask_to_leave(self, identity: Identity, peer: str, *, relays: bool) -> None:
+        """Somebody comes while another fills the session: that one is to leave."""
         try:
-            self.inboxes.claim(identity, "p", _NoBell(), START)
+            self.inboxes.claim(identity, peer, _NoBell(), START, relays=relays)
         except Refused as error:
             if error.code not in {"busy", "reserve"}:
                 raise

@@ -99,7 +99,7 @@ class Inbox:
             self.appender.close()
             raise Refused("other-log", "another log has this name")
         self.bell = bell
-        self.kept = self.is_wanted_back = False
+        self.kept = self.is_wanted = False
         self.merged = START
 
     def written(self):
