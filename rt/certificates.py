@@ -35,6 +35,7 @@ LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?:\.(?!-)[a-z0-9-]{1,63})*")
 _HOST_LENGTH_MAX: Final = 253
+_FILE_BYTES_MAX: Final = 1 << 20  # a certificate with 1,000 names has 50 KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def load_certificate(path: str) -> x509.Certificate:
     """
     try:
         with open(path, "rb") as file:
-            return x509.load_pem_x509_certificate(file.read())
+            return x509.load_pem_x509_certificate(file.read(_FILE_BYTES_MAX))
     except FileNotFoundError as error:
         raise Misuse(f"{path}: no such certificate; make one with rt certs issue") from error
     except ValueError as error:
@@ -149,11 +150,17 @@ def check_own(files: CertificateFiles, roles: Collection[Role], name: str = "") 
         name: whose it must be; anybody's if "".
 
     Raises:
-        Misuse: it has expired, or is another's.
+        Misuse: it has expired, is not valid yet, or is another's.
     """
     certificate = load_certificate(files.cert)
-    ends = certificate.not_valid_after_utc
-    if ends <= datetime.now(UTC):
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now = datetime.now(UTC)
+    if now < begins:
+        raise Misuse(
+            f"{files.cert}: not valid before {begins:%Y-%m-%d %H:%M} UTC, and here it is "
+            f"{now:%Y-%m-%d %H:%M}; set the clock of this machine, or issue it again"
+        )
+    if ends <= now:
         raise Misuse(
             f"{files.cert}: expired on {ends:%Y-%m-%d %H:%M} UTC; renew it with rt certs issue "
             "--force"
@@ -266,7 +273,7 @@ def _load_authority(
     certificate = load_certificate(files.ca)
     try:
         with open(files.key, "rb") as file:
-            key = serialization.load_pem_private_key(file.read(), password=None)
+            key = serialization.load_pem_private_key(file.read(_FILE_BYTES_MAX), password=None)
     except (FileNotFoundError, ValueError, TypeError) as error:
         raise Misuse(f"{files.key}: not a readable private key; restore it and retry") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):

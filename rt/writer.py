@@ -71,8 +71,10 @@ class WriterSettings:
             )
         if not 0.001 <= self.fsync_interval_s <= 3600:
             raise Misuse(f"fsync_interval_s is {self.fsync_interval_s}; use 0.001 to 3600")
-        if self.file_age_s < 0 or not 0 <= self.compression <= 19:
-            raise Misuse("file_age_s is negative, or compression is not 0 to 19")
+        if not self.file_age_s >= 0:
+            raise Misuse(f"file_age_s is {self.file_age_s}; use 0 (off) or more")
+        if not 0 <= self.compression <= 19:
+            raise Misuse(f"compression is {self.compression}; use 0 (none) to 19")
 
 
 class SessionWriter:

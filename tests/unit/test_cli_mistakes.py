@@ -1,10 +1,12 @@
 """Mistakes: one sentence, the code that is documented, and nothing made that has to be cleared."""
 
 import os
+from datetime import datetime, timedelta
 
 import pytest
 from logs import MergedLog
 
+from rt import certificates
 from rt.cli_run import LinkSettings
 from rt.cluster import init_cluster
 from rt.errors import Misuse
@@ -36,6 +38,8 @@ def here(tmp_path, monkeypatch):
         ([*PUBLISH, "--root", ""], "root is empty; name the directory"),
         ([*PUBLISH, "--root", "file"], "file: file exists already, and is not what is wanted"),
         ([*PUBLISH, "--rate", ""], "no rate: ''"),
+        ([*PUBLISH, "--compression", "20"], "compression is 20; use 0 (none) to 19"),
+        (["certs", "show", "/dev/zero"], "/dev/zero: not a certificate in PEM form"),
         ([*READ, "--root", ""], "root is empty"),
         ([*READ, "--copies", ""], "the place of the copies is empty"),
         ([*READ, "--copies", "nix://x"], "nix://x"),
@@ -96,6 +100,22 @@ def test_what_is_no_file_is_named(here):
 def test_a_key_need_not_be_text(here):
     """Keys are bytes."""
     assert run(*READ, "--key-prefix", "\udcff").exit_code == 0
+
+
+def test_a_clock_that_is_behind_is_told_before_any_node_is_asked(here, monkeypatch):
+    """Each node would refuse it in turn, for as long as the clock is wrong."""
+
+    class Yesterday(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) - timedelta(days=1)
+
+    init_cluster("new", "stream", ["localhost:1"])
+    monkeypatch.setattr(certificates, "datetime", Yesterday)
+    done = run("pull", "--certs", "new/certs", "--identity", "subscriber", "--once")
+    assert done.exit_code == 2
+    assert "new/certs/subscriber.pem: not valid before 20" in done.stderr
+    assert "set the clock of this machine" in done.stderr
 
 
 def test_a_count_that_no_log_has_shows_all(here):
