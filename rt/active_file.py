@@ -30,7 +30,9 @@ class Facts:
     last_time_ns: int = 0
 
     def take(self, header: Header) -> None:
-        """Count a frame that numbers messages of this log."""
+        """Count a frame, if it numbers messages of this log."""
+        if header.kind == Kind.CONTROL:
+            return
         if not self.frames:
             self.first, self.first_time_ns = header.sequence, header.time_ns
         self.frames += 1
@@ -98,7 +100,7 @@ class ActiveFile:
             self.facts.take(parse_header(self._file.pread(HEADER_BYTES, 0)))
         except FrameError:
             return False
-        return True
+        return self.facts.frames > 0
 
     def _judge(self, walk: Walk, size: int, durable: int, *, own: bool) -> Verdict:
         self._cut_index(walk.position.offset)

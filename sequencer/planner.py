@@ -94,7 +94,8 @@ def _cut(  # noqa: PLR0917 - what one slice is made of, in its own order
         length += header.size
         messages += header.messages
         skip += repeats
-        upcoming = max(upcoming, header.sequence + header.messages)
+        if header.messages:  # else it numbers nothing
+            upcoming = max(upcoming, header.sequence + header.messages)
     if not length:
         return None
     return Slice(name, after, first, length, messages, skip, watermark, upcoming, group)

@@ -13,7 +13,7 @@ from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber,
 from rt.appender import Appender
 from rt.disk import OsDisk
 from rt.errors import FrameError
-from rt.frame import NUMBER_END
+from rt.frame import NUMBER_END, Kind, encode_frame, session_tag
 from rt.log_directory import LogDirectory
 from rt.manifest import MERGED, SESSION, Identity
 from rt.start import end_of
@@ -258,6 +258,30 @@ def test_the_last_number_there_is_can_be_merged(tmp_path):
     bench.merge_all("a")
     bench.repeat()
     assert bench.ledger.watermark("a") == NUMBER_END
+
+
+@pytest.mark.parametrize("sequence", [0, 10**9])
+def test_a_control_frame_is_passed_over_whatever_it_has_where_numbers_are(tmp_path, sequence):
+    """A number that it moved would make repeats of messages that nobody has had."""
+    bench = Bench(tmp_path)
+    for payload in (b"one", b"two"):
+        with Publisher(str(tmp_path), stream="s", session="a") as publisher:
+            publisher.publish(payload)
+        with closing(opened(tmp_path / "s" / "a")) as appender:
+            place = appender.end.next_run()
+            appender.begin_file(place)
+            frame = encode_frame(
+                b"", position=place, sequence=sequence, time_ns=1, messages=0, kind=Kind.CONTROL,
+                session_tag=session_tag("a"),
+            )  # fmt: skip
+            after = appender.walk.copy()
+            after.step(frame.header)
+            appender.append(frame.parts, (frame.header,), after)
+    bench.merge_all("a")
+    with Subscriber(str(tmp_path), stream="s", follow=False) as subscriber:
+        found = [(each.sequence, each.number, each.payload) for each in subscriber]
+    assert found == [(0, 0, b"one"), (1, 1, b"two")]
+    bench.repeat()
 
 
 def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
