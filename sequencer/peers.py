@@ -180,7 +180,7 @@ class Peers:
             for member, address in addresses.items()
             if member != name
         }
-        self._serving: set[ssl.SSLSocket] = set()
+        self._serving: dict[str, ssl.SSLSocket] = {}  # by member
         self._lock = threading.Lock()
 
     def send(self, to: str, data: bytes) -> None:
@@ -201,7 +201,9 @@ class Peers:
         }
 
     def serve(self, sock: ssl.SSLSocket, identity: Identity) -> None:
-        """Read what a member sends until it hangs up; for the thread of an accepted connection.
+        """Read what a member sends until it hangs up, or dials anew.
+
+        For the thread of an accepted connection.
 
         Raises:
             Refused: the certificate is not a member's.
@@ -212,18 +214,21 @@ class Peers:
         sock.settimeout(None)  # a follower says nothing for long; the kernel finds dead peers
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with self._lock:
-            self._serving.add(sock)
+            before, self._serving[identity.name] = self._serving.get(identity.name), sock
+        if before is not None:
+            _shut(before)  # who dials anew has given it up, and the kernel may not know for hours
         try:
             self._read(sock, identity.name)
         finally:
             with self._lock:
-                self._serving.discard(sock)
+                if self._serving.get(identity.name) is sock:
+                    del self._serving[identity.name]
             sock.close()
 
     def stop(self) -> None:
         """End all connections."""
         with self._lock:
-            serving = list(self._serving)
+            serving = list(self._serving.values())
         for sock in serving:
             _shut(sock)
         for outbox in self._outboxes.values():

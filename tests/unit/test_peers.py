@@ -1,11 +1,14 @@
 """Peers: what one node says to another leaves in the order in which it was said."""
 
+import socket
 import ssl
+import threading
 from types import SimpleNamespace
 
 import pytest
 
-from sequencer.peers import Outbox
+from sequencer.peers import Outbox, Peers
+from tests.replicator_host import eventually
 
 
 def nobody():
@@ -37,3 +40,35 @@ def test_no_message_overtakes_one_that_waits_for_the_thread(first):
         assert [each[4:5] for each in outbox._queue] == [b"1", b"2"]
         outbox._sock = None
     outbox.stop()
+
+
+class Accepted(socket.socket):
+    """What a member has dialled, without the TLS."""
+
+    def pending(self):
+        """Nothing was decrypted ahead."""
+        return 0
+
+
+def test_a_member_that_dials_anew_has_one_connection():
+    """Where the network swallowed the end of one, a node has 512 of them and hears of none."""
+    threads, far, heard = [], [], []
+    addresses = {"n1": ("localhost", 1), "n2": ("localhost", 2)}
+    peers = Peers("n1", addresses, nobody, lambda _sender, messages: heard.extend(messages))
+    for number in range(3):
+        ours, theirs = socket.socketpair()
+        far.append(theirs)
+        sock = Accepted(fileno=ours.detach())
+        identity = SimpleNamespace(is_node=True, name="n2")
+        threads.append(threading.Thread(target=peers.serve, args=(sock, identity), daemon=True))
+        threads[-1].start()
+        theirs.sendall(b"\1\0\0\0%d" % number)
+        assert eventually(lambda number=number: heard[number:] == [b"%d" % number])
+    for thread in threads[:2]:
+        thread.join(1)
+    assert [thread.is_alive() for thread in threads] == [False, False, True]
+    peers.stop()
+    threads[2].join(10)
+    assert not threads[2].is_alive()
+    for each in far:
+        each.close()
