@@ -9,6 +9,7 @@ import pytest
 from logs import TIME_NS, MergedLog, rows
 
 from rt import (
+    AtTime,
     Batching,
     CaughtUp,
     CorruptLog,
@@ -480,6 +481,10 @@ def test_columns_that_lie_under_a_good_crc_are_damage_too(tmp_path):
             with pytest.raises(CorruptLog, match="go back"):
                 list(subscriber)
             assert subscriber.position == 0
+    with subscriber_of(tmp_path, start=AtTime(TIME_NS)) as subscriber:
+        with pytest.raises(CorruptLog, match="go back") as error:
+            next(iter(subscriber))
+        assert error.value.position == 0
 
 
 def test_latest_and_last_begin_where_they_say(tmp_path):
