@@ -81,7 +81,7 @@ def test_a_snapshot_older_than_anothers_state_does_not_take_it_back() -> None:
     """Seed 446: a node went back to the leader's state, and left out what came after it."""
     _, _, executor = merged_node()
     member = Member.__new__(Member)
-    member.executor = executor
+    member.executor, member._untold = executor, []
     member._committed, member._digests = [], {}  # type: ignore[assignment]
     state = executor.ledger.encode()
     for index, data in ((1, Ledger(index=1).encode()), (3, state)):
