@@ -17,6 +17,7 @@ from rt.appender import Durable
 from rt.certificates import certificate_files
 from rt.disk import OsDisk
 from rt.errors import Refused, RtError
+from rt.exits import sentence
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
 from rt.node_admin import NodeAdmin
@@ -72,7 +73,7 @@ class Node:
         self._engine = engine_of(settings.consensus)
         self.settings = settings
         self.stream = settings.stream
-        self.failure: RtError | OSError | None = None
+        self.failure: Exception | None = None  # what ended it
         self._disk = OsDisk()
         self._alone = len(settings.member_names) == 1
         self._top = stream_directory(settings.root, settings.stream)
@@ -120,8 +121,8 @@ class Node:
         """Begin to serve; return a sentence for each session that is damaged."""
         ledger = self._member.executor.ledger
         damaged = self._inboxes.open_all(ledger.merged_to)
-        for sentence in damaged:
-            _log.error("%s", sentence)
+        for words in damaged:
+            _log.error("%s", words)
         for thread in self._threads:
             thread.start()
         self._sweeper.start()
@@ -242,11 +243,17 @@ class Node:
         try:
             work()
         except (RtError, OSError) as error:
-            _log.critical("this node stops: %s", error)
-            self.failure = error
-            self._inboxes.stop()
-            self._sequencer.stop()
-            self._stopped.set()
+            self._end(error)
+        except Exception as error:  # half a node would take what it will never merge
+            self._end(error)
+            raise
+
+    def _end(self, error: Exception) -> None:
+        _log.critical("this node stops: %s", sentence(error))
+        self.failure = error
+        self._inboxes.stop()
+        self._sequencer.stop()
+        self._stopped.set()
 
     def _tell(self, sock: ssl.SSLSocket, _identity: object) -> None:
         """Tell whoever has a certificate of ours how this node stands (`rt status`)."""

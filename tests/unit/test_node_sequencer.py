@@ -4,6 +4,9 @@ import threading
 import time
 from types import SimpleNamespace
 
+import pytest
+from archive_cluster import ArchiveCluster
+
 from rt import node_sequencer
 from rt.node_sequencer import NodeSequencer
 from rt.node_snapshots import NodeSnapshots
@@ -134,3 +137,14 @@ def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for(monkeypat
     snapshots.turn(1.0)
     assert told == [1]
     snapshots.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_node_ends_by_a_fault_that_nobody_foresaw(tmp_path, caplog):
+    """A node without the thread that merges takes data, votes, and delivers nothing for ever."""
+    with ArchiveCluster(tmp_path) as cluster:
+        node = cluster.nodes["n1"]
+        node._member.tick = lambda: {}["nobody foresaw"]
+        assert node.wait(PATIENCE_S)
+        assert isinstance(node.failure, KeyError)
+    assert "this node stops: a fault of rt itself: KeyError: 'nobody foresaw'" in caplog.text

@@ -376,6 +376,7 @@ def test_a_flush_waits_for_what_the_nodes_confirm_or_says_how_far_it_came(tmp_pa
     """The process that ships is another one; it tells through a small file."""
     with opened(tmp_path) as publisher:
         publisher.publish(b"x")
+        publisher.flush("synced")  # however slow the disk is
         told = ConfirmationsFile(str(tmp_path / "flights" / "jfk"))
         with pytest.raises(FlushTimeout, match="only synced") as error:
             publisher.flush("merged", timeout_s=0.01)
