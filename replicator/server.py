@@ -191,7 +191,8 @@ class Server:
         if log.kind != manifest.SESSION or log.stream != self._host.stream:
             words = f"a session of {self._host.stream!r} is wanted, not a {log.kind} log of another"
             raise Refused("stream", words)
-        if not peer.may_push(log.name):
-            words = f"the certificate of {peer.name!r} does not grant the session {log.name!r}"
-            raise Refused("session", words)
+        for kind, name in (("session", log.name), ("group", log.group)):
+            if name and not peer.may_push(name):
+                words = f"the certificate of {peer.name!r} does not grant the {kind} {name!r}"
+                raise Refused("session", words)
         return self._host.claim(log, peer.name, bell, relays=peer.is_node)

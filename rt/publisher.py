@@ -97,7 +97,8 @@ class Publisher:
             stream: name of the stream.
             session: this publisher's own name in the stream; one live writer at a time.
             group: redundant publishers, each with a session of its own, that publish the same
-                messages under the same sequence numbers name one group: each number is merged
+                messages under the same sequence numbers name one group, which their certificates
+                have to grant as they grant the session: each number is merged
                 once, from whoever brings it first. It is fixed when the session is made.
             writer: durability, sizes, compression.
             batching: how messages become frames.

@@ -460,6 +460,20 @@ def test_a_certificate_grants_what_it_says_and_nothing_else(site, roles, role, v
         assert not os.path.exists(site.host.root)
 
 
+@pytest.mark.parametrize(("granted", "code"), [(["jfk"], "session"), (["jfk", "pair"], None)])
+def test_a_group_has_to_be_granted_as_a_session_is(site, certs, granted, code):
+    """Who is in a group says which numbers of its other members are repeats."""
+    sock, _ = connect(site.node, certs.publisher(f"pair-{len(granted)}", granted).current())
+    wake = Wake()
+    link = Link(sock, wake, "node")
+    link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "test")))
+    link.send(encode(Open(0, Identity(SESSION, STREAM, "jfk", "a" * 32, 1, "pair"))))
+    answer = first_answer(link)
+    link.close(), wake.close()
+    assert getattr(answer, "code", None) == code
+    assert code is None or "'pair'" in answer.words
+
+
 def first_answer(link):
     """Return the first message that is no greeting."""
     while True:
