@@ -60,7 +60,7 @@ def init(directory: str, *, force: bool) -> None:
     "sessions",
     metavar="GLOB",
     multiple=True,
-    help="A publisher's: sessions, and groups of them, it may push; repeat for more.  [default: NAME]",
+    help="A publisher's: sessions and groups it may push; repeat for more.  [default: NAME]",
 )
 @click.option(
     "--stream",
