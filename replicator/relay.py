@@ -30,7 +30,7 @@ _STOP_S: Final = 2.0
 
 
 class HeldCopy(NamedTuple):
-    """A session's copy, and up to where it may be passed on now."""
+    """A session's copy, and up to where it may be passed on now; `Refused` if it was set aside."""
 
     directory: str
     durable: Callable[[], Position]
@@ -130,7 +130,7 @@ class Relay:
                     if session not in self._channels:
                         self._open(side, session)
                 for outlet, copy in self._channels.values():
-                    if copy.durable() > outlet.position:
+                    if _has_more(outlet, copy):
                         side.mark(outlet)
                 side.turn()
                 link.wait(0.0 if side.busy else _POLL_S)
@@ -140,7 +140,7 @@ class Relay:
         now_s = time.monotonic()
         with self._lock:
             for session, (outlet, copy) in self._channels.items():
-                if copy.durable() > outlet.position:
+                if _has_more(outlet, copy):
                     self._needed_s[session] = now_s
             return [each for each, at_s in self._needed_s.items() if now_s - at_s < _IDLE_S]
 
@@ -150,11 +150,13 @@ class Relay:
             return  # it was set aside since it was asked for
         log = LogDirectory(copy.directory)
         try:
-            log.refresh()
-            self._channels[session] = (side.open(log, copy.durable), copy)
-            _log.info("session %s is passed on to node %s", session, self.name)
+            if log.refresh():
+                self._channels[session] = (side.open(log, copy.durable), copy)
+                _log.info("session %s is passed on to node %s", session, self.name)
+                return
         except (CorruptLog, OSError) as error:
             self._give_up(session, Refused("corrupt", str(error)))
+        log.close()
 
     def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
         session = next(each for each, (ours, _) in self._channels.items() if ours is outlet)
@@ -167,3 +169,10 @@ class Relay:
             self._needed_s.pop(session, None)
             retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S
             self._retry_at_s[session] = time.monotonic() + retry_s
+
+
+def _has_more(outlet: Outlet, copy: HeldCopy) -> bool:
+    try:
+        return copy.durable() > outlet.position
+    except Refused:
+        return True  # whoever looks closer is told why there is no more, and ends the channel

@@ -5,7 +5,8 @@ from typing import Final
 
 from replicator.relay import HeldCopy, Relay
 from rt.certificates import certificate_files
-from rt.node_inbox import Inboxes
+from rt.errors import Refused
+from rt.node_inbox import Inboxes, NodeInbox
 from rt.node_settings import NodeSettings
 from rt.position import START, Position
 from rt.tls import Contexts, client_context
@@ -84,4 +85,9 @@ class NodeRelay:
         inbox = self._inboxes.get(session)
         if inbox is None:
             return None
-        return HeldCopy(inbox.appender.directory, lambda: inbox.durable)
+        return HeldCopy(inbox.appender.directory, lambda: self._durable(inbox))
+
+    def _durable(self, inbox: NodeInbox) -> Position:
+        if self._inboxes.get(inbox.session) is not inbox:
+            raise Refused("busy", f"the copy of session {inbox.session!r} was set aside")
+        return inbox.durable

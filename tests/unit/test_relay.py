@@ -13,7 +13,7 @@ from replicator.relay import HeldCopy, Relay
 from replicator.server import Server
 from rt.certificates import issue
 from rt.confirmations import Level
-from rt.errors import Refused
+from rt.errors import CorruptLog, Refused
 from rt.identity import Role
 from rt.manifest import SESSION, Identity
 from rt.node_inbox import NodeInbox
@@ -229,6 +229,35 @@ def test_a_copy_is_passed_on_to_the_node_that_was_meant_and_no_other(tmp_path, t
     assert not host.inboxes
 
 
+def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path, target, monkeypatch):
+    """It is asked for a few times a second, for as long as its publisher does not come."""
+    monkeypatch.setattr(relay_module, "_RETRY_S", 0.0)
+    directory = written(tmp_path)
+    with open(os.path.join(directory, "manifest"), "r+b") as manifest:
+        manifest.write(b"?")
+    relay = relay_to(target, directory, lambda: START)
+    relay.want("jfk")
+    assert eventually(lambda: relay._thread is None)
+    before = os.listdir("/proc/self/fd")
+    for _ in range(5):
+        relay.want("jfk")
+        assert eventually(lambda: relay._thread is None)
+    assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= len(before))
+    relay.stop()
+
+
+def test_a_copy_that_is_set_aside_as_it_is_asked_for_ends_no_thread(tmp_path, target):
+    """The others that the same connection brings go on."""
+    directory, host = written(tmp_path), target[1]
+    relay = relay_to(target, directory, lambda: end_of(directory))
+    made = {"lga": HeldCopy(str(tmp_path / "gone"), lambda: START), "jfk": relay._copy_of("jfk")}
+    relay._copy_of = made.get
+    relay.want("lga")
+    relay.want("jfk")
+    assert eventually(lambda: "jfk" in host.inboxes)
+    relay.stop()
+
+
 # Nodes
 
 
@@ -248,8 +277,7 @@ def test_a_publisher_that_reaches_one_node_is_merged_on_all(tmp_path):
         publisher.flush(Level.MERGED, PATIENCE_S)
         for name in ("n1", "n2", "n3"):
             assert numbers(cluster, name, 500) == list(range(500))
-        fillers = {pushed_by(cluster, name) for name in ("n1", "n2")}
-        assert fillers <= {"n1", "n2", "n3"}
+        assert {pushed_by(cluster, name) for name in ("n1", "n2")} <= {"n1", "n2", "n3"}
 
         cluster.push(cluster.addresses[:2])  # the way is open again
         for number in range(500, 1000):
@@ -276,11 +304,33 @@ def test_a_session_goes_on_when_one_of_the_two_nodes_that_it_reaches_dies(tmp_pa
 
 def pushed_by(cluster, name):
     """Return who fills the only session's copy on a node."""
-    [session] = cluster.nodes[name].status()["sessions"]
-    return session["pushed_by"]
+    [filler] = fillers(cluster, name)
+    return filler
+
+
+def fillers(cluster, name):
+    """Return who fills each of the copies on a node."""
+    return [each["pushed_by"] for each in cluster.nodes[name].status()["sessions"]]
 
 
 def test_a_node_of_another_cluster_does_not_fill_sessions(tmp_path):
     """Its certificate may be of the same authority."""
     with ArchiveCluster(tmp_path) as cluster, pytest.raises(Refused, match="not a node of"):
         cluster.nodes["n1"].claim(Appender.identity, "m1", Bell(), relays=True)
+
+
+def test_a_session_is_passed_on_again_when_the_copy_was_set_aside(tmp_path):
+    """The publisher fills another copy, and who is given it by relay must not wait for the old."""
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        cluster.push(cluster.addresses[2:])
+        publisher = cluster.publisher()
+        publisher.publish(b"0")
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        assert eventually(lambda: [*fillers(cluster, "n1"), *fillers(cluster, "n2")] == ["n3"] * 2)
+        sequencer = cluster.nodes["n3"]._sequencer
+        with sequencer._busy:
+            copy = sequencer._inboxes.get("jfk").appender.directory
+            sequencer._mend(CorruptLog(os.path.join(copy, "log.0.0"), START, "it is rotten"))
+        publisher.publish(b"1")
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        assert numbers(cluster, "n1", 2) == [0, 1]
