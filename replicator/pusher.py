@@ -212,13 +212,13 @@ class Pusher:
 
     def _begin(self, side: SourceSide, name: str, log: LogDirectory) -> None:
         try:
-            log.refresh()
+            if log.refresh():
+                self._errors.pop(name, None)
+                self._outlets[name] = side.open(log)
+                return
         except (CorruptLog, OSError) as error:
             self._refuse(name, Refused("corrupt", str(error)))
-            return
-        if log.is_there:
-            self._errors.pop(name, None)
-            self._outlets[name] = side.open(log)
+        log.close()
 
     def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
         self._backoff.reset()

@@ -720,6 +720,27 @@ def test_a_pusher_that_is_stopped_while_it_dials_leaves_no_descriptor(site, publ
     assert eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
+@pytest.mark.parametrize("manifest", [b"", b"half a line", b"no line\n"])
+def test_a_session_that_cannot_be_shipped_costs_no_descriptor_at_each_look(
+    site, publisher, monkeypatch, manifest
+):
+    """Who died while it made a session, on a full disk, left a manifest without a line."""
+    monkeypatch.setattr(pusher_module, "_REFUSED_RETRY_S", 0.0)
+    os.makedirs(site.path("pub", STREAM, "jfk"))
+    with open(site.path("pub", STREAM, "jfk", "manifest"), "wb") as file:
+        file.write(manifest)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client.start()
+    assert eventually(lambda: site.server.connections)
+    for _ in range(20):
+        client.wake()
+        time.sleep(0.02)
+    client.stop()
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    opened = [os.readlink(link) for link in links if os.path.lexists(link)]
+    assert not [path for path in opened if path.endswith("/jfk/manifest")]
+
+
 def test_stop_ends_all_threads_within_two_seconds(site, publisher, subscriber):
     """SIGTERM is answered before an orchestrator sends SIGKILL."""
     before = threading.active_count()
