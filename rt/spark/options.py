@@ -24,6 +24,7 @@ _NAMES: Final = {
         "leaseNodes", "leaseCerts", "leaseIdentity", "leaseTime", "leaseBytes",
     )
 }  # fmt: skip
+_UNITS: Final = ("k", "m", "g", "t")
 # Spark's own, which it hands to every source.
 _SPARKS: Final = frozenset({"checkpointlocation"})
 
@@ -192,10 +193,11 @@ def _keys(text: str) -> Keys:
 
 def _texts(text: str) -> list[str]:
     """Texts with commas between them, or a JSON array for texts that hold commas themselves."""
-    names = json.loads(text) if text.startswith("[") else text.split(",")
+    is_array = text.startswith("[")
+    names = json.loads(text) if is_array else [name.strip() for name in text.split(",")]
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError("give names with commas between them, or a JSON array of texts")
-    return [name.strip() for name in names]
+    return list(names)
 
 
 def _count(text: str) -> int:
@@ -207,7 +209,7 @@ def _count(text: str) -> int:
 def _size(text: str) -> int:
     text = text.strip()
     # Spark writes 128m for 128 MiB, rt 128Mi
-    size = parse_bytes(text[:-1] + text[-1].upper() + "i" if text[-1:] in "kmgt" else text)
+    size = parse_bytes(text[:-1] + text[-1].upper() + "i" if text.endswith(_UNITS) else text)
     if not size:
         raise ValueError("give a size such as 128m")
     return size

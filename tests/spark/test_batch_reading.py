@@ -91,6 +91,16 @@ def test_sessions_and_keys_select(tmp_path):
         assert Load(merging.directory, keys="k1,k3").read(wanted("number")).num_rows
 
 
+def test_a_key_of_a_json_array_is_taken_as_it_stands(tmp_path):
+    """A key may begin or end with a blank; another key's rows would come for it."""
+    with Publisher(str(tmp_path), stream=STREAM, session="jfk") as publisher:
+        for key in (b"AA", b"AA ", b" AA", b" A"):
+            publisher.publish(b"of " + key, key)
+    path = os.path.join(tmp_path, STREAM, "jfk")
+    found = [Load(path, keys=keys).read(wanted("key")) for keys in ('["AA "]', '[" A*"]', "AA , x")]
+    assert [rows["key"].to_pylist() for rows in found] == [[b"AA "], [b" AA", b" A"], [b"AA"]]
+
+
 def test_a_log_without_its_index_is_split_all_the_same(tmp_path):
     """An index is rebuildable and never believed: without one, headers are read."""
     with random_log(str(tmp_path), 5) as merging:
@@ -318,6 +328,8 @@ def test_offsets_that_lead_out_of_a_body_are_refused_for_any_cut_of_a_frame(ends
         ({"startingPosition": "0.7.0"}, "the log ends at"),
         ({"mode": "FAST"}, "FAILFAST, PERMISSIVE, DROPMALFORMED"),
         ({"partitionBytes": "many"}, "partitionBytes is 'many'"),
+        ({"maxBytesPerTrigger": ""}, "maxBytesPerTrigger is ''"),
+        ({"keys": "AA, ,BB"}, "give names with commas"),
         ({"minPartitions": "0"}, "whole number from 1"),
         ({"sessions": "JFK"}, "sessions is 'JFK'"),
         ({"failOnDataLoss": "maybe"}, "TRUE, FALSE"),
