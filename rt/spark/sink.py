@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rt.checksum import crc32
 from rt.confirmations import Level
 from rt.errors import Misuse
 from rt.kinds import parse_seconds
@@ -33,6 +34,7 @@ from rt.spark.replay import Published, exclusive
 
 ROW_BITS: Final = 32
 BATCH_END: Final = 1 << 31
+_HOST_LENGTH_MAX: Final = 24
 
 _NAMES: Final = {
     name.lower(): name
@@ -264,4 +266,8 @@ def _task() -> TaskContext:
 def _host() -> str:
     """A name for this machine's root directory, as part of a session's name."""
     name = re.sub(r"[^a-z0-9]+", "-", os.environ.get("RT_HOST", socket.gethostname()).lower())
-    return name.strip("-")[:24] or "host"
+    name = name.strip("-") or "host"
+    if len(name) <= _HOST_LENGTH_MAX:
+        return name
+    mark = f"-{crc32(name.encode()):08x}"  # those of pods differ at their ends
+    return name[: _HOST_LENGTH_MAX - len(mark)].rstrip("-") + mark

@@ -5,6 +5,7 @@ from pyspark.errors import AnalysisException
 
 from rt.manifest import Archived
 from rt.position import Position
+from rt.spark.sink import _host
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
@@ -70,6 +71,18 @@ def _write_as_host(frame, host, root, fields):
         return []
 
     frame.rdd.mapPartitions(publish).collect()
+
+
+def test_hosts_whose_long_names_begin_alike_have_names_of_their_own(monkeypatch):
+    """Pods are called so. Two logs of one name: nodes take the first, and refuse the other."""
+    pods = [f"spark-executors-of-flights-7d9f8-{each}" for each in ("x2lqp", "q8wzk")]
+    found = []
+    for name in (*pods, "Worker_1.example.org"):
+        monkeypatch.setenv("RT_HOST", name)
+        found.append(_host())
+    assert len(set(found)) == 3
+    assert max(map(len, found)) <= 24
+    assert found[2] == "worker-1-example-org"
 
 
 @pytest.mark.parametrize(
