@@ -58,8 +58,8 @@ def publish(
     rt publish --session jfk --format ndjson --key-field flight --time-field at jfk.ndjson
     rt publish --session jfk --rate 250/s --flush merged jfk.txt
 
-    A line that arrives is published at once. SIGTERM and SIGINT end it when everything that was
-    read is written and synced.
+    A line that arrives is published at once. SIGTERM, SIGHUP and SIGINT end it when everything
+    that was read is written and synced.
     """  # noqa: D301 - click reads the backspace character
     reading = Form(form == "ndjson", key_field, time_field)
     pace = None if rate is None else Pace(parse_rate(rate))

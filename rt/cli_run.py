@@ -76,7 +76,7 @@ def _timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[
 def node(settings: NodeSettings, *, found: bool) -> None:
     """Serve a stream: take pushes, merge them, let subscribers pull.
 
-    Ends cleanly on SIGTERM or ctrl-C: everything acknowledged is kept.
+    Ends cleanly on SIGTERM, SIGHUP or ctrl-C: everything acknowledged is kept.
 
     \b
     rt node --root /var/lib/rt --stream flights --name n1 --listen 0.0.0.0:7420
@@ -116,7 +116,7 @@ def push(
 ) -> None:
     """Ship sessions to the nodes of a stream, and go on as they grow.
 
-    On SIGTERM or ctrl-C it ships what is there, for a few seconds, and ends.
+    On SIGTERM, SIGHUP or ctrl-C it ships what is there, for a few seconds, and ends.
 
     \b
     rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk
@@ -162,7 +162,7 @@ def push(
 def pull(settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | None) -> None:
     """Keep a copy of a stream's merged log, from any of its nodes.
 
-    Ends cleanly on SIGTERM or ctrl-C; the next pull goes on where this one ended.
+    Ends cleanly on SIGTERM, SIGHUP or ctrl-C; the next pull goes on where this one ended.
 
     \b
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark

@@ -1,4 +1,4 @@
-"""StopSignals: lets a command end by its own order where SIGTERM or SIGINT asks it to."""
+"""StopSignals: lets a command end by its own order where a signal asks it to."""
 
 import select
 import signal
@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, Self
 
 from rt.watch import Wake
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Readable(Protocol):
@@ -21,7 +21,8 @@ class Readable(Protocol):
 class StopSignals:
     """While open, the first signal is remembered and wakes who waits; a second one interrupts.
 
-    Made by the main thread, since only that one is told of signals.
+    Not a hang-up, of which a closed terminal and its shell send one each, and which is left alone
+    where it is ignored (nohup). Made by the main thread, since only that one is told of signals.
     """
 
     def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
@@ -33,7 +34,7 @@ class StopSignals:
         self._received = 0
         self._on_stop = on_stop
         self._wake = Wake()
-        self._before: list[Any] = []
+        self._before: dict[signal.Signals, Any] = {}
 
     def has_come(self) -> bool:
         """Whether a signal has come."""
@@ -61,16 +62,20 @@ class StopSignals:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Self:
-        self._before = [signal.signal(number, self._receive) for number in _SIGNALS]
+        for number in _SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for number, handler in zip(_SIGNALS, self._before, strict=True):
+        for number, handler in self._before.items():
             signal.signal(number, handler)
         self._wake.close()
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self._received:
+            if number == signal.SIGHUP:
+                return
             raise KeyboardInterrupt
         self._received = number
         self._wake.set()

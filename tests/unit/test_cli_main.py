@@ -30,6 +30,7 @@ from rt.errors import (
 )
 from rt.events import Gap
 from rt.position import START
+from rt.stop_signals import StopSignals
 from tests.commands import PATIENCE_S, clean_environment, finish, publish, run, start
 
 
@@ -319,6 +320,31 @@ def test_a_demo_that_is_ended_leaves_no_process(tmp_path, number):
         assert finish(demo)[0] == exits.INTERRUPTED
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.process
+def test_a_closed_terminal_stops_a_cluster_in_order(tmp_path):
+    """The terminal and its shell send a signal each; what goes on without both does with nohup."""
+    with start("up", "--nodes", 1, "--root", tmp_path / "up") as up:
+        assert b"1 node up" in up.stdout.readline()
+        up.send_signal(signal.SIGHUP)
+        time.sleep(0.02)
+        up.send_signal(signal.SIGHUP)
+        code, _, said = finish(up)
+    assert (code, said) == (0, "")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hang_up_stops_a_command_unless_it_runs_by_nohup(ignored):
+    """Whoever started it so wants it to go on."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.has_come() != ignored
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def wait_until_open(port):

@@ -280,7 +280,8 @@ def test_line_of_a_slow_pipe_is_published_at_once(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, exits.INTERRUPTED)]
+    ("number", "code"),
+    [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, exits.INTERRUPTED)],
 )
 def test_signal_ends_it_with_everything_that_was_read_kept(tmp_path, number, code):
     """A service is stopped in the middle of its work, always."""
