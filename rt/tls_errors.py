@@ -49,7 +49,7 @@ _SEEN: Final = {
     "PACKET_LENGTH_TOO_LONG": _NOT_TLS,
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the other side sent no certificate; set its cert and key",
     "RECORD_LAYER_FAILURE": _NOT_TLS,
-    "UNEXPECTED_EOF_WHILE_READING": "the other side hung up during the TLS handshake",
+    "UNEXPECTED_EOF_WHILE_READING": "the other side hung up",
     "UNSUPPORTED_PROTOCOL": _OTHER_VERSION,
     "WRONG_SSL_VERSION": _OTHER_VERSION,
     "WRONG_VERSION_NUMBER": _NOT_TLS,

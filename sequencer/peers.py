@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rt.errors import PeerError, Refused
+from rt.errors import PeerError, Refused, spoken
 from rt.identity import Identity
 from rt.tls import connect
+from rt.tls_errors import describe_tls_error
 
 _log: Final = logging.getLogger("sequencer.peers")
 
@@ -94,7 +95,7 @@ class Outbox:
             try:
                 self._sock = self._dial()
             except (OSError, PeerError, Refused) as error:
-                self._note(str(error))
+                self._note(spoken(error))
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, pause_s * random.uniform(0.5, 1))
                 pause_s = min(2 * pause_s, _PAUSE_LAST_S)
@@ -119,8 +120,10 @@ class Outbox:
             while (data := self._take()) is not None:
                 _send_all(sock, data)
                 self.sent_bytes += len(data)
+        except PeerError as error:
+            self._note(str(error))
         except OSError as error:
-            self._note(f"the connection broke: {error}")
+            self._note(f"the connection broke: {describe_tls_error(error)}")
         finally:
             self.connected = False
             sock.close()
@@ -248,7 +251,7 @@ class Peers:
 
 
 def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
-    """Send everything; `OSError` if the peer takes nothing for too long."""
+    """Send everything; `PeerError` if the peer takes nothing for too long."""
     poller = select.poll()
     poller.register(sock.fileno(), select.POLLOUT)
     rest = memoryview(data)
@@ -257,7 +260,7 @@ def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
             rest = rest[sock.send(rest) :]
         except ssl.SSLWantWriteError:
             if not poller.poll(_UNACKNOWLEDGED_MS):
-                raise TimeoutError(f"it took nothing for {_UNACKNOWLEDGED_MS / 1000:g} s") from None
+                raise PeerError(f"it took nothing for {_UNACKNOWLEDGED_MS / 1000:g} s") from None
 
 
 def _received(sock: ssl.SSLSocket) -> bytes:

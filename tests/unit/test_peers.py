@@ -42,6 +42,37 @@ def test_no_message_overtakes_one_that_waits_for_the_thread(first):
     outbox.stop()
 
 
+def test_why_a_member_cannot_be_reached_is_said_in_words():
+    """An operator knows no errno, and no line of a C file."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()[:2]
+    outbox = Outbox("n2", address, lambda: None)
+    assert eventually(lambda: outbox.problem)
+    outbox.stop()
+    assert outbox.problem == f"nobody answers at 127.0.0.1:{address[1]} (connection refused)"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ssl.SSLEOFError(8, "EOF occurred in violation of protocol (_ssl.c:2427)"),
+        BrokenPipeError(32, "Broken pipe"),
+    ],
+)
+def test_why_a_connection_broke_is_said_in_words(error):
+    """The same of one that was there."""
+
+    def broken(_data):
+        raise error
+
+    outbox = Outbox("n2", ("localhost", 1), nobody)
+    outbox.stop()
+    outbox._stopping = False
+    outbox.put(b"1")
+    outbox._pump(SimpleNamespace(send=broken, fileno=lambda: 0, close=lambda: None))
+    assert outbox.problem == "the connection broke: the other side hung up"
+
+
 class Accepted(socket.socket):
     """What a member has dialled, without the TLS."""
 
