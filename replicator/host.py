@@ -31,6 +31,9 @@ class Inbox(Protocol):
     def keeps(self, entry: Archived) -> bool:
         """Tell whether the bytes of a whole file stay, though the source's have gone."""
 
+    def needs(self, end: Position) -> bool:
+        """Tell whether bytes of the log's last file, up to `end`, are still to be made use of."""
+
     @property
     def is_wanted(self) -> bool:
         """Whether this connection is to leave the log to another; the bell was rung then."""

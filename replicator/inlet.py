@@ -67,13 +67,21 @@ class Inlet:
         self.inbox.written()
 
     def take_archived(self, message: Archived) -> None:
-        """Give up the bytes of a file, if the host wants that; errors as for `take_data`."""
+        """Give up the bytes of a file, if the host wants that; errors as for `take_data`.
+
+        Raises:
+            Refused: part of the file is here, and the host needs it yet; it is told again soon.
+        """
         known = self._appender.manifest
         file = message.line.file
         if file in known.archived and file in known.rolled:
             return
         do = place_archived(message.rolled, self._stand, known.rolled.get(message.line.file))
         if do is Do.SKIP:
+            end = self._appender.end
+            if end.file == file and end.offset and self.inbox.needs(end):
+                words = f"{file.file_name} was archived before it was merged here up to {end}"
+                raise Refused("busy", words)
             self._appender.skip_archived(message.rolled, message.line)
             self.inbox.written()
             return

@@ -86,6 +86,10 @@ class Copy:
         """Ask the policy."""
         return self._keep(entry)
 
+    def needs(self, _end: Position) -> bool:
+        """Nothing is made of a copy."""
+        return False
+
     def release(self) -> None:
         """The connection has ended."""
         self._bell = None

@@ -79,6 +79,10 @@ class NodeInbox:
         """Keep the bytes though the publisher archived them: see `NodeSweeper` for when they go."""
         return True
 
+    def needs(self, end: Position) -> bool:
+        """Whether there are bytes before `end` that an instruction may name yet."""
+        return self.confirmations.merged < end
+
     @property
     def is_fed(self) -> bool:
         """Whether its publisher fills it now."""

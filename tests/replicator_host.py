@@ -39,6 +39,9 @@ class Inbox:
     def keeps(self, _entry):
         return self.keep
 
+    def needs(self, _end):
+        return False
+
     def release(self):
         self.peer, self.wake = "", None
 

@@ -376,10 +376,10 @@ class MergeNode(SimNode):
             self.world.clock.after(delay, self._sync, self.life)
 
     def _refuse(self, session: str, error: Exception) -> None:
-        source = self.relays.get(session)
+        source, code = self.relays.get(session), getattr(error, "code", "")
         is_rotten = source is not None and source[0].rotted
-        is_behind = source is not None and getattr(error, "code", "") == "behind"
-        if getattr(error, "code", "") != "reserve" and not (is_rotten or is_behind):
+        is_behind = source is not None and code == "behind"
+        if code not in {"reserve", "busy"} and not (is_rotten or is_behind):
             self._alarm(f"{session} cannot be received: {error}")
         self.hang_up(session)
 

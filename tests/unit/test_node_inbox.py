@@ -147,3 +147,12 @@ def test_a_connection_that_ends_while_it_is_told_is_no_error():
     appender = SimpleNamespace(identity=SimpleNamespace(name="jfk"))
     Released(appender, START, None, None).confirm(Confirmations(received=Position(8)))
     assert rung == [1]
+
+
+def test_what_is_not_merged_is_still_needed(tmp_path):
+    """An instruction may name it, on this node too."""
+    inbox = opened(tmp_path).claim(identity(), "p", NoBell(), START)
+    assert inbox.needs(Position(64))
+    inbox.confirm(Confirmations(merged=Position(64)))
+    assert not inbox.needs(Position(64))
+    assert inbox.needs(Position(128))

@@ -92,6 +92,8 @@ class Log:
 class Inbox:
     """A copy on the sink's side; each turn makes durable what came."""
 
+    needed = False
+
     def __init__(self, directory, identity, bell):
         self.appender = Appender(DISK, str(directory), identity)
         self.appender.recover()
@@ -110,6 +112,9 @@ class Inbox:
 
     def keeps(self, _entry):
         return self.kept
+
+    def needs(self, _end):
+        return self.needed
 
     def release(self):
         self.appender.close()
@@ -570,6 +575,21 @@ def test_archived_files_are_facts_and_not_losses(tmp_path, sink, had):
     assert ours.manifest.archived == theirs.manifest.archived
     again = copy_all(log.directory, sink)
     assert not again.refusals
+
+
+def test_bytes_that_the_host_still_needs_are_not_given_up(tmp_path, sink, monkeypatch):
+    """A source that archives too early, on purpose or not, must not take them from all nodes."""
+    log = Log(tmp_path / "source").write(100)
+    copy_all(log.directory, sink)
+    had = log_bytes(sink)
+    log.write(100).roll().write(200).archive("0.0.0")
+    monkeypatch.setattr(Inbox, "needed", True)
+    dialogue = copy_all(log.directory, sink)
+    assert {code for _, code, _ in dialogue.refusals} == {"busy"}
+    assert log_bytes(sink) == had
+    monkeypatch.setattr(Inbox, "needed", False)
+    assert not copy_all(log.directory, sink).refusals
+    assert log_bytes(sink) == log_bytes(log.directory)
 
 
 def test_a_file_archived_while_it_is_connected_is_archived_here_too(tmp_path, sink):
