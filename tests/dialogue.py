@@ -1,0 +1,237 @@
+"""A source and a sink that speak over a pipe in memory, which a test cuts, bends and repeats."""
+
+import os
+
+from logs import make_frame
+from replicator_host import log_bytes, manifest_lines
+
+from replicator.link import HungUp
+from replicator.sink_side import SinkSide
+from replicator.source_side import SourceSide
+from replicator.wire import Decoder
+from rt.appender import Appender
+from rt.confirmations import Confirmations
+from rt.disk import OsDisk, OsFile
+from rt.errors import Refused
+from rt.log_directory import LogDirectory
+from rt.manifest import SESSION, Archived, Identity
+from rt.position import START, Position
+from rt.recovery import Clean, Gone, judge
+from rt.walk import Walk
+
+SESSION_ID = Identity(SESSION, "flights", "jfk", "a" * 32, 1)
+
+
+class FastFile(OsFile):
+    """Nothing is made durable; a cut connection asks nothing of the disk."""
+
+    __slots__ = ()
+
+    def sync(self):
+        pass
+
+
+class FastDisk(OsDisk):
+    """A disk for thousands of dialogues a minute."""
+
+    def open(self, path, *, create=False):
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        return FastFile(os.open(path, flags, 0o600))
+
+    def make_directory(self, path):
+        os.makedirs(path, exist_ok=True)
+
+
+DISK = FastDisk()
+
+
+class Log:
+    """A session's log, written frame by frame."""
+
+    def __init__(self, directory, identity=SESSION_ID):
+        self.directory = str(directory)
+        self.appender = Appender(DISK, self.directory, identity)
+        self.appender.recover()
+        self.sequence = 0
+
+    def write(self, *sizes):
+        """Append a frame for each size, of one message of that many bytes."""
+        for size in sizes:
+            if not self.appender.is_open:
+                begun = bool(self.appender.manifest.order)
+                self.appender.begin_file(self.appender.end.next_file() if begun else START)
+            payload = bytes([self.sequence % 251]) * size
+            frame = make_frame(self.appender.end, [payload], sequence=self.sequence)
+            after = self.appender.walk.copy()
+            after.step(frame.header)
+            self.appender.append(frame.parts, [frame.header], after)
+            self.sequence += 1
+        return self
+
+    def roll(self):
+        """End the file."""
+        self.appender.roll(7)
+        return self
+
+    def run(self):
+        """Begin the next run."""
+        self.appender.begin_file(self.appender.end.next_run())
+        return self
+
+    def archive(self, file):
+        """Give up the bytes of a file."""
+        self.appender.archive(Archived(Position.parse(file), 9, "time"))
+        return self
+
+
+class Inbox:
+    """A copy on the sink's side; each turn makes durable what came."""
+
+    needed = False
+
+    def __init__(self, directory, identity, bell):
+        self.appender = Appender(DISK, str(directory), identity)
+        self.appender.recover()
+        if self.appender.identity.id != identity.id:
+            self.appender.close()
+            raise Refused("other-log", "another log has this name")
+        self.bell = bell
+        self.kept = self.is_wanted = False
+        self.merged = START
+
+    def written(self):
+        self.bell.set()
+
+    def confirmed(self):
+        return Confirmations(received=self.appender.sync(), merged=self.merged)
+
+    def keeps(self, _entry):
+        return self.kept
+
+    def needs(self, _end):
+        return self.needed
+
+    def release(self):
+        self.appender.close()
+
+
+class NoWake:
+    """Nobody waits in these tests."""
+
+    def set(self):
+        pass
+
+
+class Pipe:
+    """One end of a connection in memory; `room` bytes come through before it breaks."""
+
+    name = "peer"
+
+    def __init__(self, room=None):
+        self.other = None
+        self.room = room
+        self.came = bytearray()
+        self.total = 0
+        self.decoder = Decoder()
+        self.bend = bytes
+
+    def send(self, data):
+        data = self.bend(data)
+        self.total += len(data)
+        through = data if self.room is None else data[: self.room]
+        self.other.came += through
+        if self.room is not None:
+            self.room -= len(through)
+        if len(through) < len(data):
+            raise HungUp("cut")
+
+    def can_send(self):
+        return True
+
+    def receive(self):
+        data, self.came = bytes(self.came), bytearray()
+        yield from self.decoder.feed(data)
+
+    def beat(self):
+        pass
+
+
+class Dialogue:
+    """A source and a sink with their pipe between them."""
+
+    def __init__(
+        self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0,
+        is_first=lambda: True,
+    ):  # fmt: skip
+        self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
+        self.source_pipe.other, self.sink_pipe.other = self.sink_pipe, self.source_pipe
+        self.log = LogDirectory(str(source), DISK)
+        self.log.refresh()
+        self.sink_directory, self.refusals, self.acks, self.caught_up = sink, [], [], []
+        self.source = SourceSide(
+            self.source_pipe,
+            acked=lambda _outlet, ack: self.acks.append(ack),
+            refused=lambda _outlet, why: self.refusals.append(("source", why.code, str(why))),
+        )
+        self.sink = SinkSide(
+            self.sink_pipe, NoWake(), self.claim,
+            caught_up=self.caught_up.append,
+            refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
+            patience_s=patience_s, is_first=is_first,
+        )  # fmt: skip
+        self.inbox, self.outlet, self.end = None, None, end
+
+    def claim(self, identity, bell):
+        self.inbox = Inbox(self.sink_directory, identity, bell)
+        return self.inbox
+
+    def talk(self, turns=60):
+        """Let both have their turns until nothing moves; stop where the pipe breaks."""
+        try:
+            self.outlet = self.outlet or self.source.open(self.log, self.end)
+            for _ in range(turns):
+                self.source.mark(self.outlet)
+                self.source.turn()
+                self.sink.turn()
+                if not (self.source.busy or self.source_pipe.came or self.sink_pipe.came):
+                    break
+        except HungUp:
+            with_the_rest(self.source.turn)
+            with_the_rest(self.sink.turn)
+        return self
+
+    def close(self):
+        self.source.close()
+        self.sink.close()
+        self.log.close()
+        return self
+
+
+def with_the_rest(turn):
+    """What had come through before the cut is taken all the same."""
+    try:
+        turn()
+    except HungUp:
+        return
+
+
+def copy_all(source, sink, **rooms):
+    """Let a source and a sink speak once, to the end."""
+    return Dialogue(source, sink, **rooms).talk().close()
+
+
+def assert_equal(source, sink):
+    """Both have the same files and the same history."""
+    assert log_bytes(sink) == log_bytes(source)
+    assert manifest_lines(sink) == manifest_lines(source)
+
+
+def assert_prefix(source, sink):
+    """The sink holds whole frames, the source's, and nothing else."""
+    theirs = log_bytes(source)
+    for name, data in log_bytes(sink).items():
+        assert theirs[name].startswith(data)
+        start = Position.parse(f"{name.removeprefix('log.')}.0")
+        walk = Walk(start, merged=False)
+        verdict = judge(lambda n, at, data=data: data[at : at + n], len(data), walk)
+        assert isinstance(verdict, Clean | Gone)
