@@ -95,11 +95,13 @@ class NodeInbox:
             Refused: another connection fills it. That ends soon if either relays: a publisher has
                 come back, or a node was asked since nothing came by that connection.
         """
-        if self.peer:
+        if peer_now := self.peer:  # read once: it may leave just now
+            words = f"session {self.session!r} is being pushed by {peer_now!r}"
             if relays or self._relays:
                 self.is_wanted = True
                 self._ring()
-            raise Refused("busy", f"session {self.session!r} is being pushed by {self.peer!r}")
+                words += ", which is told to leave it"
+            raise Refused("busy", words)
         self.is_wanted, self._relays = False, relays
         self.peer, self._wake = peer, wake
 
