@@ -1,5 +1,6 @@
 """Children: the processes that the demo and `rt up` start, and how they end."""
 
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, Final, Self
 
 from rt.errors import RtError
+from rt.parent import PARENT_VARIABLE
 
 _STOP_S: Final = 15.0
 _TAIL_BYTES: Final = 2000
@@ -32,7 +34,8 @@ class Child:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "rt", *arguments],
-            stdin=subprocess.DEVNULL,
+            env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+            stdin=subprocess.PIPE,  # ends with us, be we killed
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
@@ -78,8 +81,9 @@ class Child:
                 self._process.wait(_STOP_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
         self._errors.close()
 
     def last_words(self) -> str:

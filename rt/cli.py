@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from rt.console import complain
 from rt.exits import CODES_HELP, exit_code, sentence
+from rt.parent import end_with_parent
 from rt.version import __version__
 
 PROGRAM: Final = "rt"
@@ -116,6 +117,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # not of one that was started by nohup
             signal.signal(number, signal.default_int_handler)  # what was begun is ended in order
+    end_with_parent()
     rt.main()
 
 

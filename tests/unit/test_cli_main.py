@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from replicator_host import eventually
 
 from rt import cli_run, exits
 from rt.children import Children
@@ -345,6 +346,24 @@ def test_a_hang_up_stops_a_command_unless_it_runs_by_nohup(ignored):
             assert signals.has_come() != ignored
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.process
+def test_a_cluster_whose_command_is_killed_leaves_no_node(tmp_path):
+    """It would hold its port and its directory, and the next `rt up` would fail for it."""
+    with start("up", "--nodes", 1, "--root", tmp_path / "up") as up:
+        assert b"1 node up" in up.stdout.readline()
+        settings = (tmp_path / "up" / "n1.toml").read_text()
+        port = int(re.search(r'listen = "localhost:(\d+)"', settings)[1])
+        wait_until_open(port)
+        up.kill()
+    assert eventually(lambda: is_closed(port))
+
+
+def is_closed(port):
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
 
 def wait_until_open(port):
