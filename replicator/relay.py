@@ -80,10 +80,7 @@ class Relay:
                 return
             self._needed_s[session] = now_s
             if self._thread is None and not self._stopping:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"relay to {self.name}", daemon=True
-                )
-                self._thread.start()
+                self._begin()
 
     def stop(self) -> None:
         """End the connection."""
@@ -97,6 +94,16 @@ class Relay:
             thread.join(_STOP_S)
         if thread is None or not thread.is_alive():
             self._wake.close()
+
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"relay to {self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives us no more threads
+            self._dial_at_s = time.monotonic() + _RETRY_S
+            self._complaint.say(str(error))
+        else:
+            self._thread = thread
 
     def _run(self) -> None:
         try:

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import threading
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
@@ -227,6 +228,23 @@ def test_a_copy_is_passed_on_to_the_node_that_was_meant_and_no_other(tmp_path, t
     assert eventually(lambda: "'node-1' answers at" in caplog.text)
     relay.stop()
     assert not host.inboxes
+
+
+def test_a_relay_that_gets_no_thread_is_asked_again(tmp_path, target, monkeypatch):
+    """The sequencing thread asks it to begin: the node would end where it can go on without."""
+
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    directory, host = written(tmp_path), target[1]
+    relay = relay_to(target, directory, lambda: end_of(directory))
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refused)
+        relay.want("jfk")
+    relay._dial_at_s = 0.0
+    relay.want("jfk")
+    assert eventually(lambda: "jfk" in host.inboxes)
+    relay.stop()
 
 
 def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path, target, monkeypatch):
