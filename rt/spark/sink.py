@@ -206,7 +206,12 @@ class _Numbered:
     def __init__(self, publisher: Publisher, directory: str, base: int) -> None:
         self._publisher = publisher
         self._next = base
-        self._there = min(publisher.next_sequence, base + (1 << ROW_BITS))
+        self._there = publisher.next_sequence
+        if self._there > base + (1 << ROW_BITS):
+            raise Misuse(
+                f"{directory} holds batch {self._there >> ROW_BITS} already, and only the last can "
+                f"be repeated: what batch {base >> ROW_BITS} lacks would have to stand before it"
+            )
         self._published = Published(directory, base) if self._there > base else None
         if self._there <= base:
             publisher.skip_to(base)

@@ -1,11 +1,17 @@
 """The batch sink, and the history of a log, in a real Spark."""
 
+from types import SimpleNamespace
+
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 
+from rt.confirmations import Level
+from rt.errors import Misuse
 from rt.manifest import Archived
 from rt.position import Position
-from rt.spark.sink import _host
+from rt.spark import sink
+from rt.spark.sink import SinkOptions, _host, publish_partition
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
@@ -40,6 +46,23 @@ def test_a_write_of_one_number_is_published_once_however_often_it_runs(spark, tm
     for batch in (0, 0, 1, 1):
         writer.option("batch", batch).save(str(tmp_path))
     assert len(merged_rows(tmp_path)) == 2000
+
+
+def test_a_batch_behind_the_last_one_is_refused_in_words(monkeypatch, tmp_path):
+    """The rows may be those that came then; it was said that they differ."""
+    monkeypatch.setattr(sink, "_task", lambda: SimpleNamespace(partitionId=lambda: 0))
+    options = SinkOptions(str(tmp_path), STREAM, "job", flush=Level.WRITTEN)
+
+    def write(batch):
+        rows = pa.RecordBatch.from_pydict({"payload": [f"of {batch}"]})
+        publish_partition(options, "job", batch, iter([rows]))
+
+    for batch in (0, 2, 2):
+        write(batch)
+    for batch in (0, 1):
+        with pytest.raises(Misuse, match=f"holds batch 2 already.* batch {batch} lacks"):
+            write(batch)
+    assert len(merged_rows(tmp_path)) == 2
 
 
 def test_hosts_of_their_own_are_merged_once_by_the_group(spark, tmp_path):
