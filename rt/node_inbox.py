@@ -340,9 +340,13 @@ class Inboxes:
 
     def _open(self, name: str, identity: Identity, merged_to: Position) -> NodeInbox:
         appender = Appender(self._disk, os.path.join(self._root, name), identity)
-        # what is merged is proof here only where no other node could have merged it
-        appender.recover(durable=merged_to if self._alone else START, own=False)
-        inbox = NodeInbox(appender, appender.sync(), self._mark, self._guard)
+        try:
+            # what is merged is proof here only where no other node could have merged it
+            appender.recover(durable=merged_to if self._alone else START, own=False)
+            inbox = NodeInbox(appender, appender.sync(), self._mark, self._guard)
+        except BaseException:
+            appender.close()
+            raise
         with self._lock:
             self._inboxes[name] = inbox
         self._told(inbox.durable, name)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 from types import SimpleNamespace
 
@@ -9,10 +10,13 @@ import pytest
 from faulty import FaultyDisk
 
 from rt.confirmations import Confirmations
-from rt.errors import Misuse, Refused
+from rt.disk import OsDisk
+from rt.errors import CorruptLog, Misuse, Refused
+from rt.log_directory import LogDirectory
 from rt.manifest import SESSION, Identity
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.position import START, Position
+from rt.publisher import Publisher
 
 PATIENCE_S = 10
 
@@ -118,6 +122,24 @@ def test_two_who_open_a_new_session_at_once_do_not_both_fill_it(tmp_path):
     assert claimed(inboxes, "q") == "busy"
     got[0].release()
     assert claimed(inboxes, "q") is got[0]
+
+
+def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path):
+    """Its publisher tries again, twice a minute, until somebody has mended it."""
+    with Publisher(str(tmp_path), stream="flights", session="jfk") as publisher:
+        publisher.publish(b"1")
+        shutil.copytree(tmp_path / "flights", tmp_path / "in")  # its file is not rolled yet
+    end = os.path.getsize(tmp_path / "in" / "jfk" / "log.0.0")
+    os.truncate(tmp_path / "in" / "jfk" / "log.0.0", end - 1)
+    log = LogDirectory(str(tmp_path / "in" / "jfk"))
+    log.refresh()
+    inboxes = Inboxes(OsDisk(), str(tmp_path / "in"), "flights", lambda *_: None, NoGuard())
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(CorruptLog):
+            inboxes.claim(log.manifest.identity, "p", NoBell(), Position(end))
+    assert len(os.listdir("/proc/self/fd")) == before
+    log.close()
 
 
 def test_a_copy_is_not_opened_while_it_is_set_aside(tmp_path, monkeypatch):
