@@ -187,10 +187,9 @@ class _Days:
 
     def finish(self) -> None:
         """Write what is held, sync all files and give them their names."""
-        for day in list(self._held):
+        for day in list(self._held):  # one after the other: there may be thousands
             self._flush(day)
-        for day, writer in self._writers.items():
-            writer.close()
+            self._writers[day].close()
             path = self._path(day, hidden=True)
             with open(path, "rb") as file:
                 os.fsync(file.fileno())

@@ -1,6 +1,7 @@
 """The export of a log to Parquet: all of it, once, however often it is run or killed."""
 
 import os
+import resource
 import subprocess
 import sys
 from random import Random
@@ -10,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from rt import Publisher
 from rt.cli import rt
 from rt.errors import GapError, Misuse
 from rt.position import Position
 from rt.spark import export, to_parquet
-from tests.spark.random_logs import plain_rows, publish_random, random_log
+from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, random_log
 
 
 def exported(out):
@@ -55,6 +57,22 @@ def test_a_file_is_partitioned_by_the_day_of_its_merge(tmp_path):
     assert (tmp_path / "out" / "date=2013-01-01" / "log.0.0.parquet").exists()
     table = pq.read_table(tmp_path / "out" / "date=2013-01-01" / "log.0.0.parquet")
     assert "merge_time" in table.schema.names
+
+
+def test_messages_of_more_days_than_files_may_be_open_are_exported(tmp_path):
+    """What a publisher brings of years past stands in one file of its session."""
+    days, day_ns = 200, 86_400 * 10**9
+    with Publisher(str(tmp_path), stream=STREAM, session="jfk") as publisher:
+        publisher.publish_many([b"%d" % day for day in range(days)], None, [
+            NOW_NS + day * day_ns for day in range(days)
+        ])  # fmt: skip
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 50, hard))
+    try:
+        to_parquet(str(tmp_path / STREAM / "jfk"), str(tmp_path / "out"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [int(payload) for _, _, payload in exported(tmp_path / "out")] == [*range(days)]
 
 
 def test_an_archived_file_stops_the_export_unless_gaps_are_allowed(tmp_path):
