@@ -57,7 +57,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"{options.path} holds no log yet: begin at earliest, or at a position"
                 )
             return _offset("", options.start if isinstance(options.start, Position) else START)
-        return _offset(self._log_id, edge(view, options.start, options.start_ns))
+        begin = edge(view, options.start, options.start_ns)
+        return _offset(self._log_id if begin or view.end() else "", begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """What is asked of `latestOffset`; where there are two limits, both hold."""
@@ -83,7 +84,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = there if self._target is None else max(begin, min(there, self._target))
         if not isinstance(limit, ReadAllAvailable):
             end = self._limited(view, begin, end)
-        return _offset(self._log_id, end)
+        return start if end == begin else _offset(self._log_id, end)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Fix the end: what is there now."""
@@ -110,6 +111,9 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin < stop:
             self._check_log(end)
             self._demand(view, stop)
+        if not start["log"] and self._options.start == "earliest":
+            # it was not there, or empty, when the query began: a copy begins with what is gone
+            begin = min(stop, edge(view, "earliest", None))
         snapshot = between(view, begin, stop)
         if snapshot.gaps and self._options.fail_on_data_loss:
             raise GapError(snapshot.gaps[0])

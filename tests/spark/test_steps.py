@@ -82,6 +82,37 @@ def test_splits_are_the_same_however_much_of_the_index_is_written(tmp_path, kept
     assert len(before) > 5
 
 
+@pytest.mark.parametrize("there", ["nothing", "a name"])
+def test_a_stream_that_waits_for_a_copy_begins_where_that_does(tmp_path, there):
+    """What the nodes had archived before is in the copy as lines; nobody lost it by waiting."""
+    pytest.importorskip("pyspark")
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from rt.spark.stream import RtStreamReader
+
+    with random_log(str(tmp_path), 3, file_bytes_max=1 << 14) as merging:
+        gone = merging.archive(2)
+    path, schema = str(tmp_path / "copy"), StructType([StructField("position", LongType())])
+    if there == "a name":
+        os.mkdir(path)
+        with open(merging.directory + "/manifest", "rb") as file:
+            name = file.readline()
+        with open(path + "/manifest", "wb") as file:
+            file.write(name)
+    stream = RtStreamReader(read_options({"path": path}), schema)
+    begin = stream.initialOffset()
+    assert stream.latestOffset(begin, ReadAllAvailable()) == begin
+    assert len(stream.partitions(begin, begin)) == 1
+    stream.stop()
+    shutil.copytree(merging.directory, path, dirs_exist_ok=True)
+    end = stream.latestOffset(begin, ReadAllAvailable())
+    found = [batch for part in stream.partitions(begin, end) for batch in stream.read(part)]
+    stream.stop()
+    rows = [row for row in plain_rows(path) if row.position > gone[-1]]
+    assert sum(batch.num_rows for batch in found) == len(rows) > 0
+
+
 @pytest.mark.parametrize("there", ["half", "nothing", "another"])
 def test_a_micro_batch_that_the_log_does_not_reach_is_refused(tmp_path, there):
     """A query that resumes in one would take it for done, and what the copy fetches later for read.
