@@ -97,8 +97,9 @@ def resolve(log: LogDirectory, start: Start) -> Position:
         return start
     log.refresh()
     files = log.files() if log.is_there else []
-    if not files:
-        return START
+    if not files:  # it is empty, or all of it is archived: then behind that, whoever begins
+        order = log.manifest.order
+        return Position(order[-1] + log.manifest.rolled[order[-1]].end) if order else START
     if start == "earliest":
         return files[0]
     if start == "latest":

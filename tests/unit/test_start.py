@@ -10,6 +10,7 @@ from logs import TIME_NS, MergedLog
 from rt import AtTime, Last, Misuse, Publisher, Subscriber, WriterSettings
 from rt.limits import KIB
 from rt.log_directory import LogDirectory
+from rt.manifest import Archived
 from rt.position import Position
 from rt.start import checked_start, end_of, parse_start, resolve
 
@@ -106,6 +107,22 @@ def test_a_log_that_is_not_there_or_empty_begins_at_its_start(tmp_path):
         for start in ("earliest", "latest", Last(5), AtTime(TIME_NS)):
             assert resolve(log, start) == 0
     log.close()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", Last(5), AtTime(TIME_NS)])
+def test_a_log_of_which_all_is_archived_begins_behind_it(tmp_path, start):
+    """On a quiet stream everything goes by its age; who begins then has missed nothing."""
+    with MergedLog(str(tmp_path / "flights" / "out")) as log:
+        for _ in range(2):
+            log.merge("jfk", [b"gone"])
+            log.roll()
+        appender = log.appender
+        appender.archive_all([Archived(file, TIME_NS, "time") for file in appender.manifest.order])
+        with Subscriber(str(tmp_path), stream="flights", start=start) as subscriber:
+            assert subscriber.position == appender.end
+            assert list(subscriber.messages(0.1)) == []
+            log.merge("jfk", [b"new"])
+            assert [each.payload for each in subscriber.messages(0.1)] == [b"new"]
 
 
 @pytest.mark.parametrize(
