@@ -340,6 +340,8 @@ def test_a_node_of_another_cluster_does_not_fill_sessions(tmp_path):
 def test_a_session_is_passed_on_again_when_the_copy_was_set_aside(tmp_path):
     """The publisher fills another copy, and who is given it by relay must not wait for the old."""
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        for name in ("n1", "n2"):
+            cluster.nodes[name]._relay.stop()  # so that both get it from the third
         cluster.push(cluster.addresses[2:])
         publisher = cluster.publisher()
         publisher.publish(b"0")
