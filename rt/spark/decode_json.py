@@ -78,4 +78,6 @@ def _parse_all(payloads: Any, kind: Any) -> Any:
     if len(found) != count or found.null_count or (found.to_numpy() != np.arange(count)).any():
         return None
     values = table.column(_VALUE).combine_chunks()
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    values.validate(full=True)  # the parser takes a string that is no UTF-8
+    return values
