@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,8 +92,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         session=parse_session(given["session"]) if "session" in given else "",
         batch=_batch(given["batch"]) if "batch" in given else None,
         shared_root=shared == "true",
-        flush=Level.parse(given.get("flush", "synced" if shared == "true" else "merged")),
-        timeout_s=parse_seconds(given.get("flushtimeout", "60s")),
+        flush=_told(given, "flush", Level.parse, "synced" if shared == "true" else "merged"),
+        timeout_s=_told(given, "flushtimeout", parse_seconds, "60s"),
     )
     if made.batch is not None and not made.session:
         raise Misuse("batch numbers the writes of one session; give the option session too")
@@ -103,6 +103,14 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             "another host, not overtake this one"
         )
     return made
+
+
+def _told(given: Mapping[str, str], name: str, parse: Callable[[str], Any], default: str) -> Any:
+    text = given.get(name, default)
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise Misuse(f"{_NAMES[name]} is {text[:60]!r}: {error}") from None
 
 
 def batch_writer(
