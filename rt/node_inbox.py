@@ -107,7 +107,7 @@ class NodeInbox:
 
     def release(self) -> None:
         """The connection that filled it has ended."""
-        self.peer, self._wake = "", None
+        self._wake, self.peer = None, ""  # the bell first: who comes next brings its own
 
     def _ring(self) -> None:
         if (wake := self._wake) is not None:  # another thread may release it just now

@@ -80,7 +80,8 @@ class NodeSweeper:
         self._fold_s = fold_s
         self._now_ns = now_ns
         self._saved: deque[Saved] = deque(maxlen=_SAVED_MAX)
-        self._swept: dict[str, Position] = {}  # inputs up to which nothing is to be done
+        # inputs, and up to where there is nothing to be done; one set aside is another, made anew
+        self._swept: dict[str, tuple[Appender, Position]] = {}
         self._folded_to = START
         self._finished: set[str] = set()  # directories that the last life's work was finished in
         self._work: tuple[Appender, int] | None = None
@@ -193,10 +194,12 @@ class NodeSweeper:
     def _archive_inputs(self, merged_to: dict[str, Position]) -> None:
         for each in self._inputs.every():
             target = merged_to.get(each.session, START)
-            if target > self._swept.get(each.session, START) and not self._stopping:
+            log, swept_to = self._swept.get(each.session, (None, START))
+            is_new = log is not each.appender or target > swept_to
+            if target > START and is_new and not self._stopping:
                 self._finish(each.appender)
                 self._archive_input(each.appender, target)
-                self._swept[each.session] = target
+                self._swept[each.session] = (each.appender, target)
 
     def _archive_input(self, log: Appender, merged_to: Position) -> None:
         known, at_ns = log.manifest, self._now_ns()

@@ -193,8 +193,11 @@ def _keys(text: str) -> Keys:
 
 def _texts(text: str) -> list[str]:
     """Texts with commas between them, or a JSON array for texts that hold commas themselves."""
-    is_array = text.startswith("[")
-    names = json.loads(text) if is_array else [name.strip() for name in text.split(",")]
+    try:
+        is_array = text.startswith("[")
+        names = json.loads(text) if is_array else [name.strip() for name in text.split(",")]
+    except RecursionError:
+        names = []
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError("give names with commas between them, or a JSON array of texts")
     return list(names)

@@ -1,6 +1,7 @@
 """What worlds that archive found in executor, member, outlet and index, each by itself."""
 
 from random import Random
+from typing import NamedTuple
 
 from replicator.pull import Copy
 from replicator.source import Looked, Source, Wait
@@ -147,7 +148,7 @@ def test_an_index_names_no_frame_behind_bytes_that_are_not_synced() -> None:
 
 def test_files_are_archived_once_a_majority_has_a_snapshot_behind_them() -> None:
     """Seed 29694: the only state went with one disk, and what led to it was archived."""
-    sweeper = NodeSweeper(SimDisk(Random(1)), _NoInputs(), fold_s=0)
+    sweeper = NodeSweeper(SimDisk(Random(1)), _Inputs(), fold_s=0)
     assert sweeper.settled_end(99) == START
     assert sweeper.lacks_snapshot(START.next_file())
     for index, end in ((3, Position(8)), (7, START.next_file())):
@@ -161,10 +162,10 @@ def test_files_are_archived_once_a_majority_has_a_snapshot_behind_them() -> None
 def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_behind_it() -> None:
     """A start from an older snapshot repeats what wrote the file, and compares."""
     disk, _, executor = merged_node()
-    sweeper = NodeSweeper(disk, _NoInputs(), fold_s=0)
+    sweeper = NodeSweeper(disk, _Inputs(), fold_s=0)
     sweeper.saved(executor.ledger.encode())
     executor.execute(4, 1, Archive(9, (Gone(START, "time"),)))
-    fresh = NodeSweeper(disk, _NoInputs(), fold_s=0)
+    fresh = NodeSweeper(disk, _Inputs(), fold_s=0)
     fresh._sweep(executor.appender, 99)
     assert disk.inode("out/log.0.0").data
     sweeper._sweep(executor.appender, 99)
@@ -185,7 +186,32 @@ def test_a_log_that_was_rolled_and_stands_still_gets_its_snapshot() -> None:
     assert executor.sync() >= plan.end
 
 
-class _NoInputs:
+def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
+    """Its files are merged already, and a session that is quiet is not merged further."""
+    disk, publisher, executor = merged_node()
+    publisher._roll()
+    executor.ledger.index = 7
+    sweeper = NodeSweeper(disk, inputs := _Inputs(), fold_s=0)
+    sweeper.saved(executor.ledger.encode())
+    for directory in ("in/jfk", "again/jfk"):
+        copy = Copy(Appender(disk, directory, publisher.identity), lambda _line: False)
+        pipe = Pipe(disk, "jfk", copy)
+        while pipe.step():
+            pass
+        inputs.copies = [_Copied(copy.appender)]
+        sweeper._sweep(executor.appender, 99)
+        assert list(copy.appender.manifest.archived) == [START]
+
+
+class _Copied(NamedTuple):
+    appender: Appender
+    session: str = "jfk"
+
+
+class _Inputs:
+    def __init__(self) -> None:
+        self.copies: list[Input] = []
+
     def every(self) -> list[Input]:
-        """No session."""
-        return []
+        """No session, unless a test has given some."""
+        return self.copies

@@ -345,6 +345,7 @@ def test_offsets_that_lead_out_of_a_body_are_refused_for_any_cut_of_a_frame(ends
         ({"partitionBytes": "many"}, "partitionBytes is 'many'"),
         ({"maxBytesPerTrigger": ""}, "maxBytesPerTrigger is ''"),
         ({"keys": "AA, ,BB"}, "give names with commas"),
+        ({"keys": "[" * 100_000}, "give names with commas"),
         ({"minPartitions": "0"}, "whole number from 1"),
         ({"sessions": "JFK"}, "sessions is 'JFK'"),
         ({"failOnDataLoss": "maybe"}, "TRUE, FALSE"),
