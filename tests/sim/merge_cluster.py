@@ -150,6 +150,9 @@ class MergeCluster(Cluster):
         self._reach = {
             name: chance.sample(self.names, chance.randint(1, len(self.names))) for name in SESSIONS
         }
+        # or all are, and one that leads at the end takes nothing more: its disk is full
+        self._one_is_full = len(self.names) > 1 and chance.random() < 0.2
+        self._full: MergeNode | None = None
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
         MergeNemesis.world = self  # of the one cluster that lives at a time
@@ -175,6 +178,11 @@ class MergeCluster(Cluster):
         super()._end_faults()
         self.haste = 6
         self.snapshot_chance = 0.1
+        if self._one_is_full:
+            self._reach = dict.fromkeys(SESSIONS, self.names)
+            leaders = [node for node in self.nodes.values() if node.alive and node.raft.leads]
+            self._full = leaders[0] if leaders else self.nodes[self.names[0]]
+            self._full.is_full = True
         for session, name in self._links:
             self._links[session, name] = 1.0 if name in self._reach[session] else 0.0
 
@@ -236,6 +244,10 @@ class MergeCluster(Cluster):
     def _recovered(self) -> bool:
         if self._proposed < self._proposals_max:
             return False
+        if self._full is not None:  # the others merge without it, and then there is room again
+            if not all(self._is_merged(each) for each in self.publishers.values()):
+                return False
+            self._full.is_full, self._full = False, None
         decided = len(self.checker.decided)
         done = all(node.has_all(decided) for node in self.nodes.values())
         copied = self.subscriber.pull.appender.next_place >= self.stream.end and self._has_lines()
