@@ -38,6 +38,8 @@ def rows(quick: bool) -> list[Row]:
     with directory() as root:
         large = run(root, 1024, 200_000 if quick else 1_000_000, 0, MEMBERS)
     with directory() as root:
+        relayed_mb_s = relayed(root, 200 if quick else 1000)
+    with directory() as root:
         commits, p50_ms, flushes = committing(root, 500 if quick else 3000)
     with directory() as root:
         small_bytes, large_bytes = talking(root, 300 if quick else 1500)
@@ -64,6 +66,7 @@ def rows(quick: bool) -> list[Row]:
         ),
         Row("3 nodes: delivered, 100 B", small["messages_s"], "messages/s", 500_000),
         Row("3 nodes: delivered, 1 KiB", large["mb_s"], "MB/s", 80),
+        Row("3 nodes: the same, by a publisher that reaches one node", relayed_mb_s, "MB/s", 0),
         Row("3 nodes: instructions, one in flight", commits, "/s", 500),
         Row("3 nodes: an instruction agreed, p50", p50_ms, "ms", 2, at_most=True),
         Row("3 nodes: publish and flush('merged')", flushes, "/s", 0),
@@ -86,6 +89,18 @@ def rows(quick: bool) -> list[Row]:
         Row("3 nodes: merging pauses after kill -9 of the leader", pause, "s", 1.5, at_most=True),
         Row("3 nodes: catching up, of the live rate", ratio, "times", 3),
     ]
+
+
+def relayed(root: str, megabytes: int) -> float:
+    """MB/s until all nodes have merged what a publisher brings to one of them."""
+    with nodes(root, MEMBERS) as (places, _), _Shipping(root, places[:1]) as publisher:
+        began = time.perf_counter()
+        for _ in range(megabytes // 10):
+            publisher.publish_many([bytes(1012)] * 10_000)
+        publisher.flush("merged", timeout_s=600)
+        for place in places:
+            _await(lambda place=place: _status(root, place)["messages"] == publisher.next_sequence)
+        return megabytes / (time.perf_counter() - began)
 
 
 def committing(root: str, count: int) -> tuple[float, float, float]:
