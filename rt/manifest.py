@@ -106,6 +106,8 @@ _FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tup
     for entry in _WORDS
 }  # fmt: skip
 _file_of: Final = itemgetter(0)  # of a rolled or archived line
+_SECTOR_BYTES: Final = 512  # what a disk writes whole or not at all
+_HOLE: Final = b"\0\0"
 _SEAL_BYTES: Final = 9  # a space and 8 hexadecimal digits
 _BLOCK_BYTES: Final = 256 << 10  # read at once; many more are slower, for they leave the cache
 # Rolled and archived lines in the words of `encode_entry`.
@@ -172,6 +174,26 @@ def decode_entry(line: bytes) -> Entry:
         return _entry(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestError(f"a line does not say what it should: {error}") from None
+
+
+def _torn_at(data: bytes, offset: int) -> int:
+    """Return where the lines of a last write begin that a power cut has torn; the end if nowhere.
+
+    A sector that was not written reads as zeros up to its end, which no line holds and no flipped
+    bit makes of two bytes. Each write is synced before the next: a whole line that follows was
+    written later, and then the zeros are damage.
+    """
+    hole = data.find(_HOLE)
+    end = len(data) - len(data[hole:].lstrip(b"\0"))
+    is_torn = end == len(data) or not (offset + end) % _SECTOR_BYTES
+    if not is_torn or any(map(_is_whole, data[end:].split(b"\n")[1:-1])):
+        return len(data)
+    return data.rfind(b"\n", 0, hole) + 1
+
+
+def _is_whole(line: bytes) -> bool:
+    text, _, seal = line.rpartition(b" ")
+    return seal == b"%08x" % crc32(text)
 
 
 def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
@@ -265,8 +287,11 @@ class Manifest:
     def feed(self, data: bytes) -> int:
         """Take the whole lines at the start of `data`; return how many bytes they are.
 
-        A last line without its newline is left for the next call: it was not yet written.
+        A last line without its newline is left for the next call: it was not yet written. So are
+        lines that a power cut has torn, until their owner cuts them off.
         """
+        if _HOLE in data:
+            data = data[: _torn_at(data, self.length)]
         taken = data.rfind(b"\n") + 1
         begin = 0 if self.identity else data.find(b"\n") + 1  # which names the log, as no other
         self._take(data[:begin])

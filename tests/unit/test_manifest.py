@@ -275,3 +275,33 @@ def test_a_line_with_a_field_that_nobody_knows_is_refused():
     text = encode_entry(FIRST)[:-10].replace(b'{"rt":1', b'{"rt":1,"more":2')
     with pytest.raises(ManifestError, match="nobody knows"):
         decode_entry(b"%s %08x" % (text, crc32(text)))
+
+
+def torn(tail, *, before=512):
+    """Return a line, and a write behind it that lacks all before the next sector of a disk."""
+    line = Archived(FIRST.file, 1, "")
+    first = encode_entry(LOG) + encode_entry(line._replace(reason="x" * 40))
+    fill = before - 10 - len(first) - len(encode_entry(line))
+    lines = first + encode_entry(line._replace(reason="y" * fill))
+    assert len(lines) == before - 10
+    return lines, lines + bytes(10) + tail
+
+
+@pytest.mark.parametrize("tail", [b"", b'of": 1} 0123abcd\n', b'of": 1} 0123abcd\n{"what'])
+def test_lines_that_a_power_cut_has_torn_were_not_written(tail):
+    """Seed 178: a sector of the last write was lost, and a node called its copy damaged."""
+    lines, data = torn(tail)
+    manifest = Manifest()
+    assert manifest.feed(data) == len(lines) == manifest.length
+    again = Manifest()
+    assert again.feed(data[:400]) + again.feed(data[again.length :]) == len(lines)
+
+
+def test_zeros_before_a_whole_line_or_inside_of_a_sector_are_damage():
+    """What follows was synced after it; and no power cut ends inside of a sector."""
+    _, data = torn(b'of": 1} 0123abcd\n' + encode_entry(FIRST))
+    with pytest.raises(ManifestError, match="CRC"):
+        Manifest().feed(data)
+    _, data = torn(b'of": 1} 0123abcd\n', before=500)
+    with pytest.raises(ManifestError, match="CRC"):
+        Manifest().feed(data)
