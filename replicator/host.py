@@ -34,6 +34,9 @@ class Inbox(Protocol):
     def needs(self, end: Position) -> bool:
         """Tell whether bytes of the log's last file, up to `end`, are still to be made use of."""
 
+    def doubted(self) -> None:
+        """Take note that the source has other bytes than are here: see whether these are whole."""
+
     @property
     def is_wanted(self) -> bool:
         """Whether this connection is to leave the log to another; the bell was rung then."""

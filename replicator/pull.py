@@ -90,6 +90,9 @@ class Copy:
         """Nothing is made of a copy."""
         return False
 
+    def doubted(self) -> None:
+        """It is kept as it is, and refused as `diverged`."""
+
     def release(self) -> None:
         """The connection has ended."""
         self._bell = None

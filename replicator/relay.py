@@ -27,13 +27,21 @@ _IDLE_S: Final = 10.0
 _BUSY_RETRY_S: Final = 0.5  # what fills the session there is told to leave it, and will
 _RETRY_S: Final = 5.0  # what was refused is not tried before, however often it is asked for
 _STOP_S: Final = 2.0
+_DOUBTFUL: Final = frozenset({"corrupt", "diverged"})  # it may be our copy that is damaged
 
 
 class HeldCopy(NamedTuple):
-    """A session's copy, and up to where it may be passed on now; `Refused` if it was set aside."""
+    """A session's copy.
+
+    Attributes:
+        directory: where it is.
+        durable: gives up to where it may be passed on now; `Refused` if it was set aside.
+        doubted: is told that it was found damaged, or other than another copy.
+    """
 
     directory: str
     durable: Callable[[], Position]
+    doubted: Callable[[], None]
 
 
 class Relay:
@@ -167,7 +175,9 @@ class Relay:
 
     def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
         session = next(each for each, (ours, _) in self._channels.items() if ours is outlet)
-        del self._channels[session]
+        _, copy = self._channels.pop(session)
+        if why.code in _DOUBTFUL:
+            copy.doubted()
         self._give_up(session, why)
 
     def _give_up(self, session: str, why: Refused) -> None:

@@ -186,6 +186,8 @@ class SinkSide:
             else:
                 raise Refused(message.code, f"the other side says: {message.words}")
         except (Refused, ManifestError, Misuse, OSError) as error:
+            if isinstance(error, Refused) and error.code == "diverged":
+                inlet.inbox.doubted()
             self._end(inlet)
             if isinstance(message, wire.Refused):
                 self._tell(_refusal(error))

@@ -12,7 +12,7 @@ from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
 from rt.frame import Header
 from rt.manifest import FILE_NAME, Archived, Identity, Manifest, Rolled, encode_entry
 from rt.position import Position, file_position
-from rt.recovery import Corrupt, Torn
+from rt.recovery import Corrupt, Torn, judge
 from rt.walk import Walk
 
 # An acknowledgement of durability can only be built from this, and only `Appender.sync` makes one.
@@ -194,6 +194,28 @@ class Appender:
             return file.pread(length, position.offset)
         finally:
             file.close()
+
+    def verify(self, since: Position) -> None:
+        """Read all there is of the files from the one on that `since` lies in; any thread may.
+
+        Raises:
+            CorruptLog: one does not hold the frames any more that were appended.
+            OSError: one cannot be read.
+        """
+        end = self.end
+        ends = {each: line.end for each, line in self.manifest.rolled.copy().items()}
+        for start, size in sorted((ends | {end.file: end.offset}).items()):
+            if size and start >= since.file and start not in self.manifest.archived:
+                self._verify_file(start, size)
+
+    def _verify_file(self, start: Position, size: int) -> None:
+        file = self.disk.open_read(self._path(start))
+        try:
+            verdict = judge(file.pread, size, self._walk(start), durable=start + size, own=False)
+        finally:
+            file.close()
+        if isinstance(verdict, Corrupt) and start not in self.manifest.archived:  # meanwhile
+            raise CorruptLog(self._path(start), verdict.at, verdict.reason)
 
     def sync(self) -> Durable:
         """Return the end as it stood when the sync began, now durable.

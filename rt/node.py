@@ -16,7 +16,7 @@ from rt.admin import ADMIN_ALPN
 from rt.appender import Durable
 from rt.certificates import certificate_files
 from rt.disk import OsDisk
-from rt.errors import Refused, RtError
+from rt.errors import CorruptLog, Refused, RtError
 from rt.exits import sentence
 from rt.manifest import MERGED, Identity, new_identity
 from rt.names import stream_directory
@@ -91,7 +91,7 @@ class Node:
         guard = DiskGuard(settings.name, self._top, settings.reserve)
         self._inboxes = Inboxes(
             self._disk, os.path.join(self._top, "in"), self.stream, self._hold, guard,
-            alone=self._alone,
+            alone=self._alone, damaged=self._mend,
         )  # fmt: skip
         self._member = self._make_member(opened)
         self._feeds.end = self._member.executor.ledger.end
@@ -231,6 +231,9 @@ class Node:
 
     def _hold(self, end: Durable, session: str) -> None:
         self._sequencer.hold(end, session)
+
+    def _mend(self, damage: CorruptLog) -> None:
+        self._sequencer.mend(damage)
 
     def _settle(self) -> None:
         if self._inboxes.settle():

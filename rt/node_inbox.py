@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from replicator.host import Bell
@@ -39,8 +39,10 @@ class NodeInbox:
         durable: Durable,
         changed: Callable[["NodeInbox"], None],
         guard: DiskGuard,
+        damaged: Callable[[CorruptLog], None],
     ) -> None:
         self._guard = guard
+        self._damaged = damaged
         self.appender = appender
         self.session = appender.identity.name
         self.durable = durable
@@ -82,6 +84,15 @@ class NodeInbox:
     def needs(self, end: Position) -> bool:
         """Whether there are bytes before `end` that an instruction may name yet."""
         return self.confirmations.merged < end
+
+    def doubted(self) -> None:
+        """Another has other bytes: tell if those here are not what came any more."""
+        try:
+            self.appender.verify(self.confirmations.merged)
+        except CorruptLog as damage:
+            self._damaged(damage)
+        except OSError as error:
+            _log.warning("the copy of session %s cannot be checked: %s", self.session, error)
 
     @property
     def is_fed(self) -> bool:
@@ -126,6 +137,7 @@ class Inboxes:
         guard: DiskGuard,
         *,
         alone: bool = True,
+        damaged: Callable[[CorruptLog], None] = lambda _damage: None,
     ) -> None:
         """Stand ready; `open_all` finds what is there.
 
@@ -136,7 +148,10 @@ class Inboxes:
             durable: is told up to where a session has become durable, by the thread that synced.
             guard: of the disk.
             alone: whether there is no other node that has what a damaged copy held.
+            damaged: is told of a copy that was found damaged, by the connection that fills it;
+                not where it could not be had again.
         """
+        self._damaged = damaged
         self._guard = guard
         self._alone = alone
         self._disk = disk
@@ -185,7 +200,14 @@ class Inboxes:
         with self._until_done(session):
             if inbox is not None:
                 inbox.appender.close()
-            set_aside(self._disk, os.path.join(self._root, session))
+            with suppress(FileNotFoundError):  # who merges and who receives may both have found it
+                set_aside(self._disk, os.path.join(self._root, session))
+
+    def _doubt(self, damage: CorruptLog) -> None:
+        if self._alone:
+            _log.error("%s; this session is not taken until it is mended", damage)
+        else:
+            self._damaged(damage)
 
     def _give_up(self, name: str, error: RtError) -> str:
         """Set a damaged copy aside where what it held can be had again.
@@ -343,7 +365,7 @@ class Inboxes:
         try:
             # what is merged is proof here only where no other node could have merged it
             appender.recover(durable=merged_to if self._alone else START, own=False)
-            inbox = NodeInbox(appender, appender.sync(), self._mark, self._guard)
+            inbox = NodeInbox(appender, appender.sync(), self._mark, self._guard, self._doubt)
         except BaseException:
             appender.close()
             raise

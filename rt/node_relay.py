@@ -85,7 +85,7 @@ class NodeRelay:
         inbox = self._inboxes.get(session)
         if inbox is None:
             return None
-        return HeldCopy(inbox.appender.directory, lambda: self._durable(inbox))
+        return HeldCopy(inbox.appender.directory, lambda: self._durable(inbox), inbox.doubted)
 
     def _durable(self, inbox: NodeInbox) -> Position:
         if self._inboxes.get(inbox.session) is not inbox:

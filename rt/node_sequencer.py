@@ -62,6 +62,7 @@ class NodeSequencer:
         self._news = threading.Condition()
         self._held: dict[str, Durable] = {}
         self._heard: deque[tuple[str, bytes]] = deque()
+        self._damaged: deque[CorruptLog] = deque()
         self._stopping = False
         self._next_tick = time.monotonic()
         self._missing_since: float | None = None
@@ -76,6 +77,11 @@ class NodeSequencer:
         """Take note of what a member said; `turn` or `wake` makes use of it."""
         with self._news:
             self._heard.extend((sender, message) for message in messages)
+
+    def mend(self, damage: CorruptLog) -> None:
+        """Set aside, soon, a session's copy that a connection has found damaged."""
+        self._damaged.append(damage)
+        self.wake()
 
     def turn(self) -> None:
         """Do what the news ask for, here and now, or leave it to who is at it; errors as `run`."""
@@ -128,7 +134,7 @@ class NodeSequencer:
 
     @property
     def _has_news(self) -> bool:
-        return bool(self._held or self._heard)
+        return bool(self._held or self._heard or self._damaged)
 
     def _step(self) -> None:
         member = self._member
@@ -145,6 +151,8 @@ class NodeSequencer:
             self._next_tick = now + self._settings.tick_s
             member.tick()
         try:
+            if self._damaged:
+                raise self._damaged.popleft()
             self._advance(set(held))
             if is_tick:
                 self._keep_up(now)

@@ -111,6 +111,9 @@ class Inbox:
     def needs(self, _end):
         return self.needed
 
+    def doubted(self):
+        pass
+
     def release(self):
         self.appender.close()
 

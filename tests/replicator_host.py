@@ -42,6 +42,9 @@ class Inbox:
     def needs(self, _end):
         return False
 
+    def doubted(self):
+        pass
+
     def release(self):
         self.peer, self.wake = "", None
 

@@ -257,14 +257,17 @@ class SimDisk:
         for inode in self._files():
             inode.settle()
 
-    def rot(self, paths: Sequence[str], *, cut: bool = True) -> str:
-        """Flip a bit of one of these files, or `cut` its end off; return what was done."""
+    def rot(self, paths: Sequence[str], *, first: int = 0, cut: bool = True) -> str:
+        """Flip a bit of one of these files, or `cut` its end off; return what was done.
+
+        Nothing before the byte `first` is touched.
+        """
         found = [(path, self._at(path)) for path in paths]
         there = [(path, inode) for path, inode in found if isinstance(inode, Inode) and inode.data]
         if not there:
             return ""
         path, inode = self._chance.choice(there)
-        place = self._chance.randrange(len(inode.data))
+        place = self._chance.randrange(first, len(inode.data))
         if cut and self._chance.random() < 0.3:
             del inode.data[place:]
             done = f"{path} cut at {place}"

@@ -1,6 +1,7 @@
 """A cluster with publishers: from real frames in real logs to the merged bytes on every node."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ class MergeNemesis(Nemesis):
             self._retain,
             self._lease,
             self._change_links,
+            self._rot_unmerged,
+            *[self._retain] * (3 if self.world.is_hasty else 0),
         ]
 
     def disk_fault(self, node: "SimNode") -> Callable[[str], None] | None:
@@ -109,6 +112,22 @@ class MergeNemesis(Nemesis):
     def _may_rot(self, node: "SimNode") -> bool:
         return node.name in self.world.frail
 
+    def _rot_unmerged(self) -> None:
+        """Flip a bit of what has come and was not merged, under a node that runs."""
+        node = self._victim()
+        assert isinstance(node, MergeNode)
+        if not (node.alive and self._may_rot(node)):
+            return
+        ledger = node.member.executor.ledger
+        for session in SESSIONS:
+            inbox = node.inboxes.get(session)
+            first = max(ledger.merged_to(session), inbox.durable.file) if inbox else START
+            if inbox is not None and first < inbox.durable:
+                node.rotted = True
+                path = f"in/{session}/{inbox.durable.file_name}"
+                done = node.disk.rot([path], first=first - inbox.durable.file, cut=False)
+                self.world.trace(f"{node.name} rots {done}")
+
     def _rot(self, node: "SimNode") -> str:
         assert isinstance(node, MergeNode)
         node.rotted = True
@@ -138,6 +157,11 @@ class MergeCluster(Cluster):
         self.pace = chance.choice([2, 8, 30])  # of the clocks that retention goes by
         self.file_age_s = chance.choice([0.0, 60.0])
         self.missing_us = chance.choice([2, 8, 30]) * self.tick_us
+        # some keep little: files, snapshots and the engine's log are small, and go soon
+        self.is_hasty = chance.random() < 0.25
+        if self.is_hasty:
+            self.file_bytes, self.snapshot_chance = 900, 2 / 3
+            self.settings = replace(self.settings, trail_entries=0)
         self.stream = Stream(self.majority)
         self.publishers = {
             name: Publisher(name, Random(chance.getrandbits(32))) for name in SESSIONS
@@ -163,9 +187,10 @@ class MergeCluster(Cluster):
     def _make_node(self, name: str, chance: Random) -> MergeNode:
         return MergeNode(name, self, chance)
 
-    @staticmethod
-    def draw_policy(chance: Random) -> Policy:
+    def draw_policy(self, chance: Random) -> Policy:
         """How long the merged log is kept from now on."""
+        if self.is_hasty:
+            return Policy(time=0, limit=chance.choice([1_500, 3_000]))
         return Policy(time=chance.choice([0, 1]), limit=chance.choice([None, 1_500, 6_000]))
 
     def draw_links(self, chance: Random) -> None:

@@ -217,11 +217,13 @@ class MergeNode(SimNode):
         self._wants = Wants(world.patience)
         self._held: dict[str, Durable] = {}
         self._heard: list[tuple[str, bytes]] = []
+        self._damaged: list[CorruptLog] = []
         self._is_due = self._is_woken = False
         self.guard: Any = Guard(self)
         self.inboxes = SimInboxes(
-            self.disk, "in", STREAM, self._hold, self.guard, alone=len(world.names) == 1
-        )
+            self.disk, "in", STREAM, self._hold, self.guard, alone=len(world.names) == 1,
+            damaged=self._take_damage,
+        )  # fmt: skip
         snapshot = opened.state.snapshot
         ledger = (
             decode_ledger(snapshot.data) if snapshot else Ledger(file_bytes_max=world.file_bytes)
@@ -308,6 +310,10 @@ class MergeNode(SimNode):
         self._held[session] = end
         self.wake()
 
+    def _take_damage(self, damage: CorruptLog) -> None:
+        self._damaged.append(damage)
+        self.wake()
+
     def wake(self) -> None:
         """Do what there is to do, in a moment."""
         if not self._is_woken:
@@ -379,6 +385,11 @@ class MergeNode(SimNode):
         source, code = self.relays.get(session), getattr(error, "code", "")
         is_rotten = source is not None and source[0].rotted
         is_behind = source is not None and code == "behind"
+        inbox = self.inboxes.get(session)
+        if code == "diverged" and inbox is not None:
+            inbox.doubted()
+        if code in {"corrupt", "diverged"} and source is not None and source[0].alive:
+            source[2].doubted()
         if code not in {"reserve", "busy"} and not (is_rotten or is_behind):
             self._alarm(f"{session} cannot be received: {error}")
         self.hang_up(session)
@@ -503,6 +514,8 @@ class MergeNode(SimNode):
         if is_due:
             member.tick()
         try:
+            if self._damaged:
+                raise self._damaged.pop(0)
             self._advance(set(held))
             self._keep_up()
             if is_due:

@@ -201,6 +201,12 @@ def lacking_and_not_asking() -> list[Patch]:
 
 
 @merging
+def doubted_and_believed() -> list[Patch]:
+    """A copy whose source has other bytes is not looked at: both keep theirs, for ever."""
+    return [(NodeInbox, "doubted", lambda self: None)]
+
+
+@merging
 def suspended_and_executes() -> list[Patch]:
     """Instructions are executed while the merged log is being copied."""
     return [(Member, "suspended", property(lambda self: False, lambda self, value: None))]

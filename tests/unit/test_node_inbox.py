@@ -17,6 +17,7 @@ from rt.manifest import SESSION, Identity
 from rt.node_inbox import Inboxes, NodeInbox
 from rt.position import START, Position
 from rt.publisher import Publisher
+from rt.writer import WriterSettings
 
 PATIENCE_S = 10
 
@@ -167,7 +168,7 @@ def test_a_connection_that_ends_while_it_is_told_is_no_error():
         _wake = property(lambda self: next(self.looks, None), lambda *_: None)
 
     appender = SimpleNamespace(identity=SimpleNamespace(name="jfk"))
-    Released(appender, START, None, None).confirm(Confirmations(received=Position(8)))
+    Released(appender, START, None, None, None).confirm(Confirmations(received=Position(8)))
     assert rung == [1]
 
 
@@ -178,3 +179,74 @@ def test_what_is_not_merged_is_still_needed(tmp_path):
     inbox.confirm(Confirmations(merged=Position(64)))
     assert not inbox.needs(Position(64))
     assert inbox.needs(Position(128))
+
+
+def copied(tmp_path, told, *, alone=False):
+    """Return the inbox of a copy of two files, the first of them rolled."""
+    writer = WriterSettings(file_bytes_max=70_000)
+    source = Publisher(str(tmp_path), stream="flights", session="jfk", writer=writer)
+    with source as publisher:
+        for _number in range(3):
+            publisher.publish(bytes(30_000))
+            publisher.flush("synced")
+        shutil.copytree(tmp_path / "flights", tmp_path / "in")  # the last file is still active
+    inboxes = Inboxes(
+        OsDisk(), str(tmp_path / "in"), "flights", lambda *_: None, NoGuard(), alone=alone,
+        damaged=told,
+    )  # fmt: skip
+    assert not inboxes.open_all(lambda _session: START)
+    return inboxes.get("jfk")
+
+
+def flip(path, place):
+    """Flip a bit."""
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 4]))
+
+
+def test_a_copy_that_its_source_doubts_is_told_of_where_it_is_damaged(tmp_path):
+    """Whoever fills it is refused for ever otherwise, since both keep their bytes."""
+    told = []
+    inbox = copied(tmp_path, told.append)
+    inbox.doubted()
+    assert not told, "it is whole: the source's may be damaged"
+    flip(tmp_path / "in" / "jfk" / "log.0.0", 40_000)
+    flip(tmp_path / "in" / "jfk" / "log.0.1", 100)
+    inbox.doubted()
+    inbox.confirm(Confirmations(merged=Position.of(0, 1, 0)))
+    inbox.doubted()
+    assert [damage.path[-7:] for damage in told] == ["log.0.0", "log.0.1"]
+    assert [damage.position for damage in told] == [Position(30_080), Position.of(0, 1, 0)]
+
+
+def test_what_cannot_be_had_again_is_not_set_aside_for_a_doubt(tmp_path, caplog):
+    """A node alone goes on with its other sessions, and says what is the matter with this one."""
+    told = []
+    inbox = copied(tmp_path, told.append, alone=True)
+    flip(tmp_path / "in" / "jfk" / "log.0.1", 100)
+    inbox.doubted()
+    assert not told
+    assert "log.0.1: corrupt at 0.1.0" in caplog.text
+    assert "is not taken until it is mended" in caplog.text
+
+
+def test_a_copy_that_was_set_aside_meanwhile_is_not_checked(tmp_path, caplog):
+    """Who merges may have found the damage first."""
+    told = []
+    inbox = copied(tmp_path, told.append)
+    shutil.rmtree(tmp_path / "in" / "jfk")
+    inbox.doubted()
+    assert not told
+    assert "session jfk cannot be checked" in caplog.text
+
+
+def test_a_copy_is_set_aside_once_though_two_have_found_it_damaged(tmp_path):
+    """Who merges and who receives may find it at the same time."""
+    inboxes = opened(tmp_path)
+    inboxes.claim(identity(), "p", NoBell(), START).release()
+    inboxes.give_up("jfk")
+    inboxes.give_up("jfk")
+    assert os.listdir(tmp_path / "in") == ["quarantine.jfk.0"]

@@ -111,7 +111,7 @@ class Appender:
 @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
 def test_a_connection_leaves_a_session_to_the_next_if_either_relays(first, second):
     """A publisher has what comes next; and who is asked to relay was asked since nothing came."""
-    inbox, bell = NodeInbox(Appender(), START, lambda _: None, None), Bell()
+    inbox, bell = NodeInbox(Appender(), START, lambda _: None, None, None), Bell()
     inbox.claim("first", bell, relays=first)
     assert inbox.is_fed != first
     with pytest.raises(Refused, match="first"):
@@ -125,7 +125,7 @@ def test_a_connection_leaves_a_session_to_the_next_if_either_relays(first, secon
 
 def test_a_publisher_does_not_take_a_session_from_another():
     """They would take it from each other for ever."""
-    inbox, bell = NodeInbox(Appender(), START, lambda _: None, None), Bell()
+    inbox, bell = NodeInbox(Appender(), START, lambda _: None, None, None), Bell()
     inbox.claim("first", bell)
     with pytest.raises(Refused, match="first"):
         inbox.claim("second", Bell())
@@ -156,11 +156,11 @@ def written(tmp_path, count=20):
     return str(tmp_path / "source" / STREAM / "jfk")
 
 
-def relay_to(target, directory, durable, name="node-1"):
+def relay_to(target, directory, durable, name="node-1", doubted=lambda: None):
     """Return a relay of one session to the node."""
     certs, _, server = target
     contexts = Contexts(issue(certs.directory, "node-2", Role.NODE, force=True), client_context)
-    copy = HeldCopy(directory, durable)
+    copy = HeldCopy(directory, durable, doubted)
     return Relay(name, server.address, contexts, STREAM, lambda _session: copy)
 
 
@@ -268,11 +268,24 @@ def test_a_copy_that_is_set_aside_as_it_is_asked_for_ends_no_thread(tmp_path, ta
     """The others that the same connection brings go on."""
     directory, host = written(tmp_path), target[1]
     relay = relay_to(target, directory, lambda: end_of(directory))
-    made = {"lga": HeldCopy(str(tmp_path / "gone"), lambda: START), "jfk": relay._copy_of("jfk")}
+    gone = HeldCopy(str(tmp_path / "gone"), lambda: START, lambda: None)
+    made = {"lga": gone, "jfk": relay._copy_of("jfk")}
     relay._copy_of = made.get
     relay.want("lga")
     relay.want("jfk")
     assert eventually(lambda: "jfk" in host.inboxes)
+    relay.stop()
+
+
+def test_a_copy_whose_frames_are_refused_is_doubted(tmp_path, target):
+    """It may be the only one that its publisher brings anything to: it has to begin anew."""
+    directory, doubts = written(tmp_path), []
+    with open(os.path.join(directory, "log.0.0"), "r+b") as file:
+        file.seek(frame_ends(directory)[3] - 1)
+        file.write(b"?")
+    relay = relay_to(target, directory, lambda: end_of(directory), doubted=lambda: doubts.append(1))
+    relay.want("jfk")
+    assert eventually(lambda: doubts == [1])
     relay.stop()
 
 
@@ -354,3 +367,31 @@ def test_a_session_is_passed_on_again_when_the_copy_was_set_aside(tmp_path):
         publisher.publish(b"1")
         publisher.flush(Level.MERGED, PATIENCE_S)
         assert numbers(cluster, "n1", 2) == [0, 1]
+
+
+def test_a_copy_that_rots_under_a_node_is_fetched_again_when_its_publisher_returns(
+    tmp_path, caplog
+):
+    """The publisher is told that the bytes differ: only the node can know whose are whole."""
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        push = cluster.push()
+        publisher = cluster.publisher()
+        for number in range(10):
+            publisher.publish(b"%d" % number)
+            publisher.flush(Level.MERGED, PATIENCE_S)
+        copies = [tmp_path / f"n{number}" / STREAM / "in" / "jfk" for number in (1, 2, 3)]
+        whole = (tmp_path / "pub" / STREAM / "jfk" / "log.0.0").read_bytes()
+        assert eventually(lambda: all((each / "log.0.0").read_bytes() == whole for each in copies))
+        push.stop()
+        with open(copies[0] / "log.0.0", "r+b") as file:
+            file.seek(len(whole) - 9)
+            file.write(b"?")
+        cluster.push()
+        assert eventually(lambda: "is set aside and fetched again" in caplog.text)
+        publisher.publish(b"10")
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        assert eventually((copies[0] / "log.0.0").exists)
+        assert eventually(lambda: (copies[0] / "log.0.0").read_bytes()[: len(whole)] == whole)
+        assert numbers(cluster, "n1", 11) == list(range(11))
+        kept = copies[0].parent / "quarantine.jfk.0" / "log.0.0"
+        assert len(kept.read_bytes()) == len(whole), "nothing is deleted on an inference"
