@@ -21,10 +21,11 @@ from rt.limits import KIB
 from rt.lock import take_lock
 from rt.manifest import SESSION, new_identity
 from rt.names import session_directory
-from rt.position import FILE_BYTES_MAX, START, Position
+from rt.position import FILE_BYTES_MAX, RUN_END, START, Position
 from rt.released import archive_released, finish_released, read_released
 
 _ARCHIVE_S: Final = 1.0
+_LIVES_MAX: Final = RUN_END - 1  # so that what looks for the run behind the last one finds a name
 _LOCK_S: Final = 0.5  # a pusher takes the lock for some milliseconds, to archive what is merged
 _SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -150,6 +151,11 @@ class SessionWriter:
         self.next_sequence = appender.next_number
         if appender.is_open:
             appender.roll(time.time_ns())
+        if appender.end.run >= _LIVES_MAX - 1:
+            raise Misuse(
+                f"{self.directory}: session {session!r} has had {_LIVES_MAX:,} lives, and its "
+                "positions can tell no more apart; publish under another name"
+            )
         began = bool(appender.manifest.order)
         self._next_file = appender.end.next_run() if began else START
 

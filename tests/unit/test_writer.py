@@ -15,7 +15,7 @@ from rt import writer as writer_module
 from rt.confirmations import Confirmations, ConfirmationsFile
 from rt.errors import CorruptLog, Misuse, RtError, WriterFailed
 from rt.limits import KIB
-from rt.position import Position
+from rt.position import RUN_END, Position
 from rt.released import write_released
 from rt.writer import Fsync, SessionWriter, WriterSettings
 
@@ -104,6 +104,24 @@ def test_another_identity_is_refused(tmp_path):
     os.rename(tmp_path / "flights" / "jfk", tmp_path / "flights" / "lga")
     with pytest.raises(Misuse, match="session 'jfk'"):
         SessionWriter(str(tmp_path), "flights", "lga", NEVER)
+
+
+def test_a_session_that_has_used_its_runs_is_refused_in_words(tmp_path):
+    """One that is started anew every second comes to this within a week."""
+    writer = opened(tmp_path)
+    write(writer, b"a")
+    writer._roll()
+    writer._next_file = Position.of(RUN_END - 3, 0, 0)
+    write(writer, b"b")
+    writer.close()
+    writer = opened(tmp_path)
+    write(writer, b"c")
+    assert writer.end.run == RUN_END - 2
+    writer.close()
+    for _ in range(2):
+        with pytest.raises(Misuse, match=r"had 524,287 lives.*publish under another name"):
+            opened(tmp_path)
+    assert read(tmp_path) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
 def test_a_torn_tail_stays_and_the_next_run_begins_behind_it(tmp_path):
