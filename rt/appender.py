@@ -1,5 +1,6 @@
 """Appender: puts whole frames at the end of a log directory, and nothing but whole frames."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -310,6 +311,8 @@ class Appender:
         """
         with self._recording:
             self._check()
+            if self._is_closed:  # whoever archives may not know yet
+                raise OSError(errno.EBADF, f"{self.directory} was closed")
             for entry in entries:
                 self.manifest.check(entry)
             end = self._manifest_file.size()
@@ -327,9 +330,10 @@ class Appender:
         try:
             self._close_file()
         finally:
-            if not self._is_closed:
-                self._is_closed = True
-                self._manifest_file.close()
+            with self._recording:
+                if not self._is_closed:
+                    self._is_closed = True
+                    self._manifest_file.close()
 
     def _settle(self, act: Callable[[], None]) -> None:
         """Do what is never tried again, because a second try may say it went well."""

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from faulty import FaultyDisk
@@ -80,6 +81,19 @@ def test_a_log_may_be_closed_twice(path):
     appender.close()
     appender.close()
     assert disk.open_files == 0
+
+
+def test_who_archives_in_a_log_that_was_closed_may_go_on_with_others(path):
+    """A copy may be set aside by who merges, while another thread gives up its files."""
+    appender = opened(path)
+    add(appender, b"a")
+    appender.roll(TIME_NS)
+    appender.close()
+    before = Path(path, "manifest").read_bytes()
+    with pytest.raises(OSError, match="was closed") as raised:
+        appender.archive(Archived(START, TIME_NS, "merged"))
+    assert not isinstance(raised.value, DiskFailed), "no disk has failed"
+    assert Path(path, "manifest").read_bytes() == before
 
 
 def opened_number(path):
