@@ -13,7 +13,7 @@ from replicator.greeting import greet
 from replicator.link import HungUp, Link, shut
 from replicator.outlet import Outlet
 from replicator.source_side import SourceSide
-from replicator.wire import PUSH
+from replicator.wire import PUSH, Ack
 from rt.errors import CorruptLog, PeerError, Refused, spoken
 from rt.log_directory import LogDirectory
 from rt.position import Position
@@ -76,6 +76,7 @@ class Relay:
         self._needed_s: dict[str, float] = {}  # sessions, and when they were last needed
         self._channels: dict[str, tuple[Outlet, HeldCopy]] = {}  # by session
         self._retry_at_s: dict[str, float] = {}  # sessions that were refused
+        self._told: dict[str, str] = {}  # and the code that was said of each
         self._dial_at_s = 0.0
         self._sock: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -138,7 +139,7 @@ class Relay:
                 raise PeerError(f"{identity.name!r} answers at {host}:{port}")
             self._sock = sock
             greet(link, PUSH, self._stream)
-            side = SourceSide(link, refused=self._take_refusal)
+            side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
             undo.callback(side.close)
             while not self._stopping and (needed := self._needed()):
                 for session in needed:
@@ -173,15 +174,24 @@ class Relay:
             self._give_up(session, Refused("corrupt", str(error)))
         log.close()
 
+    def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
+        if self._told and ack.received == outlet.position:
+            self._told.pop(self._session_of(outlet), None)
+
+    def _session_of(self, outlet: Outlet) -> str:
+        return next(each for each, (ours, _) in self._channels.items() if ours is outlet)
+
     def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
-        session = next(each for each, (ours, _) in self._channels.items() if ours is outlet)
+        session = self._session_of(outlet)
         _, copy = self._channels.pop(session)
         if why.code in _DOUBTFUL:
             copy.doubted()
         self._give_up(session, why)
 
     def _give_up(self, session: str, why: Refused) -> None:
-        _log.warning("session %s is not passed on to node %s: %s", session, self.name, why)
+        if self._told.get(session) != why.code:
+            self._told[session] = why.code
+            _log.warning("session %s is not passed on to node %s: %s", session, self.name, why)
         with self._lock:
             self._needed_s.pop(session, None)
             retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S

@@ -101,6 +101,7 @@ class SinkSide:
         self._news: set[int] = set()
         self._waiting: dict[int, float] = {}  # channels to acknowledge at a time, if not before
         self._has_written = False  # since `settle` was called
+        self._told: dict[str, str] = {}  # logs that were refused last, and the code that was said
 
     def turn(self) -> None:
         """Take what has come, and acknowledge what has become of it.
@@ -165,7 +166,7 @@ class SinkSide:
         except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:
             if (begun := self._inlets.get(channel)) is not None:
                 self._end(begun)
-            self._refuse(channel, _refusal(error))
+            self._refuse(channel, message.identity.name, _refusal(error))
             return
         self._news.add(channel)
         self._link.send(encode(standing))
@@ -177,6 +178,8 @@ class SinkSide:
         try:
             if isinstance(message, Data):
                 inlet.take_data(message)
+                if self._told:
+                    self._told.pop(_name(inlet), None)
             elif isinstance(message, Rolled):
                 inlet.take_rolled(message)
             elif isinstance(message, Archived):
@@ -190,9 +193,9 @@ class SinkSide:
                 inlet.inbox.doubted()
             self._end(inlet)
             if isinstance(message, wire.Refused):
-                self._tell(_refusal(error))
+                self._tell(_name(inlet), _refusal(error))
             else:
-                self._refuse(inlet.channel, _refusal(error))
+                self._refuse(inlet.channel, _name(inlet), _refusal(error))
 
     def _acknowledge(self) -> None:
         now_s = time.monotonic()
@@ -220,21 +223,29 @@ class SinkSide:
             return
         if inlet.inbox.is_wanted:
             self._end(inlet)
-            self._refuse(channel, Refused("busy", "this session is left to another connection"))
+            words = "this session is left to another connection"
+            self._refuse(channel, _name(inlet), Refused("busy", words))
         elif (ack := inlet.news()) is not None:
             self._link.send(encode(ack))
 
-    def _refuse(self, channel: int, why: Refused) -> None:
+    def _refuse(self, channel: int, log: str, why: Refused) -> None:
         self._link.send(encode(wire.Refused(channel, why.code, str(why))))
-        self._tell(why)
+        self._tell(log, why)
 
-    def _tell(self, why: Refused) -> None:
-        _log.warning("%s: %s: %s", self._link.name, why.code, why)
+    def _tell(self, log: str, why: Refused) -> None:
+        """Say why a log is not taken; once, though it is offered again every half second."""
+        if self._told.get(log) != why.code:
+            self._told[log] = why.code
+            _log.warning("%s: %s: %s", self._link.name, why.code, why)
         self._refused(why)
 
     def _end(self, inlet: Inlet) -> None:
         del self._inlets[inlet.channel]
         inlet.inbox.release()
+
+
+def _name(inlet: Inlet) -> str:
+    return inlet.inbox.appender.identity.name
 
 
 def _refusal(error: Exception) -> Refused:

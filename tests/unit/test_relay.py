@@ -220,6 +220,36 @@ def test_a_session_that_is_refused_is_not_offered_at_every_call_for_it(tmp_path,
     assert "is another log here" in caplog.text
 
 
+def test_a_session_that_is_refused_again_and_again_is_spoken_of_once(
+    tmp_path, target, monkeypatch, caplog
+):
+    """A node with a full disk refuses each of a thousand sessions twice a second."""
+    monkeypatch.setattr(relay_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(relay_module, "_IDLE_S", 60.0)
+    refusals = []
+
+    def claim(identity, peer, wake, *, relays):
+        if len(refusals) < 5:
+            refusals.append(1)
+            raise Refused("reserve", f"there are {len(refusals)} bytes of disk left")
+        return taken(identity, peer, wake, relays=relays)
+
+    directory, (_, host, _) = written(tmp_path), target
+    taken, host.claim = host.claim, claim
+    relay = relay_to(target, directory, lambda: end_of(directory))
+    relay._copy_of = {"jfk": relay._copy_of("jfk")}.get
+    relay._needed_s["lga"] = float("inf")  # so that it does not hang up meanwhile
+    for count in range(6):
+        relay.want("jfk")
+        assert eventually(lambda n=count: len(refusals) > n or n == 5)
+        assert eventually(lambda n=count: "jfk" not in relay._needed_s or n == 5)
+    assert eventually(lambda: host.inboxes and host.inboxes["jfk"].durable == end_of(directory))
+    assert caplog.text.count("not passed on") == 1
+    assert caplog.text.count("bytes of disk left") == 2, "once here and once at the node"
+    assert eventually(lambda: not relay._told), "the next trouble is told of again"
+    relay.stop()
+
+
 def test_a_copy_is_passed_on_to_the_node_that_was_meant_and_no_other(tmp_path, target, caplog):
     """An address may be another machine's by now."""
     directory, host = written(tmp_path), target[1]
