@@ -8,9 +8,11 @@ from rt.disk import Disk, File, OsDisk
 from rt.errors import CorruptLog, ManifestError
 from rt.garbage import uncollected
 from rt.index import SUFFIX, Index
-from rt.manifest import FILE_NAME, Manifest
+from rt.limits import MANIFEST_LINE_BYTES_MAX
+from rt.manifest import FILE_NAME, Manifest, decode_entry
 from rt.position import Position
 
+_LOOKS_A_PROBE: Final = 16  # a probe costs three calls to the system
 _NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
 
 
@@ -22,6 +24,7 @@ class LogDirectory:
         self.disk = disk or OsDisk()
         self.manifest = Manifest()
         self._manifest_file: File | None = None
+        self._idle_looks = 0  # at the manifest, that found nothing
 
     @property
     def is_there(self) -> bool:
@@ -42,23 +45,45 @@ class LogDirectory:
         """Read what the manifest says anew; return whether there was anything.
 
         Raises:
-            CorruptLog: a line of the manifest is damaged.
+            CorruptLog: a line of the manifest is damaged, or the log was deleted and another made.
         """
         if self._manifest_file is None:
             try:
-                self._manifest_file = self.disk.open_read(os.path.join(self.path, FILE_NAME))
+                self._manifest_file = self._open_manifest()
             except FileNotFoundError:
                 return False
-        known = self.manifest.length
-        length = self._manifest_file.size() - known
-        if length <= 0:
-            return False
         try:
-            with uncollected():
-                return bool(self.manifest.feed(self._manifest_file.pread(length, known)))
+            return self._take_news(self._manifest_file)
         except ManifestError as error:
             path = os.path.join(self.path, FILE_NAME)
             raise CorruptLog(path, Position(0), str(error)) from None
+
+    def _take_news(self, file: File) -> bool:
+        known = self.manifest.length
+        length = file.size() - known
+        if length > 0:
+            with uncollected():
+                return bool(self.manifest.feed(file.pread(length, known)))
+        self._idle_looks += 1
+        if self._idle_looks % _LOOKS_A_PROBE == 0:
+            self._demand_same()
+        return False
+
+    def _open_manifest(self) -> File:
+        return self.disk.open_read(os.path.join(self.path, FILE_NAME))
+
+    def _demand_same(self) -> None:
+        """What was opened may be deleted, and then says nothing for ever."""
+        try:
+            file = self._open_manifest()
+        except FileNotFoundError:
+            return
+        try:
+            line, end, _ = file.pread(MANIFEST_LINE_BYTES_MAX, 0).partition(b"\n")
+        finally:
+            file.close()
+        if end and decode_entry(line) != self.manifest.identity:
+            raise ManifestError("the log was deleted, and another made in its place")
 
     def files(self) -> list[Position]:
         """Where the files that still hold their bytes start, oldest first."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import threading
 from zlib import crc32
 
@@ -23,6 +24,7 @@ from rt import (
     Subscriber,
     WriterSettings,
 )
+from rt import log_directory as log_directory_module
 from rt.frame import HEADER_BYTES, parse_header, seal_header
 from rt.limits import KIB
 from rt.manifest import Archived, encode_entry
@@ -554,3 +556,20 @@ def test_descriptors_are_given_back_where_only_the_position_was_asked_for(tmp_pa
         place = subscriber.position
     assert subscriber.position == place
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_log_that_was_deleted_and_made_anew_is_said_to_be_another(tmp_path, monkeypatch):
+    """Who has opened what was deleted would wait for ever, without a word."""
+    monkeypatch.setattr(log_directory_module, "_LOOKS_A_PROBE", 1)
+    with publisher_of(tmp_path) as publisher:
+        publisher.publish(b"a")
+    with subscriber_of(tmp_path) as subscriber:
+        messages = iter(subscriber)
+        assert next(messages).payload == b"a"
+        shutil.rmtree(tmp_path / "flights" / "jfk")
+        assert not list(subscriber.batches(timeout_s=0.05)), "it is gone: it may come back"
+        with publisher_of(tmp_path) as publisher:
+            publisher.publish(b"b")
+        with pytest.raises(CorruptLog, match="deleted, and another made in its place"):
+            next(messages)
+    assert [each.payload for each in read(tmp_path, session="jfk")] == [b"b"]
