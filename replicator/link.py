@@ -128,7 +128,10 @@ class Link:
         """
         now = time.monotonic()
         next_beat_s = min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - now
-        timeout_s = 0.0 if self._more else max(0.0, min(timeout_s, next_beat_s))
+        return self._wait(min(timeout_s, next_beat_s))
+
+    def _wait(self, timeout_s: float) -> set[int]:
+        timeout_s = 0.0 if self._more else max(0.0, timeout_s)
         ready = dict(self._poller.poll(0))
         self._is_behind = self._more or self._sock.fileno() in ready
         if not ready and timeout_s:
@@ -165,7 +168,7 @@ class Link:
                 if not isinstance(message, kind):
                     raise PeerError(f"{kind.__name__} was to come, not {type(message).__name__}")
                 return message
-            self.wait(left)
+            self._wait(left)  # before the greeting nobody beats, and none is due
         raise PeerError(f"no {kind.__name__} came within {GREETING_S:g} s")
 
     def refuse(self, code: str, words: str) -> None:
