@@ -1,5 +1,6 @@
 """Link: a connection waits without turning, and tells a dead peer from one that it did not hear."""
 
+import select
 import socket
 import threading
 from contextlib import ExitStack
@@ -9,7 +10,7 @@ from replicator_host import Certificates
 
 from replicator import link as link_module
 from replicator.link import Link
-from replicator.wire import Hello
+from replicator.wire import Heartbeat, Hello, encode
 from rt.errors import PeerError
 from rt.tls import accept, connect
 from rt.watch import Wake
@@ -57,3 +58,18 @@ def test_a_peer_that_does_not_greet_is_waited_for_and_not_asked_for_again_and_ag
     with pytest.raises(PeerError, match="no Hello came"):
         ours.expect(Hello)
     assert len(looks) < 5
+
+
+def test_who_was_sending_for_long_hears_the_peer_before_calling_it_dead(ends):
+    """A line that takes longer than that for one message would be hung up on at each, for ever."""
+    ours, theirs = ends
+    lines = select.poll()
+    lines.register(ours._sock.fileno(), select.POLLIN)
+    theirs.send(encode(Heartbeat()))
+    assert lines.poll(10_000)
+    ours._heard_s -= 20  # so long the last sending took
+    ours.beat()
+    assert Heartbeat() in list(ours.receive())
+    ours._heard_s -= 20
+    with pytest.raises(PeerError, match="nothing was heard"):
+        ours.beat()
