@@ -342,7 +342,6 @@ class Outlet:
         size, known = file.size(), self.log.manifest
         if self._judged == (size, known.length):
             return
-        self._judged = (size, known.length)
         index, index_file = self.log.open_index(at.file)
         walk = walk_before(
             file.pread, index, at.file, lambda entry: entry.offset > at.offset,
@@ -354,6 +353,7 @@ class Outlet:
         if isinstance(verdict, Corrupt):
             words = f"{self.log.file_path(at)}: corrupt at {verdict.at}: {verdict.reason}"
             raise Refused("corrupt", words)
+        self._judged = (size, known.length)
 
 
 def _refused(found: Difference, path: str) -> Refused:

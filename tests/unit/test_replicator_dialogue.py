@@ -523,6 +523,28 @@ def test_half_a_frame_is_not_sent_at_once(source, sink):
     assert_equal(source, sink)
 
 
+def test_damage_that_was_met_while_little_was_sent_at_once_ends_the_channel(source, sink):
+    """Who sends at once leaves it to the connection's thread to say so, which looks again."""
+    log = Log(source)
+    dialogue = Dialogue(source, sink).talk()
+    path = Path(source, log.appender.end.file_name)
+    begin = path.stat().st_size
+    log.write(300)
+    end = log.appender.end  # was durable, says the next frame
+    later = make_frame(end, [b"x"], sequence=log.sequence, durable=end)
+    after = log.appender.walk.copy()
+    after.step(later.header)
+    log.appender.append(later.parts, [later.header], after)
+    data = bytearray(path.read_bytes())
+    data[begin + 9] ^= 1
+    path.write_bytes(data)
+    assert not dialogue.source.send_now(dialogue.outlet)
+    dialogue.talk().close()
+    assert [(side, code) for side, code, _ in dialogue.refusals] == [
+        ("source", "corrupt"), ("sink", "corrupt")
+    ]  # fmt: skip
+
+
 def test_what_came_right_before_the_source_hung_up_is_settled(source, sink):
     """Nobody else would have it synced, and merged, before another session brings something."""
     dialogue, settled = Dialogue(source, sink).talk(), []
