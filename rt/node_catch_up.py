@@ -7,7 +7,7 @@ from typing import Final
 from replicator.pull import PullClient
 from rt.certificates import certificate_files
 from rt.disk import OsDisk, OsFile
-from rt.errors import Refused
+from rt.errors import DiskFailed, Refused
 from rt.node_guard import DiskGuard
 from rt.node_settings import NodeSettings
 from rt.position import Position, file_position
@@ -50,8 +50,13 @@ class CatchUp:
         """Whether merging can go on: the copy holds the ledger's end and all its source had.
 
         Where the source has less, it may be waiting for what only this node can make.
+
+        Raises:
+            DiskFailed: the copy has ended by itself, and nobody will bring it any further.
         """
         status = self._pull.status()
+        if not self._pull.running:
+            raise DiskFailed(status.error)
         has_all = status.caught_up or status.is_ahead
         return has_all and max(ledger_end, self._begin + 1) <= status.next_place
 

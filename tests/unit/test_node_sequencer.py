@@ -6,8 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 from archive_cluster import ArchiveCluster
+from replicator_host import eventually
 
+from replicator import pull
 from rt import node_sequencer
+from rt.errors import DiskFailed
+from rt.node_catch_up import CatchUp
 from rt.node_sequencer import NodeSequencer
 from rt.node_snapshots import NodeSnapshots
 from rt.position import Position
@@ -107,6 +111,33 @@ def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended(
     sequencer.stop()
     sequencer.run()
     assert did == ["stop", "end"]
+
+
+def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch):
+    """It would wait for good, merge nothing, and have said so in one line of its log."""
+
+    def fail():
+        raise DiskFailed(5, "Input/output error")
+
+    place = Position(8)
+    copied = SimpleNamespace(
+        sync=fail, durable=place, appender=SimpleNamespace(end=place, next_place=place)
+    )
+    monkeypatch.setattr(pull, "_SYNC_S", 0.01)
+    nobody = SimpleNamespace(current=lambda: None)
+    client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], nobody)
+    client._copy = copied
+    client.start()
+    assert eventually(lambda: not client.running)
+    executor = SimpleNamespace(ledger=SimpleNamespace(end=place), lacks_log=True)
+    fake = SimpleNamespace(member_names=["n1", "n2"], tick_s=0.02, missing=None, executor=executor)
+    sequencer = NodeSequencer(fake, fake, fake, fake, fake, relay=fake, guard=fake)
+    sequencer.catch_up = CatchUp.__new__(CatchUp)
+    sequencer.catch_up._pull, sequencer.catch_up._begin = client, place
+    with pytest.raises(DiskFailed, match=r"out: input/output error; this copy has ended"):
+        sequencer._keep_up(0.0)
+    client._copy = None
+    assert client.stop()
 
 
 def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for(monkeypatch):
