@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from replicator.pull import PullClient
-from rt.certificates import certificate_files
 from rt.disk import OsDisk, OsFile
 from rt.errors import DiskFailed, Refused
 from rt.node_guard import DiskGuard
 from rt.node_settings import NodeSettings
 from rt.position import Position, file_position
-from rt.tls import Contexts, client_context
+from rt.tls import Contexts
 
 _STOP_S: Final = 2.0
 
@@ -19,16 +18,18 @@ _STOP_S: Final = 2.0
 class CatchUp:
     """A copy under way, into a node's own merged log, which nobody else has open meanwhile."""
 
-    def __init__(self, settings: NodeSettings, begin: Position, guard: DiskGuard) -> None:
+    def __init__(
+        self, settings: NodeSettings, begin: Position, guard: DiskGuard, contexts: Contexts
+    ) -> None:
         """Begin to copy.
 
         Args:
             settings: of this node; all other members are asked in turn.
             begin: where the merged log here goes on; the copy is of use once it is beyond.
             guard: of the disk: while there is no room, the copy waits where it is.
+            contexts: of the node, made at its start: files that cannot be loaded now end nothing.
         """
         others = [place for name, place in settings.addresses.items() if name != settings.name]
-        contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         self._guard = guard
         self._pull = PullClient(
             settings.root, settings.stream, others, contexts, disk=GuardedDisk(guard)

@@ -33,9 +33,10 @@ class NodeRelay:
         self._wants = Wants(max(1, round(settings.missing_s / 2 / _LOOK_S)))
         self._next_look_s = float("-inf")
         self._asked: dict[str, str] = {}  # by session, who was asked for it last
-        contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
+        # of whatever dials another node as its client
+        self.contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         self._relays = {
-            name: Relay(name, address, contexts, settings.stream, self._copy_of)
+            name: Relay(name, address, self.contexts, settings.stream, self._copy_of)
             for name, address in settings.addresses.items()
             if name != settings.name
         }

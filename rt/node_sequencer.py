@@ -220,7 +220,9 @@ class NodeSequencer:
             self._snapshots.await_sync()
             member.executor.close()
             begin = member.executor.appender.next_place - member.executor.lacks_lines
-            self.catch_up = CatchUp(self._settings, Position(begin), self._guard)
+            self.catch_up = CatchUp(
+                self._settings, Position(begin), self._guard, self._relay.contexts
+            )
         elif self._ends_copy(self.catch_up):
             self.catch_up = None
             member.executor.reopen()

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 from archive_cluster import ArchiveCluster
-from replicator_host import eventually
+from replicator_host import Certificates, eventually
 
 from replicator import pull
 from rt import node_sequencer
 from rt.errors import DiskFailed
 from rt.node_catch_up import CatchUp
+from rt.node_relay import NodeRelay
 from rt.node_sequencer import NodeSequencer
 from rt.node_snapshots import NodeSnapshots
 from rt.position import Position
@@ -140,6 +141,27 @@ def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch
     assert client.stop()
 
 
+def test_a_node_copies_though_its_certificate_cannot_be_loaded_just_then(tmp_path):
+    """It is renewed in two steps, key and certificate: whoever is connected lives through that."""
+    certs = Certificates(str(tmp_path / "ca"))
+    did, place = [], Position(8)
+    executor = SimpleNamespace(
+        lacks_log=True, lacks_lines=0, appender=SimpleNamespace(next_place=place),
+        close=lambda: did.append("close"),
+    )  # fmt: skip
+    fake = SimpleNamespace(
+        name="node-1", member_names=["n2", "node-1"], certs=certs.directory, missing_s=1,
+        addresses={"n2": ("localhost", 1)}, tick_s=0.02, hearers={}, executor=executor,
+        missing=None, root=str(tmp_path), stream="flights", await_sync=lambda: None,
+    )  # fmt: skip
+    relay = NodeRelay(fake, fake, fake)
+    (tmp_path / "ca" / "node-1.key").chmod(0o644)
+    sequencer = NodeSequencer(fake, fake, fake, fake, fake, relay=relay, guard=fake)
+    sequencer._keep_up(0.0)
+    assert did == ["close"]
+    assert eventually(lambda: sequencer.catch_up.stop(1))
+
+
 def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for(monkeypatch):
     """A closed log has nothing to sync, and would say that all is durable."""
     did, told, begun = [], [], threading.Event()
@@ -157,6 +179,7 @@ def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for(monkeypat
     fake = SimpleNamespace(
         member_names=["n1", "n2"], tick_s=0.02, missing=None, executor=executor, settled_index=0,
         plan_snapshot=lambda: SnapshotPlan(1, b"", Position(8)), has_durable=told.append, size=0,
+        contexts=None,
     )  # fmt: skip
     monkeypatch.setattr(node_sequencer, "CatchUp", lambda *_: did.append("copy"))
     snapshots = NodeSnapshots(fake, fake, fake, fake, pause_s=5)
