@@ -10,6 +10,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from rt.certificates import LOCAL_HOSTS, host_name, init_authority, issue
+from rt.disk import OsDisk
 from rt.errors import Misuse, PeerError
 from rt.identity import Role
 from rt.names import parse_stream, shown, stream_directory
@@ -88,10 +89,9 @@ def _check_count(count: int) -> None:
 
 
 def is_founded(directory: str, place: Place, stream: str) -> bool:
-    """Whether a node of a cluster on this machine was started before."""
-    return os.path.exists(
-        os.path.join(stream_directory(root_of(directory, place), stream), "state")
-    )
+    """Whether a node of a cluster on this machine was started before, and not ended at once."""
+    state = os.path.join(stream_directory(root_of(directory, place), stream), "state")
+    return bool(OsDisk().names(state))
 
 
 def root_of(directory: str, place: Place) -> str:

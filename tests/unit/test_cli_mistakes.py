@@ -8,9 +8,11 @@ from logs import MergedLog
 
 from rt import certificates
 from rt.cli_run import LinkSettings
-from rt.cluster import init_cluster
+from rt.cluster import init_cluster, is_founded
+from rt.disk import OsDisk
 from rt.errors import Misuse
 from rt.node_settings import NodeSettings
+from rt.node_state import open_state
 from rt.settings import load
 from tests.commands import publish, run
 
@@ -151,6 +153,27 @@ def test_a_cluster_of_a_host_that_is_none_is_not_begun(here):
     with pytest.raises(Misuse, match="not a host"):
         init_cluster("new", "flights", ["localhost:1", "local_host:2", "localhost:3"])
     assert not (here / "new").exists()
+
+
+class Interrupted(OsDisk):
+    """A disk on which a process ends before it has written anything."""
+
+    def make_directory(self, path):
+        raise KeyboardInterrupt
+
+
+def test_a_cluster_whose_first_start_was_interrupted_is_founded_at_the_next(here):
+    """Nodes that were never founded, and are not told to be, wait for each other for ever."""
+    places = init_cluster("new", "flights", [f"localhost:{port}" for port in (1, 2, 3)])
+    settings = load(NodeSettings, places[0].config, "node", {})
+    top = os.path.join(settings.root, "flights")
+    with pytest.raises(KeyboardInterrupt):
+        open_state(Interrupted(), settings, top, founding=True)
+    assert not is_founded("new", places[0], "flights")
+    opened = open_state(OsDisk(), settings, top, founding=True)
+    opened.journal.close()
+    assert not opened.damage
+    assert is_founded("new", places[0], "flights")
 
 
 def test_the_files_of_a_cluster_can_be_read_whatever_their_directory_is_called(here):
