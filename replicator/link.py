@@ -169,7 +169,7 @@ class Link:
         while (left := deadline - time.monotonic()) > 0:
             for message in self.receive():
                 if isinstance(message, Refused):
-                    raise errors.Refused(message.code, f"the other side says: {message.words}")
+                    raise refusal_of(message)
                 if not isinstance(message, kind):
                     raise PeerError(f"{kind.__name__} was to come, not {type(message).__name__}")
                 return message
@@ -198,6 +198,13 @@ class Link:
                 return
 
 
+def refusal_of(message: Refused) -> errors.Refused:
+    """Return what a peer refused; its words begin no line of a log and move no cursor."""
+    return errors.Refused(
+        _printable(message.code), f"the other side says: {_printable(message.words)}"
+    )
+
+
 def shut(sock: socket.socket) -> None:
     """End what another thread does with a socket, now; its TLS object is left alone."""
     with suppress(OSError):
@@ -210,6 +217,10 @@ def pause(wake: Wake, seconds: float) -> None:
     poller.register(wake.fileno(), select.POLLIN)
     if poller.poll(seconds * 1000):
         wake.clear()
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _broken(error: OSError) -> PeerError:

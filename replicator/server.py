@@ -20,7 +20,7 @@ from replicator.wire import PUSH
 from rt import manifest
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.identity import Identity
-from rt.names import parse_session
+from rt.names import parse_session, shown
 from rt.tls import Contexts, accept
 from rt.watch import Wake
 
@@ -189,7 +189,8 @@ class Server:
         except Misuse as error:
             raise Refused("name", str(error)) from error
         if log.kind != manifest.SESSION or log.stream != self._host.stream:
-            words = f"a session of {self._host.stream!r} is wanted, not a {log.kind} log of another"
+            kind = shown(log.kind)
+            words = f"a session of {self._host.stream!r} is wanted, not a {kind} log of another"
             raise Refused("stream", words)
         for kind, name in (("session", log.name), ("group", log.group)):
             if name and not peer.may_push(name):

@@ -9,7 +9,7 @@ from typing import Final
 from replicator import wire
 from replicator.host import Bell, Inbox
 from replicator.inlet import Inlet
-from replicator.link import Link
+from replicator.link import Link, refusal_of
 from replicator.wire import (
     CONNECTION,
     Archived,
@@ -145,7 +145,7 @@ class SinkSide:
             self._open(message)
             return
         if isinstance(message, wire.Refused) and message.channel == CONNECTION:
-            raise Refused(message.code, f"the other side says: {message.words}")
+            raise refusal_of(message)
         if not isinstance(message, Data | Rolled | Archived | CaughtUp | wire.Refused):
             raise PeerError(f"a source does not send {type(message).__name__}")
         inlet = self._inlets.get(message.channel)
@@ -187,7 +187,7 @@ class SinkSide:
             elif isinstance(message, CaughtUp):
                 self._caught_up(message)
             else:
-                raise Refused(message.code, f"the other side says: {message.words}")
+                raise refusal_of(message)
         except (Refused, ManifestError, Misuse, OSError) as error:
             if isinstance(error, Refused) and error.code == "diverged":
                 inlet.inbox.doubted()

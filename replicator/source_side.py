@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from replicator import wire
-from replicator.link import Link
+from replicator.link import Link, refusal_of
 from replicator.outlet import Outlet, SendBuffer
 from replicator.wire import CONNECTION, Ack, Heartbeat, Message, Standing, encode
 from rt.errors import CorruptLog, PeerError, Refused
@@ -98,7 +98,7 @@ class SourceSide:
         if not isinstance(message, Ack | Standing | wire.Refused):
             raise PeerError(f"a sink does not send {type(message).__name__}")
         if isinstance(message, wire.Refused) and message.channel == CONNECTION:
-            raise Refused(message.code, f"the other side says: {message.words}")
+            raise refusal_of(message)
         outlet = self._outlets.get(message.channel)
         if outlet is None:
             if message.channel >= self._opened:
@@ -109,7 +109,7 @@ class SourceSide:
             self._guarded(outlet, lambda: outlet.stand(message))
             self.mark(outlet)
         else:
-            self._end(outlet, Refused(message.code, f"the other side says: {message.words}"))
+            self._end(outlet, refusal_of(message))
 
     def _guarded(self, outlet: Outlet, work: Callable[[], None]) -> None:
         """Do what may end a channel, and only that channel."""

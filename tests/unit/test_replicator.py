@@ -503,18 +503,21 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_code(site, publisher, hello
     link.close(), wake.close()
 
 
-@pytest.mark.parametrize("log", ["another stream", "a merged log"])
-def test_a_log_of_another_kind_or_stream_is_not_taken(site, publisher, log):
+@pytest.mark.parametrize("log", ["another stream", "a merged log", "a line of ours"])
+def test_a_log_of_another_kind_or_stream_is_not_taken(site, publisher, log, caplog):
     """A mistaken root directory must not become a session of this stream."""
     identity = {
         "another stream": Identity(SESSION, "trains", "jfk", "a" * 32, 1),
         "a merged log": Identity(MERGED, STREAM, "jfk", "a" * 32, 1),
+        "a line of ours": Identity("\n2026 CRITICAL", STREAM, "jfk", "a" * 32, 1),
     }[log]
     sock, _ = connect(site.node, publisher.current())
     wake = Wake()
     link = Link(sock, wake, "node")
     link.send(encode(Hello(1, 1, PUSH, STREAM, "test")) + encode(Open(0, identity)))
     assert first_answer(link).code == "stream"
+    assert eventually(lambda: "is wanted, not a" in caplog.text)
+    assert not any("\n" in each.message for each in caplog.records)
     link.close(), wake.close()
 
 

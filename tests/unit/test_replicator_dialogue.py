@@ -22,8 +22,8 @@ from replicator_host import log_bytes, manifest_lines
 
 from replicator import sink_side, wire
 from replicator.link import HungUp
-from replicator.wire import Data, encode
-from rt.errors import PeerError
+from replicator.wire import CONNECTION, Data, encode
+from rt.errors import PeerError, Refused
 from rt.log_directory import LogDirectory
 from rt.manifest import SESSION, Identity, Rolled
 from rt.position import START, Position
@@ -439,6 +439,24 @@ def test_a_sink_that_breaks_the_protocol_is_a_peer_error(tmp_path, sink, message
     with pytest.raises(PeerError):
         dialogue.source.turn()
     dialogue.close()
+
+
+@pytest.mark.parametrize("channel", [0, CONNECTION])
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_what_a_peer_says_is_one_line(source, sink, side, channel):
+    """It stands in the log of a node, and on the terminal of who looks at that."""
+    dialogue, said = Dialogue(source, sink).talk(), []
+    pipe = {"source": dialogue.sink_pipe, "sink": dialogue.source_pipe}[side]
+    pipe.send(
+        encode(wire.Refused(channel, "x\r", "gone \u00e0\n2026 CRITICAL \x1b[2J\x9b2J\u2028"))
+    )
+    try:
+        getattr(dialogue, side).turn()
+    except Refused as error:
+        said = [error.code, str(error)]
+    dialogue.close()
+    words = "the other side says: gone \u00e0\\n2026 CRITICAL \\x1b[2J\\x9b2J\\u2028"
+    assert (said or [*dialogue.refusals[0][1:]]) == ["x\\r", words]
 
 
 def test_one_refused_channel_leaves_the_others_alone(tmp_path, sink):
