@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -96,12 +97,14 @@ class Outbox:
                 self._sock = self._dial()
             except (OSError, PeerError, Refused) as error:
                 self._note(spoken(error))
-                with self._changed:
-                    self._changed.wait_for(lambda: self._stopping, pause_s * random.uniform(0.5, 1))
-                pause_s = min(2 * pause_s, _PAUSE_LAST_S)
-                continue
-            pause_s = _PAUSE_FIRST_S
-            self._pump(self._sock)
+            else:
+                began_s = time.monotonic()
+                self._pump(self._sock)
+                if time.monotonic() - began_s > _PAUSE_LAST_S:  # else it may hang up on each
+                    pause_s = _PAUSE_FIRST_S
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping, pause_s * random.uniform(0.5, 1))
+            pause_s = min(2 * pause_s, _PAUSE_LAST_S)
 
     def _dial(self) -> ssl.SSLSocket:
         sock, identity = connect(self._address, self._context(), _CONNECT_S)

@@ -73,6 +73,31 @@ def test_why_a_connection_broke_is_said_in_words(error):
     assert outbox.problem == "the connection broke: the other side hung up"
 
 
+class HungUpOn(socket.socket):
+    """A connection of which the other side has no use."""
+
+    def send(self, _data):
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_member_that_hangs_up_on_each_connection_is_not_dialled_without_a_pause(monkeypatch):
+    """One whose members do not name us does; each dialling is a handshake and a line in its log."""
+    dialled, many = [], threading.Event()
+
+    def dial(outbox):
+        outbox.put(b"1")  # the next sign of life, which finds that nobody listens
+        dialled.append(1)
+        if len(dialled) == 20:
+            many.set()
+        return HungUpOn()
+
+    monkeypatch.setattr(Outbox, "_dial", dial)
+    outbox = Outbox("n2", ("localhost", 1), nobody)
+    assert not many.wait(0.3)  # which it must not, so that no event can be waited for
+    assert len(dialled) > 1
+    outbox.stop()
+
+
 class Accepted(socket.socket):
     """What a member has dialled, without the TLS."""
 
