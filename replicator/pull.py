@@ -293,7 +293,7 @@ class PullClient:
                 if self._copy is not None:
                     self._copy.sync()
                     self._sweep(self._copy.appender)
-            except OSError as error:
+            except (OSError, RtError) as error:
                 self._failure = f"{self.directory}: {spoken(error)}; this copy has ended"
                 _log.critical("%s", self._failure)
                 self._stopping.set()

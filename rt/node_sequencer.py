@@ -198,7 +198,7 @@ class NodeSequencer:
         _log.error("%s; it is set aside and fetched again", damage)
         directory = os.path.dirname(damage.path)
         if directory == self._member.executor.appender.directory:
-            self._snapshots.await_sync()
+            self._snapshots.drop()
             self._member.executor.discard(damage.path)
         else:
             session = os.path.basename(directory)

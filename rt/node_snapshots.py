@@ -73,6 +73,11 @@ class NodeSnapshots:
         if self._synced is not None:
             self._synced.result()
 
+    def drop(self) -> None:
+        """Let go of what is planned: a file that it stands on is about to be set aside."""
+        self.await_sync()
+        self._plan = self._synced = None
+
     def end(self) -> None:
         """Save a last one, if the others have it all; errors as `turn`."""
         self.await_sync()

@@ -75,6 +75,20 @@ def test_it_is_saved_when_a_majority_has_what_it_stands_for():
     assert node.saved_indexes == node.swept == [7]
 
 
+def test_what_is_about_to_be_set_aside_is_told_to_nobody_as_durable():
+    """The others would forget what made it, and its inputs."""
+    node = Fake()
+    node.merge(7)
+    node.snapshots.turn(1.0)
+    node.snapshots.drop()
+    node.settled_index = 7
+    node.snapshots.turn(2.0)
+    node.snapshots.turn(3.0)
+    assert (node.durable_index, node.saved_indexes) == (0, [])
+    node.turn(10.0)
+    assert node.saved_indexes == [7]
+
+
 def test_one_follows_another_after_a_pause_or_when_files_wait_for_it():
     """Each costs a sync of the merged log."""
     node = Fake()
