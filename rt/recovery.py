@@ -108,7 +108,7 @@ def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -
     """Find the intact headers behind `at` that were written for the place they stand at."""
     offset = at.offset + 8
     while offset < size:
-        data = read(READ_BYTES + _OVERLAP, offset)
+        data = read(min(READ_BYTES + _OVERLAP, size - offset), offset)  # it may grow meanwhile
         if not data:
             break
         found = data.find(MAGIC)

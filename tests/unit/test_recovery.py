@@ -62,6 +62,15 @@ def test_damage_behind_every_durable_mark_is_torn_though_whole_frames_follow():
     assert judged(b"".join(made)) == Torn(Position(ends[1]), "no frame starts here")
 
 
+@pytest.mark.parametrize("size", [30, 80, 500])
+def test_a_frame_that_is_being_written_is_torn_whatever_follows_meanwhile(size):
+    """Who ships a session looks while its publisher writes, syncs, and writes on."""
+    made, ends = session(0, 1, 1, 3, 4, payloads=40)
+    data, walk = b"".join(made), Walk(Position(0), merged=False)
+    verdict = judge(lambda length, at: data[at : at + length], ends[1] + size, walk)
+    assert verdict == Torn(Position(ends[1]), "the frame is incomplete")
+
+
 @pytest.mark.parametrize("known", [{"durable": 88}, {"rolled_end": 176}])
 def test_what_others_know_to_be_durable_proves_damage(known):
     """The last batch has no later frame: a peer's acknowledgement or the manifest has to tell."""
