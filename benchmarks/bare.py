@@ -12,14 +12,16 @@ import ssl
 import struct
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from benchmarks.log import directory
 from rt.certificates import certificate_files, init_authority, issue
 from rt.identity import Role
 from rt.tls import client_context, server_context
 
-_HEAD = struct.Struct("<qI")
+HEAD = struct.Struct("<qI")  # of a message: when it was sent, ns; bytes of its payload
 
 
 class Tail:
@@ -63,16 +65,32 @@ def receive(sock: ssl.SSLSocket, tail: Tail) -> None:
         tail.append(data)
 
 
-def node(certs: str, root: str, sinks: int, decides: bool, ready: Connection) -> None:
-    """Take from one connection, sync, merge, give to another if there is one."""
+class Place(NamedTuple):
+    """Where a node runs: its number, directory, and the ports of those that began before it."""
+
+    number: int
+    root: str
+    certs: str
+    ports: list[int]
+
+
+Node = Callable[[Place, Connection], None]
+
+
+def node(place: Place, ready: Connection, *, decides: bool = False) -> None:
+    """Take from one connection, sync, merge; the first node gives to another connection.
+
+    Args:
+        place: of the node.
+        ready: is sent the port.
+        decides: whether what goes where is synced too before it is merged, as a node must do that
+            is to merge the same again after a crash.
+    """
+    root = place.root
     listener = socket.create_server(("127.0.0.1", 0))
     ready.send(listener.getsockname()[1])
-    context = server_context(*_paths(certs, "n1"))
-    source, *others = (
-        context.wrap_socket(listener.accept()[0], server_side=True) for _ in range(1 + sinks)
-    )
-    for each in (source, *others):
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sinks = int(place.number == 0)
+    source, *others = (accepted(listener, place.certs) for _ in range(1 + sinks))
     received, synced = Tail(os.path.join(root, "in")), Tail(os.path.join(root, "in"))
     merged, decisions = Tail(os.path.join(root, "out")), Tail(os.path.join(root, "decisions"))
 
@@ -87,7 +105,7 @@ def node(certs: str, root: str, sinks: int, decides: bool, ready: Connection) ->
         while True:
             data = synced.read_from(merged.end)
             if decides:
-                decisions.append(_HEAD.pack(merged.end, len(data)))
+                decisions.append(HEAD.pack(merged.end, len(data)))
                 os.fdatasync(decisions.fd)
             merged.append(data)
 
@@ -104,7 +122,7 @@ def publish(
     """Append messages with their times; a thread a node ships the file."""
     tail = Tail(os.path.join(root, "session"))
     for port in ports:
-        sock = _dial(port, certs, "pub")
+        sock = dial(port, certs, "pub")
         threading.Thread(target=ship, args=(tail, sock), daemon=True).start()
     go.recv()
     size, count, rate = plan
@@ -113,12 +131,12 @@ def publish(
         wait = began + number / rate - time.perf_counter()
         if wait > 0:
             time.sleep(wait)
-        tail.append(_HEAD.pack(time.time_ns(), size) + bytes(size))
+        tail.append(HEAD.pack(time.time_ns(), size) + bytes(size))
     go.recv()
 
 
 def latencies(
-    spawn: object, size: int, count: int, rate: float, nodes: int = 1, *, decides: bool = False
+    spawn: object, size: int, count: int, rate: float, nodes: int = 1, *, work: Node = node
 ) -> list[int]:
     """Run it; return the delay of each message, ns, in order of size.
 
@@ -128,8 +146,7 @@ def latencies(
         count: messages.
         rate: of them, a second.
         nodes: that all are sent to.
-        decides: whether what goes where is synced too before it is merged, as a node must do that
-            is to merge the same again after a crash.
+        work: of a node, in a process of its own.
     """
     with directory() as root:
         certs = os.path.join(root, "certs")
@@ -137,13 +154,14 @@ def latencies(
         issue(certs, "n1", Role.NODE)
         issue(certs, "pub", Role.PUBLISHER)
         issue(certs, "sub", Role.SUBSCRIBER)
-        servers, ports = [], []
+        servers = []
+        ports: list[int] = []
         for number in range(nodes):
-            place = os.path.join(root, f"n{number}")
-            os.mkdir(place)
+            home = os.path.join(root, f"n{number}")
+            os.mkdir(home)
             here, there = spawn.Pipe()  # type: ignore[attr-defined]
-            arguments = (certs, place, int(number == 0), decides, there)
-            servers.append(spawn.Process(target=node, args=arguments))  # type: ignore[attr-defined]
+            arguments = (Place(number, home, certs, ports), there)
+            servers.append(spawn.Process(target=work, args=arguments))  # type: ignore[attr-defined]
             servers[-1].start()
             ports.append(here.recv())
         go, gone = spawn.Pipe()  # type: ignore[attr-defined]
@@ -153,16 +171,16 @@ def latencies(
         time.sleep(1)  # a node takes its source first
         tail = Tail(os.path.join(root, "copy"))
         threading.Thread(
-            target=receive, args=(_dial(ports[0], certs, "sub"), tail), daemon=True
+            target=receive, args=(dial(ports[0], certs, "sub"), tail), daemon=True
         ).start()
         go.send("go")
         delays: list[int] = []
-        step, place = _HEAD.size + size, 0
+        step, place = HEAD.size + size, 0
         while len(delays) < count:
             data = tail.read_from(place)
             now = time.time_ns()
             whole = len(data) // step
-            delays += [now - _HEAD.unpack_from(data, n * step)[0] for n in range(whole)]
+            delays += [now - HEAD.unpack_from(data, n * step)[0] for n in range(whole)]
             place += whole * step
         go.send("end")
         publisher.join()
@@ -172,12 +190,21 @@ def latencies(
     return sorted(delays)
 
 
-def _paths(certs: str, name: str) -> tuple[str, str, str]:
+def paths_of(certs: str, name: str) -> tuple[str, str, str]:
+    """Return the authority, certificate and key of a name."""
     files = certificate_files(certs, name)
     return files.ca, files.cert, files.key
 
 
-def _dial(port: int, certs: str, name: str) -> ssl.SSLSocket:
+def accepted(listener: socket.socket, certs: str) -> ssl.SSLSocket:
+    """Accept the next connection."""
+    plain = listener.accept()[0]
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return server_context(*paths_of(certs, "n1")).wrap_socket(plain, server_side=True)
+
+
+def dial(port: int, certs: str, name: str) -> ssl.SSLSocket:
+    """Connect to a port of this machine under this name."""
     plain = socket.create_connection(("127.0.0.1", port))
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return client_context(*_paths(certs, name)).wrap_socket(plain, server_hostname="localhost")
+    return client_context(*paths_of(certs, name)).wrap_socket(plain, server_hostname="localhost")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from benchmarks.agreeing import MEMBERS, node
 from benchmarks.bare import latencies
 from benchmarks.log import directory
 from benchmarks.report import Row
@@ -21,7 +22,6 @@ from rt.node_settings import parse_address
 from rt.position import Position
 from rt.tls import Contexts, client_context
 
-MEMBERS = 3
 LIVE_BYTES_S = 20_000_000
 SMALL, LARGE = 100, 10 << 10  # bytes of a message
 
@@ -32,6 +32,7 @@ def rows(quick: bool) -> list[Row]:
     with directory() as root:
         paced = run(root, 100, count, 1000, MEMBERS)
     bare = latencies(SPAWN, 100, count, 1000, MEMBERS)
+    agreeing = latencies(SPAWN, 100, count, 1000, MEMBERS, work=node)
     bare_p50, bare_p99 = bare[count // 2] / 1e6, bare[int(count * 0.99)] / 1e6
     with directory() as root:
         small = run(root, 100, 1_000_000 if quick else 5_000_000, 0, MEMBERS)
@@ -64,6 +65,7 @@ def rows(quick: bool) -> list[Row]:
             bare_p99,
             at_most=True,
         ),
+        Row("3 nodes: the limit program that agrees, p50", agreeing[count // 2] / 1e6, "ms", 0),
         Row("3 nodes: delivered, 100 B", small["messages_s"], "messages/s", 500_000),
         Row("3 nodes: delivered, 1 KiB", large["mb_s"], "MB/s", 80),
         Row("3 nodes: the same, by a publisher that reaches one node", relayed_mb_s, "MB/s", 0),

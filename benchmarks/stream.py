@@ -5,9 +5,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 
-from benchmarks.bare import latencies
+from benchmarks.bare import latencies, node
 from benchmarks.log import directory
 from benchmarks.report import Row
 from replicator.pull import PullClient
@@ -118,7 +119,7 @@ def rows(quick: bool) -> list[Row]:
     with directory() as root:
         paced = run(root, 100, count, 1000)
     bare = latencies(SPAWN, 100, count, 1000)
-    deciding = latencies(SPAWN, 100, count, 1000, decides=True)
+    deciding = latencies(SPAWN, 100, count, 1000, work=partial(node, decides=True))
     with directory() as root:
         small = run(root, 100, 1_000_000 if quick else 10_000_000, 0)
     with directory() as root:
