@@ -55,7 +55,10 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
         raise Misuse(words) from None
     certs = os.path.join(directory, "certs")
     if os.path.exists(certs):
-        raise Misuse(f"{certs} is there already; a cluster is made once")
+        if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
+            raise Misuse(f"{certs} is there already; a cluster is made once")
+        words = "of a cluster that was not made to the end; remove it, and each n*.toml beside it"
+        raise Misuse(f"{certs} is there already, {words}")
     init_authority(certs)
     places = [
         Place(f"n{number}", address, os.path.join(directory, f"n{number}.toml"))

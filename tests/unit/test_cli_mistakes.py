@@ -1,6 +1,7 @@
 """Mistakes: one sentence, the code that is documented, and nothing made that has to be cleared."""
 
 import os
+import shutil
 from datetime import datetime, timedelta
 
 import pytest
@@ -153,6 +154,17 @@ def test_a_cluster_of_a_host_that_is_none_is_not_begun(here):
     with pytest.raises(Misuse, match="not a host"):
         init_cluster("new", "flights", ["localhost:1", "local_host:2", "localhost:3"])
     assert not (here / "new").exists()
+
+
+def test_a_cluster_that_was_not_made_to_the_end_says_how_to_begin_anew(here):
+    """Who ended it with ctrl-C has no cluster, and was told that there is one."""
+    init_cluster("new", "flights", ["localhost:1"])
+    os.remove("new/clients.toml")
+    with pytest.raises(Misuse, match="not made to the end; remove it, and each n"):
+        init_cluster("new", "flights", ["localhost:1"])
+    shutil.rmtree("new/certs")
+    os.remove("new/n1.toml")
+    assert init_cluster("new", "flights", ["localhost:1"])
 
 
 class Interrupted(OsDisk):
