@@ -462,9 +462,12 @@ class MergeNode(SimNode):
             raise
 
     def _ask_to_leave(self, identity: Identity, peer: str, *, relays: bool) -> None:
-        """Somebody comes while another fills the session: that one is to leave."""
+        """Somebody comes while another fills the session: that one is to leave.
+
+        If it fills what was set aside meanwhile there is none; who came comes again.
+        """
         try:
-            self.inboxes.claim(identity, peer, _NoBell(), START, relays=relays)
+            self.inboxes.claim(identity, peer, _NoBell(), START, relays=relays).release()
         except Refused as error:
             if error.code not in {"busy", "reserve"}:
                 raise
