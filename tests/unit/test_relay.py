@@ -9,6 +9,7 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import Certificates, DiskHost, Inbox, eventually, frames, log_bytes
 
+from replicator import pusher as pusher_module
 from replicator import relay as relay_module
 from replicator.relay import HeldCopy, Relay
 from replicator.server import Server
@@ -386,23 +387,31 @@ def test_a_session_is_passed_on_again_when_the_copy_was_set_aside(tmp_path):
         for name in ("n1", "n2"):
             cluster.nodes[name]._relay.stop()  # so that both get it from the third
         cluster.push(cluster.addresses[2:])
-        publisher = cluster.publisher()
-        publisher.publish(b"0")
-        publisher.flush(Level.MERGED, PATIENCE_S)
-        assert eventually(lambda: [*fillers(cluster, "n1"), *fillers(cluster, "n2")] == ["n3"] * 2)
+        publisher, count = cluster.publisher(), itertools.count()
+
+        def publish():
+            publisher.publish(b"%d" % next(count))
+            publisher.flush(Level.MERGED, PATIENCE_S)
+
+        def are_both_given_it():
+            publish()  # who has copied what was merged asks for nothing before there is more
+            return [*fillers(cluster, "n1"), *fillers(cluster, "n2")] == ["n3"] * 2
+
+        assert eventually(are_both_given_it)
         sequencer = cluster.nodes["n3"]._sequencer
         with sequencer._busy:
             copy = sequencer._inboxes.get("jfk").appender.directory
             sequencer._mend(CorruptLog(os.path.join(copy, "log.0.0"), START, "it is rotten"))
-        publisher.publish(b"1")
-        publisher.flush(Level.MERGED, PATIENCE_S)
-        assert numbers(cluster, "n1", 2) == [0, 1]
+        publish()
+        last = next(count)
+        assert numbers(cluster, "n1", last) == list(range(last))
 
 
 def test_a_copy_that_rots_under_a_node_is_fetched_again_when_its_publisher_returns(
-    tmp_path, caplog
+    tmp_path, monkeypatch, caplog
 ):
     """The publisher is told that the bytes differ: only the node can know whose are whole."""
+    monkeypatch.setattr(pusher_module, "_REFUSED_RETRY_S", 0.2)
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         push = cluster.push()
         publisher = cluster.publisher()
