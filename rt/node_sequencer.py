@@ -150,9 +150,9 @@ class NodeSequencer:
         if is_tick:
             self._next_tick = now + self._settings.tick_s
             member.tick()
+        while self._damaged:
+            self._mend(self._damaged.popleft())
         try:
-            if self._damaged:
-                raise self._damaged.popleft()
             self._advance(set(held))
             if is_tick:
                 self._keep_up(now)

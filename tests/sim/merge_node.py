@@ -516,9 +516,9 @@ class MergeNode(SimNode):
         is_due, self._is_due = self._is_due, False
         if is_due:
             member.tick()
+        while self._damaged:
+            self._mend(self._damaged.pop(0))
         try:
-            if self._damaged:
-                raise self._damaged.pop(0)
             self._advance(set(held))
             self._keep_up()
             if is_due:
