@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from archiver.decide import Decision, RolledFile
 from archiver.policy import MINUTE_NS, Policy
-from rt.manifest import Manifest
+from rt.format.manifest import Manifest
 from rt.position import Position
 
 

@@ -11,18 +11,19 @@ from archiver.policy import MINUTE_NS, Policy
 from benchmarks.log import directory
 from benchmarks.report import Row, seconds
 from replicator.push import PushClient
-from rt.certificates import certificate_files
-from rt.cluster import free_addresses, init_cluster
+from rt.config.settings import load
 from rt.errors import Refused
-from rt.history import history
-from rt.manifest import MERGED, Archived, Rolled, encode_entry, new_identity
-from rt.node import Node
-from rt.node_settings import NodeSettings
+from rt.format.manifest import MERGED, Archived, Rolled, encode_entry
+from rt.inspect.history import history
+from rt.log.identity import new_identity
+from rt.log.writer import WriterSettings
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.cluster import free_addresses, init_cluster
+from rt.node.node import Node
+from rt.node.settings import NodeSettings
 from rt.position import FILE_BYTES_MAX, Position
 from rt.publisher import Publisher
-from rt.settings import load
-from rt.tls import Contexts, client_context
-from rt.writer import WriterSettings
 from sequencer.instruction import Note
 
 STREAM = "bench"

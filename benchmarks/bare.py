@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from benchmarks.log import directory
-from rt.certificates import certificate_files, init_authority, issue
-from rt.identity import Role
-from rt.tls import client_context, server_context
+from rt.net.certificates import certificate_files, init_authority, issue
+from rt.net.identity import Role
+from rt.net.tls import client_context, server_context
 
 HEAD = struct.Struct("<qI")  # of a message: when it was sent, ns; bytes of its payload
 

@@ -15,12 +15,12 @@ from benchmarks.stream import SPAWN, STREAM, nodes, run
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from rt import Publisher, Subscriber
-from rt.certificates import certificate_files
-from rt.children import Child
-from rt.cluster import Place, ask_status
-from rt.node_settings import parse_address
+from rt.cli.children import Child
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.cluster import Place, ask_status
+from rt.node.settings import parse_address
 from rt.position import Position
-from rt.tls import Contexts, client_context
 
 LIVE_BYTES_S = 20_000_000
 SMALL, LARGE = 100, 10 << 10  # bytes of a message

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 
 from benchmarks.report import Row, interleaved, seconds
 from rt import Publisher, Subscriber
-from rt.disk import OsDisk
-from rt.log_directory import LogDirectory
-from rt.manifest import MERGED, new_identity
-from rt.start import end_of
+from rt.format.manifest import MERGED
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.identity import new_identity
+from rt.log.start import end_of
 from sequencer.executor import Executor
 from sequencer.ledger import Ledger
 from sequencer.planner import Planner

@@ -7,8 +7,8 @@ import time
 from benchmarks.log import directory
 from benchmarks.report import Row
 from rt import Last, Publisher, Subscriber
-from rt.children import Child, Children
-from rt.cluster import free_addresses, init_cluster
+from rt.cli.children import Child, Children
+from rt.node.cluster import free_addresses, init_cluster
 
 STREAM = "bench"
 MB = 1_000_000

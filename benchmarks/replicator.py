@@ -24,15 +24,15 @@ from replicator.host import Bell
 from replicator.push import PushClient
 from replicator.server import Server
 from rt import Publisher
-from rt.appender import Appender
-from rt.certificates import CertificateFiles, init_authority, issue
-from rt.confirmations import Confirmations
-from rt.disk import OsDisk
 from rt.errors import Refused
-from rt.identity import Role
-from rt.manifest import Archived, Identity
+from rt.format.manifest import Archived, Identity
+from rt.log.appender import Appender
+from rt.log.confirmations import Confirmations
+from rt.log.disk import OsDisk
+from rt.net.certificates import CertificateFiles, init_authority, issue
+from rt.net.identity import Role
+from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
-from rt.tls import Contexts, client_context, server_context
 
 STREAM, SESSION = "bench", "jfk"
 MESSAGE = bytes(range(256)) * 4

@@ -19,19 +19,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from benchmarks.log import directory
 from benchmarks.report import Row, seconds
 from rt import Publisher
-from rt.checksum import crc32
-from rt.disk import OsDisk
-from rt.log_directory import LogDirectory
-from rt.manifest import MERGED, new_identity
-from rt.scan import Scan
+from rt.format.checksum import crc32
+from rt.format.manifest import MERGED
+from rt.format.scan import Scan
+from rt.format.walk import Walk
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.identity import new_identity
+from rt.log.start import end_of
 from rt.spark.java import session
 from rt.spark.options import read_options
 from rt.spark.plan import take_snapshot
 from rt.spark.schema import check_schema
 from rt.spark.splits import splits
 from rt.spark.task import BATCH_BYTES, Task
-from rt.start import end_of
-from rt.walk import Walk
 from sequencer.executor import Executor
 from sequencer.ledger import Ledger
 from sequencer.planner import Planner

@@ -14,12 +14,12 @@ from benchmarks.report import Row
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
-from rt.certificates import certificate_files
-from rt.children import Child, Children
-from rt.cli_cluster import start_nodes
-from rt.cluster import Place, free_addresses, init_cluster
-from rt.node_settings import parse_address
-from rt.tls import Contexts, client_context
+from rt.cli.children import Child, Children
+from rt.cli.cluster import start_nodes
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.cluster import Place, free_addresses, init_cluster
+from rt.node.settings import parse_address
 
 STREAM = "bench"
 Address = tuple[str, int]

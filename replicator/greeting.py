@@ -5,7 +5,7 @@ from typing import Final
 from replicator.link import Link
 from replicator.wire import PULL, PUSH, VERSION, Hello, encode
 from rt.errors import Refused
-from rt.identity import Identity, Role
+from rt.net.identity import Identity, Role
 from rt.version import __version__
 
 _SOFTWARE: Final = f"rt {__version__}"

@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from rt.appender import Appender
-from rt.confirmations import Confirmations
-from rt.manifest import Archived, Identity
+from rt.format.manifest import Archived, Identity
+from rt.log.appender import Appender
+from rt.log.confirmations import Confirmations
 from rt.position import Position
 
 

@@ -12,8 +12,8 @@ from replicator.wire import CONNECTION, Decoder, Heartbeat, Message, Refused, en
 from rt import errors
 from rt.errors import PeerError
 from rt.limits import MIB
-from rt.tls_errors import describe_tls_error
-from rt.watch import Wake
+from rt.log.watch import Wake
+from rt.net.tls_errors import describe_tls_error
 
 HEARTBEAT_S: Final = 5.0
 DEAD_S: Final = 15.0  # three heartbeats were missed
@@ -45,7 +45,7 @@ class Link:
         """Take over an agreed connection.
 
         Args:
-            sock: from `rt.tls.connect` or `accept`.
+            sock: from `rt.net.tls.connect` or `accept`.
             wake: ends a wait.
             name: of the peer, for messages.
         """

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass
 
 from replicator.wire import Ack
-from rt.confirmations import Confirmations, ConfirmationsFile
+from rt.log.confirmations import Confirmations, ConfirmationsFile
 from rt.position import START, Position
 
 

@@ -15,20 +15,20 @@ from replicator.backoff import Backoff, Complaint
 from replicator.greeting import greet
 from replicator.host import Bell
 from replicator.link import Link, pause, shut
-from replicator.sink_side import SinkSide
+from replicator.sink_connection import SinkSide
 from replicator.wire import PULL, CaughtUp
-from rt.appender import Appender
-from rt.archived import finish_archiving
-from rt.confirmations import Confirmations
-from rt.disk import Disk, OsDisk
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
-from rt.lock import take_lock
-from rt.manifest import Archived, Identity
+from rt.format.manifest import Archived, Identity
+from rt.log.appender import Appender
+from rt.log.archived import finish_archiving
+from rt.log.confirmations import Confirmations
+from rt.log.disk import Disk, OsDisk
+from rt.log.lock import take_lock
+from rt.log.watch import Wake
 from rt.names import stream_directory
+from rt.net.tls import Contexts, connect
 from rt.position import START, Position
 from rt.subscriber import MERGED_NAME
-from rt.tls import Contexts, connect
-from rt.watch import Wake
 
 Address = tuple[str, int]
 _log: Final = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class PullClient:
             root: directory under which streams live.
             stream: name of the stream.
             nodes: host and port of each node; one is used at a time.
-            contexts: of `rt.tls.client_context`.
+            contexts: of `rt.net.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
             sweep: is given the copy about once a second, to archive what else is to go.
             disk: where the copy is; the operating system's unless given.

@@ -5,13 +5,14 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from replicator.lookout import Lookout
-from replicator.pace import Pace
+from replicator.gather import Pace
 from replicator.progress import SessionProgress, SessionStatus
-from replicator.pusher import Address, Pusher
+from replicator.push_connection import Address, Pusher
 from replicator.releaser import Release, Releaser
+from replicator.watcher import Lookout
 from rt.errors import Misuse
-from rt.manifest import FILE_NAME
+from rt.format.manifest import FILE_NAME
+from rt.log.watch import directories_in
 from rt.names import (
     NameGlob,
     glob_matches,
@@ -20,8 +21,7 @@ from rt.names import (
     session_directory,
     stream_directory,
 )
-from rt.tls import Contexts
-from rt.watch import directories_in
+from rt.net.tls import Contexts
 
 _DRAIN_POLL_S: Final = 0.01
 _STOP_S: Final = 2.0
@@ -90,7 +90,7 @@ class PushClient:
             root: directory under which streams live; it need not be there yet.
             stream: name of the stream.
             nodes: host and port of each node.
-            contexts: of `rt.tls.client_context`.
+            contexts: of `rt.net.tls.client_context`.
             sessions: names or globs of the sessions to ship; those that appear later too.
             release: when the sessions' own rolled files may be archived.
 

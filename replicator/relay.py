@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 from replicator.backoff import Complaint
 from replicator.greeting import greet
 from replicator.link import HungUp, Link, shut
-from replicator.outlet import Outlet
-from replicator.source_side import SourceSide
+from replicator.source_channel import Outlet
+from replicator.source_connection import SourceSide
 from replicator.wire import PUSH, Ack
 from rt.errors import CorruptLog, PeerError, Refused, spoken
-from rt.log_directory import LogDirectory
+from rt.log.directory import LogDirectory
+from rt.log.watch import Wake
+from rt.net.tls import Contexts, connect
 from rt.position import Position
-from rt.tls import Contexts, connect
-from rt.watch import Wake
 
 _log: Final = logging.getLogger(__name__)
 _POLL_S: Final = 0.02
@@ -60,7 +60,7 @@ class Relay:
         Args:
             name: of the node, which its certificate has to prove.
             address: where it listens.
-            contexts: of `rt.tls.client_context`.
+            contexts: of `rt.net.tls.client_context`.
             stream: name of the stream.
             copy_of: gives the copy of a session; None if there is none.
         """

@@ -7,13 +7,13 @@ from enum import Enum
 from typing import Final, Protocol
 
 from replicator.progress import SessionProgress
-from rt.appender import Appender
-from rt.disk import OsDisk
 from rt.errors import RtError
-from rt.lock import take_lock
-from rt.log_directory import LogDirectory
+from rt.log.appender import Appender
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.lock import take_lock
+from rt.log.released import archive_released, finish_released, read_released, write_released
 from rt.position import START, Position
-from rt.released import archive_released, finish_released, read_released, write_released
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0

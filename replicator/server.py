@@ -14,15 +14,15 @@ from typing import Final
 from replicator.greeting import answer
 from replicator.host import Bell, Host, Inbox
 from replicator.link import HungUp, Link, shut
-from replicator.served import Served
-from replicator.sink_side import SinkSide
+from replicator.pull_connection import Served
+from replicator.sink_connection import SinkSide
 from replicator.wire import PUSH
-from rt import manifest
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
-from rt.identity import Identity
+from rt.format import manifest
+from rt.log.watch import Wake
 from rt.names import parse_session, shown
-from rt.tls import Contexts, accept
-from rt.watch import Wake
+from rt.net.identity import Identity
+from rt.net.tls import Contexts, accept
 
 _log: Final = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 512  # a thread and 100 KiB each, or 2 MiB while a backlog passes
@@ -50,7 +50,7 @@ class Server:
 
         Args:
             address: host and port to listen on; port 0 takes a free one, see `address`.
-            contexts: of `rt.tls.server_context`.
+            contexts: of `rt.net.tls.server_context`.
             host: the node.
             connections_max: more than these are closed at once.
             others: who takes a connection that speaks another protocol, by its ALPN name.

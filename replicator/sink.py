@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from rt.errors import FrameError, PeerError, Refused
-from rt.frame import HEADER_BYTES, Header, body_matches, parse_header
-from rt.manifest import Rolled
+from rt.format.frame import HEADER_BYTES, Header, body_matches, parse_header
+from rt.format.manifest import Rolled
+from rt.format.walk import Walk
 from rt.position import Position
-from rt.walk import Walk
 
 
 class Do(Enum):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from replicator.wire import Standing
-from rt.manifest import Archived, Rolled
+from rt.format.manifest import Archived, Rolled
 from rt.position import Position
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from rt import manifest
 from rt.errors import ManifestError, PeerError
-from rt.frame import HEADER_BYTES
+from rt.format import manifest
+from rt.format.frame import HEADER_BYTES
 from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX
 from rt.position import FILE_BYTES_MAX, START, Position
 

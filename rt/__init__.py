@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from rt.confirmations import Confirmations, Level
     from rt.errors import (
         CorruptLog,
         FlushTimeout,
@@ -17,13 +16,14 @@ if TYPE_CHECKING:
         WriterFailed,
     )
     from rt.events import CaughtUp, Gap, NewRun
-    from rt.message import Batch, Message
+    from rt.format.message import Batch, Message
+    from rt.log.confirmations import Confirmations, Level
+    from rt.log.start import AtTime, Last
+    from rt.log.writer import Fsync, WriterSettings
     from rt.position import Position
     from rt.publisher import Batching, Confirmed, Publisher
-    from rt.start import AtTime, Last
     from rt.subscriber import Subscriber
     from rt.version import __version__
-    from rt.writer import Fsync, WriterSettings
 
 __all__ = [
     "AtTime",
@@ -55,20 +55,20 @@ __all__ = [
 ]
 # Where each is: imported when it is asked for, so that a command does not wait for all of them.
 _MODULES: Final = {
-    "AtTime": "rt.start",
-    "Batch": "rt.message",
+    "AtTime": "rt.log.start",
+    "Batch": "rt.format.message",
     "Batching": "rt.publisher",
     "CaughtUp": "rt.events",
-    "Confirmations": "rt.confirmations",
+    "Confirmations": "rt.log.confirmations",
     "Confirmed": "rt.publisher",
     "CorruptLog": "rt.errors",
     "FlushTimeout": "rt.errors",
-    "Fsync": "rt.writer",
+    "Fsync": "rt.log.writer",
     "Gap": "rt.events",
     "GapError": "rt.errors",
-    "Last": "rt.start",
-    "Level": "rt.confirmations",
-    "Message": "rt.message",
+    "Last": "rt.log.start",
+    "Level": "rt.log.confirmations",
+    "Message": "rt.format.message",
     "Misuse": "rt.errors",
     "NewRun": "rt.events",
     "PeerError": "rt.errors",
@@ -79,7 +79,7 @@ _MODULES: Final = {
     "Stopped": "rt.errors",
     "Subscriber": "rt.subscriber",
     "WriterFailed": "rt.errors",
-    "WriterSettings": "rt.writer",
+    "WriterSettings": "rt.log.writer",
     "__version__": "rt.version",
 }
 

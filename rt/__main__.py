@@ -1,5 +1,5 @@
 """`python -m rt` is `rt`."""
 
-from rt.cli import main
+from rt.cli.program import main
 
 main()

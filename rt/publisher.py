@@ -10,13 +10,13 @@ from itertools import accumulate
 from time import time_ns as time_ns_now
 from typing import Final, Self
 
-from rt.confirmations import ConfirmationsFile, Level
-from rt.disk import Disk
 from rt.errors import FlushTimeout, Misuse, Stopped, WriterFailed
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
+from rt.log.confirmations import ConfirmationsFile, Level
+from rt.log.disk import Disk
+from rt.log.writer import SessionWriter, WriterSettings
 from rt.names import parse_group
 from rt.position import Position
-from rt.writer import SessionWriter, WriterSettings
 
 _COLUMN_BYTES: Final = 12  # a message's share of the columns: its time and its end
 _FRAME_BYTES_MAX: Final = 8 * MIB  # and one message of 16 MiB more: still within a body's 32 MiB

@@ -8,17 +8,17 @@ from contextlib import closing
 from operator import length_hint
 from typing import Final, Literal, Self
 
-from rt.copied_log import CopiedLog
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import CaughtUp, Event, Gap
-from rt.log_directory import LogDirectory
-from rt.message import Batch, Message
+from rt.format.message import Batch, Message
+from rt.log.directory import LogDirectory
+from rt.log.reader import Reader
+from rt.log.start import Start, checked_start, resolve
+from rt.log.watch import POLL_S, Wake, Watch
 from rt.names import glob_matches, parse_glob, session_directory, stream_directory
+from rt.offload.copied_log import CopiedLog
+from rt.offload.store import open_store
 from rt.position import Position
-from rt.reader import Reader
-from rt.start import Start, checked_start, resolve
-from rt.store import open_store
-from rt.watch import POLL_S, Wake, Watch
 
 MERGED_NAME: Final = "out"
 OnGap = Literal["raise", "notify", "skip"]

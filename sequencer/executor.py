@@ -4,15 +4,15 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
-from rt.appender import Appender, Durable
-from rt.disk import Disk, File, Span, set_aside
 from rt.errors import CorruptLog, FrameError, ManifestError
-from rt.frame import HEADER_BYTES, Encoded, body_matches, parse_header
+from rt.format.frame import HEADER_BYTES, Encoded, body_matches, parse_header
+from rt.format.manifest import Archived, Identity, session_list
+from rt.format.ranges import Range
+from rt.format.walk import Walk
 from rt.limits import KIB
-from rt.manifest import Archived, Identity, session_list
+from rt.log.appender import Appender, Durable
+from rt.log.disk import Disk, File, Span, set_aside
 from rt.position import START, Position
-from rt.ranges import Range
-from rt.walk import Walk
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.session_log import Heading, SessionLogs

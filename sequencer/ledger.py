@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rt.errors import Misuse
+from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import FILE_BYTES_MAX, START, Position
-from rt.ranges import EMPTY_DIGEST, Range
 from sequencer.instruction import Slice
 
 _VERSION: Final = 1

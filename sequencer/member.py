@@ -13,7 +13,7 @@ from sequencer.consensus import Consensus, Entry, Kind, Message, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
-from sequencer.journal import Journal
+from sequencer.journal.journal import Journal
 from sequencer.ledger import decode_ledger
 from sequencer.planner import Planner
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rt.errors import PeerError, Refused, spoken
-from rt.identity import Identity
-from rt.tls import connect
-from rt.tls_errors import describe_tls_error
+from rt.net.identity import Identity
+from rt.net.tls import connect
+from rt.net.tls_errors import describe_tls_error
 
 _log: Final = logging.getLogger("sequencer.peers")
 

@@ -1,8 +1,9 @@
 """Raftos: the second engine: raftos' roles, timers and configuration under the rules of `raft`.
 
 What a node is, how it becomes something else, and when, is decided by classes of the package
-raftos 0.2.6. What it may believe, vote, log, commit, send and read is decided by `sequencer.raft`:
-raftos' handlers, log, storage, state machine, sockets, serializers and keys are never called.
+raftos 0.2.6. What it may believe, vote, log, commit, send and read is decided by
+`sequencer.raft.engine`: raftos' handlers, log, storage, state machine, sockets, serializers and
+keys are never called.
 docs/adr/0005-raftos.md says what of it runs. This module can only be imported where the audited
 files are installed; everything in it but that check is pure.
 """
@@ -17,10 +18,10 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from rt.errors import Misuse, Refused
-from sequencer.raft import Raft
-from sequencer.raft_core import Settings
-from sequencer.raft_election import Election
-from sequencer.raft_leader import Leader
+from sequencer.raft.core import Settings
+from sequencer.raft.election import Election
+from sequencer.raft.engine import Raft
+from sequencer.raft.leader import Leader
 
 # SHA-256 of the files of raftos 0.2.6 as published, which are those that were read line by line.
 AUDITED: Final = {
@@ -304,7 +305,7 @@ class _Candidate(_Electing, raftos.Candidate):
 
 
 class _Leader(raftos.Leader):
-    """raftos' Leader, whose followers are minded by `sequencer.raft_leader.Leader`."""
+    """raftos' Leader, whose followers are minded by `sequencer.raft.leader.Leader`."""
 
     def __init__(self, state: _Roles) -> None:
         super().__init__(state)

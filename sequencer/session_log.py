@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from rt.disk import Disk, File
 from rt.errors import CorruptLog, FrameError
-from rt.frame import HEADER_BYTES, Header, parse_header
-from rt.log_directory import LogDirectory
+from rt.format.frame import HEADER_BYTES, Header, parse_header
+from rt.format.walk import Walk
+from rt.log.directory import LogDirectory
+from rt.log.disk import Disk, File
 from rt.position import START, Position
-from rt.walk import Walk
 
 # Small frames come many to a read; behind a large one the next read begins at the next header.
 _READ_BYTES: Final = 4 * 1024

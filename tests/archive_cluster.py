@@ -8,16 +8,16 @@ from contextlib import ExitStack
 from archiver.policy import Policy
 from replicator.pull import PullClient
 from replicator.push import PushClient
-from rt.admin import ask_any
-from rt.certificates import certificate_files
-from rt.cluster import free_addresses, init_cluster
-from rt.history import history
-from rt.node import Node
-from rt.node_settings import NodeSettings
+from rt.config.settings import load
+from rt.inspect.history import history
+from rt.log.writer import WriterSettings
+from rt.net.admin import ask_any
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.cluster import free_addresses, init_cluster
+from rt.node.node import Node
+from rt.node.settings import NodeSettings
 from rt.publisher import Publisher
-from rt.settings import load
-from rt.tls import Contexts, client_context
-from rt.writer import WriterSettings
 
 STREAM = "flights"
 FILE_BYTES = 128 * 1024

@@ -6,7 +6,7 @@ import sys
 
 from click.testing import CliRunner
 
-from rt.cli import rt
+from rt.cli.program import rt
 from rt.publisher import Publisher
 
 PATIENCE_S = 60  # no test waits so long; one that does has failed

@@ -6,18 +6,18 @@ from logs import make_frame
 from replicator_host import log_bytes, manifest_lines
 
 from replicator.link import HungUp
-from replicator.sink_side import SinkSide
-from replicator.source_side import SourceSide
+from replicator.sink_connection import SinkSide
+from replicator.source_connection import SourceSide
 from replicator.wire import Decoder
-from rt.appender import Appender
-from rt.confirmations import Confirmations
-from rt.disk import OsDisk, OsFile
 from rt.errors import Refused
-from rt.log_directory import LogDirectory
-from rt.manifest import SESSION, Archived, Identity
+from rt.format.manifest import SESSION, Archived, Identity
+from rt.format.recovery import Clean, Gone, judge
+from rt.format.walk import Walk
+from rt.log.appender import Appender
+from rt.log.confirmations import Confirmations
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk, OsFile
 from rt.position import START, Position
-from rt.recovery import Clean, Gone, judge
-from rt.walk import Walk
 
 SESSION_ID = Identity(SESSION, "flights", "jfk", "a" * 32, 1)
 

@@ -4,17 +4,17 @@ import os
 import threading
 import time
 
-from rt.appender import Appender, log_files
-from rt.certificates import init_authority, issue
-from rt.confirmations import Confirmations
-from rt.disk import OsDisk
 from rt.errors import FrameError, Refused
-from rt.frame import parse_header
-from rt.identity import Role
-from rt.manifest import MERGED, Identity
+from rt.format.frame import parse_header
+from rt.format.manifest import MERGED, Identity
+from rt.format.ranges import EMPTY_DIGEST, Range
+from rt.log.appender import Appender, log_files
+from rt.log.confirmations import Confirmations
+from rt.log.disk import OsDisk
+from rt.net.certificates import init_authority, issue
+from rt.net.identity import Role
+from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
-from rt.ranges import EMPTY_DIGEST, Range
-from rt.tls import Contexts, client_context, server_context
 
 STREAM = "flights"
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from rt.disk import File
 from rt.limits import KIB
+from rt.log.disk import File
 
 # Headers of small frames come many to a read; behind a large one the next read begins.
 HEADERS_BYTES: Final = 4 * KIB

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rt.errors import FrameError
-from rt.frame import KEYS_COLUMN
+from rt.format.frame import KEYS_COLUMN
 from rt.spark.options import Keys
 from rt.spark.pieces import Piece
 

@@ -5,11 +5,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from rt.checksum import crc32
-from rt.disk import File
 from rt.errors import FrameError
-from rt.frame import HEADER_BYTES, KEYS_COLUMN, Codec, Header, body_matches, unpack_body
+from rt.format.checksum import crc32
+from rt.format.frame import HEADER_BYTES, KEYS_COLUMN, Codec, Header, body_matches, unpack_body
 from rt.limits import KIB, READ_BYTES
+from rt.log.disk import File
 from rt.spark.ahead import Ahead
 from rt.spark.storage import read_into
 

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rt.disk import sync_directory
 from rt.errors import GapError, Misuse
 from rt.limits import MIB
-from rt.lock import take_lock
+from rt.log.disk import sync_directory
+from rt.log.lock import take_lock
 from rt.names import shown
 from rt.position import Position
 from rt.spark.options import ReadOptions

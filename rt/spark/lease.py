@@ -3,12 +3,12 @@
 import time
 from typing import Any, Final
 
-from rt.admin import ask_any
-from rt.certificates import certificate_files
-from rt.node_settings import parse_address
+from rt.net.admin import ask_any
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.settings import parse_address
 from rt.position import Position
 from rt.spark.options import LeaseOptions
-from rt.tls import Contexts, client_context
 
 _NS: Final = 1_000_000_000
 

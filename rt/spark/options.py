@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rt.config.kinds import parse_bytes, parse_seconds
 from rt.errors import Misuse
-from rt.kinds import parse_bytes, parse_seconds
 from rt.limits import MIB
 from rt.names import NameGlob, parse_glob, parse_peer
 from rt.position import Position
-from rt.records import parse_time
+from rt.text import parse_time
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rt.disk import File
 from rt.errors import FrameError
-from rt.frame import HEADER_BYTES, MAGIC, Header, Kind, parse_header
+from rt.format.frame import HEADER_BYTES, MAGIC, Header, Kind, parse_header
+from rt.format.scan import next_header
+from rt.format.walk import Walk
 from rt.limits import MIB
+from rt.log.disk import File
 from rt.position import Position
-from rt.scan import next_header
 from rt.spark.ahead import Ahead
 from rt.spark.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
-from rt.walk import Walk
 
 _CHUNK_BYTES: Final = MIB  # of one read where the next frame is searched for
 _HEADER_ROW_BYTES: Final = 32  # of a row without a body: three numbers, or one and a name

@@ -4,21 +4,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from rt.disk import File
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import Gap
-from rt.frame import Header, Kind
-from rt.index import SUFFIX, Index, IndexEntry, encode_index
+from rt.format.frame import Header, Kind
+from rt.format.index import SUFFIX, Index, IndexEntry, encode_index
+from rt.format.recovery import Corrupt, Torn, judge
+from rt.format.scan import Scan, next_header
+from rt.format.seek import walk_before
+from rt.format.walk import Walk
 from rt.limits import INDEX_EVERY_BYTES
-from rt.log_directory import LogDirectory
+from rt.log.directory import LogDirectory
+from rt.log.disk import File
+from rt.log.start import AtTime, resolve
 from rt.position import Position
-from rt.recovery import Corrupt, Torn, judge
-from rt.scan import Scan, next_header
-from rt.seek import walk_before
 from rt.spark.options import FAILFAST, ReadOptions
 from rt.spark.storage import open_storage
-from rt.start import AtTime, resolve
-from rt.walk import Walk
 
 _GAP_FILES_MAX: Final = 100
 

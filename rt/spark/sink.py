@@ -24,10 +24,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rt.checksum import crc32
-from rt.confirmations import Level
+from rt.config.kinds import parse_seconds
 from rt.errors import Misuse
-from rt.kinds import parse_seconds
+from rt.format.checksum import crc32
+from rt.log.confirmations import Level
 from rt.names import parse_session, parse_stream, session_directory
 from rt.publisher import Publisher
 from rt.spark.replay import Published, exclusive

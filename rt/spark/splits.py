@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator
 
-from rt.disk import File
 from rt.errors import FrameError
-from rt.index import Index
+from rt.format.index import Index
+from rt.format.scan import next_header
+from rt.format.seek import walk_before
+from rt.log.disk import File
 from rt.position import Position
-from rt.scan import next_header
-from rt.seek import walk_before
 from rt.spark.options import ReadOptions
 from rt.spark.pieces import Part
 from rt.spark.plan import LogView, Snapshot, headers

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rt.disk import File
 from rt.errors import FrameError
-from rt.frame import Kind
+from rt.format.frame import Kind
+from rt.format.walk import Walk
+from rt.log.disk import File
 from rt.position import Position
 from rt.spark.plan import LogView, headers
-from rt.walk import Walk
 
 
 class _Step(NamedTuple):

@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rt.disk import Disk, File, OsDisk, OsFile
 from rt.errors import Misuse
+from rt.log.disk import Disk, File, OsDisk, OsFile
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://?")
 # One request of an object store brings 60 ms of waiting; this much takes about as long to arrive.

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.limits import MIB
-from rt.log_directory import LogDirectory
+from rt.log.directory import LogDirectory
 from rt.names import glob_matches
 from rt.position import Position
 from rt.spark.arrays import Group

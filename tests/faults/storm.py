@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rt import Publisher, Subscriber
-from rt.children import Child, Children
-from rt.cluster import free_addresses, init_cluster
+from rt.cli.children import Child, Children
+from rt.node.cluster import free_addresses, init_cluster
 from rt.position import Position
 
 from .network import Network

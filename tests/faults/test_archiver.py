@@ -8,7 +8,7 @@ import pytest
 from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, held_bytes
 from replicator_host import eventually, manifest_lines
 
-from rt.cli_keep import parse_keep
+from archiver.keep import parse_keep
 from rt.errors import GapError
 from rt.events import Gap
 from rt.position import Position

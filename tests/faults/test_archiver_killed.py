@@ -9,17 +9,17 @@ from archive_cluster import STREAM, held_bytes
 from replicator_host import eventually
 
 from replicator.push import PushClient
-from rt.admin import ask, ask_any
-from rt.certificates import certificate_files
-from rt.children import Children
-from rt.cli_cluster import start_nodes
-from rt.cluster import ask_status, free_addresses, init_cluster
+from rt.cli.children import Children
+from rt.cli.cluster import start_nodes
 from rt.errors import RtError
-from rt.history import history
-from rt.node_settings import parse_address
+from rt.inspect.history import history
+from rt.log.writer import WriterSettings
+from rt.net.admin import ask, ask_any
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.cluster import ask_status, free_addresses, init_cluster
+from rt.node.settings import parse_address
 from rt.publisher import Publisher
-from rt.tls import Contexts, client_context
-from rt.writer import WriterSettings
 
 MIB = 1 << 20
 SEEDS = range(7, 7 + int(os.environ.get("RT_ARCHIVER_SEEDS", "2")))

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from replicator.push import PushClient
-from rt import Publisher, Subscriber, certificates, exits
-from rt.certificates import issue
-from rt.cluster import free_addresses, init_cluster
-from rt.identity import Role
+from rt import Publisher, Subscriber
+from rt.cli import exits
+from rt.net import certificates
+from rt.net.certificates import issue
+from rt.net.identity import Role
+from rt.node.cluster import free_addresses, init_cluster
 from tests.commands import PATIENCE_S, clean_environment, finish, run, start
 from tests.replicator_host import eventually
 

@@ -9,12 +9,12 @@ import pytest
 from logs import MergedLog, make_frame
 
 from rt import CorruptLog, Subscriber
-from rt.frame import Kind, parse_header
-from rt.message import Batch
+from rt.format.frame import Kind, parse_header
+from rt.format.message import Batch
+from rt.format.recovery import Clean, Corrupt, Torn, judge
+from rt.format.walk import Walk
+from rt.log.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import Position
-from rt.recovery import Clean, Corrupt, Torn, judge
-from rt.walk import Walk
-from rt.writer import Fsync, SessionWriter, WriterSettings
 
 KIB = 1024
 LEVELS = pytest.mark.parametrize("level", [0, 3], ids=["none", "zstd"])

@@ -5,15 +5,15 @@ from concurrent.futures import Future
 from random import Random
 from typing import TYPE_CHECKING
 
-from rt.appender import Appender, Durable
 from rt.errors import DiskFailed
-from rt.node_archive import Machine, NodeArchiver
-from rt.node_settings import NodeSettings
-from rt.node_snapshots import NodeSnapshots
-from rt.node_sweeper import NodeSweeper
+from rt.log.appender import Appender, Durable
+from rt.node.retention import Machine, NodeArchiver
+from rt.node.settings import NodeSettings
+from rt.node.snapshots import NodeSnapshots
+from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.executor import Executor
-from sequencer.journal import Journal
+from sequencer.journal.journal import Journal
 from sequencer.ledger import decode_ledger
 from sequencer.member import SnapshotPlan
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sequencer.consensus import Ballot, Entry, Kind, Ready
-from sequencer.raft import Raft
+from sequencer.raft.engine import Raft
 
 
 class Violation(AssertionError):  # noqa: N818 - the word of the field

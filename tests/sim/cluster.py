@@ -6,8 +6,8 @@ from random import Random
 
 from rt.errors import Refused
 from sequencer.consensus import Kind, Read, Ready
-from sequencer.quorum import majority_of
-from sequencer.raft_core import Settings
+from sequencer.raft.core import Settings
+from sequencer.raft.quorum import majority_of
 
 from .checkers import Checker, Violation
 from .clock import Clock

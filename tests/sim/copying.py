@@ -4,10 +4,10 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from replicator.pull import Copy
-from rt.appender import Appender
-from rt.archived import finish_archiving
 from rt.errors import CorruptLog, ManifestError, PeerError, Refused
-from rt.manifest import MERGED, Identity
+from rt.format.manifest import MERGED, Identity
+from rt.log.appender import Appender
+from rt.log.archived import finish_archiving
 from rt.position import START, Position
 
 from .disk import SimDisk

@@ -5,7 +5,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from rt.disk import File
+from rt.log.disk import File
 
 SECTOR_BYTES = 512
 

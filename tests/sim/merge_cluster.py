@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from archiver.lease import Lease
 from archiver.policy import Policy
-from rt.appender import Appender
 from rt.errors import Refused
-from rt.node_archive import LEASE_NOTE, POLICY_NOTE
+from rt.log.appender import Appender
+from rt.node.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
 from sequencer.instruction import Instruction, Note, Roll
 

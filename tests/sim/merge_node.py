@@ -1,7 +1,7 @@
 """One simulated node with all it has: the real member over copies of sessions and a merged log.
 
-What `rt.node.Node` does with threads and sockets is done here one event after the other; keep the
-two alike. Its parts are the real ones: member, planner, executor, inboxes, both ends of a pipe.
+What `rt.node.node.Node` does with threads and sockets is done here one event after the other; keep
+the two alike. Its parts are the real ones: member, planner, executor, inboxes, both ends of a pipe.
 """
 
 import errno
@@ -10,8 +10,6 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from rt.appender import Durable
-from rt.confirmations import Confirmations
 from rt.errors import (
     CorruptLog,
     DiskFailed,
@@ -22,14 +20,16 @@ from rt.errors import (
     Refused,
     WriterFailed,
 )
-from rt.manifest import Identity
-from rt.node_inbox import Inboxes, NodeInbox
+from rt.format.manifest import Identity
+from rt.log.appender import Durable
+from rt.log.confirmations import Confirmations
+from rt.node.inbox import Inboxes, NodeInbox
 from rt.position import START, Position
 from sequencer.consensus import Ready, Role, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import decode_report, encode_report
 from sequencer.instruction import Instruction
-from sequencer.journal import Journal
+from sequencer.journal.journal import Journal
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import WANT, Member
 from sequencer.planner import Planner
@@ -500,7 +500,7 @@ class MergeNode(SimNode):
                 if life == self.life:
                     self.guarded(self.inboxes.sync, inbox)
 
-    # Duties, as in rt.node
+    # Duties, as in rt.node.node
 
     def _sequence(self) -> None:
         member = self.member

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from replicator.outlet import Outlet
-from rt.node_archive import NodeArchiver
-from rt.node_sweeper import NodeSweeper
+from replicator.source_channel import Outlet
+from rt.node.retention import NodeArchiver
+from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.executor import Executor
 from sequencer.ledger import decode_ledger

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from rt import active_file as active_files
-from rt.appender import Appender, Durable
-from rt.node_inbox import Inboxes, NodeInbox
+from rt.log import active_file as active_files
+from rt.log.appender import Appender, Durable
+from rt.node.inbox import Inboxes, NodeInbox
 from rt.position import Position
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings

@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
-from sequencer import journal as journals
-from sequencer import raft as rafts
-from sequencer import raft_core as cores
-from sequencer import raft_election as elections
-from sequencer import raft_receive as receiving
 from sequencer.consensus import Ballot
-from sequencer.journal import Journal
-from sequencer.raft import Raft
-from sequencer.raft_core import Core
-from sequencer.raft_election import Election
-from sequencer.raft_leader import Leader
-from sequencer.raft_messages import Append, Appended, Vote
+from sequencer.journal import journal as journals
+from sequencer.journal.journal import Journal
+from sequencer.raft import core as cores
+from sequencer.raft import election as elections
+from sequencer.raft import engine as rafts
+from sequencer.raft import receive as receiving
+from sequencer.raft.core import Core
+from sequencer.raft.election import Election
+from sequencer.raft.engine import Raft
+from sequencer.raft.leader import Leader
+from sequencer.raft.messages import Append, Appended, Vote
 
 from .mutation import Patch, mutant
 

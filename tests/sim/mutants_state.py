@@ -3,22 +3,22 @@
 from dataclasses import replace
 from typing import Any
 
-from rt.ranges import Range
-from sequencer import journal as journals
-from sequencer import raft_core as cores
-from sequencer.ballot import Ballots, encode_slot
+from rt.format.ranges import Range
 from sequencer.consensus import FOUNDER, Ballot, Entry, Snapshot, State
 from sequencer.instruction import Slice
-from sequencer.journal import Journal, Opened
-from sequencer.journal_records import Scan
+from sequencer.journal import journal as journals
+from sequencer.journal.ballot import Ballots, encode_slot
+from sequencer.journal.journal import Journal, Opened
+from sequencer.journal.records import Scan
 from sequencer.ledger import Ledger
-from sequencer.raft_core import Core
-from sequencer.raft_election import Election
-from sequencer.raft_leader import Leader
-from sequencer.raft_log import Log
-from sequencer.raft_messages import Vote
-from sequencer.raft_reads import Reads
-from sequencer.snapshots import Assembly
+from sequencer.raft import core as cores
+from sequencer.raft.core import Core
+from sequencer.raft.election import Election
+from sequencer.raft.leader import Leader
+from sequencer.raft.log import Log
+from sequencer.raft.messages import Vote
+from sequencer.raft.reads import Reads
+from sequencer.raft.snapshots import Assembly
 
 from . import machine as machines
 from . import node as nodes

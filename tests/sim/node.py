@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rt.errors import PeerError, Refused, WriterFailed
 from sequencer.consensus import Ready, Role
-from sequencer.journal import Opened, found, open_journal
-from sequencer.raft import Raft
+from sequencer.journal.journal import Opened, found, open_journal
+from sequencer.raft.engine import Raft
 
 from .disk import PowerCut, SimDisk
 from .machine import Machine

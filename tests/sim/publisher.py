@@ -10,16 +10,16 @@ from typing import Any
 from zlib import crc32
 
 from replicator.host import Inbox
-from replicator.inlet import Inlet
-from replicator.outlet import Outlet, SendBuffer
+from replicator.sink_channel import Inlet
+from replicator.source_channel import Outlet, SendBuffer
 from replicator.wire import DATA_HEAD_BYTES, Archived, CaughtUp, Data, Decoder, Rolled
-from rt.appender import Appender
-from rt.columns import encode_columns
-from rt.disk import Disk
-from rt.frame import encode_frame, session_tag
-from rt.log_directory import LogDirectory
-from rt.manifest import SESSION, Identity
-from rt.manifest import Archived as ArchivedLine
+from rt.format.columns import encode_columns
+from rt.format.frame import encode_frame, session_tag
+from rt.format.manifest import SESSION, Identity
+from rt.format.manifest import Archived as ArchivedLine
+from rt.log.appender import Appender
+from rt.log.directory import LogDirectory
+from rt.log.disk import Disk
 from rt.position import START, Position
 
 from .disk import SimDisk

@@ -1,10 +1,10 @@
 """What must hold of the merged bytes, whatever the world did."""
 
-from rt.columns import decode_columns
-from rt.frame import HEADER_BYTES, Header, Kind, parse_header
-from rt.manifest import Manifest
+from rt.format.columns import decode_columns
+from rt.format.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.format.manifest import Manifest
+from rt.format.ranges import Range, decode_range
 from rt.position import START, Position
-from rt.ranges import Range, decode_range
 from sequencer.ledger import Ledger
 
 from .checkers import Violation

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from replicator.pull import Copy
 from replicator.source import Looked, Source, Wait
-from rt import manifest
-from rt.appender import Appender
-from rt.columns import encode_columns
-from rt.frame import encode_frame, session_tag
-from rt.index import ENTRY_BYTES
-from rt.manifest import SESSION, Identity
-from rt.node_sweeper import Input, NodeSweeper
+from rt.format import manifest
+from rt.format.columns import encode_columns
+from rt.format.frame import encode_frame, session_tag
+from rt.format.index import ENTRY_BYTES
+from rt.format.manifest import SESSION, Identity
+from rt.log.appender import Appender
+from rt.node.sweeper import Input, NodeSweeper
 from rt.position import START, Position
 from sequencer.consensus import Snapshot
 from sequencer.executor import Executor

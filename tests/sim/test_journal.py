@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from rt.errors import Refused, WriterFailed
-from sequencer.ballot import SLOT_NAMES
 from sequencer.consensus import Ballot, Entry, Ready, Snapshot
-from sequencer.journal import Opened, found, open_journal
+from sequencer.journal.ballot import SLOT_NAMES
+from sequencer.journal.journal import Opened, found, open_journal
 
 from .disk import PowerCut, SimDisk
 
@@ -81,7 +81,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch() -> None:
 
 
 def _batch(disk: SimDisk) -> Sequence[bytes]:
-    from sequencer.journal_records import encode_records
+    from sequencer.journal.records import encode_records
 
     size = len(bytes_of(disk, "entries"))
     return list(encode_records(entries(4, 1), size, size))

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from replicator import wire
-from replicator.inlet import Inlet
 from replicator.pull import Copy
-from rt.appender import Appender
+from replicator.sink_channel import Inlet
 from rt.errors import CorruptLog, DiskFailed
-from rt.manifest import SESSION, Archived, Identity, Rolled
+from rt.format.manifest import SESSION, Archived, Identity, Rolled
+from rt.log.appender import Appender
 from rt.position import START, Position
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report

@@ -10,14 +10,15 @@ from typing import NamedTuple
 import zstandard
 
 from rt import Publisher
-from rt.confirmations import Level
-from rt.disk import OsDisk
-from rt.log_directory import LogDirectory
-from rt.manifest import MERGED, Archived, new_identity
+from rt.format.manifest import MERGED, Archived
+from rt.log.confirmations import Level
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.identity import new_identity
+from rt.log.start import end_of
+from rt.log.writer import WriterSettings
 from rt.position import FILE_BYTES_MAX, Position
 from rt.publisher import Batching
-from rt.start import end_of
-from rt.writer import WriterSettings
 from sequencer.executor import Executor
 from sequencer.ledger import Ledger
 from sequencer.planner import Planner

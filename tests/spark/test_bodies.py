@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from logs import make_frame
 
-from rt.disk import OsDisk
 from rt.errors import FrameError
-from rt.frame import HEADER_BYTES, KEYS_COLUMN, encode_frame
+from rt.format.frame import HEADER_BYTES, KEYS_COLUMN, encode_frame
+from rt.log.disk import OsDisk
 from rt.position import Position
 from rt.spark.ahead import Ahead
 from rt.spark.arrays import Group

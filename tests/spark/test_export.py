@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from rt import Publisher
-from rt.cli import rt
+from rt.cli.program import rt
 from rt.errors import GapError, Misuse
 from rt.position import Position
 from rt.spark import export, to_parquet

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 
-from rt.confirmations import Level
 from rt.errors import Misuse
-from rt.manifest import Archived
+from rt.format.manifest import Archived
+from rt.log.confirmations import Level
 from rt.position import Position
 from rt.spark import sink
 from rt.spark.sink import SinkOptions, _host, publish_partition
@@ -82,7 +82,7 @@ def _write_as_host(frame, host, root, fields):
 
         import pyarrow as pa
 
-        from rt.confirmations import Level
+        from rt.log.confirmations import Level
         from rt.spark.sink import SinkOptions, publish_partition
 
         os.environ["RT_HOST"] = host

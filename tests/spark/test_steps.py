@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from rt.errors import CorruptLog, Misuse
-from rt.index import ENTRY_BYTES
-from rt.log_directory import LogDirectory
+from rt.format.index import ENTRY_BYTES
+from rt.log.directory import LogDirectory
 from rt.position import Position
 from rt.spark.options import read_options
 from rt.spark.plan import LogView

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from rt.errors import PeerError, Refused
 from sequencer.consensus import FOUNDER, Ballot, Entry, Kind, Message, Ready, Role, Snapshot, State
-from sequencer.raft import Raft
-from sequencer.raft_core import Settings
+from sequencer.raft.core import Settings
+from sequencer.raft.engine import Raft
 
 from .words import duty_words, entry_words, message_words
 

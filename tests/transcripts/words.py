@@ -1,9 +1,8 @@
 """Messages and duties in words."""
 
 from sequencer.consensus import Entry, Kind, Ready
-from sequencer.quorum import SUSPENDED
-from sequencer.raft_entries import unpack_member
-from sequencer.raft_messages import (
+from sequencer.raft.entries import unpack_member
+from sequencer.raft.messages import (
     AnyMessage,
     Append,
     Appended,
@@ -15,6 +14,7 @@ from sequencer.raft_messages import (
     ReadFrom,
     Vote,
 )
+from sequencer.raft.quorum import SUSPENDED
 
 
 def entry_words(entry: Entry) -> str:

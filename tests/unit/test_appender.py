@@ -8,12 +8,12 @@ import pytest
 from faulty import FaultyDisk
 from logs import TIME_NS, make_frame
 
-from rt.appender import Appender
-from rt.disk import OsDisk
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
-from rt.index import ENTRY_BYTES, IndexEntry, encode_index
+from rt.format.index import ENTRY_BYTES, IndexEntry, encode_index
+from rt.format.manifest import Archived, Identity, Rolled
 from rt.limits import KIB
-from rt.manifest import Archived, Identity, Rolled
+from rt.log.appender import Appender
+from rt.log.disk import OsDisk
 from rt.position import START, Position
 
 LOG = Identity("session", "flights", "jfk", "0" * 32, TIME_NS)

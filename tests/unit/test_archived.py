@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import MergedLog
 
+from archiver.keep import parse_keep
 from archiver.policy import Policy
 from replicator import releaser as releaser_module
 from replicator.push import SessionBook
 from replicator.releaser import Release, Releaser
-from rt.appender import Appender
-from rt.archived import empty_files, finish_archiving
-from rt.cli_keep import parse_keep
 from rt.errors import Misuse, PeerError
-from rt.log_directory import LogDirectory
-from rt.manifest import Archived
+from rt.format.manifest import Archived
+from rt.log.appender import Appender
+from rt.log.archived import empty_files, finish_archiving
+from rt.log.directory import LogDirectory
+from rt.log.released import read_released, write_released
 from rt.position import Position
-from rt.released import read_released, write_released
 from sequencer.instruction import (
     FILES_MAX,
     NOTE_BYTES_MAX,

@@ -16,11 +16,12 @@ from archiver.decide import DiskReport, RolledFile, decide
 from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
 from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
-from rt import cli_archive, node_admin
+from rt.cli import archive as cli_archive
 from rt.errors import Misuse, Refused
-from rt.manifest import MERGED, Archived, Identity, Manifest, Rolled
-from rt.node_admin import NodeAdmin
-from rt.node_archive import LEASE_NOTE, Machine, NodeArchiver, leases_of_ledger
+from rt.format.manifest import MERGED, Archived, Identity, Manifest, Rolled
+from rt.node import admin as node_admin
+from rt.node.admin import NodeAdmin
+from rt.node.retention import LEASE_NOTE, Machine, NodeArchiver, leases_of_ledger
 from rt.position import Position
 from sequencer.instruction import Note
 from sequencer.ledger import Ledger

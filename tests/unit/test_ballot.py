@@ -2,8 +2,8 @@
 
 from random import Random
 
-from sequencer.ballot import SLOT_NAMES, Ballots
 from sequencer.consensus import Ballot
+from sequencer.journal.ballot import SLOT_NAMES, Ballots
 from tests.sim.disk import SimDisk
 
 

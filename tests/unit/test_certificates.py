@@ -9,9 +9,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from rt.certificates import init_authority, issue, load_certificate
 from rt.errors import Misuse, Refused
-from rt.identity import GLOBS_MAX, Identity, Role, parse_identity, read_identity
+from rt.net.certificates import init_authority, issue, load_certificate
+from rt.net.identity import GLOBS_MAX, Identity, Role, parse_identity, read_identity
 
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 SERVER = ExtendedKeyUsageOID.SERVER_AUTH

@@ -7,13 +7,13 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt.checksum import crc32
+from rt.format.checksum import crc32
 
 WITHOUT_ISAL = """
 import sys, zlib
 sys.modules["isal"] = None
-from rt.checksum import crc32
-from rt.frame import body_matches
+from rt.format.checksum import crc32
+from rt.format.frame import body_matches
 assert crc32 is zlib.crc32
 """
 

@@ -6,9 +6,9 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from rt.certificates import CertificateFiles
-from rt.cli_certs import certs
-from rt.tls import client_context, server_context
+from rt.cli.certs import certs
+from rt.net.certificates import CertificateFiles
+from rt.net.tls import client_context, server_context
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rt.cli.lines import LineCutter
+from rt.cli.pace import Pace, parse_rate
 from rt.errors import Misuse
-from rt.lines import LineCutter
-from rt.pace import Pace, parse_rate
-from rt.records import parse_time
+from rt.text import parse_time
 
 
 @given(st.binary(max_size=60).map(lambda data: data.replace(b"a", b"\n")), st.data())

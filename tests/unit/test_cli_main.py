@@ -15,10 +15,11 @@ import click
 import pytest
 from replicator_host import eventually
 
-from rt import cli_run, exits
-from rt.children import Children
-from rt.cli import COMMANDS, rt
-from rt.confirmations import Level
+from rt.cli import exits
+from rt.cli import run as cli_run
+from rt.cli.children import Children
+from rt.cli.program import COMMANDS, rt
+from rt.cli.stop_signals import StopSignals
 from rt.errors import (
     CorruptLog,
     DiskFailed,
@@ -30,8 +31,8 @@ from rt.errors import (
     WriterFailed,
 )
 from rt.events import Gap
+from rt.log.confirmations import Level
 from rt.position import START
-from rt.stop_signals import StopSignals
 from tests.commands import PATIENCE_S, clean_environment, finish, publish, run, start
 
 
@@ -80,7 +81,7 @@ def test_version_is_that_of_the_package():
 def test_command_imports_only_what_it_needs():
     """`rt publish` starts in a tenth of a second because it loads neither TLS nor rich."""
     code = (
-        "import sys; from click.testing import CliRunner; from rt.cli import rt;"
+        "import sys; from click.testing import CliRunner; from rt.cli.program import rt;"
         "result = CliRunner().invoke(rt, sys.argv[1:]); assert result.exit_code == 0;"
         "print(*sys.modules)"
     )
@@ -88,7 +89,14 @@ def test_command_imports_only_what_it_needs():
         done = subprocess.run(
             [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
         )
-        heavy = {"rt.tls", "rt.node", "cryptography", "rich", "pyarrow", "prometheus_client"}
+        heavy = {
+            "rt.net.tls",
+            "rt.node.node",
+            "cryptography",
+            "rich",
+            "pyarrow",
+            "prometheus_client",
+        }
         assert not heavy & set(done.stdout.split())
 
 
@@ -111,7 +119,7 @@ def test_completion_of_a_command_needs_no_import_of_it():
         text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "plain,subscribe\n"
-    assert "rt.cli_read" not in done.stderr
+    assert "rt.cli.subscribe" not in done.stderr
 
 
 def test_unknown_command_is_bad_use():
@@ -147,7 +155,7 @@ def test_error_ends_in_its_code_and_one_sentence(monkeypatch, error, code):
         raise error
 
     monkeypatch.setattr(rt, "get_command", lambda *_: fail)
-    monkeypatch.setattr("rt.cli._discard_output", lambda: None)
+    monkeypatch.setattr("rt.cli.program._discard_output", lambda: None)
     result = run("fail")
     assert result.exit_code == code
     assert "Traceback" not in result.stderr

@@ -7,14 +7,14 @@ from datetime import datetime, timedelta
 import pytest
 from logs import MergedLog
 
-from rt import certificates
-from rt.cli_run import LinkSettings
-from rt.cluster import init_cluster, is_founded
-from rt.disk import OsDisk
+from rt.cli.run import LinkSettings
+from rt.config.settings import load
 from rt.errors import Misuse
-from rt.node_settings import NodeSettings
-from rt.node_state import open_state
-from rt.settings import load
+from rt.log.disk import OsDisk
+from rt.net import certificates
+from rt.node.cluster import init_cluster, is_founded
+from rt.node.settings import NodeSettings
+from rt.node.state import open_state
 from tests.commands import publish, run
 
 HUGE = "9" * 40

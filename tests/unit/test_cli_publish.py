@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from rt import exits
-from rt.confirmations import Confirmations, ConfirmationsFile
+from rt.cli import exits
+from rt.log.confirmations import Confirmations, ConfirmationsFile
 from rt.position import Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber

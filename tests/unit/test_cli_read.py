@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from rt import exits
-from rt.appender import Appender
-from rt.disk import OsDisk
-from rt.manifest import SESSION, Archived, Identity
+from rt.cli import exits
+from rt.format.manifest import SESSION, Archived, Identity
+from rt.log.appender import Appender
+from rt.log.disk import OsDisk
+from rt.log.writer import WriterSettings
 from rt.position import START, Position
 from rt.publisher import Publisher
-from rt.writer import WriterSettings
 from tests.commands import PATIENCE_S, finish, publish, run, start
 from tests.logs import MergedLog
 

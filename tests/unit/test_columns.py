@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import TIME_NS, make_frame
 
-from rt.columns import decode_columns, encode_columns
 from rt.errors import FrameError
-from rt.frame import KEYS_COLUMN
+from rt.format.columns import decode_columns, encode_columns
+from rt.format.frame import KEYS_COLUMN
 
 TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
 HEADER = make_frame(0, [b"AA1"]).header

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rt.errors import Misuse, PeerError, Refused
-from rt.node import Node
-from rt.node_engine import engine_of
-from rt.node_settings import NodeSettings
+from rt.node.engine import engine_of
+from rt.node.node import Node
+from rt.node.settings import NodeSettings
 from sequencer.consensus import Ballot, Entry, Ready, Role
-from sequencer.journal import found, open_journal
-from sequencer.raft import Raft
-from sequencer.raft_core import Settings
-from sequencer.raft_messages import Append, AskVote, Codec, Vote
+from sequencer.journal.journal import found, open_journal
+from sequencer.raft.core import Settings
+from sequencer.raft.engine import Raft
+from sequencer.raft.messages import Append, AskVote, Codec, Vote
 from tests.sim import node as sim_node
 from tests.sim.checkers import Violation
 from tests.sim.cluster import Cluster

@@ -8,15 +8,15 @@ import pytest
 from commands import run
 from logs import MergedLog
 
-from rt import exits
-from rt.archived import empty_files
-from rt.disk import OsDisk
+from rt.cli import exits
 from rt.errors import CorruptLog, GapError, Misuse
-from rt.manifest import Archived, decode_entry, encode_entry
-from rt.offload import offload
+from rt.format.manifest import Archived, decode_entry, encode_entry
+from rt.log.archived import empty_files
+from rt.log.disk import OsDisk
+from rt.log.start import AtTime, Last
+from rt.offload.offload import offload
+from rt.offload.store import open_store
 from rt.position import Position
-from rt.start import AtTime, Last
-from rt.store import open_store
 from rt.subscriber import Subscriber
 
 FILES = [Position.of(0, roll, 0) for roll in range(4)]

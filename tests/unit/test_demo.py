@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt import demo
-from rt.cluster import Place
-from rt.demo import LeaderKiller
+from rt.demo import command as demo
+from rt.demo.command import LeaderKiller
 from rt.errors import RtError
+from rt.node.cluster import Place
 
 
 def killer_of(monkeypatch, *answers):

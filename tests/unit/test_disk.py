@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rt.disk import COPY_BYTES, IOV_MAX, OsDisk, OsFile, sync_directory
+from rt.log.disk import COPY_BYTES, IOV_MAX, OsDisk, OsFile, sync_directory
 
 DISK = OsDisk()
 

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from rt import Last, Publisher, Subscriber
-from rt.log_directory import LogDirectory
+from rt.format.recovery import Clean, judge
+from rt.format.walk import Walk
+from rt.log.directory import LogDirectory
 from rt.position import Position
-from rt.recovery import Clean, judge
-from rt.walk import Walk
 
 PROGRAM = os.path.join(os.path.dirname(__file__), "..", "foreign_writer.py")
 TEXTS = ["AA1", "B6 2", "", "DL461 departed", "UA1545", "MQ3768", "the last"]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import make_frame
 
-from rt.columns import encode_columns
 from rt.errors import FrameError
-from rt.frame import (
+from rt.format.columns import encode_columns
+from rt.format.frame import (
     HEADER_BYTES,
     MAGIC,
     NUMBER_END,

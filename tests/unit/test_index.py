@@ -5,7 +5,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt.index import ENTRY_BYTES, Index, IndexEntry, encode_index
+from rt.format.index import ENTRY_BYTES, Index, IndexEntry, encode_index
 
 U64 = st.integers(0, (1 << 64) - 1)
 

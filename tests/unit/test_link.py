@@ -12,8 +12,8 @@ from replicator import link as link_module
 from replicator.link import Link
 from replicator.wire import Heartbeat, Hello, encode
 from rt.errors import PeerError
-from rt.tls import accept, connect
-from rt.watch import Wake
+from rt.log.watch import Wake
+from rt.net.tls import accept, connect
 
 
 @pytest.fixture(scope="module")

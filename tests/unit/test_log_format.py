@@ -8,9 +8,9 @@ from golden_logs import fixed
 from logs import TIME_NS
 
 from rt import limits, names, position
-from rt.frame import HEADER, HEADER_BYTES, KEYS_COLUMN, MAGIC, Codec, Header, Kind
-from rt.index import ENTRY_BYTES
-from rt.writer import Fsync, SessionWriter, WriterSettings
+from rt.format.frame import HEADER, HEADER_BYTES, KEYS_COLUMN, MAGIC, Codec, Header, Kind
+from rt.format.index import ENTRY_BYTES
+from rt.log.writer import Fsync, SessionWriter, WriterSettings
 
 PATH = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "LOG_FORMAT.md")
 MARK = "<!-- example: tests/unit/test_log_format.py compares it with what the code writes -->\n"

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt.errors import ManifestError
-from rt.limits import MANIFEST_LINE_BYTES_MAX
-from rt.manifest import (
+from rt.format.manifest import (
     Archived,
     Identity,
     Manifest,
@@ -14,9 +13,10 @@ from rt.manifest import (
     Rolled,
     decode_entry,
     encode_entry,
-    new_identity,
     read_block,
 )
+from rt.limits import MANIFEST_LINE_BYTES_MAX
+from rt.log.identity import new_identity
 from rt.position import FILE_BYTES_MAX, Position
 
 NUMBERS = st.integers(0, (1 << 63) - 1)

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 from faulty import FaultyDisk
 
-from rt.confirmations import Confirmations
-from rt.disk import OsDisk
 from rt.errors import CorruptLog, Misuse, Refused
-from rt.log_directory import LogDirectory
-from rt.manifest import SESSION, Identity
-from rt.node_inbox import Inboxes, NodeInbox
+from rt.format.manifest import SESSION, Identity
+from rt.log.confirmations import Confirmations
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.writer import WriterSettings
+from rt.node.inbox import Inboxes, NodeInbox
 from rt.position import START, Position
 from rt.publisher import Publisher
-from rt.writer import WriterSettings
 
 PATIENCE_S = 10
 

@@ -9,12 +9,12 @@ from archive_cluster import ArchiveCluster
 from replicator_host import Certificates, eventually
 
 from replicator import pull
-from rt import node_sequencer
 from rt.errors import DiskFailed
-from rt.node_catch_up import CatchUp
-from rt.node_relay import NodeRelay
-from rt.node_sequencer import NodeSequencer
-from rt.node_snapshots import NodeSnapshots
+from rt.node import sequencer as node_sequencer
+from rt.node.catch_up import CatchUp
+from rt.node.relay import NodeRelay
+from rt.node.sequencer import NodeSequencer
+from rt.node.snapshots import NodeSnapshots
 from rt.position import Position
 from sequencer.member import SnapshotPlan
 
@@ -201,4 +201,4 @@ def test_a_node_ends_by_a_fault_that_nobody_foresaw(tmp_path, caplog):
         node._member.tick = lambda: {}["nobody foresaw"]
         assert node.wait(PATIENCE_S)
         assert isinstance(node.failure, KeyError)
-    assert "this node stops: a fault of rt itself: KeyError: 'nobody foresaw'" in caplog.text
+    assert "this node stops: internal error: KeyError: 'nobody foresaw'" in caplog.text

@@ -7,14 +7,14 @@ import shutil
 import pytest
 from logs import MergedLog
 
-from rt import cli_offload
-from rt.cli_offload import restore as restore_command
+from rt.cli import offload as cli_offload
+from rt.cli.offload import restore as restore_command
 from rt.errors import CorruptLog, GapError, Misuse
-from rt.history import history
-from rt.history_text import HistoryText
-from rt.manifest import Archived, decode_entry, encode_entry
-from rt.offload import copies, offload, restore
-from rt.offloaded import (
+from rt.format.manifest import Archived, decode_entry, encode_entry
+from rt.inspect.history import history
+from rt.inspect.history_text import HistoryText
+from rt.offload.offload import copies, offload, restore
+from rt.offload.offloaded import (
     GAPS_MAX,
     Offloaded,
     gaps_of,
@@ -22,8 +22,8 @@ from rt.offloaded import (
     read_offloaded,
     write_offloaded,
 )
+from rt.offload.store import FsspecStore, open_store
 from rt.position import Position
-from rt.store import FsspecStore, open_store
 from rt.subscriber import Subscriber
 from tests.commands import run
 

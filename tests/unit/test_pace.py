@@ -2,8 +2,8 @@
 
 import pytest
 
-from replicator import pace as pace_module
-from replicator.pace import Pace
+from replicator import gather as pace_module
+from replicator.gather import Pace
 from rt.position import Position
 
 END = Position(1000)

@@ -24,8 +24,8 @@ from rt import (
     WriterFailed,
     WriterSettings,
 )
-from rt.confirmations import ConfirmationsFile
 from rt.limits import KIB
+from rt.log.confirmations import ConfirmationsFile
 from rt.position import Position
 
 PATIENT = Batching(linger_s=30, frame_bytes=64 * KIB)

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from rt.errors import Misuse, PeerError, Refused
 from sequencer.consensus import Ballot, Entry, Kind, Role, State
-from sequencer.quorum import SUSPENDED, Roster, majority_of, reached
-from sequencer.raft import Raft
-from sequencer.raft_core import Settings
-from sequencer.raft_entries import pack_member
-from sequencer.raft_messages import (
+from sequencer.raft.core import Settings
+from sequencer.raft.engine import Raft
+from sequencer.raft.entries import pack_member
+from sequencer.raft.messages import (
     AnyMessage,
     Append,
     Appended,
@@ -25,6 +24,7 @@ from sequencer.raft_messages import (
     ReadFrom,
     Vote,
 )
+from sequencer.raft.quorum import SUSPENDED, Roster, majority_of, reached
 
 MEMBERS = ("n1", "n2", "n3")
 CODEC = Codec("", MEMBERS, 0)

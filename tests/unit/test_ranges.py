@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt.errors import FrameError
-from rt.frame import NUMBER_END, Kind, parse_header
+from rt.format.frame import NUMBER_END, Kind, parse_header
+from rt.format.ranges import EMPTY_DIGEST, Range, decode_range
 from rt.position import Position
-from rt.ranges import EMPTY_DIGEST, Range, decode_range
 
 U32, U63, U64 = (st.integers(0, (1 << bits) - 1) for bits in (32, 63, 64))
 RANGES = st.builds(

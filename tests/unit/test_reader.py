@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import TIME_NS, MergedLog, make_frame, rows
 
-from rt.appender import Appender
-from rt.disk import OsDisk
 from rt.errors import CorruptLog
 from rt.events import Gap, NewRun
-from rt.log_directory import LogDirectory
-from rt.manifest import Archived, Identity, Rolled
-from rt.message import Batch
+from rt.format.manifest import Archived, Identity, Rolled
+from rt.format.message import Batch
+from rt.format.recovery import judge
+from rt.log.appender import Appender
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.reader import Reader
 from rt.position import Position
-from rt.reader import Reader
-from rt.recovery import judge
 
 LOG = Identity("session", "flights", "jfk", "0" * 32, TIME_NS)
 
@@ -329,7 +329,7 @@ def test_a_bad_tail_is_judged_once_until_something_changes(session, reader, monk
     judged = []
     real = judge
     monkeypatch.setattr(
-        "rt.reader.judge", lambda *args, **kwargs: judged.append(1) or real(*args, **kwargs)
+        "rt.log.reader.judge", lambda *args, **kwargs: judged.append(1) or real(*args, **kwargs)
     )
     session.add(b"a")
     path = os.path.join(session.path, "log.0.0")

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import MergedLog, make_frame
 
+from rt.format.recovery import Clean, Corrupt, Gone, Torn, judge
+from rt.format.walk import Walk
 from rt.position import Position
-from rt.recovery import Clean, Corrupt, Gone, Torn, judge
-from rt.walk import Walk
 
 
 def session(*durable, payloads=2):

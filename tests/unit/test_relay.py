@@ -9,20 +9,20 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import Certificates, DiskHost, Inbox, eventually, frames, log_bytes
 
-from replicator import pusher as pusher_module
+from replicator import push_connection as pusher_module
 from replicator import relay as relay_module
 from replicator.relay import HeldCopy, Relay
 from replicator.server import Server
-from rt.certificates import issue
-from rt.confirmations import Level
 from rt.errors import CorruptLog, Refused
-from rt.identity import Role
-from rt.manifest import SESSION, Identity
-from rt.node_inbox import NodeInbox
+from rt.format.manifest import SESSION, Identity
+from rt.log.confirmations import Level
+from rt.net.certificates import issue
+from rt.net.identity import Role
+from rt.net.tls import Contexts, client_context
+from rt.node.inbox import NodeInbox
 from rt.position import START, Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
-from rt.tls import Contexts, client_context
 from sequencer.holdings import Holdings, encode_report
 from sequencer.ledger import Ledger
 from sequencer.wants import Wants

@@ -22,26 +22,26 @@ from replicator_host import (
 )
 
 from replicator import link as link_module
-from replicator import lookout as lookout_module
 from replicator import pull as pull_module
 from replicator import push as push_module
-from replicator import pusher as pusher_module
+from replicator import push_connection as pusher_module
 from replicator import server as server_module
+from replicator import watcher as lookout_module
 from replicator.link import Link
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from replicator.server import Server
 from replicator.wire import CONNECTION, PULL, PUSH, VERSION, Hello, Open, Refused, Standing, encode
 from rt import Publisher, WriterSettings
-from rt.certificates import issue
-from rt.confirmations import ConfirmationsFile
 from rt.errors import FlushTimeout, Misuse
-from rt.identity import Role
-from rt.manifest import MERGED, SESSION, Identity
-from rt.node_catch_up import CatchUp
+from rt.format.manifest import MERGED, SESSION, Identity
+from rt.log.confirmations import ConfirmationsFile
+from rt.log.watch import Wake, Watch
+from rt.net.certificates import issue
+from rt.net.identity import Role
+from rt.net.tls import Contexts, accept, client_context, connect
+from rt.node.catch_up import CatchUp
 from rt.position import Position
-from rt.tls import Contexts, accept, client_context, connect
-from rt.watch import Wake, Watch
 
 SMALL = WriterSettings(file_bytes_max=64 * 1024)
 

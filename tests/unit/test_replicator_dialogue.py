@@ -20,12 +20,13 @@ from dialogue import (
 from logs import MergedLog, make_frame
 from replicator_host import log_bytes, manifest_lines
 
-from replicator import sink_side, wire
+from replicator import sink_connection as sink_side
+from replicator import wire
 from replicator.link import HungUp
 from replicator.wire import CONNECTION, Data, encode
 from rt.errors import PeerError, Refused
-from rt.log_directory import LogDirectory
-from rt.manifest import SESSION, Identity, Rolled
+from rt.format.manifest import SESSION, Identity, Rolled
+from rt.log.directory import LogDirectory
 from rt.position import START, Position
 
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from logs import make_frame
 
 from rt.errors import FrameError
+from rt.format.scan import Scan, next_header
+from rt.format.walk import Walk
 from rt.position import Position
-from rt.scan import Scan, next_header
-from rt.walk import Walk
 
 
 def image(*counts, size=3):

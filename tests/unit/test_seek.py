@@ -3,9 +3,9 @@
 import pytest
 from logs import make_frame
 
-from rt.index import Index, IndexEntry, encode_index
+from rt.format.index import Index, IndexEntry, encode_index
+from rt.format.seek import walk_before
 from rt.position import FILE_BYTES_MAX, Position
-from rt.seek import walk_before
 
 START = Position.of(2, 1, 0)
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber, WriterSettings
-from rt.appender import Appender
-from rt.disk import OsDisk
 from rt.errors import FrameError
-from rt.frame import NUMBER_END, Kind, encode_frame, session_tag
-from rt.log_directory import LogDirectory
-from rt.manifest import MERGED, SESSION, Identity
-from rt.start import end_of
+from rt.format.frame import NUMBER_END, Kind, encode_frame, session_tag
+from rt.format.manifest import MERGED, SESSION, Identity
+from rt.log.appender import Appender
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.start import end_of
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report
 from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction

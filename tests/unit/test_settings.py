@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt.errors import Misuse
-from rt.kinds import (
+from rt.cli.options import click_options
+from rt.config.kinds import (
     Bytes,
     Seconds,
     kind_of,
@@ -21,9 +21,9 @@ from rt.kinds import (
     show_bytes,
     show_seconds,
 )
-from rt.node_settings import parse_address
-from rt.options import click_options
-from rt.settings import explain, load
+from rt.config.settings import explain, load
+from rt.errors import Misuse
+from rt.node.settings import parse_address
 
 
 class Sync(StrEnum):

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from logs import TIME_NS, MergedLog
 
 from rt import AtTime, Last, Misuse, Publisher, Subscriber, WriterSettings
+from rt.format.manifest import Archived
 from rt.limits import KIB
-from rt.log_directory import LogDirectory
-from rt.manifest import Archived
+from rt.log.directory import LogDirectory
+from rt.log.start import checked_start, end_of, parse_start, resolve
 from rt.position import Position
-from rt.start import checked_start, end_of, parse_start, resolve
 
 
 @pytest.fixture(scope="module")

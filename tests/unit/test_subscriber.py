@@ -24,10 +24,10 @@ from rt import (
     Subscriber,
     WriterSettings,
 )
-from rt import log_directory as log_directory_module
-from rt.frame import HEADER_BYTES, parse_header, seal_header
+from rt.format.frame import HEADER_BYTES, parse_header, seal_header
+from rt.format.manifest import Archived, encode_entry
 from rt.limits import KIB
-from rt.manifest import Archived, encode_entry
+from rt.log import directory as log_directory_module
 
 PAUSE_S = 10.0  # far more than it takes; a test that waits so long has failed
 
@@ -128,9 +128,10 @@ def test_sessions_are_selected_by_name_and_glob(tmp_path, merged, sessions, name
 def test_what_is_not_selected_is_not_decoded(tmp_path, merged, monkeypatch):
     """A filter that decodes what it skips is no faster than none."""
     decoded = []
-    real = __import__("rt.message", fromlist=["x"]).decode_columns
+    real = __import__("rt.format.message", fromlist=["x"]).decode_columns
     monkeypatch.setattr(
-        "rt.message.decode_columns", lambda header, raw: decoded.append(header) or real(header, raw)
+        "rt.format.message.decode_columns",
+        lambda header, raw: decoded.append(header) or real(header, raw),
     )
     read(tmp_path, sessions=["lga"])
     assert len(decoded) == 8
@@ -169,7 +170,7 @@ def test_arrow_without_pyarrow_says_what_to_install(tmp_path, merged, monkeypatc
     """It is optional."""
     import sys
 
-    monkeypatch.setitem(sys.modules, "rt.arrow", None)
+    monkeypatch.setitem(sys.modules, "rt.format.arrow", None)
     with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
         batch = subscriber.next_batch()
     with pytest.raises(Misuse, match="extra 'arrow'"):

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rt import tls
-from rt.certificates import CertificateFiles, init_authority, issue
 from rt.errors import Misuse, PeerError, Refused
-from rt.identity import Role
-from rt.tls import Contexts, accept, client_context, connect, server_context
+from rt.net import tls
+from rt.net.certificates import CertificateFiles, init_authority, issue
+from rt.net.identity import Role
+from rt.net.tls import Contexts, accept, client_context, connect, server_context
 
 TIMEOUT_S = 10.0
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -614,7 +614,7 @@ def test_refusals_leave_no_socket_and_no_thread_behind(meet, node):
 
 def test_every_described_reason_is_a_sentence_with_a_remedy_or_a_pointer():
     """The tables are what operators read at night."""
-    from rt import tls_errors
+    from rt.net import tls_errors
 
     for table in (tls_errors._FOUND, tls_errors._TOLD, tls_errors._SEEN):
         for words in table.values():

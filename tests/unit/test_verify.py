@@ -5,17 +5,17 @@ import shutil
 
 import pytest
 
-from rt import verify as verify_module
-from rt.appender import Appender, log_files
-from rt.compare import compare_logs
-from rt.disk import OsDisk
 from rt.errors import CorruptLog, Misuse
-from rt.indexing import IndexState, check_index, rebuild_index
-from rt.manifest import Archived
+from rt.format.manifest import Archived
+from rt.inspect import verify as verify_module
+from rt.inspect.compare import compare_logs
+from rt.inspect.verify import State, open_log, verify_log
+from rt.log.appender import Appender, log_files
+from rt.log.disk import OsDisk
+from rt.log.indexing import IndexState, check_index, rebuild_index
+from rt.log.writer import WriterSettings
 from rt.position import START
 from rt.publisher import Batching
-from rt.verify import State, open_log, verify_log
-from rt.writer import WriterSettings
 from tests.commands import publish
 from tests.logs import TIME_NS, MergedLog
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from logs import make_frame
 
 from rt.errors import FrameError
+from rt.format.ranges import Range
+from rt.format.walk import Walk
 from rt.position import Position
-from rt.ranges import Range
-from rt.walk import Walk
 
 
 def frames(*counts, session="jfk", position=0):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from rt import watch
 from rt.errors import Misuse
-from rt.watch import POLL_S, Changes, Wake, Watch, directories_in
+from rt.log import watch
+from rt.log.watch import POLL_S, Changes, Wake, Watch, directories_in
 
 MODES = ["inotify", "poll"]
 

@@ -29,8 +29,8 @@ from replicator.wire import (
     encode,
     put_data_head,
 )
-from rt import manifest
 from rt.errors import PeerError
+from rt.format import manifest
 from rt.position import FILE_BYTES_MAX, Position
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "WIRE.md"

@@ -11,13 +11,13 @@ from faulty import FaultyDisk, fail_call
 from logs import TIME_NS
 
 from rt import Subscriber
-from rt import writer as writer_module
-from rt.confirmations import Confirmations, ConfirmationsFile
 from rt.errors import CorruptLog, Misuse, RtError, WriterFailed
 from rt.limits import KIB
+from rt.log import writer as writer_module
+from rt.log.confirmations import Confirmations, ConfirmationsFile
+from rt.log.released import write_released
+from rt.log.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import RUN_END, Position
-from rt.released import write_released
-from rt.writer import Fsync, SessionWriter, WriterSettings
 
 NEVER = WriterSettings(fsync=Fsync.NEVER)
 
@@ -77,7 +77,7 @@ def test_files_roll_before_they_would_pass_their_size(tmp_path):
 def test_a_file_rolls_when_it_is_old_though_nobody_writes(tmp_path, monkeypatch):
     """Only a rolled file can be archived."""
     now = [100.0]
-    monkeypatch.setattr("rt.writer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rt.log.writer.time.monotonic", lambda: now[0])
     writer = opened(tmp_path, WriterSettings(fsync=Fsync.NEVER, file_age_s=60))
     write(writer, b"a")
     writer.roll_if_old()

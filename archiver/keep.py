@@ -1,0 +1,74 @@
+"""Keep: what a copy of a merged log keeps: what the nodes keep, or more of it, or less."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from archiver.decide import decide
+from archiver.plan import archived_to, rolled_files
+from archiver.policy import Policy, parse_limit
+from rt.config.kinds import parse_seconds
+from rt.errors import Misuse
+from rt.format.manifest import Archived
+from rt.log.appender import Appender
+from rt.names import shown
+
+FOLLOW: Final = "follow"
+ALL: Final = "all"
+_WORDS: Final = "keep"  # goes before the rule, where a copy itself decided
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Decides for one copy. Without a policy of its own it follows the nodes, or keeps all.
+
+    Attributes:
+        follows: whether what the nodes archive is archived here too.
+        policy: its own rules; None for none.
+    """
+
+    follows: bool = True
+    policy: Policy | None = None
+
+    def keeps(self, _entry: Archived) -> bool:
+        """Whether the bytes of a file stay that the nodes have archived."""
+        return not self.follows
+
+    def sweep(self, log: Appender) -> int:
+        """Archive what its own policy wants gone; return how many files."""
+        if self.policy is None:
+            return 0
+        known, now_ns = log.manifest, time.time_ns()
+        files = rolled_files(known, archived_to(known), log.end.file)
+        active = log.end.offset if log.is_open else 0
+        decisions = decide(self.policy, files, active, now_ns=now_ns)
+        if decisions:
+            lines = [Archived(start, now_ns, f"{_WORDS} {why}") for start, why in decisions]
+            log.archive_all(lines)
+        return len(decisions)
+
+
+def parse_keep(text: str) -> Keep:
+    """Read what a subscriber wants: `follow`, `all`, a time such as `14d`, a size such as `90Gi`.
+
+    >>> parse_keep("14d").policy
+    Policy(time=20160, limit=None, disk=100)
+    >>> parse_keep("1Gi").policy
+    Policy(time=0, limit=1073741824, disk=100)
+    """
+    if text == FOLLOW:
+        return Keep()
+    if text == ALL:
+        return Keep(follows=False)
+    try:
+        if text.endswith("i") or text.isdecimal():
+            return Keep(follows=False, policy=Policy(time=0, limit=parse_limit(text), disk=100))
+        minutes = math.ceil(parse_seconds(text) / 60)
+    except (ValueError, ArithmeticError):
+        raise Misuse(
+            f"keep is {shown(text)}; use follow, all, a time such as 14d, or a size such as 90Gi"
+        ) from None
+    if not minutes:
+        raise Misuse("nothing can be kept for no time; use a minute or more, or follow")
+    return Keep(follows=False, policy=Policy(time=minutes, disk=100))

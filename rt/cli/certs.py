@@ -1,0 +1,177 @@
+"""`rt certs`: make an authority, issue certificates, look into them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from rt.errors import RtError, spoken
+from rt.net import certificates
+from rt.net.identity import Role, read_identity
+
+DIRECTORY = "certs"
+
+
+@click.group()
+def certs() -> None:
+    """Make the keys by which publishers, nodes and subscribers know each other.
+
+    \b
+    rt certs init certs
+    rt certs issue node-1 --role node --host node-1.example.org
+    rt certs issue jfk --role publisher --session 'jfk-*'
+    rt certs issue spark --role subscriber
+    rt certs show certs/jfk.pem
+    """  # noqa: D301 - click reads the backspace character
+
+
+@certs.command()
+@click.argument("directory", metavar="DIR", default=DIRECTORY)
+@click.option("--force", is_flag=True, help="Replace an authority; its certificates stop working.")
+def init(directory: str, *, force: bool) -> None:
+    """Make a certificate authority in DIR (default: certs).
+
+    \b
+    rt certs init certs
+
+    Keep DIR/ca.key where certificates are issued; every program gets DIR/ca.pem only.
+    """  # noqa: D301 - click reads the backspace character
+    with _one_line_errors():
+        files = certificates.init_authority(directory, force=force)
+    click.echo(f"made {files.cert} and {files.key}; keep the key to yourself")
+
+
+@certs.command()
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in Role]),
+    required=True,
+    help="What the holder is.",
+)
+@click.option(
+    "--session",
+    "sessions",
+    metavar="GLOB",
+    multiple=True,
+    help="A publisher's: sessions and groups it may push; repeat for more.  [default: NAME]",
+)
+@click.option(
+    "--stream",
+    "streams",
+    metavar="GLOB",
+    multiple=True,
+    help="A subscriber's: streams it may pull; repeat for more.  [default: *]",
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="HOST",
+    multiple=True,
+    help="A node's: DNS name or address it is dialled at; repeat for more.  [default: loopback]",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, certificates.DAYS_MAX),
+    default=certificates.DAYS_DEFAULT,
+    show_default=True,
+    help="Days until it expires.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    default=DIRECTORY,
+    envvar="RT_CERTS",
+    show_default=True,
+    show_envvar=True,
+    help="Where the authority is.",
+)
+@click.option("--force", is_flag=True, help="Replace the files of NAME, to renew them.")
+def issue(name: str, directory: str, **request: Any) -> None:
+    """Issue NAME a key and a certificate: DIR/NAME.key and DIR/NAME.pem.
+
+    \b
+    rt certs issue node-1 --role node --host node-1.example.org --host 10.0.0.7
+    rt certs issue jfk --role publisher --session jfk --session 'jfk-*' --days 7
+    rt certs issue spark --role subscriber --stream flights
+
+    A running program takes up renewed files with its next connection.
+    """  # noqa: D301 - click reads the backspace character
+    with _one_line_errors():
+        files = certificates.issue(directory, name, **request)
+        facts = _facts(files.cert)
+    click.echo(f"issued {files.cert} and {files.key}: {facts['role']}, until {facts['until']}")
+
+
+@certs.command()
+@click.argument("path", metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def show(path: str, *, as_json: bool) -> None:
+    """Show whose a certificate is, what it allows, and until when.
+
+    \b
+    rt certs show certs/jfk.pem
+    rt certs show certs/jfk.pem --json
+    """  # noqa: D301 - click reads the backspace character
+    with _one_line_errors():
+        facts = _facts(path)
+    click.echo(json.dumps(facts) if as_json else _table(facts))
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (RtError, OSError) as error:
+        raise click.ClickException(spoken(error)) from error
+
+
+def _facts(path: str) -> dict[str, Any]:
+    certificate = certificates.load_certificate(path)
+    left = certificate.not_valid_after_utc - datetime.now(UTC)
+    return {
+        **_holder(certificate),
+        "since": certificate.not_valid_before_utc.isoformat(),
+        "until": certificate.not_valid_after_utc.isoformat(),
+        "days_left": round(left.total_seconds() / 86_400, 1),
+        "sha256": certificate.fingerprint(hashes.SHA256()).hex(),
+    }
+
+
+def _holder(certificate: x509.Certificate) -> dict[str, Any]:
+    if certificate.subject == certificate.issuer:
+        return {"name": certificates.AUTHORITY, "role": "authority"}
+    # Every role dials, so this asks of the certificate what a node will ask of it.
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    identity = read_identity(der, ExtendedKeyUsageOID.CLIENT_AUTH)
+    return {
+        "name": identity.name,
+        "role": identity.role.value,
+        "sessions": list(identity.sessions),
+        "streams": list(identity.streams),
+        "hosts": _hosts(certificate),
+    }
+
+
+def _hosts(certificate: x509.Certificate) -> list[str]:
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return names.get_values_for_type(x509.DNSName) + [str(address) for address in addresses]
+
+
+def _table(facts: dict[str, Any]) -> str:
+    rows = {
+        key.replace("_", " "): ", ".join(value) if isinstance(value, list) else str(value)
+        for key, value in facts.items()
+        if value != []
+    }
+    if facts["days_left"] < 0:
+        rows["days left"] = "expired; renew it with rt certs issue --force"
+    return "\n".join(f"{key:<10} {value}" for key, value in rows.items())

@@ -1,0 +1,168 @@
+"""`rt subscribe`: the messages of a stream, or of one session, on stdout."""
+
+import logging
+import os
+import sys
+from itertools import islice
+from typing import BinaryIO, Final
+
+import click
+
+from rt.cli.console import counted, note
+from rt.cli.options import Seconds, click_options
+from rt.cli.read_settings import ReadSettings
+from rt.cli.render import Output, render_messages, render_payloads
+from rt.cli.stop_signals import StopSignals
+from rt.errors import CorruptLog, FrameError, Misuse
+from rt.events import CaughtUp, Event, Gap
+from rt.format.manifest import FILE_NAME
+from rt.format.message import Batch
+from rt.log.start import parse_start
+from rt.position import Position
+from rt.subscriber import OnGap, Subscriber
+
+_log: Final = logging.getLogger("rt.subscribe")
+
+
+@click.command()
+@click.option(
+    "--output", type=click.Choice([each.value for each in Output]), default="lines",
+    show_default=True,
+    help="raw: payloads as they are; lines: a newline behind each; json: all fields.",
+)  # fmt: skip
+@click.option(
+    "--from", "start", metavar="START", default="earliest", show_default=True,
+    help="earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
+)  # fmt: skip
+@click.option("--follow/--no-follow", default=True, help="Wait for more, or end at the end.")
+@click.option("--count", type=click.IntRange(min=0), metavar="N", help="End after N messages.")
+@click.option(
+    "--session", "sessions", metavar="GLOB", multiple=True,
+    help="Only sessions of this name; repeat for more.",
+)  # fmt: skip
+@click.option("--own-session", metavar="NAME", help="Read a session's own log, not the merged one.")
+@click.option("--key-prefix", metavar="TEXT", default="", help="Only keys that begin with this.")
+@click.option(
+    "--timeout", "timeout_s", type=Seconds(), metavar="S",
+    help="End when nothing came for so many seconds.",
+)  # fmt: skip
+@click.option(
+    "--on-gap", type=click.Choice(["raise", "notify", "skip"]), default="raise", show_default=True,
+    help="Where messages were archived unread: end, say so and go on, or go on.",
+)  # fmt: skip
+@click.option(
+    "--copies",
+    metavar="DIR|URL",
+    help="Read archived files back from where `rt archive offload` put them.",
+)
+@click.option("--show-position", is_flag=True, help="Say at the end where to resume.")
+@click_options(ReadSettings, "subscribe")
+def subscribe(
+    *,
+    output: str,
+    start: str,
+    follow: bool,
+    count: int | None,
+    sessions: tuple[str, ...],
+    own_session: str | None,
+    key_prefix: str,
+    timeout_s: float | None,
+    on_gap: OnGap,
+    copies: str | None,
+    show_position: bool,
+    settings: ReadSettings,
+) -> None:
+    """Write the messages of a stream to stdout, in order, and wait for more.
+
+    \b
+    rt subscribe --stream flights
+    rt subscribe --stream flights --from last:10 --no-follow --output json
+    rt subscribe --stream flights --session 'eu-*' --key-prefix AA --from 2013-01-01T05:17:00Z
+    rt subscribe --stream flights --own-session jfk --count 1 --timeout 5
+
+    With --count and --timeout, fewer messages than asked for end it with exit code 1.
+    """  # noqa: D301 - click reads the backspace character
+    with Subscriber(
+        settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
+        follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix), on_gap=on_gap,
+        on_event=_tell, copies=copies,
+    ) as subscriber:  # fmt: skip
+        _expect(subscriber.directory, follow=follow)
+        out = _Out(subscriber, Output(output), os.fsencode(key_prefix), count)
+        with StopSignals(on_stop=subscriber.stop) as stop:
+            out.run(timeout_s)
+        if show_position:
+            note(f"resume from {out.position()}")
+    stop.raise_interrupt()
+    if out.left and not stop.has_come():
+        raise click.ClickException(_shortage(count or 0, out.left, timeout_s))
+
+
+def _shortage(count: int, left: int, timeout_s: float | None) -> str:
+    ended = "the end" if timeout_s is None else f"{timeout_s:g} s without a message"
+    return f"{counted(count)} wanted, {left} missing at {ended}"
+
+
+class _Out:
+    """Writes batch after batch, and knows where the next reader resumes."""
+
+    def __init__(
+        self, subscriber: Subscriber, output: Output, key_prefix: bytes, count: int | None
+    ) -> None:
+        self.left = count  # messages still wanted; None for all
+        self._subscriber = subscriber
+        self._output = output
+        self._key_prefix = key_prefix
+        self._next: Position | None = None
+        self._file: BinaryIO = sys.stdout.buffer
+
+    def run(self, timeout_s: float | None) -> None:
+        """Write until the iteration ends or enough has come."""
+        while self.left != 0 and (batch := self._subscriber.next_batch(timeout_s)) is not None:
+            try:
+                data = self._render(batch)
+            except FrameError as error:
+                path = os.path.join(self._subscriber.directory, batch.position.file_name)
+                raise CorruptLog(path, batch.position, str(error)) from None
+            self._file.write(data)
+            self._file.flush()
+
+    def position(self) -> Position:
+        """Where to resume to get what comes after the last message that was written."""
+        return self._subscriber.position if self._next is None else self._next
+
+    def _render(self, batch: Batch) -> bytes:
+        fits = self.left is None or self.left >= len(batch)
+        if fits and not self._key_prefix and self._output is not Output.JSON:
+            data = render_payloads(self._output, batch.payloads())
+            self._took(len(batch), batch.next_position)
+            return data
+        found = batch.messages_with_key(self._key_prefix) if self._key_prefix else batch.messages()
+        messages = list(islice(found, self.left))
+        self._took(len(messages), batch.next_position)
+        if self.left == 0 and messages:
+            self._next = messages[-1].next_position
+        return render_messages(self._output, messages)
+
+    def _took(self, messages: int, following: Position) -> None:
+        self._next = following
+        if self.left is not None:
+            self.left -= messages
+
+
+def _tell(event: Event) -> None:
+    if isinstance(event, Gap):
+        note(str(event))
+    elif isinstance(event, CaughtUp):
+        _log.info("caught up at %s", event.position)
+    else:
+        note(f"session {event.session} was started again, at {event.position}")
+
+
+def _expect(directory: str, *, follow: bool) -> None:
+    """Say so if there is no log; it is an error only for those who do not wait for one."""
+    if os.path.exists(os.path.join(directory, FILE_NAME)):
+        return
+    if not follow:
+        raise Misuse(f"{directory}: there is no log; check --root, --stream and --own-session")
+    note(f"{directory}: there is no log yet; waiting for one")

@@ -1,0 +1,1 @@
+"""Settings of every program: kinds of values, and where they come from."""

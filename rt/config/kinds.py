@@ -1,0 +1,240 @@
+"""Kinds: what a setting may be, how it is written, and how it is shown."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+from rt.errors import Misuse
+
+TEXT_LENGTH_MAX: Final = 32  # of a number with its unit; 64 bits take 20 digits
+NUMBER_MAX: Final = (1 << 63) - 1  # what the kernel takes as a length
+NONE: Final = "none"  # how an optional setting is told to be absent
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_FLOAT: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
+_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)")
+_TRUTHS: Final = dict.fromkeys(("true", "yes", "on", "1"), True)
+_UNTRUTHS: Final = dict.fromkeys(("false", "no", "off", "0"), False)
+_POWERS: Final = {
+    **{f"{letter}i": 1024**n for n, letter in enumerate("KMGT", 1)},
+    **{letter: 1000**n for n, letter in enumerate("KMGT", 1)},
+    "": 1,
+}
+_SECONDS: Final = {
+    "": Decimal(1),
+    "us": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of setting.
+
+    Attributes:
+        words: What is expected, for an error: "a size such as 256Ki".
+        parse: From text; `ValueError` if it is not of this kind.
+        native: The types that a TOML or Python value of this kind may have.
+        take: From a native value; `ValueError` if it is out of range.
+        show: To the text that `parse` reads.
+        optional: Whether it may be None, written `none`.
+    """
+
+    words: str
+    parse: Callable[[str], Any]
+    native: tuple[type, ...]
+    take: Callable[[Any], Any]
+    show: Callable[[Any], str] = str
+    optional: bool = False
+
+    def convert_text(self, text: str) -> Any:
+        """Return what an option or an environment variable says; `ValueError` if nothing."""
+        return None if self.optional and text == NONE else self.parse(text)
+
+    def convert(self, value: object) -> Any:
+        """Return what a TOML file or a caller gave; `ValueError` if it is not of this kind."""
+        if self.optional and (value is None or value == NONE):
+            return None
+        # True is an int to Python; a port of true is a mistake all the same.
+        if type(value) is bool and bool not in self.native:
+            raise ValueError("true and false are no number")
+        if not isinstance(value, self.native):
+            raise ValueError(f"{type(value).__name__} is another type")
+        return self.take(value)
+
+    def text(self, value: object) -> str:
+        """Return the value as a user would write it."""
+        return NONE if value is None else self.show(value)
+
+
+def parse_bytes(text: str) -> int:
+    """Return the size in bytes: K, M, G, T count in 1000s; Ki, Mi, Gi, Ti in 1024s.
+
+    >>> parse_bytes("256Ki"), parse_bytes("1.5G"), parse_bytes("64")
+    (262144, 1500000000, 64)
+    """
+    return _whole(_amount(text.removesuffix("B"), _POWERS))
+
+
+def show_bytes(size: int) -> str:
+    """Return a size in bytes, exactly, in the largest unit of 1024s that divides it.
+
+    >>> show_bytes(262144), show_bytes(1000), show_bytes(0)
+    ('256Ki', '1000', '0')
+    """
+    units = [unit for unit in ("Ti", "Gi", "Mi", "Ki") if size and size % _POWERS[unit] == 0]
+    return f"{size // _POWERS[units[0]]}{units[0]}" if units else str(size)
+
+
+def parse_seconds(text: str) -> float:
+    """Return the time in seconds: us, ms, s, min, h, d; a bare number is seconds.
+
+    >>> parse_seconds("250ms"), parse_seconds("2"), parse_seconds("1.5h")
+    (0.25, 2.0, 5400.0)
+    """
+    return float(_amount(text, _SECONDS))
+
+
+def show_seconds(seconds: float) -> str:
+    """Return a time in seconds for a reader.
+
+    >>> show_seconds(0.25), show_seconds(2.0)
+    ('250ms', '2s')
+    """
+    return f"{seconds * 1000:g}ms" if 0 < seconds < 1 else f"{seconds:g}s"
+
+
+def kind_of(hint: Any) -> Kind:
+    """Return the kind that a dataclass field of this type hint is.
+
+    Raises:
+        Misuse: Nobody has said how such a field is written.
+    """
+    if get_origin(hint) in (UnionType, Union):
+        inner = [argument for argument in get_args(hint) if argument is not NoneType]
+        if len(inner) == 1:
+            return replace(kind_of(inner[0]), optional=True)
+    kinds = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Kind)]
+    if kinds:
+        return kinds[0]
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        parse = partial(_parse_choice, hint)
+        return Kind(f"one of {', '.join(hint)}", parse, (str,), parse)
+    if hint not in _KINDS:
+        raise Misuse(f"a setting of type {hint} has no written form; use a type of rt.config.kinds")
+    return _KINDS[hint]
+
+
+def _amount(text: str, units: Mapping[str, Decimal | int]) -> Decimal:
+    match = _AMOUNT.fullmatch(text) if len(text) <= TEXT_LENGTH_MAX else None
+    if match is None or match[2] not in units:
+        raise ValueError("it is no number with a unit known here")
+    return Decimal(match[1]) * units[match[2]]
+
+
+def _whole(size: Decimal | float) -> int:
+    if not 0 <= size <= NUMBER_MAX or size != int(size):
+        raise ValueError("it is no whole number of bytes that fits in 63 bits")
+    return int(size)
+
+
+def _span(seconds: float) -> float:
+    if not 0 <= seconds < math.inf:
+        raise ValueError("it is no length of time")
+    return float(seconds)
+
+
+def _take_bytes(value: str | float) -> int:
+    return parse_bytes(value) if isinstance(value, str) else _whole(value)
+
+
+def _take_seconds(value: str | float) -> float:
+    return parse_seconds(value) if isinstance(value, str) else _span(value)
+
+
+def _parse_choice(choices: type[StrEnum], text: str) -> StrEnum:
+    if text not in list(choices):
+        raise ValueError("it is none of them")
+    return choices(text)
+
+
+def _parse_integer(text: str) -> int:
+    if len(text) > TEXT_LENGTH_MAX or not _INTEGER.fullmatch(text):
+        raise ValueError("it is no whole number")
+    return int(text)
+
+
+def _parse_float(text: str) -> float:
+    if len(text) > TEXT_LENGTH_MAX or not _FLOAT.fullmatch(text):
+        raise ValueError("it is no number")
+    return _finite(float(text))
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError("it is not finite")
+    return float(number)
+
+
+def _parse_truth(text: str) -> bool:
+    try:
+        return (_TRUTHS | _UNTRUTHS)[text.lower()]
+    except KeyError:
+        raise ValueError("it is neither yes nor no") from None
+
+
+def _parse_path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise ValueError("it is no path")
+    return Path(text)
+
+
+def _parse_texts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def _take_texts(values: Sequence[object]) -> tuple[str, ...]:
+    texts = tuple(value for value in values if isinstance(value, str))
+    if len(texts) != len(values):
+        raise ValueError("not all of them are texts")
+    return texts
+
+
+# TOML has no units, so a size or a time may be a text there.
+_NUMBER_OR_TEXT: Final = (int, float, str)
+_KINDS: Final[dict[Any, Kind]] = {
+    bool: Kind("true or false", _parse_truth, (bool,), bool, lambda truth: str(truth).lower()),
+    int: Kind("a whole number", _parse_integer, (int,), int),
+    float: Kind("a number", _parse_float, (int, float), _finite),
+    str: Kind("a text", str, (str,), str),
+    Path: Kind("a path", _parse_path, (str, Path), lambda value: _parse_path(str(value))),
+    tuple[str, ...]: Kind(
+        "texts with commas between them", _parse_texts, (list, tuple), _take_texts, ",".join
+    ),
+}
+
+Bytes = Annotated[
+    int,
+    Kind("a size such as 64, 256Ki or 1G", parse_bytes, _NUMBER_OR_TEXT, _take_bytes, show_bytes),
+]
+Seconds = Annotated[
+    float,
+    Kind(
+        "a time such as 250ms, 2s or 5min",
+        parse_seconds,
+        _NUMBER_OR_TEXT,
+        _take_seconds,
+        show_seconds,
+    ),
+]

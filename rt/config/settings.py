@@ -1,0 +1,196 @@
+"""Settings: one dataclass a program, from defaults, a TOML file, the environment and options.
+
+Each later source wins over the earlier ones. A field is called `frame_bytes` in the file,
+`RT_FRAME_BYTES` in the environment and `--frame-bytes` on the command line (`rt.cli.options`).
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+
+from rt.config.kinds import Kind, kind_of
+from rt.errors import Misuse
+from rt.names import shown
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ENVIRONMENT_PREFIX: Final = "RT_"
+# Of the file that several programs may share: one each, and the policy of `rt archive policy set`.
+TABLES: Final = ("archive", "node", "policy", "publish", "pull", "push", "status", "subscribe")
+FILE_BYTES_MAX: Final = 1 << 20  # a thousand settings of a thousand bytes
+
+SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One value and where it came from.
+
+    Attributes:
+        value: The converted value.
+        source: "default", "environment RT_PORT", "option --port" or "port in /etc/rt.toml".
+    """
+
+    value: Any
+    source: str
+
+
+def load(
+    cls: type[SettingsType],
+    toml_path: str | os.PathLike[str] | None = None,
+    table: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    options: Mapping[str, object] | None = None,
+) -> SettingsType:
+    """Return the settings of a program.
+
+    Args:
+        cls: A frozen dataclass whose fields are of types that `rt.config.kinds` knows, and whose
+            `__post_init__` raises `ValueError` with a text that names the field.
+        toml_path: The file, if there is one.
+        table: The table of the file that is ours; the whole file if None.
+        environment: Where `RT_<FIELD>` is looked up.
+        options: Field name to text or value; None means that the option was not given.
+
+    Raises:
+        Misuse: An unknown key, a value of the wrong kind or out of its range, or one that is
+            missing; one sentence names the key, the value and where it came from.
+        OSError: The file cannot be read.
+    """
+    given = explain(cls, toml_path, table, environment, options)
+    try:
+        return cls(**{name: each.value for name, each in given.items()})
+    except ValueError as error:
+        raise Misuse(f"{error}{_culprits(str(error), cls, given)}") from error
+
+
+def explain(
+    cls: type[SettingsType],
+    toml_path: str | os.PathLike[str] | None = None,
+    table: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    options: Mapping[str, object] | None = None,
+) -> dict[str, Given]:
+    """Return every field's value and where it came from; arguments and errors as for `load`."""
+    kinds = kinds_of(cls)
+    given = {field.name: Given(_default(field), "default") for field in fields(cls)}
+    if toml_path is not None:
+        given |= _from_file(kinds, os.fspath(toml_path), table)
+    given |= _from_environment(kinds, environment)
+    given |= _from_options(kinds, options or {})
+    for name, each in given.items():
+        if each.value is MISSING:
+            file_hint = f" or {name} in {toml_path}" if toml_path else ""
+            raise Misuse(
+                f"{name} is not set: give {option_name(name)}, {variable_name(name)}{file_hint}"
+            )
+    return given
+
+
+def kinds_of(cls: type[SettingsType]) -> dict[str, Kind]:
+    """Return the kind of each field, in the order of the class."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: kind_of(hints[field.name]) for field in fields(cls)}
+
+
+def option_name(name: str) -> str:
+    """Return what a field is called on the command line.
+
+    >>> option_name("frame_bytes"), variable_name("frame_bytes")
+    ('--frame-bytes', 'RT_FRAME_BYTES')
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def variable_name(name: str) -> str:
+    """Return what a field is called in the environment."""
+    return f"{ENVIRONMENT_PREFIX}{name.upper()}"
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _from_file(kinds: dict[str, Kind], path: str, table: str | None) -> dict[str, Given]:
+    with open(path, "rb") as file:
+        content = file.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise Misuse(f"{path}: longer than {FILE_BYTES_MAX} bytes; this is no file of settings")
+    try:
+        document = tomllib.loads(content.decode())
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both
+        raise Misuse(f"{path}: not TOML: {error}") from error
+    ours = document if table is None else document.get(table, {})
+    if table in TABLES:
+        _refuse_strays(document, path, table)
+    if not isinstance(ours, dict):
+        raise Misuse(f"{path}: {table} is a value, not a table; write [{table}] above the settings")
+    where = path if table is None else f"[{table}] of {path}"
+    _refuse_unknown(ours, kinds, where)
+    return {
+        name: _given(kinds[name].convert, kinds[name], value, f"{name} in {where}")
+        for name, value in ours.items()
+    }
+
+
+def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
+    """A table that is misspelt, or settings above the first one, would be left out in silence."""
+    for name, value in document.items():
+        if name not in TABLES:
+            if not isinstance(value, dict):
+                raise Misuse(f"{path}: {shown(name)} stands in no table; write it below [{table}]")
+            raise Misuse(f"{path}: no table is called {shown(name)}; use {', '.join(TABLES)}")
+
+
+def _from_environment(kinds: dict[str, Kind], environment: Mapping[str, str]) -> dict[str, Given]:
+    # An unknown RT_ variable is no error: it may belong to another of our programs.
+    return {
+        name: _given(kind.convert_text, kind, environment[variable], f"environment {variable}")
+        for name, kind in kinds.items()
+        if (variable := variable_name(name)) in environment
+    }
+
+
+def _from_options(kinds: dict[str, Kind], options: Mapping[str, object]) -> dict[str, Given]:
+    _refuse_unknown(options, kinds, "options")
+    given = {}
+    for name, value in options.items():
+        if value is not None:
+            kind = kinds[name]
+            convert = kind.convert_text if isinstance(value, str) else kind.convert
+            given[name] = _given(convert, kind, value, f"option {option_name(name)}")
+    return given
+
+
+def _refuse_unknown(names: Iterable[str], kinds: dict[str, Kind], where: str) -> None:
+    for name in names:
+        if name not in kinds:
+            nearest = difflib.get_close_matches(name, kinds, n=1, cutoff=0)
+            hint = f"did you mean {nearest[0]}?" if nearest else "it takes none"
+            raise Misuse(f"{where}: no setting is called {shown(name)}; {hint}")
+
+
+def _given(convert: Callable[[Any], Any], kind: Kind, value: object, source: str) -> Given:
+    try:
+        return Given(convert(value), source)
+    except ValueError as error:
+        said = shown(value if isinstance(value, str) else repr(value))
+        raise Misuse(f"{source}: {said} is not {kind.words}: {error}") from error
+
+
+def _culprits(message: str, cls: type[SettingsType], given: dict[str, Given]) -> str:
+    """Say where the values of the fields that a message names came from."""
+    words = set(re.findall(r"\w+", message))
+    kinds = kinds_of(cls)
+    named = [name for name in given if name in words] or [
+        name for name in given if given[name].source != "default"
+    ]
+    told = [
+        f"{name} = {kinds[name].text(given[name].value)}, {given[name].source}" for name in named
+    ]
+    return f" ({'; '.join(told)})" if told else ""

@@ -1,0 +1,1 @@
+"""The demo: a whole stream on real data."""

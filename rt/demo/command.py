@@ -1,0 +1,243 @@
+"""Demo: a whole stream on real data, checked message by message, shown, and tidied away."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Final
+
+import click
+
+from rt.cli.children import Child, Children
+from rt.cli.cluster import start_nodes
+from rt.cli.console import Progress, note
+from rt.demo.flights import AIRPORTS, flights_path, read_flights
+from rt.demo.report import show_counts, show_report
+from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
+from rt.errors import RtError
+from rt.format.message import Batch
+from rt.net.certificates import certificate_files, issue
+from rt.net.identity import Role
+from rt.net.tls import Contexts, client_context
+from rt.node.cluster import Place, ask_status, free_addresses, init_cluster
+from rt.node.settings import parse_address
+from rt.subscriber import Subscriber
+
+STREAM: Final = "flights"
+_SILENCE_S: Final = 30.0
+_LEADER_S: Final = 15.0  # an election takes a second
+_POLL_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Report:
+    """What the demo saw; all of it measured by the subscriber at the end of the road."""
+
+    flights: dict[str, int]
+    messages: int = 0
+    payload_bytes: int = 0
+    seconds: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    max_ms: float = 0.0
+    nodes: int = 1
+    killed: str = ""
+    pause_s: float = 0.0
+    end: str = ""
+    spark: Counts | None = None
+
+
+@click.command()
+@click.option("--keep", metavar="DIR", help="Work in DIR, which must be empty, and leave it there.")
+@click.option(
+    "--rate", type=click.IntRange(1, 999_999_999), default=20_000, show_default=True,
+    help="Flights a second and airport.",
+)  # fmt: skip
+@click.option("--nodes", default=3, show_default=True, help="Nodes of the cluster: 1, 3, 5 or 7.")
+@click.option(
+    "--spark/--no-spark", "by_spark", default=None, help="Let Spark count too; if installed."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_json: bool) -> None:
+    """Run a whole stream on real data: every flight out of New York in 2013.
+
+    Three publishers (EWR, JFK, LGA) write to logs of their own; a pusher ships them over mutual
+    TLS to three nodes, which merge them; in the middle the leading node is killed; a puller copies
+    the merged log to a subscriber, which checks that every flight came once and in its airport's
+    order. At last Spark, where it is installed, counts them from the same files.
+
+    \b
+    rt demo
+    rt demo --keep /tmp/flights && rt log-history /tmp/flights/copy/flights/out
+    """  # noqa: D301 - click reads the backspace character
+    flights = read_flights(flights_path())
+    with _directory(keep) as root:
+        report = _stream(root, flights, rate, nodes)
+        directory = os.path.join(root, "copy", STREAM, "out")
+        if not as_json:
+            show_report(report, directory)
+        if spark_is_there() if by_spark is None else by_spark:
+            report.spark = _count(directory, flights)
+        if as_json:
+            click.echo(json.dumps(asdict(report), indent=1))
+        elif report.spark is not None:
+            show_counts(report.spark)
+        if keep is not None:
+            note(f"everything is in {root}; try: rt dump {directory} --count 3")
+
+
+def _count(directory: str, flights: dict[str, list[bytes]]) -> Counts:
+    note("starting Spark, which takes some seconds")
+    counts = count_by_spark(directory)
+    check_counts(counts, count_by_hand(flights))
+    return counts
+
+
+@contextmanager
+def _directory(keep: str | None) -> Iterator[str]:
+    if keep is None:
+        root = tempfile.mkdtemp(prefix="rt-demo-")
+        try:
+            yield root
+        finally:
+            shutil.rmtree(root)
+        return
+    os.makedirs(keep, exist_ok=True)
+    if os.listdir(keep):
+        raise click.UsageError(f"{keep} is not empty; name another directory, or empty it")
+    yield keep
+
+
+def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -> Report:
+    cluster = os.path.join(root, "cluster")
+    os.makedirs(cluster)
+    places = init_cluster(cluster, STREAM, free_addresses(nodes))
+    certs = os.path.join(cluster, "certs")
+    issue(certs, "airports", Role.PUBLISHER, sessions=[each.lower() for each in AIRPORTS])
+    _write_inputs(root, flights)
+    note(f"{nodes} node(s), a pusher and a puller for stream {STREAM!r}, mutual TLS between them")
+    with Children() as children:
+        running = start_nodes(children, cluster, STREAM, places)
+        link = ["--stream", STREAM, "--certs", certs]
+        for place in places:
+            link += ["--nodes", place.address]
+        copy, airports = os.path.join(root, "copy"), os.path.join(root, "airports")
+        children.start("pull", "pull", "--root", copy, "--identity", "subscriber", *link)
+        children.start("push", "push", "--root", airports, "--identity", "airports", *link)
+        publishers = [_publish(children, root, airport, rate) for airport in flights]
+        contexts = Contexts(certificate_files(certs, "subscriber"), client_context)
+        killer = LeaderKiller(places, running, contexts) if nodes > 1 else None
+        report = _receive(copy, flights, killer)
+        for publisher in publishers:
+            publisher.wait()
+    report.nodes = nodes
+    return report
+
+
+class LeaderKiller:
+    """Ends the leading node without warning, and says which it was."""
+
+    def __init__(self, places: list[Place], running: list[Child], contexts: Contexts) -> None:
+        self._nodes = dict(zip([place.name for place in places], running, strict=True))
+        self._addresses = [parse_address(place.address) for place in places]
+        self._contexts = contexts
+
+    def kill(self) -> str:
+        """Kill the leader with SIGKILL, as soon as there is one; return its name."""
+        deadline = time.monotonic() + _LEADER_S
+        while (leader := self._leader()) not in self._nodes:
+            if time.monotonic() > deadline:
+                raise RtError(
+                    f"no node leads after {_LEADER_S:g} s, so none can be killed; this machine may "
+                    "have too much to do: run `rt demo` again with a lower --rate"
+                )
+            time.sleep(_POLL_S)
+        self._nodes[leader].kill()
+        return leader
+
+    def _leader(self) -> str:
+        """Return who leads, as the first node says that knows; "" if none does."""
+        for address in self._addresses:
+            try:
+                if leader := ask_status(address, self._contexts)["leader"]:
+                    return str(leader)
+            except (OSError, RtError):
+                continue  # another one is asked
+        return ""
+
+
+def _write_inputs(root: str, flights: dict[str, list[bytes]]) -> None:
+    for airport, lines in flights.items():
+        with open(os.path.join(root, f"{airport.lower()}.csv"), "wb") as file:
+            file.write(b"\n".join(lines) + b"\n")
+
+
+def _publish(children: Children, root: str, airport: str, rate: int) -> Child:
+    session = airport.lower()
+    place = ("--root", os.path.join(root, "airports"), "--stream", STREAM, "--session", session)
+    path = os.path.join(root, f"{session}.csv")
+    return children.start(f"publisher {airport}", "publish", *place, "--rate", str(rate), path)
+
+
+def _receive(copy: str, flights: dict[str, list[bytes]], killer: LeaderKiller | None) -> Report:
+    """Read the merged log as it grows; every flight must come once, in its airport's order."""
+    report, watch = Report(dict.fromkeys(flights, 0)), _Stopwatch()
+    total = sum(map(len, flights.values()))
+    with Subscriber(copy, stream=STREAM) as subscriber, Progress(total) as progress:
+        for batch in subscriber.batches(_SILENCE_S):
+            watch.see(batch)
+            _check(report, batch, flights)
+            progress.show(f"{report.messages:,} of {total:,} flights", report.messages)
+            if killer and not report.killed and report.messages > total // 2:
+                report.killed = killer.kill()
+                watch.killed_ns = time.time_ns()
+            if report.messages == total:
+                break
+        report.end = str(subscriber.position)
+    if report.messages < total:
+        raise RtError(f"only {report.messages:,} of {total:,} flights came before a long silence")
+    watch.sum_up(report)
+    return report
+
+
+class _Stopwatch:
+    """How long each message took, how long all took, and how long nothing was merged."""
+
+    def __init__(self) -> None:
+        self.killed_ns = 0
+        self._delays: list[int] = []
+        self._began_ns = 0
+        self._merged_ns: list[int] = []
+
+    def see(self, batch: Batch) -> None:
+        """Take the times of a batch that was just received."""
+        now = time.time_ns()
+        self._began_ns = self._began_ns or now
+        self._delays += [now - sent for sent in batch.columns.times[batch.first :].tolist()]
+        if self.killed_ns and batch.merge_time_ns:
+            self._merged_ns.append(batch.merge_time_ns)
+
+    def sum_up(self, report: Report) -> None:
+        """Fill in what the report says of time."""
+        report.seconds = (time.time_ns() - self._began_ns) / 1e9
+        delays, last = sorted(self._delays), len(self._delays) - 1
+        report.p50_ms = delays[last // 2] / 1e6
+        report.p99_ms = delays[int(last * 0.99)] / 1e6
+        report.max_ms = delays[last] / 1e6
+        pauses = (later - earlier for earlier, later in pairwise(self._merged_ns))
+        report.pause_s = max(pauses, default=0) / 1e9
+
+
+def _check(report: Report, batch: Batch, flights: dict[str, list[bytes]]) -> None:
+    airport = batch.session.upper()
+    payloads, seen = batch.payloads(), report.flights[airport]
+    if payloads != flights[airport][seen : seen + len(payloads)]:
+        raise RtError(f"{airport}: the flights from number {seen} on are not those published")
+    report.flights[airport] = seen + len(payloads)
+    report.messages += len(payloads)
+    report.payload_bytes += sum(map(len, payloads))

@@ -1,0 +1,75 @@
+"""The demo's report: what came, how fast, and what it looks like on the disk."""
+
+import os
+import subprocess
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rt.cli.console import table
+from rt.demo.spark import Counts, carrier_rows, delay_rows
+from rt.log.start import Last
+from rt.subscriber import Subscriber
+
+if TYPE_CHECKING:
+    from rt.demo.command import Report
+
+_PEEK: Final = 5
+_SHOWN_BYTES: Final = 60
+
+
+def show_report(report: "Report", directory: str) -> None:
+    """Print the report.
+
+    Args:
+        report: what the subscriber saw.
+        directory: of the subscriber's copy of the merged log.
+    """
+    megabytes = report.payload_bytes / 1e6
+    click.echo("\nEvery flight came once, and each airport's in order of departure:\n")
+    click.echo(table(["airport", "flights"], [[k, f"{v:,}"] for k, v in report.flights.items()]))
+    click.echo(
+        f"\n{report.messages:,} flights, {megabytes:.1f} MB in {report.seconds:.1f} s: "
+        f"{report.messages / report.seconds:,.0f} a second, {megabytes / report.seconds:.1f} MB/s"
+    )
+    click.echo(
+        "from publish() in one process to the subscriber in another, synced on a majority of "
+        f"{report.nodes} node(s) on the way:\n"
+        f"p50 {report.p50_ms:.2f} ms, p99 {report.p99_ms:.2f} ms, longest {report.max_ms:.1f} ms"
+    )
+    if report.killed:
+        click.echo(
+            f"\nNode {report.killed}, the leader, was killed in the middle; merging paused for "
+            f"{report.pause_s:.2f} s, and nothing was lost."
+        )
+    click.echo(f"\nThe last {_PEEK} flights of the merged log:\n")
+    click.echo(_peek(directory))
+    click.echo("\nThe merged log's files (rt log-history):\n")
+    sys.stdout.flush()
+    subprocess.run([sys.executable, "-m", "rt", "log-history", directory], check=False)
+
+
+def show_counts(counts: Counts) -> None:
+    """Print what Spark counted, which was checked against the flights themselves."""
+    click.echo(
+        f"\nSpark counted the same from the merged log's files, in {counts.seconds:.1f} s:\n"
+    )
+    click.echo(table(["carrier", "flights"], carrier_rows(counts)))
+    click.echo()
+    click.echo(table(["airport", "average delay, minutes"], delay_rows(counts)))
+
+
+def _peek(directory: str) -> str:
+    stream_directory = os.path.dirname(directory)
+    root, stream = os.path.split(stream_directory)
+    with Subscriber(root, stream=stream, start=Last(_PEEK), follow=False) as subscriber:
+        rows = [
+            [
+                str(each.position), each.session, str(each.sequence), str(each.number),
+                each.payload[:_SHOWN_BYTES].decode(errors="replace"),
+            ]
+            for each in islice(subscriber, _PEEK)
+        ]  # fmt: skip
+    return table(["position", "session", "sequence", "number", "payload"], rows)

@@ -1,0 +1,93 @@
+"""Chain: checks that the ranges or frames of a log continue each other, file after file."""
+
+from typing import Final
+
+from rt.format.frame import Header, Kind, seal_header
+from rt.format.ranges import EMPTY_DIGEST, Range
+from rt.position import START, Position
+
+_FAULTS_MAX: Final = 100  # told; a log with more is beyond being listed
+
+
+class Chain:
+    """Takes the frames of one log in order; says what contradicts what came before.
+
+    In a session sequence numbers never go back. In a merged log message numbers are without a gap,
+    merge time and each session's place never go back, and the running digest of each range comes
+    out of the one before it.
+    """
+
+    def __init__(self, *, merged: bool) -> None:
+        self.faults: list[str] = []
+        self.number: int | None = 0  # that the next message has, at least; None if not known
+        self.digest: bytes | None = EMPTY_DIGEST  # of the merged log so far; None if not known
+        self.time_ns = 0
+        self._merged = merged
+        self._range: Range | None = None
+        self._at = START
+        self._headers: list[bytes] = []
+        self._messages = 0
+        self._sessions: dict[str, Position] = {}
+
+    def take(self, header: Header, position: Position, current: Range | None) -> None:
+        """Take the next whole frame; `current` is the range it belongs to, of a merged log."""
+        if not self._merged:
+            self._take_of_session(header, position)
+        elif header.kind == Kind.RANGE:
+            self.finish()
+            self._begin(header, position, current)
+        else:
+            self._headers.append(seal_header(header))
+            self._messages += header.messages if header.kind == Kind.MESSAGES else 0
+
+    def finish(self) -> None:
+        """End the range that was being taken; a file ends with one."""
+        done, self._range = self._range, None
+        if done is None:
+            return
+        if self._messages != done.messages + done.skip:
+            self._fault(f"the range has {self._messages} messages, not those it says it adds")
+        if self.digest is not None:
+            told = done.digested(self.digest, self._at, b"".join(self._headers))
+            if told.digest != done.digest:
+                self._fault("the running digest does not come out of the range before it")
+        self.digest = done.digest
+
+    def skip(self, number: int | None) -> None:
+        """Pass over what cannot be read; its last message came before `number`, where known."""
+        self._range, self.digest, self.number = None, None, number
+
+    def drop(self) -> None:
+        """Forget the range that was being taken: the file ends inside it."""
+        self._range, self.digest = None, None
+
+    def _take_of_session(self, header: Header, position: Position) -> None:
+        self._at = position
+        if header.kind != Kind.MESSAGES:
+            return
+        if self.number is not None and header.sequence < self.number:
+            self._fault(f"sequence number {header.sequence} comes after {self.number - 1}")
+        self.number = header.sequence + header.messages
+
+    def _begin(self, header: Header, position: Position, current: Range | None) -> None:
+        self._at, self._range = position, current
+        self._headers, self._messages = [], 0
+        if self.number not in (None, header.sequence):
+            self._fault(f"message number {header.sequence} comes where {self.number} should")
+        if header.time_ns < self.time_ns:
+            self._fault("the merge time goes back")
+        self.number, self.time_ns = header.sequence + header.messages, header.time_ns
+        if current is not None:
+            self._continue(current)
+
+    def _continue(self, current: Range) -> None:
+        known = self._sessions.get(current.session, START)
+        if current.first < known:
+            self._fault(
+                f"session {current.session} goes back from {known} to {Position(current.first)}"
+            )
+        self._sessions[current.session] = Position(current.first + current.length)
+
+    def _fault(self, words: str) -> None:
+        if len(self.faults) < _FAULTS_MAX:
+            self.faults.append(f"{self._at}: {words}")

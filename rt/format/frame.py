@@ -1,0 +1,191 @@
+"""Frame: the unit that is written, checksummed, shipped and merged (docs/LOG_FORMAT.md)."""
+
+import struct
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import zstandard
+
+from rt.errors import FrameError
+from rt.format.checksum import crc32
+from rt.limits import BODY_BYTES_MAX, ZSTD_WINDOW_BYTES_MAX
+
+MAGIC: Final = b"RTF\x01"  # the last byte is the version of the format
+HEADER: Final = struct.Struct("<4sIQQqQIIIIBBBBI")
+HEADER_BYTES: Final = HEADER.size
+_SEALED: Final = struct.Struct("<QQqQIIIIBBBBI")  # what the header's own CRC covers
+NUMBER_END: Final = 1 << 63  # no message has this number, or a later one: they fit an i64
+
+KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
+
+
+class Kind(IntEnum):
+    """What the body of a frame is."""
+
+    MESSAGES = 0
+    RANGE = 1
+    CONTROL = 2
+
+
+class Codec(IntEnum):
+    """How the body of a frame is stored."""
+
+    NONE = 0
+    ZSTD = 1
+
+
+# as plain numbers: an enumeration takes 0.1 us to give a member, and a header is asked for six
+_MESSAGES, _CONTROL, _KIND_MAX = int(Kind.MESSAGES), int(Kind.CONTROL), int(max(Kind))
+_PLAIN, _CODEC_MAX = int(Codec.NONE), int(max(Codec))
+
+
+class Header(NamedTuple):
+    """The 64 bytes in front of every body; positions, sizes and times as in LOG_FORMAT.md."""
+
+    position: int
+    sequence: int
+    time_ns: int
+    durable: int
+    messages: int
+    length: int
+    raw_length: int
+    body_crc: int
+    kind: int
+    codec: int
+    columns: int
+    reserved: int
+    session_tag: int  # of the session whose messages these are
+
+    @property
+    def size(self) -> int:
+        """The bytes this frame takes in a file, header, body and padding."""
+        end = HEADER_BYTES + self.length  # as `frame_size`, which asked for each frame is too slow
+        if self.messages > end and self.kind == _MESSAGES:
+            end = self.messages
+        return (end + 7) & ~7
+
+
+class Encoded(NamedTuple):
+    """A frame that is about to be written."""
+
+    header: Header
+    parts: tuple[bytes, bytes, bytes]  # header, body, padding
+
+
+def frame_size(length: int, count: int) -> int:
+    """Return the bytes of a frame: a multiple of 8, and no fewer than its messages.
+
+    >>> frame_size(length=20, count=1), frame_size(length=20, count=1000)
+    (88, 1000)
+    """
+    return (max(HEADER_BYTES + length, count) + 7) & ~7
+
+
+@lru_cache(1024)  # as many as a stream has sessions; asked for with each frame
+def session_tag(session: str) -> int:
+    """Return the CRC-32 of a session's name.
+
+    Two sessions of equal traffic have frames of equal places and sizes; by this a block of the one
+    that landed in the other is found.
+    """
+    return crc32(session.encode())
+
+
+def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+    """Read and check the header at `offset`; `FrameError` names the first thing wrong with it."""
+    if len(data) - offset < HEADER_BYTES:
+        raise FrameError("the header is incomplete")
+    magic, seal, *fields = HEADER.unpack_from(data, offset)
+    if magic != MAGIC:
+        raise FrameError("no frame starts here" if magic[:3] != MAGIC[:3] else "unknown version")
+    if crc32(memoryview(data)[offset + 8 : offset + HEADER_BYTES]) != seal:
+        raise FrameError("the header's CRC does not match")
+    header = Header._make(fields)
+    if header.reserved or header.kind > _KIND_MAX or header.codec > _CODEC_MAX:
+        raise FrameError("the header asks for something this version does not know")
+    if header.length > BODY_BYTES_MAX or header.raw_length > BODY_BYTES_MAX:
+        raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")
+    if header.columns & ~KEYS_COLUMN:
+        raise FrameError("the header names a column this version does not know")
+    if header.codec == _PLAIN and header.length != header.raw_length:
+        raise FrameError("the header contradicts itself: not compressed, yet two lengths")
+    if header.kind == _MESSAGES and not 0 < header.messages <= header.raw_length // 12:
+        # 12 bytes are a message's share of the columns: its time and its end
+        raise FrameError("the header's message count cannot be")
+    has_none = header.kind == _CONTROL
+    if header.sequence + header.messages > NUMBER_END or (has_none and header.messages):
+        raise FrameError("the header numbers messages that there cannot be")
+    return header
+
+
+def seal_header(header: Header) -> bytes:
+    """Return the 64 bytes of a header; `FrameError` if it could not be read back."""
+    try:
+        sealed = _SEALED.pack(*header)
+    except struct.error as error:
+        raise FrameError(f"a header field is out of its bounds: {error}") from None
+    return b"".join((MAGIC, crc32(sealed).to_bytes(4, "little"), sealed))
+
+
+def body_matches(header: Header, body: bytes | memoryview) -> bool:
+    """Whether `body` (as on disk, without padding) is the one the header was sealed for."""
+    return len(body) == header.length and crc32(body) == header.body_crc
+
+
+def encode_frame(
+    body: bytes,
+    *,
+    position: int,
+    sequence: int,
+    time_ns: int,
+    messages: int,
+    kind: Kind = Kind.MESSAGES,
+    durable: int = 0,
+    columns: int = 0,
+    compressor: zstandard.ZstdCompressor | None = None,
+    session_tag: int = 0,
+) -> Encoded:
+    """Return the frame for its place, its parts ready for one writev.
+
+    A compressed body is taken only where it is shorter. `FrameError` if the body is too long, or
+    no number is left.
+    """
+    if sequence + messages > NUMBER_END:
+        raise FrameError(f"{messages} messages from {sequence} on have numbers beyond 63 bits")
+    raw_length, codec = len(body), Codec.NONE
+    if raw_length > BODY_BYTES_MAX:
+        raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")
+    if compressor is not None and len(packed := compressor.compress(body)) < raw_length:
+        body, codec = packed, Codec.ZSTD
+    header = Header(
+        position, sequence, time_ns, durable, messages, len(body), raw_length,
+        crc32(body), kind, codec, columns, 0, session_tag,
+    )  # fmt: skip
+    padding = bytes(header.size - HEADER_BYTES - len(body))
+    return Encoded(header, (seal_header(header), body, padding))
+
+
+def unpack_body(header: Header, body: bytes | memoryview) -> bytes | memoryview:
+    """Return a body, whose CRC was checked, decompressed.
+
+    `FrameError` if a compressed body is not exactly `raw_length` bytes; never allocates more.
+    """
+    if header.codec == Codec.NONE:
+        return body
+    return _decompress(body, header.raw_length)
+
+
+def _decompress(body: bytes | memoryview, raw_length: int) -> bytes:
+    try:
+        stated = zstandard.get_frame_parameters(body)
+        if stated.content_size != raw_length or stated.window_size > ZSTD_WINDOW_BYTES_MAX:
+            raise FrameError("the compressed body does not state the size its header does")
+        raw = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompress(
+            body, max_output_size=raw_length, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise FrameError(f"the body does not decompress: {error}") from None
+    if len(raw) != raw_length:
+        raise FrameError("the compressed body is not as long as its header says")
+    return raw

@@ -1,0 +1,89 @@
+"""Index: a sparse, rebuildable list of places in one log file, searched where it lies."""
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from rt.format.frame import Header, Kind
+from rt.limits import INDEX_EVERY_BYTES
+
+_ENTRY: Final = struct.Struct("<QqQ")
+ENTRY_BYTES: Final = _ENTRY.size
+SUFFIX: Final = ".idx"
+
+
+class IndexEntry(NamedTuple):
+    """A frame of the file: one per range of a merged log, one per 256 KiB of a session."""
+
+    offset: int
+    time_ns: int
+    number: int  # first sequence number, or number of the first message in the merged stream
+
+
+def encode_index(entries: list[IndexEntry]) -> bytes:
+    """Lay out entries as they stand in an index file."""
+    return b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+
+class Indexer:
+    """Says which frames of a file its index names, as they go by."""
+
+    __slots__ = ("_indexed_to", "_merged")
+
+    def __init__(self, *, merged: bool) -> None:
+        self._merged = merged
+        self._indexed_to = 0
+
+    def go_on(self, last: IndexEntry | None) -> None:
+        """Go on behind the last entry that stands in the index; at the start if there is none."""
+        self._indexed_to = 0 if last is None else last.offset + INDEX_EVERY_BYTES
+
+    def take(self, header: Header, offset: int) -> IndexEntry | None:
+        """Take the next frame; return its entry if it gets one.
+
+        Of a merged log every range gets one; of a session the first frame and then the first
+        behind each 256 KiB.
+        """
+        if self._merged:
+            if header.kind != Kind.RANGE:
+                return None
+        elif offset < self._indexed_to:
+            return None
+        self._indexed_to = offset + INDEX_EVERY_BYTES
+        return IndexEntry(offset, header.time_ns, header.sequence)
+
+
+class Index:
+    """An index file as it is on disk, entry by entry; nothing of it is kept in memory.
+
+    An index is never believed: whoever follows an entry checks the frame it finds there. So a
+    missing, short, stale or damaged index costs time and nothing else.
+    """
+
+    __slots__ = ("_read", "entries")
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self.entries = size // ENTRY_BYTES  # what a torn append left behind them is not looked at
+
+    def __getitem__(self, place: int) -> IndexEntry:
+        data = self._read(ENTRY_BYTES, place * ENTRY_BYTES)
+        return IndexEntry._make(_ENTRY.unpack(data)) if len(data) == ENTRY_BYTES else _NOWHERE
+
+    def count(self, is_past: Callable[[IndexEntry], bool]) -> int:
+        """Return how many entries come before the first that is past what is sought.
+
+        Args:
+            is_past: monotone over the entries, for example `lambda entry: entry.offset > wanted`.
+        """
+        low, high = 0, self.entries
+        while low < high:
+            middle = (low + high) // 2
+            if is_past(self[middle]):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+_NOWHERE: Final = IndexEntry(0, 0, 0)  # the index was cut under us: begin at the start of the file

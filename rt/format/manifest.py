@@ -1,0 +1,367 @@
+"""Manifest: the synced lines that make a rolled, archived or quarantined file a fact."""
+
+import json
+import re
+from binascii import unhexlify
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter, lt
+from struct import pack
+from typing import Any, Final, NamedTuple
+
+from rt.errors import ManifestError
+from rt.format.checksum import crc32
+from rt.limits import MANIFEST_LINE_BYTES_MAX
+from rt.position import (
+    FILE_BYTES_MAX,
+    OFFSET_BITS,
+    ROLL_BITS,
+    ROLL_END,
+    RUN_END,
+    Position,
+    file_position,
+)
+
+FILE_NAME: Final = "manifest"
+FORMAT: Final = 1
+SESSION, MERGED = "session", "merged"
+
+
+class Identity(NamedTuple):
+    """The first line: which log this is. A log deleted and made again has another id."""
+
+    kind: str  # "session" or "merged"
+    stream: str
+    name: str  # of the session; "out" for a merged log
+    id: str  # 32 hexadecimal digits, random
+    created_ns: int
+    group: str = ""  # sessions of one group publish the same numbered messages; "" is none
+
+    @property
+    def merged(self) -> bool:
+        """Whether the frames of this log stand in ranges."""
+        return self.kind == MERGED
+
+    @property
+    def session(self) -> str:
+        """Whose frames stand in this log; "" in a merged one, whose ranges say it."""
+        return "" if self.merged else self.name
+
+
+class Rolled(NamedTuple):
+    """A file takes no more frames: it ends at `end`, whatever bytes may stand behind that."""
+
+    file: Position
+    end: int  # bytes of whole frames
+    first: int  # number of its first message: sequence number, or number in the merged stream
+    next: int  # number after its last message
+    first_time_ns: int
+    last_time_ns: int
+    at_ns: int  # when it was rolled; its age counts from here
+    digest: str = ""  # of a merged log up to the end of the file; 32 hexadecimal digits
+    sessions: str = ""  # whose messages a merged file holds: names, ",", and "+n" for n more
+
+    @property
+    def messages(self) -> int:
+        """Numbers the file holds; where a session jumps, the jump is counted."""
+        return self.next - self.first
+
+
+class Archived(NamedTuple):
+    """A rolled file was truncated to 0 bytes; the name and this line stay."""
+
+    file: Position
+    at_ns: int
+    reason: str
+    by: int = 0  # index of the instruction that decided it; 0 where none did
+
+
+class Quarantined(NamedTuple):
+    """Bytes of a file from `offset` on were set aside as damaged."""
+
+    file: Position
+    offset: int
+    at_ns: int
+    reason: str
+
+
+Entry = Identity | Rolled | Archived | Quarantined
+_ENTRIES: Final[dict[str, type[Entry]]] = {
+    "log": Identity,
+    "rolled": Rolled,
+    "archived": Archived,
+    "quarantined": Quarantined,
+}
+_OMITTED: Final = frozenset({"by", "digest", "sessions"})  # from a line where they say nothing
+_SESSIONS_BYTES_MAX: Final = 1024  # of names in a line: a quarter of what a line may be
+_WORDS: Final = {entry: word for word, entry in _ENTRIES.items()}
+# Of each: what a line need not say, how to get the values out of it, and their types.
+_FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tuple[type, ...]]]] = {
+    entry: (
+        entry._field_defaults, itemgetter(*entry._fields), tuple(entry.__annotations__.values())
+    )
+    for entry in _WORDS
+}  # fmt: skip
+_file_of: Final = itemgetter(0)  # of a rolled or archived line
+_SECTOR_BYTES: Final = 512  # what a disk writes whole or not at all
+_HOLE: Final = b"\0\0"
+_SEAL_BYTES: Final = 9  # a space and 8 hexadecimal digits
+_BLOCK_BYTES: Final = 256 << 10  # read at once; many more are slower, for they leave the cache
+# Rolled and archived lines in the words of `encode_entry`.
+_NUMBER: Final = "(0|-?[1-9][0-9]{0,18})"
+_TEXT: Final = r'"([^"\\\x00-\x1f]*)"'
+_FILE: Final = r'"log\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,4})"'
+_SEAL: Final = "[}] [0-9a-f]{8}(?=\n)"
+_ROLLED: Final = re.compile(
+    f'\n{{"rt":{FORMAT},"what":"rolled","file":{_FILE},"end":{_NUMBER},'
+    f'"first":{_NUMBER},"next":{_NUMBER},"first_time_ns":{_NUMBER},"last_time_ns":{_NUMBER},'
+    f'"at_ns":{_NUMBER}(?:,"digest":{_TEXT})?(?:,"sessions":{_TEXT})?{_SEAL}'
+).findall
+_ARCHIVED: Final = re.compile(
+    f'\n{{"rt":{FORMAT},"what":"archived","file":{_FILE},"at_ns":{_NUMBER},"reason":{_TEXT}'
+    f'(?:,"by":{_NUMBER})?{_SEAL}'
+).findall
+_new_rolled: Final[Callable[[tuple[object, ...]], Rolled]] = partial(tuple.__new__, Rolled)
+_new_archived: Final[Callable[[tuple[object, ...]], Archived]] = partial(tuple.__new__, Archived)
+_new_position: Final[Callable[[int], Position]] = partial(int.__new__, Position)
+
+
+def session_list(sessions: Collection[str]) -> str:
+    """Return names as a `Rolled` line has them: sorted, and as many as a line has room for.
+
+    >>> session_list({"lga", "jfk"})
+    'jfk,lga'
+    """
+    names = sorted(sessions)
+    shown = ",".join(names)
+    while len(shown) > _SESSIONS_BYTES_MAX:
+        names = names[: len(names) * _SESSIONS_BYTES_MAX // len(shown)]
+        shown = ",".join(names)
+    left = len(sessions) - len(names)
+    return f"{shown},+{left}" if left else shown
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return one line: a JSON object, a space, its CRC-32 in 8 hexadecimal digits, a newline."""
+    said = {name: value for name, value in entry._asdict().items() if value or name not in _OMITTED}
+    fields: dict[str, Any] = {"rt": FORMAT, "what": _WORDS[type(entry)], **said}
+    if "file" in fields:
+        fields["file"] = fields["file"].file_name
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    if len(text) + 9 > MANIFEST_LINE_BYTES_MAX:
+        raise ManifestError("a line would be longer than any reader takes")
+    return b"%s %08x\n" % (text, crc32(text))
+
+
+def decode_entry(line: bytes) -> Entry:
+    """Read one line without its newline; `ManifestError` names what is wrong with it."""
+    if len(line) > MANIFEST_LINE_BYTES_MAX:
+        raise ManifestError("a line is longer than any we write")
+    text, _, seal = line.rpartition(b" ")
+    if seal != b"%08x" % crc32(text):
+        raise ManifestError("a line's CRC does not match")
+    try:
+        return _entry(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ManifestError(f"a line does not say what it should: {error}") from None
+
+
+def _torn_at(data: bytes, offset: int) -> int:
+    """Return where the lines of a last write begin that a power cut has torn; the end if nowhere.
+
+    A sector that was not written reads as zeros up to its end, which no line holds and no flipped
+    bit makes of two bytes. Each write is synced before the next: a whole line that follows was
+    written later, and then the zeros are damage.
+    """
+    hole = data.find(_HOLE)
+    end = len(data) - len(data[hole:].lstrip(b"\0"))
+    is_torn = end == len(data) or not (offset + end) % _SECTOR_BYTES
+    if not is_torn or any(map(_is_whole, data[end:].split(b"\n")[1:-1])):
+        return len(data)
+    return data.rfind(b"\n", 0, hole) + 1
+
+
+def _is_whole(line: bytes) -> bool:
+    text, _, seal = line.rpartition(b" ")
+    return seal == b"%08x" % crc32(text)
+
+
+def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
+    """Return what whole lines say, where each is a rolled or archived one in our own words.
+
+    None where a line has to be looked at on its own, by `decode_entry`: it may say something else,
+    or the same in another way, or nothing. Takes a third of the time, which counts where there are
+    100,000 files.
+    """
+    lines = data.split(b"\n")
+    lines.pop()
+    seals = pack(f">{len(lines)}I", *[crc32(line[:-_SEAL_BYTES]) for line in lines])
+    try:
+        if unhexlify(b"".join([line[1 - _SEAL_BYTES :] for line in lines])) != seals:
+            return None
+        text = "\n" + data.decode()
+    except ValueError:
+        return None
+    # A match has one newline, its first character, and another behind it: it is a whole line.
+    rolled, archived = _ROLLED(text), _ARCHIVED(text)
+    known = len(rolled) + len(archived) == len(lines)
+    if not known or max(map(len, lines)) > MANIFEST_LINE_BYTES_MAX:
+        return None
+    return _rolled(rolled), _archived(archived)
+
+
+# By column, for then the loops are those of `map` and `zip`.
+def _rolled(found: list[tuple[str, ...]]) -> list[Rolled]:
+    if not found:
+        return []
+    runs, rolls, ends, *numbers, digests, sessions = zip(*found, strict=True)
+    sizes = [*map(int, ends)]
+    _check_end(min(sizes))
+    _check_end(max(sizes))
+    columns = _files(runs, rolls), sizes, *(map(int, each) for each in numbers), digests, sessions
+    return [*map(_new_rolled, zip(*columns, strict=True))]
+
+
+def _archived(found: list[tuple[str, ...]]) -> list[Archived]:
+    if not found:
+        return []
+    runs, rolls, times, reasons, by = zip(*found, strict=True)
+    columns = _files(runs, rolls), map(int, times), reasons, [int(each or 0) for each in by]
+    return [*map(_new_archived, zip(*columns, strict=True))]
+
+
+def _files(runs: Iterable[str], rolls: Iterable[str]) -> list[Position]:
+    places = [*map(int, runs)], [*map(int, rolls)]
+    if max(places[0]) >= RUN_END or max(places[1]) >= ROLL_END:
+        raise ManifestError("no file is called so")
+    return [
+        _new_position((run << ROLL_BITS | roll) << OFFSET_BITS)
+        for run, roll in zip(*places, strict=True)
+    ]
+
+
+def _check_end(end: int) -> None:
+    if not 0 <= end <= FILE_BYTES_MAX:
+        raise ManifestError(f"a file cannot end at {end}")
+
+
+def _entry(fields: dict[str, Any]) -> Entry:
+    if fields["rt"] != FORMAT:
+        raise ManifestError("a line is of another version of the format")
+    kind = _ENTRIES[fields["what"]]
+    said, values, types = _FIELDS[kind]
+    said = said | fields
+    if "file" in said:
+        said["file"] = file_position(said["file"])
+    if len(said) != len(types) + 2:
+        raise ManifestError(f"a {_WORDS[kind]} line has a field that nobody knows")
+    entry: Entry = tuple.__new__(kind, values(said))
+    if (*map(type, entry),) != types:
+        raise ManifestError(f"a {_WORDS[kind]} line has a field of another type")
+    if isinstance(entry, Rolled):
+        _check_end(entry.end)
+    return entry
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What the lines read so far say; feed it the bytes of the file as they come."""
+
+    identity: Identity | None = None
+    rolled: dict[Position, Rolled] = field(default_factory=dict)
+    archived: dict[Position, Archived] = field(default_factory=dict)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    length: int = 0  # bytes of whole lines taken
+    _order: list[Position] = field(default_factory=list)
+
+    def feed(self, data: bytes) -> int:
+        """Take the whole lines at the start of `data`; return how many bytes they are.
+
+        A last line without its newline is left for the next call: it was not yet written. So are
+        lines that a power cut has torn, until their owner cuts them off.
+        """
+        if _HOLE in data:
+            data = data[: _torn_at(data, self.length)]
+        taken = data.rfind(b"\n") + 1
+        begin = 0 if self.identity else data.find(b"\n") + 1  # which names the log, as no other
+        self._take(data[:begin])
+        while begin < taken:
+            end = data.rfind(b"\n", begin, begin + _BLOCK_BYTES) + 1 or taken
+            if not self._take_many(data[begin:end]):
+                self._take(data[begin:end])
+            begin = end
+        if len(data) - taken > MANIFEST_LINE_BYTES_MAX:
+            raise ManifestError("a line is longer than any we write")
+        self.length += taken
+        return taken
+
+    def add(self, entry: Entry) -> None:
+        """Take one fact; `ManifestError` if it contradicts what is known."""
+        self.check(entry)
+        if isinstance(entry, Rolled):
+            if entry.file not in self.rolled:
+                self.rolled[entry.file] = entry
+                self._order.append(entry.file)
+        elif isinstance(entry, Archived):
+            self.archived[entry.file] = entry
+        elif isinstance(entry, Identity):
+            self.identity = entry
+        else:
+            self.quarantined.append(entry)
+
+    def check(self, entry: Entry) -> None:
+        """Raise `ManifestError` if a fact contradicts what is known; take nothing."""
+        if isinstance(entry, Identity):
+            if self.identity not in (None, entry):
+                raise ManifestError("it names two logs")
+        elif self.identity is None:
+            raise ManifestError("its first line does not name the log")
+        elif isinstance(entry, Rolled):
+            file = entry[0]
+            known = self.rolled.get(file)
+            if known is None:
+                if self._order and file < self._order[-1]:
+                    raise ManifestError(f"it rolls {file.file_name} out of order")
+            elif known != entry:
+                raise ManifestError(f"it rolls {file.file_name} twice")
+
+    def _take(self, data: bytes) -> None:
+        for line in data.split(b"\n")[:-1]:
+            self.add(decode_entry(line))
+
+    def _take_many(self, data: bytes) -> bool:
+        """Take lines at once, if they can be read so and each file is behind the one before it."""
+        rolled, archived = read_block(data) or ([], [])
+        files = [*map(_file_of, rolled)]
+        behind = all(map(lt, files, files[1:])) and (self._order[-1:] < files[:1] or not files)
+        if self.identity is None or not behind:
+            return False
+        self.rolled.update(zip(files, rolled, strict=True))
+        self._order += files
+        self.archived.update(zip(map(_file_of, archived), archived, strict=True))
+        return bool(rolled or archived)
+
+    @property
+    def order(self) -> list[Position]:
+        """The rolled files, oldest first."""
+        return self._order
+
+    def successor(self, file: Position) -> Position | None:
+        """The rolled file after `file`, or None if there is none yet."""
+        place = bisect_right(self._order, file)
+        return self._order[place] if place < len(self._order) else None
+
+    def frames_end(self, position: Position) -> Position:
+        """Where the last frame before a position ends: in an older file, if not in this one."""
+        if position.offset:
+            return position
+        ended = (file for file in reversed(self._order) if file < position)
+        filled = (file + self.rolled[file].end for file in ended if self.rolled[file].end)
+        return Position(next(filled, 0))
+
+    def rolled_end(self, file: Position) -> int | None:
+        """Where a rolled file ends, or None while it is active."""
+        rolled = self.rolled.get(file)
+        return None if rolled is None else rolled.end

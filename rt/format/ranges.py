@@ -1,0 +1,88 @@
+"""Range: what a range frame of the merged log says of the session frames that follow it."""
+
+import struct
+from hashlib import blake2b
+from typing import Final, NamedTuple, Self
+
+from rt.errors import FrameError
+from rt.format.frame import Encoded, Header, Kind, encode_frame, frame_size, session_tag
+from rt.position import Position
+
+DIGEST_BYTES: Final = 16
+EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
+_BODY: Final = struct.Struct("<QQQQIHH16s")
+_OWN_FIELDS: Final = struct.Struct("<QQqI")  # of the range frame's header, as the digest takes them
+_NAME_BYTES_MAX: Final = 255
+
+
+class Range(NamedTuple):
+    """Consecutive frames of one session, and where they stand in the merged log."""
+
+    instruction: int  # index of the instruction that merged it
+    term: int
+    time_ns: int  # merge time; never goes back
+    session: str
+    first: Position  # of the range in the session
+    length: int  # bytes of session frames that follow
+    number: int  # of its first message in the merged stream
+    messages: int  # messages it adds, repeats left out
+    skip: int  # leading messages that are repeats
+    digest: bytes = EMPTY_DIGEST  # of the merged log up to the end of this range
+
+    def digested(self, previous: bytes, position: int, headers: bytes) -> Self:
+        """Return this range with the running digest of the merged log set.
+
+        Args:
+            previous: the digest up to here, 16 bytes; zeros at the start of a log.
+            position: of this range frame in the merged log.
+            headers: the headers of the range's session frames, 64 bytes each; they hold the CRCs
+                of the bodies, so the digest costs per frame and not per byte.
+        """
+        digest = blake2b(previous, digest_size=DIGEST_BYTES)
+        digest.update(_OWN_FIELDS.pack(position, self.number, self.time_ns, self.messages))
+        digest.update(self._replace(digest=EMPTY_DIGEST).body())
+        digest.update(headers)
+        return self._replace(digest=digest.digest())
+
+    @property
+    def size(self) -> int:
+        """The bytes the range frame takes in the merged log, without the frames that follow."""
+        return frame_size(_BODY.size + len(self.session), 0)
+
+    def body(self) -> bytes:
+        """Lay out the body of the range frame."""
+        name = self.session.encode()
+        if not 0 < len(name) <= _NAME_BYTES_MAX:
+            raise FrameError("the session's name does not fit a range frame")
+        fields = (self.instruction, self.term, self.first, self.length, self.skip, len(name), 0)
+        return _BODY.pack(*fields, self.digest) + name
+
+    def frame(self, position: int) -> Encoded:
+        """Return the range frame for its place in the merged log."""
+        return encode_frame(
+            self.body(),
+            position=position,
+            sequence=self.number,
+            time_ns=self.time_ns,
+            messages=self.messages,
+            kind=Kind.RANGE,
+            session_tag=session_tag(self.session),
+        )
+
+
+def decode_range(header: Header, body: bytes | memoryview) -> Range:
+    """Read the body of a range frame whose CRC was checked; `FrameError` if it is not one."""
+    if header.kind != Kind.RANGE or len(body) < _BODY.size:
+        raise FrameError("no range frame")
+    instruction, term, first, length, skip, name_length, zero, digest = _BODY.unpack_from(body)
+    name = bytes(body[_BODY.size :])
+    if zero or len(name) != name_length or not name or first >> 63 or length % 8 or not length:
+        raise FrameError("the range frame contradicts itself")
+    try:
+        session = name.decode("ascii")
+    except UnicodeDecodeError:
+        raise FrameError("the session's name in a range frame is not ASCII") from None
+    return Range(
+        instruction, term, header.time_ns, session, Position(first), length,
+        header.sequence, header.messages, skip, digest,
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+"""Recovery: one function judges a log file, and nothing else decides what is torn or damaged."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import FrameError
+from rt.format.frame import MAGIC, Header, Kind, parse_header
+from rt.format.scan import Scan
+from rt.format.walk import Walk
+from rt.limits import READ_BYTES
+from rt.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """Every byte belongs to a whole frame; the file ends at `end`."""
+
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """The frames end at `at`; what follows was never durable as far as anything tells."""
+
+    at: Position
+    reason: str
+    followed: bool = False  # a later range of a merged log stands whole behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """What stands at `at` was once whole and durable, and is not any more."""
+
+    at: Position
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The file was archived: it has 0 bytes, and the manifest says so."""
+
+
+Verdict = Clean | Torn | Corrupt | Gone
+
+_OVERLAP: Final = 63  # a header that begins in one read may end in the next
+
+
+def judge(
+    read: Callable[[int, int], bytes],
+    size: int,
+    walk: Walk,
+    *,
+    rolled_end: int | None = None,
+    archived: bool = False,
+    durable: int = 0,
+    own: bool = True,
+    seen: Callable[[Header], None] | None = None,
+) -> Verdict:
+    """Judge the file that `walk` stands in, from there on.
+
+    Torn is an incomplete last batch that nothing later proves durable. Three things can prove it:
+    the manifest (`rolled_end`), a later frame of the same session whose header names a durable
+    position behind the damage, and what the caller knows (`durable`: a peer's acknowledgement, a
+    later run, a ledger). The frames of a merged log prove nothing of this disk; that a later
+    range stands there is told, for those who know that its writer would have cut it.
+
+    Args:
+        read: `read(length, offset)` of the file.
+        size: its length in bytes.
+        walk: at its start, or at a frame an index named and the caller checked. It is moved.
+        rolled_end: where the manifest says the file ends, if it was rolled.
+        archived: whether the manifest says it was archived.
+        durable: a position of this log up to which it is known to have been durable.
+        own: whether this disk is the one that the frames' headers speak of when they say what is
+            durable; of a copy they prove nothing.
+        seen: is given the header of every whole frame, in order.
+    """
+    if archived and size == 0:
+        return Gone()
+    end = size if rolled_end is None else min(size, rolled_end)
+    reason = _first_fault(Scan(read, walk), end, seen)
+    at = walk.position
+    proven = max(durable, at.file + (rolled_end or 0))
+    if not reason and at.offset == end:
+        return Clean(at) if proven <= at else Corrupt(at, "the file is shorter than it was")
+    reason = reason or "the frame is incomplete"
+    if proven > at:
+        return Corrupt(at, reason)
+    later = _later_headers(read, at, size)
+    if walk.merged:
+        return Torn(at, reason, followed=any(header.kind == Kind.RANGE for header in later))
+    was_durable = own and any(header.durable > at for header in later)
+    return Corrupt(at, reason) if was_durable else Torn(at, reason)
+
+
+def _first_fault(scan: Scan, end: int, seen: Callable[[Header], None] | None) -> str:
+    try:
+        while frame := scan.next(end):
+            if seen:
+                seen(frame.header)
+    except FrameError as error:
+        return str(error)
+    return ""
+
+
+def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -> Iterator[Header]:
+    """Find the intact headers behind `at` that were written for the place they stand at."""
+    offset = at.offset + 8
+    while offset < size:
+        data = read(min(READ_BYTES + _OVERLAP, size - offset), offset)  # it may grow meanwhile
+        if not data:
+            break
+        found = data.find(MAGIC)
+        while 0 <= found < READ_BYTES:
+            # a payload may hold the image of a frame; it does not stand where that says it stands
+            header = _intact(data, found)
+            if header is not None and header.position == at.file + offset + found:
+                yield header
+            found = data.find(MAGIC, found + 1)
+        offset += READ_BYTES
+
+
+def _intact(data: bytes, offset: int) -> Header | None:
+    try:
+        return parse_header(data, offset)
+    except FrameError:
+        return None

@@ -1,0 +1,95 @@
+"""Scan: cuts a log file into whole frames, a large read at a time."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rt.errors import FrameError
+from rt.format.frame import HEADER_BYTES, Header, Kind, body_matches, parse_header
+from rt.format.walk import Walk
+from rt.limits import READ_BYTES
+from rt.position import Position
+
+
+class Frame(NamedTuple):
+    """One whole frame where it stands: its header, its body as on disk, its place in this log."""
+
+    header: Header
+    body: memoryview
+    position: Position
+
+
+class Scan:
+    """Reads frame after frame; every header, place and body is checked before it is given out."""
+
+    __slots__ = ("_base", "_data", "_read", "_view", "walk")
+
+    def __init__(self, read: Callable[[int, int], bytes], walk: Walk) -> None:
+        """Begin at `walk.position`.
+
+        Args:
+            read: `read(length, offset)` of the file, shorter at its end.
+            walk: stands at a frame boundary of that file.
+        """
+        self._read = read
+        self.walk = walk
+        self._data = b""
+        self._view = memoryview(b"")
+        self._base = 0
+
+    def next(self, end: int) -> Frame | None:
+        """Return the next frame if all of it lies before the offset `end`, else None.
+
+        Raises:
+            FrameError: what stands at `walk.position` is no frame of this log; the walk stays.
+        """
+        position = self.walk.position
+        offset = position.offset
+        if end - offset < HEADER_BYTES or not self._hold(offset, HEADER_BYTES, end):
+            return None
+        header = parse_header(self._data, offset - self._base)
+        size = header.size
+        if end - offset < size or not self._hold(offset, size, end):
+            return None
+        start = offset - self._base + HEADER_BYTES
+        body = self._view[start : start + header.length]
+        if not body_matches(header, body):
+            raise FrameError("the body's CRC does not match")
+        padding = self._view[start + header.length : start + size - HEADER_BYTES]
+        if padding and any(padding):
+            raise FrameError("the padding is not zero")
+        self.walk.step(header, body)
+        return Frame(header, body, position)
+
+    def forget(self) -> None:
+        """Read anew what was read ahead: it may have been written since."""
+        self._data = b""
+
+    def _hold(self, offset: int, length: int, end: int) -> bool:
+        start = offset - self._base
+        if start < 0 or start + length > len(self._data):
+            # no more than there is: room for a large read costs more than a small frame's bytes
+            self._data = self._read(min(max(length, READ_BYTES), end - offset), offset)
+            self._view = memoryview(self._data)
+            self._base = offset
+            return len(self._data) >= length
+        return True
+
+
+def next_header(
+    read: Callable[[int, int], bytes | memoryview], walk: Walk, end: int
+) -> Header | None:
+    """Step `walk` over the next frame by its header alone; None if it does not lie before `end`.
+
+    For those who trust the body because they checked it when it was written. `FrameError` as for
+    `Scan.next`. One small read a frame, none of the payload.
+    """
+    offset = walk.position.offset
+    if end - offset < HEADER_BYTES:
+        return None
+    data = read(HEADER_BYTES, offset)
+    header = parse_header(data)
+    if end - offset < header.size:
+        return None
+    body = read(header.length, offset + HEADER_BYTES) if header.kind == Kind.RANGE else b""
+    walk.step(header, body)
+    return header

@@ -1,0 +1,55 @@
+"""Seek: finds a frame of a log by its index, and believes the frame only."""
+
+from collections.abc import Callable
+
+from rt.errors import FrameError
+from rt.format.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.format.index import Index, IndexEntry
+from rt.format.walk import Walk
+from rt.position import FILE_BYTES_MAX, Position
+
+
+def walk_before(
+    read: Callable[[int, int], bytes],
+    index: Index,
+    start: Position,
+    is_past: Callable[[IndexEntry], bool],
+    *,
+    merged: bool,
+    session: str = "",
+) -> Walk:
+    """Return a walk at the last indexed frame that is not past what is sought.
+
+    An entry that is not what the frame it leads to says is as good as none: the walk then begins
+    at the start of the file, since a wrong time or number would lead past what is sought.
+
+    Args:
+        read: `read(length, offset)` of the log file.
+        index: of that file; may be empty, stale or damaged.
+        start: position of the file.
+        is_past: monotone over the entries.
+        merged: whether the log is a merged one.
+        session: the name of the session, where it is not.
+    """
+    count = index.count(is_past)
+    if count:
+        entry = index[count - 1]
+        header = _header_at(read, entry.offset)
+        kind = Kind.RANGE if merged else Kind.MESSAGES
+        if header is not None and header.kind == kind and _fits(entry, header, start):
+            return Walk(Position(header.position), merged=merged, session=session)
+    return Walk(start, merged=merged, session=session)
+
+
+def _header_at(read: Callable[[int, int], bytes], offset: int) -> Header | None:
+    if offset > FILE_BYTES_MAX:
+        return None
+    try:
+        return parse_header(read(HEADER_BYTES, offset))
+    except FrameError:
+        return None
+
+
+def _fits(entry: IndexEntry, header: Header, start: Position) -> bool:
+    told = (start + entry.offset, entry.time_ns, entry.number)
+    return told == (header.position, header.time_ns, header.sequence)

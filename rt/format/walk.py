@@ -1,0 +1,78 @@
+"""Walk: checks that each frame of a log stands where it says it does."""
+
+from rt.errors import FrameError
+from rt.format.frame import Header, Kind, session_tag
+from rt.format.ranges import Range, decode_range
+from rt.position import Position
+
+
+class Walk:
+    """Takes the frames of one log in order and knows what must come next.
+
+    In a session every header holds its own place. In a merged log a range frame holds its own, and
+    the session frames behind it keep the headers they were written with, whose places the range
+    frame names. A block that was moved, repeated or is left over from before fits neither. The
+    tag of the session in each header tells blocks of two sessions apart that stand at one place.
+    """
+
+    __slots__ = ("_expected", "_tag", "left", "merged", "position", "range")
+
+    def __init__(self, position: Position, *, merged: bool, session: str = "") -> None:
+        """Begin at `position`; `session`, of a session's log, is held against each frame."""
+        self.position = position
+        self.merged = merged
+        self.left = 0  # bytes of the current range still to come
+        self.range: Range | None = None  # the current range, from its first frame to its last
+        self._expected = 0  # the session position of the next frame of the range
+        self._tag = session_tag(session) if session else None
+
+    def copy(self) -> "Walk":
+        """Return another walk at the same place, to try frames on before they are written."""
+        other = Walk(self.position, merged=self.merged)
+        other.left, other.range, other._expected = self.left, self.range, self._expected
+        other._tag = self._tag
+        return other
+
+    def skip_range(self) -> None:
+        """Pass over what is left of the current range."""
+        self.position = Position(self.position + self.left)
+        self.left = 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the log may roll here: between ranges, or between any frames of a session."""
+        return self.left == 0
+
+    def step(self, header: Header, body: bytes | memoryview = b"") -> None:
+        """Take the next frame; `FrameError` if it cannot be the next.
+
+        Args:
+            header: of the frame at `position`, its own CRC checked.
+            body: of a range frame, its CRC checked; not looked at for other frames.
+        """
+        if self.left:
+            self._step_inside(header)
+        elif header.position != self.position:
+            raise FrameError(f"the frame was written for {Position(header.position)}")
+        elif self.merged:
+            self._enter(decode_range(header, body))
+        elif header.kind == Kind.RANGE:
+            raise FrameError("a session holds no range frames")
+        elif self._tag not in (None, header.session_tag):
+            raise FrameError("the frame is of another session")
+        self.position = Position(self.position + header.size)
+
+    def _enter(self, new: Range) -> None:
+        self.range, self.left, self._expected = new, new.length, new.first
+        self._tag = session_tag(new.session)
+
+    def _step_inside(self, header: Header) -> None:
+        if header.kind == Kind.RANGE or header.position != self._expected:
+            raise FrameError("the frame is not of the range it stands in")
+        if header.session_tag != self._tag:
+            raise FrameError("the frame is of another session")
+        size = header.size
+        if size > self.left:
+            raise FrameError("the frame is longer than the rest of its range")
+        self.left -= size
+        self._expected += size

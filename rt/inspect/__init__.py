@@ -1,0 +1,1 @@
+"""Looking into logs: verify, compare, dump and history."""

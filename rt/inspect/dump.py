@@ -1,0 +1,204 @@
+"""Dump: the frames of one log file in words, as they are, up to where they break."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from rt.errors import FrameError
+from rt.format.columns import decode_columns
+from rt.format.frame import (
+    HEADER_BYTES,
+    Codec,
+    Header,
+    Kind,
+    parse_header,
+    seal_header,
+    unpack_body,
+)
+from rt.format.index import Index
+from rt.format.ranges import Range, decode_range
+from rt.format.scan import Frame, Scan
+from rt.format.seek import walk_before
+from rt.format.walk import Walk
+from rt.log.directory import LogDirectory
+from rt.position import Position, file_position
+from rt.text import text_field, time_text
+
+_HEX_WIDTH: Final = 16
+
+
+class Dump:
+    """Walks over the frames of one file, whole or damaged.
+
+    `broken` says, after the iteration, why it ended before the file did; "" if it did not.
+    """
+
+    def __init__(self, log: LogDirectory, path: str, begin: Position | None = None) -> None:
+        """Stand ready.
+
+        Args:
+            log: the directory of the file; it need not have a manifest.
+            path: of the file, whatever its name.
+            begin: the first position of interest; frames before it are left out.
+        """
+        self.broken = ""
+        self._begin = begin
+        self._file = log.disk.open_read(path)
+        self._log = log
+        self._start = _start(self._file.pread, path)
+        merged = log.merged if log.is_there else _is_merged(self._file.pread)
+        self._walk = self._first_walk(merged=merged)
+
+    @property
+    def position(self) -> Position:
+        """Behind the last whole frame."""
+        return self._walk.position
+
+    def __iter__(self) -> Iterator[tuple[Frame, Range | None]]:
+        """Yield frames, each with its range if it is a range frame."""
+        size = self._file.size()
+        rolled = self._log.manifest.rolled_end(self._start)
+        end = size if rolled is None else min(size, rolled)
+        scan = Scan(self._file.pread, self._walk)
+        try:
+            while frame := scan.next(end):
+                if self._begin is None or frame.position + frame.header.size > self._begin:
+                    yield frame, _range(frame)
+            if self._walk.position.offset < end:
+                self.broken = "the frame is incomplete"
+        except FrameError as error:
+            self.broken = str(error)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    def _first_walk(self, *, merged: bool) -> Walk:
+        log, begin = self._log, self._begin
+        if begin is None or begin.file != self._start:
+            return Walk(self._start, merged=merged, session=log.session)
+        index, index_file = log.open_index(self._start)
+        walk = walk_before(
+            self._file.pread, index if index_file else _NO_INDEX, self._start,
+            lambda entry: entry.offset > begin.offset, merged=merged, session=log.session,
+        )  # fmt: skip
+        if index_file is not None:
+            index_file.close()
+        return walk
+
+
+_NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
+
+
+def frame_facts(frame: Frame, current: Range | None) -> dict[str, Any]:
+    """Return the header of a frame, and what a range frame says, field by field."""
+    header = frame.header
+    facts: dict[str, Any] = {
+        "position": str(frame.position),
+        "kind": Kind(header.kind).name.lower(),
+        "size": header.size,
+        "written_for": str(Position(header.position)),
+        "sequence": header.sequence,
+        "time": time_text(header.time_ns),
+        "time_ns": header.time_ns,
+        "durable": str(Position(header.durable)),
+        "messages": header.messages,
+        "length": header.length,
+        "raw_length": header.raw_length,
+        "body_crc": f"{header.body_crc:08x}",
+        "codec": Codec(header.codec).name.lower(),
+        "keys": bool(header.columns),
+        "session_tag": f"{header.session_tag:08x}",
+    }
+    if current is not None:
+        facts["range"] = current._asdict() | {
+            "first": str(Position(current.first)),
+            "digest": current.digest.hex(),
+        }
+    return facts
+
+
+def frame_line(facts: dict[str, Any]) -> str:
+    """Return the facts of a frame as one line."""
+    if found := facts.get("range"):
+        return (
+            f"{facts['position']}  range   {found['session']} {found['first']} +{found['length']}"
+            f"  numbers {found['number']} +{found['messages']} skip {found['skip']}"
+            f"  {facts['time']}  instruction {found['instruction']} term {found['term']}"
+            f"  digest {found['digest']}"
+        )
+    codec = "" if facts["codec"] == "none" else f" {facts['codec']} of {facts['raw_length']}"
+    return (
+        f"{facts['position']}  {facts['kind']}  sequence {facts['sequence']} +{facts['messages']}"
+        f"  {facts['time']}  {facts['size']} bytes{codec}{' keys' if facts['keys'] else ''}"
+        f"  durable {facts['durable']}"
+    )
+
+
+def message_facts(frame: Frame) -> list[dict[str, Any]]:
+    """Return the messages of a frame; none if it holds none.
+
+    Raises:
+        FrameError: its columns do not add up.
+    """
+    header = frame.header
+    if header.kind != Kind.MESSAGES:
+        return []
+    columns = decode_columns(header, unpack_body(header, frame.body))
+    rows = zip(columns.times, columns.message_keys(), columns.payloads(), strict=True)
+    return [
+        {"position": str(Position(frame.position + place)), "sequence": header.sequence + place}
+        | {"time": time_text(time_ns), "time_ns": time_ns}
+        | (text_field("key", key) if key else {})
+        | text_field("payload", payload)
+        for place, (time_ns, key, payload) in enumerate(rows)
+    ]
+
+
+def message_line(facts: dict[str, Any]) -> str:
+    """Return the facts of a message as one line, quoted where a terminal could take harm."""
+    key = _quoted(facts, "key")
+    return (
+        f"    {facts['position']}  {facts['sequence']}  {facts['time']}  "
+        f"{key + '  ' if key else ''}{_quoted(facts, 'payload')}"
+    )
+
+
+def hex_lines(frame: Frame) -> Iterator[str]:
+    """Yield the bytes of a frame as on disk, 16 a line: offset, hexadecimal, characters."""
+    data = seal_header(frame.header) + frame.body
+    for offset in range(0, len(data), _HEX_WIDTH):
+        piece = data[offset : offset + _HEX_WIDTH]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        yield f"    {offset:06x}  {piece.hex(' '):<47}  {text}"
+
+
+def _quoted(facts: dict[str, Any], name: str) -> str:
+    text = facts.get(name)
+    if text is None:
+        return f"base64:{facts[f'{name}_base64']}" if f"{name}_base64" in facts else ""
+    return text if text.isprintable() else repr(text)
+
+
+def _range(frame: Frame) -> Range | None:
+    return decode_range(frame.header, frame.body) if frame.header.kind == Kind.RANGE else None
+
+
+def _first_header(read: Callable[[int, int], bytes]) -> Header | None:
+    try:
+        return parse_header(read(HEADER_BYTES, 0))
+    except FrameError:
+        return None
+
+
+def _is_merged(read: Callable[[int, int], bytes]) -> bool:
+    header = _first_header(read)
+    return header is not None and header.kind == Kind.RANGE
+
+
+def _start(read: Callable[[int, int], bytes], path: str) -> Position:
+    """Where the file starts: its name says it, or else, if it was renamed, its first header."""
+    named = file_position(path.rpartition("/")[2])
+    header = _first_header(read)
+    if named is not None or header is None:
+        return named or Position(0)
+    return Position(header.position).file

@@ -1,0 +1,119 @@
+"""HistoryText: rows of a log's history as JSON and as cells of a table."""
+
+import json
+import os
+from json.encoder import encode_basestring_ascii
+from typing import Final
+
+from rt.config.kinds import show_seconds
+from rt.inspect.history import Row
+from rt.offload.offloaded import Offloaded
+from rt.position import Position
+from rt.text import time_text
+
+HEADINGS: Final = (
+    "file", "state", "first position", "first time", "end position", "last time", "messages",
+    "bytes", "rolled for", "archived", "why",
+)  # fmt: skip
+_NS: Final = 1_000_000_000
+_MINUTE_NS: Final = 60 * _NS
+
+
+class HistoryText:
+    """Words rows, of which there may be 100,000: what they have in common is worded once."""
+
+    def __init__(self, directory: str, now_ns: int, offloaded: Offloaded | None = None) -> None:
+        """Word rows of the log in `directory`.
+
+        Args:
+            directory: of the log.
+            now_ns: the time that ages are counted to.
+            offloaded: where copies of its files are.
+        """
+        self._offloaded = offloaded
+        self._now_ns = now_ns
+        path = json.dumps(os.path.join(directory, ""))[1:-1]  # a file's name needs no quoting
+        theirs = _THEIRS.format(path=path.replace("%", "%%"))
+        ours = _OURS.format(path=path.replace("%", "%%"))
+        self._theirs, self._all = f"{{{theirs}}}", f"{{{ours},{theirs}}}"
+
+    def json(self, row: Row) -> str:
+        """Return a row as JSON: our names, then those of the system this one follows."""
+        line, gone, is_active = row
+        start, size, first_number, after, first_ns, last_ns, at_ns, digest, sessions = line
+        name, first, last = start.file_name, time_text(first_ns), time_text(last_ns)
+        state, rolled, minutes = "active", '"rolled_at":null,"age_s":null', -1
+        if not is_active:
+            age_s = max(0, self._now_ns - at_ns) // _NS
+            state, minutes = "rolled", age_s // 60
+            at = last if at_ns == last_ns else time_text(at_ns)
+            rolled = f'"rolled_at":"{at}","age_s":{age_s}'
+        archived, truncated = _NOT_ARCHIVED, ""
+        if gone is not None:
+            _, gone_ns, reason, by = gone
+            state, at = "archived", time_text(gone_ns)
+            archived = _ARCHIVED % (at, _quoted(reason), by or "null")
+            truncated = at[:-1]
+        return self._all % (
+            name, state, name[4:], first, first_ns, name[4:], size, last, last_ns, first_number,
+            after - first_number, size, rolled, archived, _quoted(sessions), _quoted(digest),
+            "null" if self._offloaded is None else self._address(start),
+            name, first[:-1], start, minutes, truncated,
+        )  # fmt: skip
+
+    def _address(self, start: Position) -> str:
+        address = self._offloaded.address_of(start) if self._offloaded else ""
+        return json.dumps(address or None)
+
+    def json_rt(self, row: Row) -> str:
+        """Return a row as JSON with the fields of the system this one follows, and no others."""
+        age_ns = row.age_ns(self._now_ns)
+        minutes = -1 if age_ns is None else age_ns // _MINUTE_NS
+        first = time_text(row.line.first_time_ns)
+        truncated = "" if row.gone is None else time_text(row.gone.at_ns)
+        return self._theirs % (row.file, first[:-1], row.first, minutes, truncated[:-1])
+
+    def cells(self, row: Row) -> tuple[str, ...]:
+        """Return the cells of a row, as `HEADINGS` names them."""
+        line, gone, age_ns = row.line, row.gone, row.age_ns(self._now_ns)
+        return (
+            row.file,
+            row.state,
+            str(row.first),
+            time_text(line.first_time_ns),
+            str(row.end),
+            time_text(line.last_time_ns),
+            f"{line.messages:,}",
+            f"{line.end:,}",
+            "" if age_ns is None else _age_text(age_ns // _NS),
+            "" if gone is None else time_text(gone.at_ns),
+            "" if gone is None else gone.reason,
+        )
+
+
+# `%` words a row in half the time of an f-string.
+_OURS: Final = (
+    '"path":"{path}%s","state":"%s","first_position":"%s.0","first_time":"%s","first_time_ns":%d,'
+    '"end_position":"%s.%d","last_time":"%s","last_time_ns":%d,"first_number":%d,"messages":%d,'
+    '"bytes":%d,%s,%s,"sessions":%s,"digest":%s,"address":%s'
+)
+_THEIRS: Final = (
+    '"logPath":":{path}%s","logTime":"%s","logPos":%d,"logAge":%d,"truncationTime":"%s"'
+)
+_ARCHIVED: Final = '"archived_at":"%s","archive_reason":%s,"archived_by":%s'
+_NOT_ARCHIVED: Final = '"archived_at":null,"archive_reason":"","archived_by":null'
+_quoted: Final = encode_basestring_ascii
+
+
+def _age_text(seconds: int) -> str:
+    """Return an age in its two largest units.
+
+    >>> _age_text(59), _age_text(3700), _age_text(90000)
+    ('59s', '1h 1min', '1d 1h')
+    """
+    units = (("d", 86_400), ("h", 3600), ("min", 60))
+    for place, (unit, size) in enumerate(units):
+        if seconds >= size:
+            rest = units[place + 1] if place + 1 < len(units) else ("s", 1)
+            return f"{seconds // size}{unit} {seconds % size // rest[1]}{rest[0]}"
+    return show_seconds(seconds)

@@ -1,0 +1,268 @@
+"""Verify: checks every byte of a log: frames, places, manifest, index, numbers, digest."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from rt.errors import Misuse
+from rt.format.chain import Chain
+from rt.format.frame import Header, Kind
+from rt.format.index import Indexer
+from rt.format.manifest import Rolled
+from rt.format.recovery import Clean, Corrupt, Gone, Torn, Verdict, judge
+from rt.format.walk import Walk
+from rt.log.active_file import Facts
+from rt.log.appender import log_files
+from rt.log.confirmations import ConfirmationsFile
+from rt.log.directory import LogDirectory
+from rt.log.disk import File
+from rt.log.indexing import IndexCheck, IndexState
+from rt.position import START, Position
+
+_NOT_ROLLED: Final = "the manifest does not say that it was rolled, yet a file follows it"
+
+
+class State(StrEnum):
+    """What a file is."""
+
+    CLEAN = "clean"
+    TORN = "torn"  # a batch that was never finished: what a crash leaves, and no damage
+    CORRUPT = "corrupt"
+    ARCHIVED = "archived"
+
+
+@dataclass(slots=True)
+class FileReport:
+    """What was found of one file."""
+
+    file: str
+    state: State
+    end: Position  # behind its last whole frame
+    frames: int = 0
+    messages: int = 0
+    index: str = ""  # an IndexState; "" if it was not checked
+    reason: str = ""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is not as it should be."""
+        return self.state is State.CORRUPT or self.index not in ("", IndexState.GOOD)
+
+
+@dataclass(slots=True)
+class LogReport:
+    """What was found of one log."""
+
+    directory: str
+    kind: str
+    stream: str
+    name: str
+    id: str
+    files: list[FileReport] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)  # that no single file shows
+    end: Position = START
+    digest: str = ""  # of a merged log, up to its end
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything is wrong."""
+        return bool(self.faults) or any(file.is_wrong for file in self.files)
+
+
+def open_log(directory: str) -> LogDirectory:
+    """Open a log to look into it.
+
+    Raises:
+        Misuse: there is none.
+        CorruptLog: the manifest is damaged.
+    """
+    log = LogDirectory(directory)
+    log.refresh()
+    if not log.is_there:
+        raise Misuse(f"{directory}: there is no log, for it holds no manifest")
+    return log
+
+
+def log_bytes(log: LogDirectory) -> int:
+    """Return how many bytes there are to be read of a log."""
+    total = 0
+    for start in log.files():
+        file = log.open_file(start)
+        total += file.size()
+        file.close()
+    return total
+
+
+def verify_log(log: LogDirectory, on_read: Callable[[int], None]) -> LogReport:
+    """Check a whole log.
+
+    Args:
+        log: that was opened by `open_log`.
+        on_read: is given the bytes of each read.
+    """
+    return _Verifier(log, on_read).run()
+
+
+class _Verifier:
+    def __init__(self, log: LogDirectory, on_read: Callable[[int], None]) -> None:
+        identity = log.manifest.identity
+        if identity is None:
+            raise Misuse(f"{log.path}: there is no log")
+        self._log = log
+        self._on_read = on_read
+        self._chain = Chain(merged=log.merged)
+        self._report = LogReport(
+            log.path, identity.kind, identity.stream, identity.name, identity.id
+        )
+        confirmed = ConfirmationsFile(log.path).read()
+        # a node that received it had it durable, and it was durable here before it was sent
+        self._durable = START if log.merged else confirmed.received
+
+    def run(self) -> LogReport:
+        manifest, report = self._log.manifest, self._report
+        there = set(log_files(self._log.disk, self._log.path))
+        newest = max(there, default=START)
+        self._log.refresh()  # what was rolled or archived before the names were read
+        starts = sorted(there | set(manifest.order) | set(manifest.archived))
+        if starts and starts[0] != START:
+            self._chain.skip(None)  # a copy that was begun in the middle
+        for start in starts:
+            found = self._look(start, has_later=start < newest)
+            self._pass_over(found, manifest.rolled.get(start))
+            report.files.append(found)
+            report.end = max(report.end, found.end)
+        report.faults += self._chain.faults
+        if self._log.merged and self._chain.digest is not None:
+            report.digest = self._chain.digest.hex()
+        return report
+
+    def _look(self, start: Position, *, has_later: bool) -> FileReport:
+        manifest = self._log.manifest
+        rolled = manifest.rolled.get(start)
+        archived = FileReport(start.file_name, State.ARCHIVED, self._end(start))
+        try:
+            found = self._file(start, rolled)
+        except FileNotFoundError:
+            if start in manifest.archived:
+                return archived
+            found = FileReport(start.file_name, State.CORRUPT, start, reason="it is missing")
+        if rolled is None and has_later:
+            self._report.faults.append(f"{start.file_name}: {_NOT_ROLLED}")
+        if found.is_wrong and self._log.refresh() and start in manifest.archived:
+            return archived
+        return found
+
+    def _end(self, start: Position) -> Position:
+        return Position(start + (self._log.manifest.rolled_end(start) or 0))
+
+    def _pass_over(self, found: FileReport, rolled: Rolled | None) -> None:
+        """Let the chain go on behind a file of which not all was read."""
+        if found.state is State.CLEAN:
+            return
+        if rolled is not None:
+            self._chain.skip(rolled.next)
+        elif found.state is not State.TORN:
+            self._chain.drop()
+
+    def _file(self, start: Position, rolled: Rolled | None) -> FileReport:
+        file = self._log.open_file(start)
+        _, index_file = self._log.open_index(start)
+        try:
+            return self._judged(file, index_file, start, rolled)
+        finally:
+            file.close()
+            if index_file is not None:
+                index_file.close()
+
+    def _judged(
+        self, file: File, index_file: File | None, start: Position, rolled: Rolled | None
+    ) -> FileReport:
+        walk = Walk(start, merged=self._log.merged, session=self._log.session)
+        passed = _Passed(self._chain, walk, index_file, merged=self._log.merged)
+        verdict = judge(
+            self._counted(file), file.size(), walk,
+            rolled_end=None if rolled is None else rolled.end,
+            archived=start in self._log.manifest.archived,
+            durable=self._durable if start.file == self._durable.file else 0,
+            seen=passed.take,
+        )  # fmt: skip
+        if walk.at_boundary:
+            self._chain.finish()
+        else:
+            self._chain.drop()
+        if isinstance(verdict, Gone):
+            return FileReport(start.file_name, State.ARCHIVED, self._end(start))
+        state, reason = _state(verdict)
+        if state is State.CLEAN and not walk.at_boundary:
+            state = State.TORN if rolled is None else State.CORRUPT
+            reason = f"at {walk.position}: the range is incomplete"
+        if rolled is not None and state is State.CLEAN:
+            self._compare(passed.facts, rolled)
+        index = "" if state is State.CORRUPT else passed.index(complete=rolled is not None)
+        return FileReport(
+            start.file_name, state, walk.position, passed.frames, passed.messages, index, reason
+        )
+
+    def _counted(self, file: File) -> Callable[[int, int], bytes]:
+        def read(length: int, offset: int) -> bytes:
+            data = file.pread(length, offset)
+            self._on_read(len(data))
+            return data
+
+        return read
+
+    def _compare(self, facts: Facts, rolled: Rolled) -> None:
+        """Hold the manifest's line against what the file holds."""
+        told = (rolled.first, rolled.next, rolled.first_time_ns, rolled.last_time_ns)
+        held = (facts.first, facts.next, facts.first_time_ns, facts.last_time_ns)
+        if facts.frames and told != held:
+            self._report.faults.append(
+                f"{rolled.file.file_name}: the manifest says messages {told[0]} to {told[1]}, "
+                f"the file has {held[0]} to {held[1]}, or their times differ"
+            )
+
+
+class _Passed:
+    """Counts the frames of one file as they go by."""
+
+    def __init__(self, chain: Chain, walk: Walk, index_file: File | None, *, merged: bool) -> None:
+        self.frames = 0
+        self.messages = 0
+        self.facts = Facts()
+        self._chain = chain
+        self._walk = walk
+        self._merged = merged
+        self._indexer = Indexer(merged=merged)
+        self._index = (
+            IndexCheck(lambda _length, _offset: b"", 0)
+            if index_file is None
+            else IndexCheck(index_file.pread, index_file.size())
+        )
+
+    def take(self, header: Header) -> None:
+        """Take the header of a whole frame; the walk stands behind it."""
+        position = Position(self._walk.position - header.size)
+        self.frames += 1
+        self._chain.take(header, position, self._walk.range)
+        if not self._merged or header.kind == Kind.RANGE:
+            self.messages += header.messages
+            self.facts.take(header)
+        if entry := self._indexer.take(header, position.offset):
+            self._index.take(entry)
+
+    def index(self, *, complete: bool) -> str:
+        """Return what the index is; `complete` where no entry of it may still be on its way."""
+        state = self._index.verdict()
+        if state is IndexState.WRONG or complete:
+            return state
+        return IndexState.GOOD  # the last entries are written late, and what they name may be lost
+
+
+def _state(verdict: Verdict) -> tuple[State, str]:
+    if isinstance(verdict, Clean | Gone):
+        return State.CLEAN, ""
+    if isinstance(verdict, Torn) and verdict.followed:
+        return State.CORRUPT, f"at {verdict.at}: {verdict.reason}; a whole range stands behind it"
+    state = State.CORRUPT if isinstance(verdict, Corrupt) else State.TORN
+    return state, f"at {verdict.at}: {verdict.reason}"

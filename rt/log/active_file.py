@@ -1,0 +1,191 @@
+"""ActiveFile: the one file of a log that still grows, with its index and what it holds."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import DiskFailed, FrameError
+from rt.format.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.format.index import ENTRY_BYTES, SUFFIX, Index, IndexEntry, Indexer, encode_index
+from rt.format.recovery import Verdict, judge
+from rt.format.seek import walk_before
+from rt.format.walk import Walk
+from rt.log.disk import Disk, File, Span
+from rt.position import Position
+
+# Entries kept back, besides those of frames that are not synced yet: a power cut may take what
+# comes before a frame and leave the frame. Those that never reach the disk are scanned again.
+_INDEX_BUFFER: Final = 64
+
+
+@dataclass(slots=True)
+class Facts:
+    """What a manifest line will say of a file; counted as headers go by."""
+
+    frames: int = 0
+    first: int = 0
+    next: int = 0
+    first_time_ns: int = 0
+    last_time_ns: int = 0
+
+    def take(self, header: Header) -> None:
+        """Count a frame, if it numbers messages of this log."""
+        if header.kind == Kind.CONTROL:
+            return
+        if not self.frames:
+            self.first, self.first_time_ns = header.sequence, header.time_ns
+        self.frames += 1
+        self.next = header.sequence + header.messages
+        self.last_time_ns = header.time_ns
+
+
+class ActiveFile:
+    """Appends whole frames; keeps the index and the facts of one file in step with them."""
+
+    __slots__ = (
+        "_end", "_file", "_index_file", "_indexer", "_indexes", "_merged", "_pending", "_session",
+        "_synced", "facts", "start",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: Disk, path: str, start: Position, *, merged: bool, session: str
+    ) -> None:
+        """Open the file at `path`, made if it is not there."""
+        self.start = start
+        self.facts = Facts()
+        self._merged = merged
+        self._session = session
+        self._synced = 0
+        self._file: File = disk.open(path, create=True)
+        try:
+            self._end = self._file.size()
+            self._index_file: File = disk.open(path + SUFFIX, create=True)
+        except OSError:
+            self._file.close()
+            raise
+        self._indexes = True
+        self._pending: list[IndexEntry] = []
+        self._indexer = Indexer(merged=merged)
+
+    def recover(
+        self, *, durable: int, whole: bool = False, own: bool = True
+    ) -> tuple[Verdict, Walk]:
+        """Judge the bytes that are there, count what they hold, and mend the index.
+
+        Reads from the last index entry on, so that a restart does not read the whole file; all
+        of it if `whole`, or where no whole frame stands there, since what comes before would not
+        be counted.
+        """
+        size = self._file.size()
+        walk = walk_before(
+            self._file.pread,
+            Index(self._index_file.pread, self._index_file.size()),
+            self.start,
+            lambda entry: entry.offset >= size,
+            merged=self._merged,
+            session=self._session,
+        )
+        begin = walk.position
+        if not whole and begin.offset and self._count_first():
+            verdict = self._judge(walk, size, durable, own=own)
+            if walk.position > begin:
+                return verdict, walk
+        self.facts = Facts()
+        walk = Walk(self.start, merged=self._merged, session=self._session)
+        return self._judge(walk, size, durable, own=own), walk
+
+    def _count_first(self) -> bool:
+        try:
+            self.facts.take(parse_header(self._file.pread(HEADER_BYTES, 0)))
+        except FrameError:
+            return False
+        return self.facts.frames > 0
+
+    def _judge(self, walk: Walk, size: int, durable: int, *, own: bool) -> Verdict:
+        self._cut_index(walk.position.offset)
+        offset = walk.position.offset
+
+        def seen(header: Header) -> None:
+            nonlocal offset
+            self._note(header, offset)
+            offset += header.size
+
+        return judge(self._file.pread, size, walk, durable=durable, own=own, seen=seen)
+
+    def append(
+        self,
+        parts: Sequence[bytes | memoryview],
+        headers: Sequence[Header],
+        copied: Span | None = None,
+    ) -> None:
+        """Append frames: the bytes of `parts`, then the `copied` bytes of another log's file.
+
+        Raises:
+            OSError: for example a full disk; what was written of the frames is cut again.
+            DiskFailed: and that could not be done.
+        """
+        end = self._end
+        try:
+            self._file.append(parts)
+            if copied is not None:
+                self._file.copy(*copied)
+        except (OSError, EOFError):
+            take_back(self._file, end)
+            raise
+        for header in headers:
+            self._note(header, self._end)
+            self._end += header.size
+
+    def cut(self, length: int) -> None:
+        """Cut the file behind its last whole frame; only what no one was told of lies there."""
+        self._file.truncate(length)
+        self._end = length
+
+    def sync(self) -> None:
+        """Return when the file's bytes and length are on stable storage."""
+        end = self._end  # before: what is appended meanwhile may not be covered
+        self._file.sync()
+        self._synced = end
+
+    def close(self) -> None:
+        """Write what is left of the index and release the descriptors."""
+        self._write_index()
+        try:
+            self._index_file.close()
+        finally:
+            self._file.close()
+
+    def _note(self, header: Header, offset: int) -> None:
+        if self._merged and header.kind != Kind.RANGE:
+            return
+        self.facts.take(header)
+        if entry := self._indexer.take(header, offset):
+            self._pending.append(entry)
+            place = len(self._pending) - _INDEX_BUFFER
+            if place >= 0 and self._pending[place].offset <= self._synced:
+                self._write_index()
+
+    def _write_index(self) -> None:
+        known = bisect_right(self._pending, self._synced, key=lambda entry: entry.offset)
+        try:
+            if known and self._indexes:
+                self._index_file.append([encode_index(self._pending[:known])])
+        except OSError:
+            self._indexes = False  # a log does not stop for its index, which can be made again
+        del self._pending[:known]
+
+    def _cut_index(self, offset: int) -> None:
+        self._pending.clear()
+        index = Index(self._index_file.pread, self._index_file.size())
+        kept = index.count(lambda entry: entry.offset >= offset)
+        self._index_file.truncate(kept * ENTRY_BYTES)
+        self._indexer.go_on(index[kept - 1] if kept else None)
+
+
+def take_back(file: File, end: int) -> None:
+    """Cut what was half written behind `end`; `DiskFailed` if it stays."""
+    try:
+        file.truncate(end)
+    except OSError as error:
+        raise DiskFailed(error.errno, error.strerror) from error

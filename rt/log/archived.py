@@ -1,0 +1,52 @@
+"""Archived: empties files whose manifest lines say that their bytes were given up."""
+
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from rt.format.index import SUFFIX
+from rt.format.manifest import Manifest
+from rt.log.disk import Disk
+from rt.position import Position
+
+# Files are emptied in order, right behind their lines. A life that ended in between has left some
+# of its last lines to us: so many empty files in a row, newest first, show where it began.
+_EMPTY_IN_A_ROW: Final = 1024
+
+
+def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:
+    """Truncate archived files and their indexes to 0 bytes; return how many held any."""
+    return sum([_empty(disk, os.path.join(directory, file.file_name)) for file in files])
+
+
+def finish_archiving(disk: Disk, directory: str, manifest: Manifest) -> int:
+    """Empty what the last life had recorded as archived and not emptied yet; return how many."""
+    count = in_a_row = 0
+    for file in reversed(manifest.order):
+        if file in manifest.archived:
+            emptied = empty_files(disk, directory, [file])
+            count += emptied
+            in_a_row = 0 if emptied else in_a_row + 1
+            if in_a_row == _EMPTY_IN_A_ROW:
+                break
+    return count
+
+
+def _empty(disk: Disk, path: str) -> bool:
+    held = _truncate(disk, path)
+    _truncate(disk, path + SUFFIX)
+    return held
+
+
+def _truncate(disk: Disk, path: str) -> bool:
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return False  # folded into the manifest, or never copied
+    try:
+        held = file.size() > 0
+        if held:
+            file.truncate(0)
+        return held
+    finally:
+        file.close()

@@ -1,0 +1,90 @@
+"""Confirmations: how far a session has come, in a small file beside its log."""
+
+import os
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from rt.format.checksum import crc32
+from rt.position import START, Position
+
+FILE_NAME: Final = "confirmed"
+_BODY: Final = struct.Struct("<QQQQ")
+_MAGIC: Final = b"RTC\x01"
+
+
+class Level(IntEnum):
+    """What is promised of a message, from least to most."""
+
+    WRITTEN = 0  # in the session's file; survives the process
+    SYNCED = 1  # on the publisher's disk; survives a power cut
+    RECEIVED = 2  # durable on one node
+    REPLICATED = 3  # durable on a majority of the nodes
+    MERGED = 4  # in the merged log; has a position there
+
+    @classmethod
+    def parse(cls, word: str) -> "Level":
+        """Return the level called `word`; `ValueError` names them all."""
+        try:
+            return cls[word.upper()]
+        except KeyError:
+            names = ", ".join(level.name.lower() for level in cls)
+            raise ValueError(f"no level is called {word!r}; there are {names}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmations:
+    """Session positions up to which each level was reached, as told by the nodes.
+
+    The process that ships a session writes this, the process that publishes reads it.
+    """
+
+    received: Position = START
+    replicated: Position = START
+    merged: Position = START
+    merged_at: Position = START  # in the merged log: the end of what `merged` names
+
+    def encode(self) -> bytes:
+        """Lay the positions out, with a CRC: a reader may come in the middle of a write."""
+        body = _BODY.pack(self.received, self.replicated, self.merged, self.merged_at)
+        return _MAGIC + crc32(body).to_bytes(4, "little") + body
+
+    def reached(self, level: Level) -> Position:
+        """Up to where `level` (received or higher) was reached."""
+        return {
+            Level.RECEIVED: self.received,
+            Level.REPLICATED: self.replicated,
+            Level.MERGED: self.merged,
+        }[level]
+
+
+def decode_confirmations(data: bytes) -> Confirmations | None:
+    """Read the file's bytes; None if they are not whole, for example half overwritten."""
+    body = data[8:]
+    if len(body) != _BODY.size or data[:8] != _MAGIC + crc32(body).to_bytes(4, "little"):
+        return None
+    return Confirmations(*(Position(value) for value in _BODY.unpack(body)))
+
+
+class ConfirmationsFile:
+    """The file in a session's directory. It is told again after a restart, so it is not synced."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, FILE_NAME)
+
+    def read(self) -> Confirmations:
+        """Return what was last written; nothing is confirmed if there is no whole file."""
+        try:
+            with open(self._path, "rb") as file:
+                return decode_confirmations(file.read(64)) or Confirmations()
+        except FileNotFoundError:
+            return Confirmations()
+
+    def write(self, confirmations: Confirmations) -> None:
+        """Replace what the file says; one small write in place."""
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, confirmations.encode(), 0)
+        finally:
+            os.close(fd)

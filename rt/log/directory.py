@@ -1,0 +1,128 @@
+"""LogDirectory: what a reader knows of a log: its manifest so far, and its files."""
+
+import os
+from typing import Final
+
+from rt.errors import CorruptLog, ManifestError
+from rt.format.index import SUFFIX, Index
+from rt.format.manifest import FILE_NAME, Manifest, decode_entry
+from rt.limits import MANIFEST_LINE_BYTES_MAX
+from rt.log.appender import log_files
+from rt.log.disk import Disk, File, OsDisk
+from rt.log.gc_pause import uncollected
+from rt.position import Position
+
+_LOOKS_A_PROBE: Final = 16  # a probe costs three calls to the system
+_NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
+
+
+class LogDirectory:
+    """A log directory that others write. It may be empty, or not there yet."""
+
+    def __init__(self, path: str, disk: Disk | None = None) -> None:
+        self.path = path
+        self.disk = disk or OsDisk()
+        self.manifest = Manifest()
+        self._manifest_file: File | None = None
+        self._idle_looks = 0  # at the manifest, that found nothing
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the log has been made."""
+        return self.manifest.identity is not None
+
+    @property
+    def merged(self) -> bool:
+        """Whether it is a merged log; False until it is there."""
+        return self.manifest.identity is not None and self.manifest.identity.merged
+
+    @property
+    def session(self) -> str:
+        """Whose frames stand in the log; "" in a merged one, and until it is there."""
+        return "" if self.manifest.identity is None else self.manifest.identity.session
+
+    def refresh(self) -> bool:
+        """Read what the manifest says anew; return whether there was anything.
+
+        Raises:
+            CorruptLog: a line of the manifest is damaged, or the log was deleted and another made.
+        """
+        if self._manifest_file is None:
+            try:
+                self._manifest_file = self._open_manifest()
+            except FileNotFoundError:
+                return False
+        try:
+            return self._take_news(self._manifest_file)
+        except ManifestError as error:
+            path = os.path.join(self.path, FILE_NAME)
+            raise CorruptLog(path, Position(0), str(error)) from None
+
+    def _take_news(self, file: File) -> bool:
+        known = self.manifest.length
+        length = file.size() - known
+        if length > 0:
+            with uncollected():
+                return bool(self.manifest.feed(file.pread(length, known)))
+        self._idle_looks += 1
+        if self._idle_looks % _LOOKS_A_PROBE == 0:
+            self._demand_same()
+        return False
+
+    def _open_manifest(self) -> File:
+        return self.disk.open_read(os.path.join(self.path, FILE_NAME))
+
+    def _demand_same(self) -> None:
+        """What was opened may be deleted, and then says nothing for ever."""
+        try:
+            file = self._open_manifest()
+        except FileNotFoundError:
+            return
+        try:
+            line, end, _ = file.pread(MANIFEST_LINE_BYTES_MAX, 0).partition(b"\n")
+        finally:
+            file.close()
+        if end and decode_entry(line) != self.manifest.identity:
+            raise ManifestError("the log was deleted, and another made in its place")
+
+    def files(self) -> list[Position]:
+        """Where the files that still hold their bytes start, oldest first."""
+        return [start for start in log_files(self.disk, self.path) if not self.is_gone(start)]
+
+    def is_gone(self, start: Position) -> bool:
+        """Whether the bytes of a file cannot be read any more, for it was archived."""
+        return start in self.manifest.archived
+
+    def file_from(self, position: Position) -> Position | None:
+        """The file that `position` lies in, else the next one there is, else None."""
+        return next((start for start in self.files() if start >= position.file), None)
+
+    def has_file(self, start: Position) -> bool:
+        """Whether a file is there, be it empty."""
+        try:
+            self.open_file(start).close()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open_file(self, start: Position) -> File:
+        """Open a file for reading; `FileNotFoundError` if it is not there."""
+        return self.disk.open_read(self.file_path(start))
+
+    def open_index(self, start: Position) -> tuple[Index, File | None]:
+        """Open the index of a file, an empty one if there is none; close what comes with it."""
+        try:
+            file = self.disk.open_read(self.file_path(start) + SUFFIX)
+        except FileNotFoundError:
+            return _NO_INDEX, None
+        return Index(file.pread, file.size()), file
+
+    def file_path(self, start: Position) -> str:
+        """The path of a file."""
+        return os.path.join(self.path, start.file_name)
+
+    def close(self) -> None:
+        """Release the manifest."""
+        if self._manifest_file is not None:
+            self._manifest_file.close()
+            self._manifest_file = None

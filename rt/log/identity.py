@@ -1,0 +1,12 @@
+"""The identity of a log that is being made, drawn at random."""
+
+import secrets
+
+from rt.format.manifest import Identity
+
+
+def new_identity(
+    kind: str, stream: str, name: str, *, created_ns: int, group: str = ""
+) -> Identity:
+    """Return the identity of a log that is being made now, with a random id."""
+    return Identity(kind, stream, name, secrets.token_hex(16), created_ns, group)

@@ -1,0 +1,136 @@
+"""Indexing: makes the index of a log file anew from its frames, and checks one that is there."""
+
+import os
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Final
+
+from rt.errors import FrameError
+from rt.format.index import ENTRY_BYTES, SUFFIX, IndexEntry, Indexer, encode_index
+from rt.format.scan import next_header
+from rt.format.walk import Walk
+from rt.log.directory import LogDirectory
+from rt.log.disk import Disk
+from rt.position import Position
+
+_BATCH: Final = 4096  # entries read or written at once: 96 KiB
+
+
+class IndexState(StrEnum):
+    """What an index is, held against the frames of its file."""
+
+    GOOD = "good"
+    SHORT = "short"  # right as far as it goes; the last entries of an active file are written late
+    LONG = "long"  # names frames that are not there, as after a crash that lost them
+    MISSING = "missing"
+    WRONG = "wrong"
+
+
+class IndexCheck:
+    """Compares an index file with the entries it should hold; neither is kept in memory."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self._size = size
+        self._at = 0
+        self._data = b""
+        self._begin = 0
+        self._state = IndexState.GOOD
+
+    def take(self, entry: IndexEntry) -> None:
+        """Take the next entry that should be there."""
+        if self._state is not IndexState.GOOD:
+            return
+        if self._at + ENTRY_BYTES > self._size:
+            self._state = IndexState.SHORT
+            return
+        start = self._at - self._begin
+        if start >= len(self._data):
+            self._data = self._read(_BATCH * ENTRY_BYTES, self._at)
+            self._begin, start = self._at, 0
+        if self._data[start : start + ENTRY_BYTES] != encode_index([entry]):
+            self._state = IndexState.WRONG
+        self._at += ENTRY_BYTES
+
+    def verdict(self) -> IndexState:
+        """Return what the index is, all entries having been taken."""
+        if not self._size:
+            return IndexState.MISSING if self._state is IndexState.SHORT else self._state
+        if self._state is IndexState.GOOD and self._at != self._size:
+            return IndexState.LONG
+        return self._state
+
+
+def entries(log: LogDirectory, start: Position) -> Iterator[IndexEntry]:
+    """Yield the entries that the index of a file should hold, up to the end of its whole frames.
+
+    Raises:
+        FrameError: what stands at some place is no frame of this log.
+    """
+    file = log.open_file(start)
+    try:
+        size, rolled = file.size(), log.manifest.rolled_end(start)
+        end = size if rolled is None else min(size, rolled)
+        walk = Walk(start, merged=log.merged, session=log.session)
+        indexer = Indexer(merged=log.merged)
+        while True:
+            offset = walk.position.offset
+            header = next_header(file.pread, walk, end)
+            if header is None:
+                return
+            if entry := indexer.take(header, offset):
+                yield entry
+    finally:
+        file.close()
+
+
+def check_index(log: LogDirectory, start: Position) -> IndexState:
+    """Return what the index of a file is; `FrameError` if the file itself is damaged."""
+    _, index_file = log.open_index(start)
+    if index_file is None:
+        return IndexState.MISSING
+    try:
+        check = IndexCheck(index_file.pread, index_file.size())
+        for entry in entries(log, start):
+            check.take(entry)
+        return check.verdict()
+    finally:
+        index_file.close()
+
+
+def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
+    """Make the index of a file anew and put it in its place; return how many entries it has.
+
+    The old one stays until the new one is whole and synced. A damaged file is indexed up to the
+    damage.
+    """
+    target = log.file_path(start) + SUFFIX
+    fresh = target + ".tmp"
+    file = disk.open(fresh, create=True)
+    count = 0
+    try:
+        file.truncate(0)  # what a rebuild that was killed left there
+        for batch in _batches(entries(log, start)):
+            file.append([encode_index(batch)])
+            count += len(batch)
+        file.sync()
+    except OSError:
+        os.unlink(fresh)
+        raise
+    finally:
+        file.close()
+    disk.replace(fresh, target)
+    return count
+
+
+def _batches(found: Iterator[IndexEntry]) -> Iterator[list[IndexEntry]]:
+    batch: list[IndexEntry] = []
+    try:
+        for entry in found:
+            batch.append(entry)
+            if len(batch) == _BATCH:
+                yield batch
+                batch = []
+    except FrameError:
+        pass  # `rt verify` tells of the damage; what lies before it can be found again
+    yield batch

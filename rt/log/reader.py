@@ -1,0 +1,276 @@
+"""Reader: follows a log directory frame by frame, across rolls and runs, while it grows."""
+
+import os
+from bisect import bisect_left
+from typing import Final
+
+from rt.errors import CorruptLog, FrameError
+from rt.events import Gap, NewRun
+from rt.format.frame import Kind
+from rt.format.manifest import FILE_NAME
+from rt.format.message import Batch
+from rt.format.recovery import Corrupt, Torn, judge
+from rt.format.scan import Frame, Scan
+from rt.format.seek import walk_before
+from rt.format.walk import Walk
+from rt.log.directory import LogDirectory
+from rt.log.disk import File
+from rt.position import START, Position
+
+_GAP_FILES_MAX: Final = 100
+_POLLS_A_PROBE: Final = 16  # that found nothing; a probe is two calls to the system
+
+
+class Reader:
+    """Gives out what stands in a log from a position on, in order, checked.
+
+    It only reads. What it finds is a `Batch` of messages, a `Gap` or a `NewRun`; None means that
+    there is nothing yet, and that a later call may find something.
+    """
+
+    def __init__(self, log: LogDirectory, start: Position = START) -> None:
+        self.log = log
+        self.position = start  # messages before it are not given out
+        self._file: File | None = None
+        self._scan: Scan | None = None
+        self._limit = 0  # no frame reaches beyond this offset, as far as the last look showed
+        self._seen = 0  # messages of the current range that were passed
+        self._idle_polls = 0  # of the current file
+        self._runs: dict[str, int] = {}
+        self._judged: tuple[int, int] | None = None
+        self._next_file: Position | None = None  # set where one file was read to its end
+
+    def poll(self) -> Batch | Gap | NewRun | None:
+        """Return the next find, or None if there is nothing yet.
+
+        Raises:
+            CorruptLog: what stands at the position was damaged, or is not what was written.
+        """
+        while True:
+            if self._scan is None:
+                event = self._open()
+                if event or self._scan is None:
+                    return event
+            frame = self._next_frame(self._scan)
+            if frame is not None:
+                found = self._take(frame)
+                if found is not None:
+                    return found
+            elif not self._go_on():
+                gap = self._gap_under_us()
+                if gap or self._scan is not None:
+                    return gap
+
+    def skip_range(self) -> None:
+        """Pass over the rest of the current range of a merged log without reading it."""
+        walk = self._scan.walk if self._scan else None
+        if walk is not None and walk.position.offset + walk.left <= self._limit:
+            walk.skip_range()
+            self.position = max(self.position, walk.position)
+
+    def close(self) -> None:
+        """Release the files."""
+        self._close_file()
+        self.log.close()
+
+    def _next_frame(self, scan: Scan) -> Frame | None:
+        try:
+            frame = scan.next(self._limit)
+            if frame is None and self._look():
+                frame = scan.next(self._limit)
+            if frame is None and scan.walk.position.offset < self._limit == self._rolled_end(scan):
+                raise FrameError("the frame is incomplete")  # and will not be more
+        except FrameError as error:
+            scan.forget()
+            self._explain(scan.walk, str(error))
+            return None
+        return frame
+
+    def _rolled_end(self, scan: Scan) -> int | None:
+        return self.log.manifest.rolled_end(scan.walk.position.file)
+
+    def _look(self) -> bool:
+        """Look how far the file reaches now; return whether that is further than before."""
+        if self._file is None or self._scan is None:
+            return False
+        rolled = self._rolled_end(self._scan)
+        size = self._file.size()
+        limit = size if rolled is None else min(size, rolled)
+        grown = limit > self._limit
+        self._limit = limit
+        return grown
+
+    def _take(self, frame: Frame) -> Batch | NewRun | None:
+        walk = self._scan.walk if self._scan else None
+        if walk is not None and walk.range is not None:
+            return self._take_merged(frame, walk)
+        self.position = max(self.position, frame.position)
+        return self._batch(frame, self._session_name(), None, frame.header.sequence, 0)
+
+    def _take_merged(self, frame: Frame, walk: Walk) -> Batch | NewRun | None:
+        current = walk.range
+        if current is None:
+            return None
+        if frame.header.kind == Kind.RANGE:
+            self._seen = 0
+            self.position = max(self.position, frame.position)
+            return self._new_run(current.session, current.first)
+        passed = self._seen
+        self._seen += frame.header.messages
+        repeats = min(max(0, current.skip - passed), frame.header.messages)
+        number = current.number + max(0, passed - current.skip)
+        return self._batch(frame, current.session, current.time_ns, number, repeats)
+
+    def _batch(
+        self, frame: Frame, session: str, merge_time_ns: int | None, number: int, repeats: int
+    ) -> Batch | None:
+        header, position = frame.header, frame.position
+        first = max(repeats, min(self.position - position, header.messages))
+        self.position = max(self.position, Position(position + header.size))
+        if header.kind != Kind.MESSAGES or first >= header.messages:
+            return None
+        number += first - repeats
+        return Batch(header, frame.body, position, session, merge_time_ns, first, number)
+
+    def _new_run(self, session: str, first: Position) -> NewRun | None:
+        known = self._runs.get(session)
+        self._runs[session] = first.run
+        return NewRun(session, first) if known is not None and known != first.run else None
+
+    def _session_name(self) -> str:
+        identity = self.log.manifest.identity
+        return "" if identity is None else identity.name
+
+    def _open(self) -> Gap | NewRun | None:
+        """Open the file to read from; a Gap if what should be read first is gone."""
+        self.log.refresh()
+        start = self._next_file
+        if start is None and self.log.is_there:
+            start = self.log.file_from(self.position)
+        if start is None:
+            return None
+        try:
+            self._file = self.log.open_file(start)
+        except FileNotFoundError:
+            return None
+        gap, self._next_file = self._gap_before(start), None
+        self.position = max(self.position, start)
+        self._scan = Scan(self._file.pread, self._walk_to(self._file, start))
+        self._seen = self._limit = self._idle_polls = 0
+        self._look()
+        if gap or self.log.merged:
+            return gap
+        return self._new_run(self._session_name(), start)
+
+    def _walk_to(self, file: File, start: Position) -> Walk:
+        index, index_file = self.log.open_index(start)
+        wanted = self.position.offset
+        walk = walk_before(
+            file.pread, index, start, lambda entry: entry.offset > wanted,
+            merged=self.log.merged, session=self.log.session,
+        )  # fmt: skip
+        if index_file is not None:
+            index_file.close()
+        return walk
+
+    def _gap_before(self, start: Position) -> Gap | None:
+        """Say what is missing between the position and the file that starts at `start`."""
+        manifest, position = self.log.manifest, self.position
+        gone = [
+            file
+            for file in manifest.order[bisect_left(manifest.order, position.file) :]
+            if file < start and manifest.rolled[file].end > max(0, position - file)
+        ]
+        if not gone:
+            return None
+        archived = [manifest.archived[file] for file in gone if file in manifest.archived]
+        reasons = ", ".join(sorted({line.reason for line in archived})) or "missing"
+        at_ns = max((line.at_ns for line in archived), default=0)
+        names = tuple(file.file_name for file in gone[:_GAP_FILES_MAX])
+        return Gap(position, start, names, reasons, at_ns)
+
+    def _go_on(self) -> bool:
+        """At the end of what is there: whether a fresh look, or the next file, promises more."""
+        if self.log.refresh():
+            return self._look() or self._file_is_done()
+        if self._file_is_done():
+            return True
+        if self._idle_polls % _POLLS_A_PROBE == 0:
+            self._demand_line()
+        self._idle_polls += 1
+        return False
+
+    def _demand_line(self) -> None:
+        """A file is rolled before the next one is made: else the manifest has lost a line."""
+        walk, log = self._scan.walk if self._scan else None, self.log
+        if walk is None or log.manifest.rolled_end(walk.position.file) is not None:
+            return
+        file = walk.position.file
+        later = next(filter(log.has_file, (file.next_file(), file.next_run())), None)
+        if later is not None and not log.refresh() and log.manifest.rolled_end(file) is None:
+            words = (
+                f"it does not say where {file.file_name} ends, though {later.file_name} is there"
+            )
+            raise CorruptLog(os.path.join(log.path, FILE_NAME), walk.position, words)
+
+    def _file_is_done(self) -> bool:
+        walk = self._scan.walk if self._scan else None
+        if walk is None:
+            return False
+        end = self.log.manifest.rolled_end(walk.position.file)
+        if end is None or walk.position.offset < end:
+            return False
+        following = self.log.file_from(walk.position.next_file())
+        if following is None:
+            return False
+        self.position = max(self.position, walk.position)
+        self._next_file = following
+        self._close_file()
+        return True
+
+    def _gap_under_us(self) -> Gap | None:
+        """The file may have been archived while it was being read."""
+        if self._file is None or self._scan is None:
+            return None
+        at = self._scan.walk.position
+        shorter = self._file.size() < max(at.offset, self.log.manifest.rolled_end(at.file) or 0)
+        if shorter:
+            self.log.refresh()  # the line that says so stands before the file is emptied
+        if at.file not in self.log.manifest.archived:
+            if shorter:
+                raise CorruptLog(self.log.file_path(at), at, "the file became shorter than it was")
+            return None
+        self.position = max(self.position, at)
+        is_copied = shorter and not self.log.is_gone(at.file)
+        following = self.log.file_from(at if is_copied else at.next_file())
+        if following is None:
+            return None
+        gap = self._gap_before(following)
+        self.position, self._next_file = max(self.position, following), following
+        self._close_file()
+        return gap
+
+    def _explain(self, walk: Walk, reason: str) -> None:
+        """Ask recovery what a bad frame is: a tail that may yet be written, or damage."""
+        if self._file is None:
+            return
+        self.log.refresh()
+        at, size = walk.position, self._file.size()
+        state = (size, self.log.manifest.length)
+        if self._judged == state:
+            return
+        rolled_end = self.log.manifest.rolled_end(at.file)
+        is_cut = size < (rolled_end or 0) and at.file in self.log.manifest.archived
+        verdict = judge(
+            self._file.pread, size, walk.copy(), rolled_end=rolled_end,
+            archived=is_cut or self.log.is_gone(at.file),
+        )  # fmt: skip
+        if isinstance(verdict, Corrupt) or (isinstance(verdict, Torn) and verdict.followed):
+            # whoever writes a merged log cuts a torn tail before a range follows it
+            raise CorruptLog(self.log.file_path(at), at, reason)
+        self._judged = state
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._scan = None, None

@@ -1,0 +1,214 @@
+"""Start: where in a log a reader begins, found by the manifest, the index and a short read."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from rt.errors import CorruptLog, FrameError, Misuse
+from rt.format.frame import HEADER_BYTES, parse_header
+from rt.format.index import IndexEntry
+from rt.format.message import Batch
+from rt.format.seek import walk_before
+from rt.log.directory import LogDirectory
+from rt.log.reader import Reader
+from rt.position import START, Position
+
+_LAST: Final = re.compile(r"last:([0-9]{1,18})")
+_AT: Final = re.compile(r"at:([0-9]{1,19})")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last `messages` messages that are there.
+
+    Counted by their numbers: where a session's numbers jump, the jump counts too.
+    """
+
+    messages: int
+
+    def __post_init__(self) -> None:
+        if self.messages < 0:
+            raise Misuse(f"there are no last {self.messages} messages; use 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first message merged (in a session: published) at `ns` since the epoch, or later.
+
+    Merge times never go back. Where a publisher's own times do, an earlier or later one may be met.
+    """
+
+    ns: int
+
+
+Start = Literal["earliest", "latest"] | Position | Last | AtTime | datetime
+
+
+def parse_start(text: str) -> Start:
+    """Read a start as it is written on a command line.
+
+    `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `at:` and nanoseconds, or a
+    time in ISO 8601 (taken as UTC where it names no zone).
+
+    >>> parse_start("last:100")
+    Last(messages=100)
+    """
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if match := _LAST.fullmatch(text):
+        return Last(int(match[1]))
+    if match := _AT.fullmatch(text):
+        return AtTime(int(match[1]))
+    for read in (Position.parse, _parse_time):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    raise Misuse(
+        f"no start: {text[:40]!r}; use earliest, latest, a position such as 0.0.4096, last:100, "
+        "or a time such as 2013-01-01T05:17:00Z"
+    )
+
+
+def checked_start(start: Start | str) -> Start:
+    """Return `start`, read by `parse_start` if it is text; `Misuse` if it is no start."""
+    if isinstance(start, str):
+        return parse_start(start)
+    if isinstance(start, datetime):
+        _nanoseconds(start)
+    elif not isinstance(start, Position | Last | AtTime):
+        raise Misuse(f"no start: a value of type {type(start).__name__}; use a Position, or text")
+    return start
+
+
+def resolve(log: LogDirectory, start: Start) -> Position:
+    """Return the position to read from; of a log that is not there yet, its first.
+
+    Raises:
+        CorruptLog: what had to be read on the way is damaged.
+    """
+    if isinstance(start, Position):
+        return start
+    log.refresh()
+    files = log.files() if log.is_there else []
+    if not files:  # it is empty, or all of it is archived: then behind that, whoever begins
+        order = log.manifest.order
+        return Position(order[-1] + log.manifest.rolled[order[-1]].end) if order else START
+    if start == "earliest":
+        return files[0]
+    if start == "latest":
+        return _end(log, files)
+    if isinstance(start, Last):
+        return _last(log, files, start.messages)
+    return _at_time(log, files, start.ns if isinstance(start, AtTime) else _nanoseconds(start))
+
+
+def end_of(log: LogDirectory) -> Position:
+    """Return where a log ends now, behind its last whole frame."""
+    return resolve(log, "latest")
+
+
+def _parse_time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _nanoseconds(time: datetime) -> int:
+    if time.tzinfo is None:
+        raise Misuse("a start time needs a time zone, for example datetime.now(UTC)")
+    whole = time.replace(microsecond=0)
+    return int(whole.timestamp()) * 1_000_000_000 + time.microsecond * 1000
+
+
+def _end(log: LogDirectory, files: list[Position]) -> Position:
+    with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
+        while reader.poll() is not None:
+            pass
+        return reader.position
+
+
+def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
+    end = _next_number(log, files)
+    wanted = max(0, end - messages)
+    rolled = log.manifest.rolled
+    done = bisect_left(
+        files, True, key=lambda file: file not in rolled or rolled[file].next > wanted
+    )
+    file = files[min(done, len(files) - 1)]
+    begin = _indexed(log, file, lambda entry: entry.number > wanted)
+    return _first(log, begin, lambda batch: _place_of_number(batch, wanted))
+
+
+def _at_time(log: LogDirectory, files: list[Position], time_ns: int) -> Position:
+    # what the next file begins with, for a session's last frame may end later than it begins
+    later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
+    file = files[max(0, later - 1)]
+    begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
+    return _first(log, begin, lambda batch: _place_of_time(log, batch, time_ns))
+
+
+def _next_number(log: LogDirectory, files: list[Position]) -> int:
+    order = log.manifest.order
+    number = log.manifest.rolled[order[-1]].next if order else 0
+    with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
+        while (found := reader.poll()) is not None:
+            if isinstance(found, Batch):
+                number = found.number + len(found)
+    return number
+
+
+def _begins_before(log: LogDirectory, start: Position, time_ns: int) -> bool:
+    rolled = log.manifest.rolled.get(start)
+    if rolled is not None:
+        return rolled.first_time_ns < time_ns
+    file = log.open_file(start)
+    try:
+        return parse_header(file.pread(HEADER_BYTES, 0)).time_ns < time_ns
+    except FrameError:
+        return False  # empty or damaged: read to it from the file before
+    finally:
+        file.close()
+
+
+def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], bool]) -> Position:
+    index, index_file = log.open_index(file)
+    data = log.open_file(file)
+    position = walk_before(
+        data.pread, index, file, is_past, merged=log.merged, session=log.session
+    ).position
+    data.close()
+    if index_file is not None:
+        index_file.close()
+    return position
+
+
+def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:
+    """Read on from `begin` to the first batch that has what is sought; else the end."""
+    with closing(Reader(log, begin)) as reader:
+        while (found := reader.poll()) is not None:
+            if isinstance(found, Batch) and (index := place(found)) is not None:
+                return Position(found.position + index)
+        return reader.position
+
+
+def _place_of_number(batch: Batch, wanted: int) -> int | None:
+    if batch.number + len(batch) <= wanted:
+        return None
+    return batch.first + max(0, wanted - batch.number)
+
+
+def _place_of_time(log: LogDirectory, batch: Batch, time_ns: int) -> int | None:
+    if batch.merge_time_ns is not None:
+        return batch.first if batch.merge_time_ns >= time_ns else None
+    try:
+        times = batch.columns.times
+    except FrameError as error:
+        at = batch.position
+        raise CorruptLog(log.file_path(at), at, str(error)) from None
+    return next((index for index, time in enumerate(times) if time >= time_ns), None)

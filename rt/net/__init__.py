@@ -1,0 +1,1 @@
+"""Identities, certificates, TLS, and questions to running nodes."""

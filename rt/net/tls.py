@@ -1,0 +1,332 @@
+"""TLS: mutual, version 1.3 only, and ended with a clear line on both sides.
+
+In TLS 1.3 a client has finished its handshake before the server looked at its certificate, and
+learns of a refusal at its first read only. So each side, after the handshake and after reading the
+other's identity, sends a *verdict*: a u16 length, little endian, and that many bytes of UTF-8 that
+say why not; length 0 means welcome. `connect` and `accept` return when both verdicts are good.
+"""
+
+import errno
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from rt.errors import Misuse, PeerError, Refused, spoken
+from rt.net.certificates import CertificateFiles
+from rt.net.identity import REFUSED_CODE, Identity, Role, read_identity
+from rt.net.tls_errors import describe_tls_error
+
+__all__ = [
+    "Contexts",
+    "accept",
+    "client_context",
+    "connect",
+    "describe_tls_error",
+    "offering",
+    "peer_identity",
+    "server_context",
+]
+
+TIMEOUT_S: Final = 10.0
+VERDICT_BYTES_MAX: Final = 512  # a sentence; the length is checked against this before reading on
+LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
+LINGER_READ_BYTES: Final = 64 * 1024  # more than a whole handshake
+LINGER_READS_MAX: Final = 16
+
+_CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
+_SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
+
+
+def server_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
+    """Return a context for the side that is dialled.
+
+    Args:
+        ca: Path of the authority's certificate, the only one that peers are verified by.
+        cert: Path of our own certificate.
+        key: Path of its private key.
+
+    Raises:
+        Misuse: A file is missing, not what it should be, or the key is readable by everyone.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # no resumption: each connection is verified anew
+    return _loaded(context, CertificateFiles(ca, cert, key))
+
+
+def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
+    """Return a context for the side that dials; arguments and errors as for `server_context`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = True
+    context.hostname_checks_common_name = False
+    return _loaded(context, CertificateFiles(ca, cert, key))
+
+
+def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
+    """Let a context offer protocols by ALPN, so that one port can serve several kinds of talk."""
+    context.set_alpn_protocols(list(protocols))
+    return context
+
+
+class Contexts:
+    """A context that is made anew when its files change, so that renewal needs no restart.
+
+    Files that cannot be loaded, such as a key that was renewed an instant before its certificate,
+    leave the last good context in use; `problem` then says what is wrong with them.
+    """
+
+    def __init__(
+        self,
+        files: CertificateFiles,
+        make: Callable[[str, str, str], ssl.SSLContext],
+    ) -> None:
+        self.problem: str | None = None
+        self._files = files
+        self._make = make
+        self._stamps = _stamps(files)
+        self._context = make(files.ca, files.cert, files.key)
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context to use for the next connection; costs three `stat` calls."""
+        stamps = _stamps(self._files)
+        if stamps != self._stamps:
+            try:
+                self._context = self._make(self._files.ca, self._files.cert, self._files.key)
+            except Misuse as error:
+                self.problem = str(error)
+            else:
+                self._stamps = stamps
+                self.problem = None
+        return self._context
+
+
+def connect(
+    address: tuple[str, int],
+    context: ssl.SSLContext,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[ssl.SSLSocket, Identity]:
+    """Dial a node and return the connection once both sides have agreed to it.
+
+    The socket is blocking with `timeout_s` for each call, and for one thread at a time.
+
+    Args:
+        address: Host and port; the node's certificate must be for this host.
+        context: From `client_context`.
+        timeout_s: Seconds for the whole of it.
+
+    Raises:
+        PeerError: TLS failed; one sentence says why.
+        Refused: One side refused the other's certificate; one sentence says why.
+        TimeoutError: It took too long.
+        OSError: Nobody answered at the address.
+    """
+    deadline = time.monotonic() + timeout_s
+    host, port = address
+    plain = _dial(address, timeout_s)
+    with ExitStack() as undo:
+        undo.enter_context(plain)
+        undo.enter_context(_explained(f"{host}:{port}"))
+        sock = undo.enter_context(
+            context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+        )
+        identity = _establish(sock, deadline, (Role.NODE,))
+        sock.settimeout(timeout_s)
+        undo.pop_all()
+    return sock, identity
+
+
+def _dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
+    try:
+        return socket.create_connection(address, timeout_s)
+    except OSError as error:
+        words = f"nobody answers at {address[0]}:{address[1]} ({spoken(error)})"
+        raise OSError(error.errno or errno.ETIMEDOUT, words) from error
+
+
+def accept(
+    plain: socket.socket,
+    context: ssl.SSLContext,
+    timeout_s: float = TIMEOUT_S,
+    roles: Collection[Role] = tuple(Role),
+) -> tuple[ssl.SSLSocket, Identity]:
+    """Turn an accepted connection into a TLS one, or end it so that both sides know why.
+
+    The socket is blocking with `timeout_s` for each call, and for one thread at a time.
+
+    Args:
+        plain: What a listening socket accepted; it is closed on any error.
+        context: From `server_context`.
+        timeout_s: Seconds for the whole of it.
+        roles: Who is served here.
+
+    Raises:
+        PeerError: TLS failed, or the peer hung up; one sentence says why.
+        Refused: One side refused the other's certificate; one sentence says why.
+        TimeoutError: It took too long.
+    """
+    deadline = time.monotonic() + timeout_s
+    with ExitStack() as undo:
+        undo.enter_context(plain)
+        undo.enter_context(_explained(_address_of(plain)))
+        sock = undo.enter_context(
+            context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+        )
+        identity = _establish(sock, deadline, roles)
+        sock.settimeout(timeout_s)
+        undo.pop_all()
+    return sock, identity
+
+
+def peer_identity(sock: ssl.SSLSocket) -> Identity:
+    """Return who is at the other end, read from its verified certificate.
+
+    Raises:
+        Refused: There is no certificate, or it does not say what it must.
+    """
+    der = sock.getpeercert(binary_form=True)
+    if der is None:
+        raise Refused(REFUSED_CODE, "the other side sent no certificate; set its cert and key")
+    return read_identity(der, _CLIENT if sock.server_side else _SERVER)
+
+
+@contextmanager
+def _explained(where: str) -> Iterator[None]:
+    """Turn whatever ends a handshake into one line that says where and why."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise TimeoutError(f"{where}: TLS was not agreed on in time; is the peer busy?") from error
+    except OSError as error:
+        raise PeerError(f"{where}: {describe_tls_error(error)}") from error
+    except PeerError as error:
+        raise PeerError(f"{where}: {error}") from error
+    except Refused as error:
+        raise Refused(error.code, f"{where}: {error}") from error
+
+
+def _establish(sock: ssl.SSLSocket, deadline: float, roles: Collection[Role]) -> Identity:
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _agree(sock, deadline, roles)
+    except (OSError, PeerError, Refused):
+        _linger(sock, deadline)
+        raise
+
+
+def _agree(sock: ssl.SSLSocket, deadline: float, roles: Collection[Role]) -> Identity:
+    _limit(sock, deadline)
+    sock.do_handshake()
+    if not sock.server_side:
+        _hear_verdict(sock, deadline)  # first, so that a refusal never meets a write of ours
+        return _say_verdict(sock, deadline, roles)
+    identity = _say_verdict(sock, deadline, roles)
+    _hear_verdict(sock, deadline)
+    return identity
+
+
+def _say_verdict(sock: ssl.SSLSocket, deadline: float, roles: Collection[Role]) -> Identity:
+    _limit(sock, deadline)
+    try:
+        identity = peer_identity(sock)
+        if identity.role not in roles:
+            served = " or ".join(roles)
+            words = f"certificate refused: it is a {identity.role}'s; a {served} is wanted here"
+            raise Refused(REFUSED_CODE, words)
+    except Refused as error:
+        words_sent = str(error).encode()[:VERDICT_BYTES_MAX]
+        sock.sendall(len(words_sent).to_bytes(2, "little") + words_sent)
+        raise
+    sock.sendall(bytes(2))
+    return identity
+
+
+def _hear_verdict(sock: ssl.SSLSocket, deadline: float) -> None:
+    length = int.from_bytes(_receive(sock, 2, deadline), "little")
+    if length > VERDICT_BYTES_MAX:
+        raise PeerError(f"its verdict claims {length} bytes; it does not speak our protocol")
+    if length:
+        words = ascii(_receive(sock, length, deadline).decode(errors="replace"))[1:-1]
+        raise Refused(REFUSED_CODE, f"the other side says: {words}")
+
+
+def _receive(sock: ssl.SSLSocket, length: int, deadline: float) -> bytes:
+    received = b""
+    while len(received) < length:
+        _limit(sock, deadline)
+        part = sock.recv(length - len(received))
+        if not part:
+            raise PeerError("the other side hung up before both had agreed; its log says why")
+        received += part
+    return received
+
+
+def _limit(sock: ssl.SSLSocket, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    sock.settimeout(left)
+
+
+def _linger(sock: ssl.SSLSocket, deadline: float) -> None:
+    """Stop speaking and let the peer read why: closing at once may reset what was sent."""
+    end = min(deadline, time.monotonic() + LINGER_S)
+    with suppress(OSError):  # whatever happens now, the reason is known already
+        sock.shutdown(socket.SHUT_WR)
+        for _ in range(LINGER_READS_MAX):
+            _limit(sock, end)
+            if not sock.recv(LINGER_READ_BYTES):
+                return
+
+
+def _address_of(plain: socket.socket) -> str:
+    try:
+        host, port, *_ = plain.getpeername()
+    except OSError as error:
+        raise PeerError("a client hung up before TLS began") from error
+    return f"{host}:{port}"
+
+
+def _loaded(context: ssl.SSLContext, files: CertificateFiles) -> ssl.SSLContext:
+    # TLS 1.3 has no compression and no renegotiation, so there is none to turn off.
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT  # a default from Python 3.13 only
+    _check_files(files)
+    try:
+        context.load_verify_locations(cafile=files.ca)
+    except OSError as error:
+        raise Misuse(f"{files.ca}: no certificate can be read from it; copy ca.pem here") from error
+    try:
+        context.load_cert_chain(files.cert, files.key, password="")  # never ask a terminal
+    except OSError as error:
+        raise Misuse(
+            f"{files.cert} and {files.key}: not a certificate and its unencrypted key; "
+            "issue both again"
+        ) from error
+    return context
+
+
+def _check_files(files: CertificateFiles) -> None:
+    for path in (files.ca, files.cert, files.key):
+        if not os.path.isfile(path):
+            raise Misuse(f"{path}: no such file; make it with rt certs, or copy it here")
+    # The group may read it: that is how orchestrators hand secrets to an unprivileged program.
+    if os.stat(files.key).st_mode & 0o007:
+        raise Misuse(f"{files.key}: everyone may read this key; chmod 600 it, and issue another")
+
+
+def _stamps(files: CertificateFiles) -> tuple[tuple[int, int, int] | None, ...]:
+    return tuple(_stamp(path) for path in (files.ca, files.cert, files.key))
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

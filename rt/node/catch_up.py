@@ -1,0 +1,103 @@
+"""CatchUp: copies the merged log from another node, as any subscriber would."""
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from replicator.pull import PullClient
+from rt.errors import DiskFailed, Refused
+from rt.log.disk import OsDisk, OsFile
+from rt.net.tls import Contexts
+from rt.node.guard import DiskGuard
+from rt.node.settings import NodeSettings
+from rt.position import Position, file_position
+
+_STOP_S: Final = 2.0
+
+
+class CatchUp:
+    """A copy under way, into a node's own merged log, which nobody else has open meanwhile."""
+
+    def __init__(
+        self, settings: NodeSettings, begin: Position, guard: DiskGuard, contexts: Contexts
+    ) -> None:
+        """Begin to copy.
+
+        Args:
+            settings: of this node; all other members are asked in turn.
+            begin: where the merged log here goes on; the copy is of use once it is beyond.
+            guard: of the disk: while there is no room, the copy waits where it is.
+            contexts: of the node, made at its start: files that cannot be loaded now end nothing.
+        """
+        others = [place for name, place in settings.addresses.items() if name != settings.name]
+        self._guard = guard
+        self._pull = PullClient(
+            settings.root, settings.stream, others, contexts, disk=GuardedDisk(guard)
+        )
+        self._begin = begin
+        self._pull.start()
+
+    @property
+    def position(self) -> Position:
+        """Up to where it is copied."""
+        return self._pull.status().position
+
+    @property
+    def waits_for(self) -> str:
+        """What keeps it from going on, in words; "" if nothing does."""
+        return f"{self._guard.kept} bytes of free disk" if self._guard.is_closed else ""
+
+    def is_done(self, ledger_end: Position) -> bool:
+        """Whether merging can go on: the copy holds the ledger's end and all its source had.
+
+        Where the source has less, it may be waiting for what only this node can make.
+
+        Raises:
+            DiskFailed: the copy has ended by itself, and nobody will bring it any further.
+        """
+        status = self._pull.status()
+        if not self._pull.running:
+            raise DiskFailed(status.error)
+        has_all = status.caught_up or status.is_ahead
+        return has_all and max(ledger_end, self._begin + 1) <= status.next_place
+
+    def stop(self, wait_s: float = _STOP_S) -> bool:
+        """End the copy and release the log; False if it is still at it after `wait_s`."""
+        return self._pull.stop(wait_s)
+
+
+class GuardedDisk(OsDisk):
+    """The disk, on which no file of a log grows while there is no room.
+
+    What ends, archives or indexes a file is written though: to archive is what makes room, and a
+    source tells of it before it sends more.
+    """
+
+    def __init__(self, guard: DiskGuard) -> None:
+        self._guard = guard
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        """Open for reading and, while there is room, appending."""
+        file = super().open(path, create=create)
+        if file_position(os.path.basename(path)) is None:
+            return file
+        try:
+            return _GuardedFile(os.dup(file.fileno()), self._guard)
+        finally:
+            file.close()
+
+
+class _GuardedFile(OsFile):
+    __slots__ = ("_guard",)
+
+    def __init__(self, fd: int, guard: DiskGuard) -> None:
+        super().__init__(fd)
+        self._guard = guard
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        try:
+            self._guard.demand_room()
+        except Refused:
+            kept = self._guard.kept
+            raise Refused("reserve", f"the copying waits for {kept} bytes of free disk") from None
+        return super().append(parts)

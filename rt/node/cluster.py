@@ -1,0 +1,198 @@
+"""Cluster: the files that make machines the nodes of one stream."""
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any, Final
+
+from rt.errors import Misuse, PeerError
+from rt.log.disk import OsDisk
+from rt.names import parse_stream, shown, stream_directory
+from rt.net.certificates import LOCAL_HOSTS, host_name, init_authority, issue
+from rt.net.identity import Role
+from rt.net.tls import Contexts, connect, offering
+from rt.node.settings import PORT, parse_address
+from rt.node.status import STATUS_ALPN
+from sequencer.consensus import MEMBERS_ALLOWED
+
+CLIENTS_NAME: Final = "clients.toml"
+_STATUS_S: Final = 2.0
+_PORTS: Final = 20  # tried from the usual one on, before any that is free
+_STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node of a cluster: its name, its address, and its configuration's path."""
+
+    name: str
+    address: str
+    config: str
+
+
+def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[Place]:
+    """Write certificates and a configuration for each node of a new cluster.
+
+    Args:
+        directory: gets `certs/`, `n1.toml`, `n2.toml`, ... and `clients.toml`; must not hold a
+            cluster yet.
+        stream: that the cluster serves.
+        addresses: host:port of each node, as the others and the clients reach it.
+
+    Raises:
+        Misuse: not 1, 3, 5 or 7 addresses, or there is a cluster already.
+    """
+    parse_stream(stream)
+    _check_addresses(addresses)
+    try:
+        os.path.abspath(directory).encode()
+    except UnicodeEncodeError:
+        words = f"{shown(directory)} is not UTF-8, as the files that name it are; name another"
+        raise Misuse(words) from None
+    certs = os.path.join(directory, "certs")
+    if os.path.exists(certs):
+        if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
+            raise Misuse(f"{certs} is there already; a cluster is made once")
+        words = "of a cluster that was not made to the end; remove it, and each n*.toml beside it"
+        raise Misuse(f"{certs} is there already, {words}")
+    init_authority(certs)
+    places = [
+        Place(f"n{number}", address, os.path.join(directory, f"n{number}.toml"))
+        for number, address in enumerate(addresses, 1)
+    ]
+    cluster_id = secrets.token_hex(16)
+    for place in places:
+        host = parse_address(place.address)[0]
+        issue(certs, place.name, Role.NODE, hosts=tuple(dict.fromkeys((host, *LOCAL_HOSTS))))
+        with open(place.config, "x", encoding="utf-8") as file:
+            file.write(_toml(directory, stream, place, places, cluster_id))
+    issue(certs, "publisher", Role.PUBLISHER, sessions=("*",))
+    issue(certs, "subscriber", Role.SUBSCRIBER, streams=(stream,))
+    with open(os.path.join(directory, CLIENTS_NAME), "x", encoding="utf-8") as file:
+        file.write(_clients_toml(certs, stream, addresses))
+    return places
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    """Refuse what cannot be a cluster, before anything of it is written."""
+    _check_count(len(addresses))
+    for address in addresses:
+        host_name(parse_address(address)[0])
+    if len(set(map(parse_address, addresses))) != len(addresses):
+        raise Misuse(f"each node needs an address of its own: {', '.join(addresses)}")
+
+
+def _check_count(count: int) -> None:
+    if count not in MEMBERS_ALLOWED:
+        raise Misuse(f"a stream is served by 1, 3, 5 or 7 nodes, not by {count}")
+
+
+def is_founded(directory: str, place: Place, stream: str) -> bool:
+    """Whether a node of a cluster on this machine was started before, and not ended at once."""
+    state = os.path.join(stream_directory(root_of(directory, place), stream), "state")
+    return bool(OsDisk().names(state))
+
+
+def root_of(directory: str, place: Place) -> str:
+    """Where a node keeps its stream."""
+    return os.path.join(directory, place.name)
+
+
+def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
+    """Ask a node how it stands.
+
+    Raises:
+        OSError: it does not answer.
+        PeerError: what it answers is no status.
+    """
+    context = offering(contexts.current(), STATUS_ALPN)
+    sock, _ = connect(address, context, _STATUS_S)
+    with sock:
+        parts, length = [], 0
+        while part := sock.recv(1 << 16):
+            parts.append(part)
+            length += len(part)
+            if length > _STATUS_BYTES_MAX:
+                raise PeerError(f"the status of {address[0]}:{address[1]} does not end")
+    try:
+        answer: dict[str, Any] = json.loads(b"".join(parts))
+    except ValueError:
+        raise PeerError(f"{address[0]}:{address[1]} answers with no status") from None
+    return answer
+
+
+def free_addresses(count: int) -> list[str]:
+    """Return addresses on this machine that are free now; tries the usual ports first.
+
+    Until this process ends nobody else who asks here is given the same.
+
+    Raises:
+        Misuse: no cluster has so many nodes.
+    """
+    _check_count(count)
+    addresses: list[str] = []
+    ports = chain(range(PORT, PORT + _PORTS), repeat(0))  # 0: any that is free
+    while len(addresses) < count:
+        if free := _free_port(next(ports)):
+            addresses.append(f"localhost:{free}")
+    return addresses
+
+
+def _free_port(port: int) -> int | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return None
+        port = probe.getsockname()[1]
+    # A port that a node has yet to bind looks free. A name in the abstract space of Unix sockets
+    # is there as long as we are, in the network namespace whose ports these are.
+    lease = socket.socket(socket.AF_UNIX)
+    try:
+        lease.bind(f"\0rt-port-{port}")
+    except OSError:
+        lease.close()
+        return None
+    lease.detach()
+    return port
+
+
+def _toml(
+    directory: str, stream: str, place: Place, places: Sequence[Place], cluster_id: str
+) -> str:
+    members = ", ".join(f'"{each.name}={each.address}"' for each in places)
+    lines = [
+        "[node]",
+        f"root = {_quoted(os.path.abspath(root_of(directory, place)))}",
+        f'stream = "{stream}"',
+        f'name = "{place.name}"',
+        f'listen = "{place.address}"',
+        f"certs = {_quoted(os.path.abspath(os.path.join(directory, 'certs')))}",
+    ]
+    if len(places) > 1:
+        lines += [f"members = [{members}]", f'cluster_id = "{cluster_id}"']
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(path: str) -> str:
+    """Return a path as TOML has it, which takes what JSON says of characters."""
+    return json.dumps(path, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _clients_toml(certs: str, stream: str, addresses: Sequence[str]) -> str:
+    """What each command needs to find the stream; any may be given another name of its own."""
+    nodes = ", ".join(f'"{address}"' for address in addresses)
+    link = [f"nodes = [{nodes}]", f"certs = {_quoted(os.path.abspath(certs))}"]
+    lines = []
+    for table in ("publish", "push", "pull", "subscribe", "status", "archive"):
+        lines += [f"[{table}]", f'stream = "{stream}"']
+        if table not in ("publish", "subscribe"):
+            identity = "publisher" if table == "push" else "subscriber"
+            lines += [*link, f'identity = "{identity}"']
+        lines.append("")
+    return "\n".join(lines)

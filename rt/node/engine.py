@@ -1,0 +1,26 @@
+"""Which consensus engine a node runs, by the name in its settings."""
+
+from enum import StrEnum
+
+from sequencer.raft.engine import Raft
+
+
+class Engine(StrEnum):
+    """The engines; nodes of both may serve one stream, since they say the same to each other."""
+
+    RAFT = "raft"
+    RAFTOS = "raftos"
+
+
+def engine_of(name: str) -> type[Raft]:
+    """Return the class of an engine; raftos is imported only where it is asked for.
+
+    Raises:
+        Misuse: raftos is not installed; the words say how to.
+        Refused: the installed raftos is not the one that was audited.
+    """
+    if name != Engine.RAFTOS:
+        return Raft
+    from sequencer.raftos_engine import RaftosRaft  # noqa: PLC0415 - optional, and audited first
+
+    return RaftosRaft

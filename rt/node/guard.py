@@ -1,0 +1,71 @@
+"""DiskGuard: refuses new data before the disk is so full that nothing works any more."""
+
+import logging
+import os
+import threading
+import time
+from typing import Final
+
+from rt.config.kinds import show_bytes
+from rt.errors import Refused
+from rt.limits import KIB, MIB
+
+_log: Final = logging.getLogger("rt.node")
+_LOOK_S: Final = 0.05
+# What may come between two looks, at 1 GB/s, received and merged. Nearer than that each is a look.
+_COMING: Final = 100 * MIB
+_ENOUGH: Final = 1.25  # of the reserve; else it would open and close with each file
+
+
+class DiskGuard:
+    """Knows whether there is room for more than what has to be finished. Any thread may ask.
+
+    What is kept free is for what was acknowledged: to be merged, decided on and archived.
+    """
+
+    def __init__(self, node: str, path: str, reserve: int) -> None:
+        """Look at the file system of `path`.
+
+        Args:
+            node: whose it is, for the words.
+            path: a directory of it.
+            reserve: bytes to keep free; 0 keeps none.
+        """
+        self.is_closed = False
+        self.available = 0
+        self._node = node
+        self._path = path
+        self._reserve = reserve
+        self._looked_s = float("-inf")
+        self._lock = threading.Lock()
+
+    def demand_room(self) -> None:
+        """Raise `Refused` while there is none; costs a comparison, and a look where it is near."""
+        is_near = self.available < self._reserve + _COMING
+        if is_near or time.monotonic() - self._looked_s > _LOOK_S:
+            self.look()
+        if self.is_closed:
+            free = show_bytes(self.available // KIB * KIB)
+            raise Refused(
+                "reserve",
+                f"node {self._node} has {free} bytes of disk left and keeps {self.kept} free; it "
+                "takes data again when there is room, and what is published waits at its publisher",
+            )
+
+    @property
+    def kept(self) -> str:
+        """How many bytes are to be free, in words."""
+        return show_bytes(self._reserve // KIB * KIB)
+
+    def look(self) -> None:
+        """See how much there is now."""
+        with self._lock:
+            self._looked_s = time.monotonic()
+            facts = os.statvfs(self._path)
+            self.available = facts.f_bavail * facts.f_frsize
+            enough = self._reserve * (_ENOUGH if self.is_closed else 1)
+            closed = self.available < enough
+            if closed != self.is_closed:
+                self.is_closed = closed
+                word = "refuses" if closed else "takes"
+                _log.error("node %s %s new data: %d bytes free", self._node, word, self.available)

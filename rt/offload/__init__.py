@@ -1,0 +1,1 @@
+"""Copies of rolled files in other stores, and logs read back from them."""

@@ -1,0 +1,293 @@
+"""Offload: copies of rolled files elsewhere, compressed, proven by reading them back."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import zstandard
+
+from rt.errors import CorruptLog, ManifestError, Misuse
+from rt.format.manifest import (
+    FILE_NAME,
+    Archived,
+    Entry,
+    Manifest,
+    Rolled,
+    decode_entry,
+    encode_entry,
+)
+from rt.format.recovery import Corrupt, judge
+from rt.format.walk import Walk
+from rt.limits import READ_BYTES
+from rt.log.directory import LogDirectory
+from rt.log.disk import FILE_MODE
+from rt.offload.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
+from rt.offload.store import Store
+from rt.position import START, Position, file_position
+
+LEVEL: Final = 3
+_MANIFEST_BYTES_MAX: Final = 256 << 20  # of a million files
+NOT_COPIED: Final = (
+    "not copied"  # why a file of a restored log is archived, if nothing else is known
+)
+_FACTS: Final = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A file that is there, as the facts beside it tell; they are written when it was proven."""
+
+    file: str
+    bytes: int
+    sha256: str  # of the file itself
+    identity: str  # the manifest line that names the log
+    rolled: str  # the manifest line of the file
+
+    @property
+    def line(self) -> Rolled:
+        """The file's line."""
+        entry = decode_entry(self.rolled.encode())
+        if not isinstance(entry, Rolled) or entry.file.file_name != self.file:
+            raise ManifestError(f"the facts of {self.file} are not of it")
+        return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is there after an offload.
+
+    Attributes:
+        offloaded: which files have a copy.
+        missing: files that have none, for they were archived before one could be made.
+        given_up: those of them that this log archived by a rule of its own: others may have them.
+    """
+
+    offloaded: Offloaded
+    missing: tuple[str, ...]
+    given_up: tuple[str, ...]
+
+
+def offload(
+    directory: str, store: Store, done: Callable[[str, int], None] = lambda _file, _bytes: None
+) -> "Outcome":
+    """Copy each rolled file of a log that still has its bytes and is not there yet.
+
+    Args:
+        directory: of the log.
+        store: where to.
+        done: is told of each file that was copied and read back, and its bytes there.
+
+    Raises:
+        Misuse: there is no log, or the store holds another one.
+        CorruptLog: a copy does not read as what was written.
+    """
+    log = LogDirectory(directory)
+    try:
+        log.refresh()
+        if log.manifest.identity is None:
+            raise Misuse(f"{directory} holds no log; name the out of a node or of a copy")
+        if not log.merged:
+            raise Misuse(f"{directory} is a session's log; name a merged one, which is called out")
+        identity, there = _line(encode_entry(log.manifest.identity)), copies(store)
+        if any(copy.identity != identity for copy in there.values()):
+            raise Misuse(f"{store.address} holds copies of another log")
+        _copy_manifest(directory, store)  # first: no copy is ever there without its line
+        for file in log.manifest.order:
+            if file.file_name not in there and file not in log.manifest.archived:
+                size = _copied(log, log.manifest.rolled[file], identity, store)
+                if size is not None:
+                    done(file.file_name, size)
+        _copy_manifest(directory, store)  # again: what was archived meanwhile
+        return _outcome(log.manifest, store)
+    finally:
+        log.close()
+
+
+def _outcome(manifest: Manifest, store: Store) -> Outcome:
+    there, order = names_of_copies(store), manifest.order
+    missing = [file for file in order if file.file_name not in there]
+    to = order[-1].next_file() if order else START
+    decided = {file for file, gone in manifest.archived.items() if gone.by}
+    own = [file for file in missing if file not in decided]
+    return Outcome(
+        Offloaded(store.address, to, gaps_of(order, missing)),
+        tuple(file.file_name for file in missing),
+        tuple(file.file_name for file in own),
+    )
+
+
+def copies(store: Store) -> dict[str, Copy]:
+    """Return what is there, by the name of the file."""
+    return {name: copy_of(store, name) for name in names_of_copies(store)}
+
+
+def names_of_copies(store: Store) -> set[str]:
+    """Return the names of the files that are there."""
+    return {
+        name.removesuffix(_FACTS)
+        for name in store.names()
+        if name.startswith("log.") and name.endswith(_FACTS)
+    }
+
+
+def copy_of(store: Store, name: str) -> Copy:
+    """Return what the facts beside a copy say.
+
+    Raises:
+        CorruptLog: they are none, or not of this file.
+    """
+    with store.read(name + _FACTS) as source:
+        data = source.read(NOTE_BYTES_MAX)
+    try:
+        copy = Copy(**json.loads(data))
+        if copy.line.file.file_name != name:
+            raise ManifestError("they are of another file")
+    except (ValueError, TypeError, AttributeError, ManifestError) as error:
+        place = f"{store.address}/{name}{_FACTS}"
+        raise CorruptLog(place, file_position(name) or START, str(error)) from None
+    return copy
+
+
+def restore(
+    store: Store, directory: str, done: Callable[[str, int], None] = lambda _file, _bytes: None
+) -> int:
+    """Make a log directory of the copies; every subscriber reads it. Return how many files.
+
+    Raises:
+        Misuse: the directory is not empty, or nothing is there to restore.
+        CorruptLog: a copy is not what was written.
+    """
+    there = sorted(copies(store).values(), key=lambda copy: copy.line.file)
+    if not there:
+        raise Misuse(f"{store.address} holds no copies of a log")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    if os.listdir(directory):
+        raise Misuse(f"{directory} is not empty; name a new directory")
+    with ExitStack() as undo:
+        for copy in there:
+            _make(os.path.join(directory, copy.file), proven(store, copy), undo)
+            done(copy.file, copy.bytes)
+        known = Manifest()
+        with store.read(FILE_NAME) as source:
+            known.feed(source.read(_MANIFEST_BYTES_MAX))
+        lines = list(_lines(known, {copy.line.file for copy in there}))
+        for entry in lines:
+            if isinstance(entry, Archived):
+                _make(os.path.join(directory, entry.file.file_name), (), undo)
+        _make(os.path.join(directory, FILE_NAME), map(encode_entry, lines), undo)
+        undo.pop_all()
+    return len(there)
+
+
+def _make(path: str, parts: Iterable[bytes], undo: ExitStack) -> None:
+    """Make a file; it goes again if not all of them can be made."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as target:
+        undo.callback(os.unlink, path)
+        target.writelines(parts)
+        target.flush()
+        os.fsync(target.fileno())
+
+
+def proven(store: Store, copy: Copy) -> Iterator[bytes]:
+    """Yield the bytes of a copy; the end is only reached if all of them are right."""
+    digest, length = hashlib.sha256(), 0
+    path = f"{store.address}/{copy.file}{SUFFIX}"
+    try:
+        with store.read(copy.file + SUFFIX) as source:
+            stream = zstandard.ZstdDecompressor().stream_reader(source)
+            while part := stream.read(READ_BYTES):
+                digest.update(part)
+                length += len(part)
+                if length > copy.bytes:
+                    break
+                yield part
+    except zstandard.ZstdError as error:
+        raise CorruptLog(path, copy.line.file, str(error)) from None
+    if (length, digest.hexdigest()) != (copy.bytes, copy.sha256):
+        raise CorruptLog(path, copy.line.file, "its bytes are not those that were copied")
+
+
+def _lines(known: Manifest, there: set[Position]) -> Iterator[Entry]:
+    """Yield what a restored log says: what was not copied is archived there, so a gap is seen.
+
+    Args:
+        known: the manifest as it was when files were copied last.
+        there: the files that are restored.
+    """
+    if known.identity is not None:
+        yield known.identity
+    for file in known.order:
+        if file <= max(there):
+            yield known.rolled[file]
+            if file not in there:
+                yield known.archived.get(file) or Archived(file, 0, NOT_COPIED)
+
+
+def _copied(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int | None:
+    """Copy a file; return its bytes there, or None if it was archived before it was read."""
+    try:
+        return _copy(log, line, identity, store)
+    except (CorruptLog, FileNotFoundError):
+        log.refresh()
+        if line.file in log.manifest.archived and line.file.file_name not in names_of_copies(store):
+            return None
+        raise
+
+
+def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
+    _demand_whole(log, line)
+    name, digest = line.file.file_name, hashlib.sha256()
+    with store.write(name + SUFFIX) as target:
+        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+        with compressor.stream_writer(target, closefd=False) as stream:
+            for part in _parts(log, line):
+                digest.update(part)
+                stream.write(part)
+    facts = Copy(name, line.end, digest.hexdigest(), identity, _line(encode_entry(line)))
+    for _ in proven(store, facts):
+        pass
+    with store.write(name + _FACTS) as target:
+        fields = {each: getattr(facts, each) for each in Copy.__slots__}
+        target.write(json.dumps(fields, indent=1).encode())
+    return store.size(name + SUFFIX)
+
+
+def _demand_whole(log: LogDirectory, line: Rolled) -> None:
+    """See that its frames are those that were written: once it is copied the others may go."""
+    walk, file = Walk(line.file, merged=log.merged, session=log.session), log.open_file(line.file)
+    try:
+        verdict = judge(file.pread, file.size(), walk, rolled_end=line.end)
+    finally:
+        file.close()
+    if isinstance(verdict, Corrupt):
+        raise CorruptLog(log.file_path(line.file), verdict.at, verdict.reason)
+    if not walk.at_boundary:
+        raise CorruptLog(log.file_path(line.file), walk.position, "the range is incomplete")
+
+
+def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
+    file, offset = log.open_file(line.file), 0
+    try:
+        while offset < line.end:
+            part = file.pread(min(READ_BYTES, line.end - offset), offset)
+            if not part:
+                raise CorruptLog(log.file_path(line.file), line.file, "it is shorter than its line")
+            offset += len(part)
+            yield part
+    finally:
+        file.close()
+
+
+def _copy_manifest(directory: str, store: Store) -> None:
+    with open(os.path.join(directory, FILE_NAME), "rb") as file:
+        data = file.read(_MANIFEST_BYTES_MAX)
+    with store.write(FILE_NAME) as target:
+        target.write(data[: data.rfind(b"\n") + 1])
+
+
+def _line(encoded: bytes) -> str:
+    return encoded.decode("ascii").rstrip("\n")

@@ -1,0 +1,1 @@
+"""What an engine must not forget, durable in one directory."""

@@ -1,0 +1,185 @@
+"""Journal records: the bytes of the log on disk, and the one judge of what a crash or rot left.
+
+Little endian. File: magic with version 8 bytes, CRC-32 of the rest u32, directory id u64,
+generation u32, base index u64, base term u64; then records. Record: magic 4 bytes, CRC-32 of the
+rest u32, length of the body u32, offset of the record in the file u64, end of what was durable
+when it was written u64, index of the first entry u64; body: the entries as nodes send them. A
+record whose first index is not beyond the log cuts the log there, so nothing is ever overwritten.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rt.format.checksum import crc32
+from sequencer.consensus import COMMAND_BYTES_MAX, Entry
+from sequencer.raft.entries import ENTRIES_MAX, ENTRY_BYTES, pack_entries, unpack_entries
+from sequencer.raft.messages import BATCH_BYTES
+
+FILE_MAGIC: Final = b"rtraft\x00\x01"
+RECORD_MAGIC: Final = b"\xb5rec"
+BODY_BYTES_MAX: Final = BATCH_BYTES + COMMAND_BYTES_MAX + ENTRIES_MAX * ENTRY_BYTES
+
+_FILE: Final = struct.Struct("<8sIQIQQ")
+_RECORD: Final = struct.Struct("<4sIIQQQ")
+_MARK: Final = struct.Struct("<IIQ")  # CRC-32 of the rest, generation, end of what is durable
+_CRC_END: Final = 8  # of a record: what the checksum covers begins here
+FILE_BYTES: Final = _FILE.size
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The beginning of a log file: whose it is, and after which entry it starts."""
+
+    directory: int
+    generation: int
+    base_index: int
+    base_term: int
+
+    def encode(self) -> bytes:
+        """The bytes of the header."""
+        fields = (self.directory, self.generation, self.base_index, self.base_term)
+        rest = _FILE.pack(FILE_MAGIC, 0, *fields)[12:]
+        return FILE_MAGIC + struct.pack("<I", crc32(rest)) + rest
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a log file holds.
+
+    Attributes:
+        header: None if it cannot be read.
+        entries: those of the log after its base, as far as the file is whole.
+        end: the offset behind the last whole record.
+        damage: why the file is not what was written, or "". A torn tail is no damage: nothing
+            proves that it was ever durable, so nobody was told of it.
+    """
+
+    header: Header | None = None
+    entries: list[Entry] = field(default_factory=list)
+    end: int = 0
+    damage: str = ""
+
+
+def encode_records(entries: Sequence[Entry], offset: int, durable: int) -> Iterator[bytes]:
+    """The records of consecutive entries, the first of which will be at `offset` of the file."""
+    while entries:
+        count, size = 0, 0
+        while count < min(len(entries), ENTRIES_MAX) and size <= BATCH_BYTES:
+            size += len(entries[count].command)
+            count += 1
+        record = _encode_record(entries[:count], offset, durable)
+        yield record
+        offset += len(record)
+        entries = entries[count:]
+
+
+def _encode_record(entries: Sequence[Entry], offset: int, durable: int) -> bytes:
+    body = pack_entries(entries)
+    head = _RECORD.pack(RECORD_MAGIC, 0, len(body), offset, durable, entries[0].index)
+    crc = crc32(body, crc32(head[_CRC_END:]))
+    return head[:4] + struct.pack("<I", crc) + head[_CRC_END:] + body
+
+
+def encode_mark(generation: int, durable: int) -> bytes:
+    """The bytes that say how much of the log is durable, for a file beside it."""
+    rest = _MARK.pack(0, generation, durable)[4:]
+    return struct.pack("<I", crc32(rest)) + rest
+
+
+def read_marks(data: bytes, generation: int) -> int:
+    """The largest durable end that whole marks of this generation tell of."""
+    durable = 0
+    for start in range(0, len(data) - _MARK.size + 1, _MARK.size):
+        crc, marked, end = _MARK.unpack_from(data, start)
+        if marked == generation and crc == crc32(data[start + 4 : start + _MARK.size]):
+            durable = max(durable, end)
+    return durable
+
+
+def read_header(data: bytes) -> Header | None:
+    """The header of a log file, or None if these bytes are not one."""
+    if len(data) < _FILE.size:
+        return None
+    magic, crc, directory, generation, base, base_term = _FILE.unpack_from(data)
+    if magic != FILE_MAGIC or crc != crc32(data[12 : _FILE.size]):
+        return None
+    return Header(directory, generation, base, base_term)
+
+
+def scan(data: bytes, marked: int) -> Scan:
+    """Judge a log file.
+
+    Args:
+        data: all its bytes.
+        marked: how much of it is known to have been durable.
+    """
+    found = Scan(header=read_header(data), end=_FILE.size)
+    if found.header is None:
+        found.damage = "its header is not whole"
+        return found
+    while found.end < len(data) and _take_record(data, found):
+        pass
+    if found.end < max(marked, _proved(data, found.end)):
+        found.damage = f"what was durable at byte {found.end} is not whole"
+    return found
+
+
+def _take_record(data: bytes, found: Scan) -> bool:
+    record = _whole_record(data, found.end)
+    if record is None:
+        return False
+    entries, length = record
+    if not _connect(found, entries):
+        return False
+    found.end += length
+    return True
+
+
+def _connect(found: Scan, entries: tuple[Entry, ...]) -> bool:
+    header, first = found.header, entries[0]
+    if header is None or not header.base_index < first.index:
+        return False
+    keep = first.index - header.base_index - 1
+    if keep > len(found.entries):
+        return False
+    before = found.entries[keep - 1].term if keep else header.base_term
+    if first.term < before:
+        return False
+    found.entries[keep:] = entries
+    return True
+
+
+def _whole_record(data: bytes, start: int) -> tuple[tuple[Entry, ...], int] | None:
+    length = _record_length(data, start)
+    if not length:
+        return None
+    first = _RECORD.unpack_from(data, start)[5]
+    try:
+        body = data[start + _RECORD.size : start + length]
+        entries = unpack_entries(body, 0, first - 1, 0)
+    except (ValueError, KeyError, struct.error):
+        return None
+    return (entries, length) if entries else None
+
+
+def _record_length(data: bytes, start: int) -> int:
+    """The bytes of the record at `start`, or 0 if there is no whole one."""
+    if len(data) - start < _RECORD.size:
+        return 0
+    magic, crc, size, offset, _, _ = _RECORD.unpack_from(data, start)
+    end = start + _RECORD.size + size
+    if magic != RECORD_MAGIC or offset != start or size > BODY_BYTES_MAX or end > len(data):
+        return 0
+    return end - start if crc == crc32(memoryview(data)[start + _CRC_END : end]) else 0
+
+
+def _proved(data: bytes, start: int) -> int:
+    """The largest durable end that a whole record somewhere after `start` tells of."""
+    proved, place = 0, data.find(RECORD_MAGIC, start)
+    while place >= 0:
+        if _record_length(data, place):
+            proved = max(proved, _RECORD.unpack_from(data, place)[4])
+        place = data.find(RECORD_MAGIC, place + 1)
+    return proved

@@ -1,0 +1,1 @@
+"""Raft: a pure engine, from messages and ticks to duties."""
