@@ -49,7 +49,7 @@ class Decision(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
+class Demands:
     """How many of the oldest files each rule wants gone, and how many the leases leave to it."""
 
     time: int
@@ -106,14 +106,14 @@ def wanted(
     *,
     now_ns: int,
     leases: Sequence[Lease] = (),
-) -> Wants:
+) -> Demands:
     """Return how many of the oldest files each rule asks for; arguments as for `decide`."""
     freed = [0, *accumulate(file.bytes for file in files)]  # by the oldest n files
     over = 0 if policy.limit is None else freed[-1] + active_bytes - policy.limit
     excess = max((disk.excess(policy.disk) for disk in disks), default=0)
     held = [(lease, lease.first_held(files, now_ns)) for lease in leases]
     first = min((place for _, place in held), default=len(files))
-    return Wants(
+    return Demands(
         time=_aged(policy, files, now_ns),
         limit=_least(freed, over),
         disk=_least(freed, excess),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from benchmarks.log import directory
 from rt.net.certificates import certificate_files, init_authority, issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import client_context, server_context
 
 HEAD = struct.Struct("<qI")  # of a message: when it was sent, ns; bytes of its payload
@@ -151,9 +151,9 @@ def latencies(
     with directory() as root:
         certs = os.path.join(root, "certs")
         init_authority(certs)
-        issue(certs, "n1", Role.NODE)
-        issue(certs, "pub", Role.PUBLISHER)
-        issue(certs, "sub", Role.SUBSCRIBER)
+        issue(certs, "n1", CertificateRole.NODE)
+        issue(certs, "pub", CertificateRole.PUBLISHER)
+        issue(certs, "sub", CertificateRole.SUBSCRIBER)
         servers = []
         ports: list[int] = []
         for number in range(nodes):

@@ -25,12 +25,12 @@ from replicator.push import PushClient
 from replicator.server import Server
 from rt import Publisher
 from rt.errors import Refused
-from rt.format.manifest import Archived, Identity
+from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
 from rt.log.disk import OsDisk
 from rt.net.certificates import CertificateFiles, init_authority, issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
 
@@ -83,7 +83,7 @@ class BenchHost:
         self.root = root
         self.disk = OsDisk()
 
-    def claim(self, identity: Identity, _peer: str, wake: Bell) -> BenchInbox:
+    def claim(self, identity: LogIdentity, _peer: str, wake: Bell) -> BenchInbox:
         """Begin a copy."""
         inbox = BenchInbox(Appender(self.disk, os.path.join(self.root, identity.name), identity))
         inbox.bell = wake
@@ -198,8 +198,8 @@ def rows(quick: bool) -> list[Row]:
     with directory() as top:
         certs = os.path.join(top, "certs")
         init_authority(certs)
-        node = issue(certs, "node-1", Role.NODE)
-        publisher = issue(certs, "pub", Role.PUBLISHER, sessions=["*"])
+        node = issue(certs, "node-1", CertificateRole.NODE)
+        publisher = issue(certs, "pub", CertificateRole.PUBLISHER, sessions=["*"])
         size = make_log(top, 100 if quick else 1000)
         value, limit = interleaved(
             lambda: push(top, node, publisher, size) / 1e6,

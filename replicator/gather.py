@@ -10,7 +10,7 @@ _WEIGHT: Final = 0.125  # of one measurement
 _LOST_S: Final = 1.0  # what takes longer is not waited for: it may never be merged
 
 
-class Pace:
+class GatherWindow:
     """Measures the time from sending to merged, and makes a gap between sendings of it.
 
     A message after a pause is sent at once. Where messages come faster than they are merged each

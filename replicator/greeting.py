@@ -5,7 +5,7 @@ from typing import Final
 from replicator.link import Link
 from replicator.wire import PULL, PUSH, VERSION, Hello, encode
 from rt.errors import Refused
-from rt.net.identity import Identity, Role
+from rt.net.identity import CertificateRole, PeerIdentity
 from rt.version import __version__
 
 _SOFTWARE: Final = f"rt {__version__}"
@@ -22,7 +22,7 @@ def greet(link: Link, direction: int, stream: str) -> None:
     check_answer(link.expect(Hello), stream)
 
 
-def answer(link: Link, stream: str, peer: Identity) -> Hello:
+def answer(link: Link, stream: str, peer: PeerIdentity) -> Hello:
     """Hear what a peer came for, and welcome it if it may.
 
     Raises:
@@ -35,14 +35,14 @@ def answer(link: Link, stream: str, peer: Identity) -> Hello:
     return hello
 
 
-def check_hello(hello: Hello, stream: str, peer: Identity) -> None:
+def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
     """Raise `Refused` unless a peer of this identity may have what it asks for."""
     if not hello.version_min <= VERSION <= hello.version_max:
         spoken = f"{hello.version_min} to {hello.version_max}"
         raise Refused("version", f"version {VERSION} is spoken here, {spoken} there")
     if hello.stream != stream:
         raise Refused("stream", f"the stream {stream!r} is served here, not another")
-    if hello.direction == PUSH and peer.role is Role.SUBSCRIBER:
+    if hello.direction == PUSH and peer.role is CertificateRole.SUBSCRIBER:
         raise Refused("role", f"{peer.name!r} is a {peer.role}; only a publisher may push")
     if hello.direction == PULL and not peer.may_pull(stream):
         words = f"the certificate of {peer.name!r} does not grant pulling the stream {stream!r}"

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from rt.format.manifest import Archived, Identity
+from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
 from rt.position import Position
@@ -66,7 +66,7 @@ class Host(Protocol):
     def stream(self) -> str:
         """The one stream it serves."""
 
-    def claim(self, identity: Identity, peer: str, wake: Bell, *, relays: bool) -> Inbox:
+    def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> Inbox:
         """Return the inbox of a session for a peer that may push it.
 
         Args:

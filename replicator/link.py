@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from replicator.wire import CONNECTION, Decoder, Heartbeat, Message, Refused, encode
+from replicator.wire import CONNECTION, Decoder, Heartbeat, Message, Refusal, encode
 from rt import errors
 from rt.errors import PeerError
 from rt.limits import MIB
@@ -163,12 +163,12 @@ class Link:
 
         Raises:
             PeerError: it is another one, or none in time.
-            Refused: the peer refuses the connection.
+            Refusal: the peer refuses the connection.
         """
         deadline = time.monotonic() + GREETING_S
         while (left := deadline - time.monotonic()) > 0:
             for message in self.receive():
-                if isinstance(message, Refused):
+                if isinstance(message, Refusal):
                     raise refusal_of(message)
                 if not isinstance(message, kind):
                     raise PeerError(f"{kind.__name__} was to come, not {type(message).__name__}")
@@ -179,7 +179,7 @@ class Link:
     def refuse(self, code: str, words: str) -> None:
         """Tell the peer why the connection ends, if it can still be told."""
         try:
-            self.send(encode(Refused(CONNECTION, code, words)))
+            self.send(encode(Refusal(CONNECTION, code, words)))
             self._linger()
         except (PeerError, OSError):
             return  # it has gone; our log says why
@@ -198,7 +198,7 @@ class Link:
                 return
 
 
-def refusal_of(message: Refused) -> errors.Refused:
+def refusal_of(message: Refusal) -> errors.Refused:
     """Return what a peer refused; its words begin no line of a log and move no cursor."""
     return errors.Refused(
         _printable(message.code), f"the other side says: {_printable(message.words)}"

@@ -15,10 +15,10 @@ from replicator.backoff import Backoff, Complaint
 from replicator.greeting import greet
 from replicator.host import Bell
 from replicator.link import Link, pause, shut
-from replicator.sink_connection import SinkSide
-from replicator.wire import PULL, CaughtUp
+from replicator.sink_connection import SinkConnection
+from replicator.wire import PULL, CaughtUpNotice
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
-from rt.format.manifest import Archived, Identity
+from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.archived import finish_archiving
 from rt.log.confirmations import Confirmations
@@ -59,7 +59,7 @@ class PullStatus:
     error: str
 
 
-class Copy:
+class PulledLog:
     """The subscriber's copy as its connection sees it (`replicator.host.Inbox`)."""
 
     def __init__(self, appender: Appender, keep: Callable[[Archived], bool]) -> None:
@@ -68,7 +68,7 @@ class Copy:
         self._keep = keep
         self._bell: Bell | None = None
 
-    def claim(self, bell: Bell) -> "Copy":
+    def claim(self, bell: Bell) -> "PulledLog":
         """Ring this bell from now on."""
         self._bell = bell
         return self
@@ -151,7 +151,7 @@ class PullClient:
         self._wake = Wake()
         self._stopping = threading.Event()
         self._caught_up = threading.Event()
-        self._copy: Copy | None = None
+        self._copy: PulledLog | None = None
         self._node, self._error = "", "not connected yet"
         self._failure = ""  # of the disk; no connection that comes or goes takes its place
         self._is_ahead = False
@@ -243,7 +243,7 @@ class PullClient:
             undo.callback(link.close)
             greet(link, PULL, self._stream)
             refused: list[Refused] = []
-            side = SinkSide(
+            side = SinkConnection(
                 link, self._wake, self._claim,
                 caught_up=self._take_caught_up, refused=refused.append,
             )  # fmt: skip
@@ -259,7 +259,7 @@ class PullClient:
                     complaint.reset()
                 link.wait(side.pause_s)
 
-    def _claim(self, identity: Identity, bell: Bell) -> Copy:
+    def _claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
         if not identity.merged or identity.stream != self._stream:
             raise PeerError(f"it offers a {identity.kind} log of another stream")
         if self._copy is None:
@@ -273,17 +273,17 @@ class PullClient:
             raise Refused("other-log", words)
         return self._copy.claim(bell)
 
-    def _opened(self, identity: Identity) -> Copy:
+    def _opened(self, identity: LogIdentity) -> PulledLog:
         appender = Appender(self._disk, self.directory, identity)
         try:
             appender.recover()
             finish_archiving(self._disk, self.directory, appender.manifest)
-            return Copy(appender, self._keep)
+            return PulledLog(appender, self._keep)
         except BaseException:
             appender.close()
             raise
 
-    def _take_caught_up(self, _message: CaughtUp) -> None:
+    def _take_caught_up(self, _message: CaughtUpNotice) -> None:
         self._is_ahead = False
         self._caught_up.set()
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from replicator.host import Bell, Feed
 from replicator.link import Link
-from replicator.source_channel import Outlet
-from replicator.source_connection import SourceSide
+from replicator.source_channel import SourceChannel
+from replicator.source_connection import SourceConnection
 from rt.errors import CorruptLog, Refused
 from rt.log.directory import LogDirectory
 from rt.log.watch import Wake
@@ -17,7 +17,7 @@ _log: Final = logging.getLogger(__name__)
 _POLL_S: Final = 1.0  # a look at the log even if the host never rang
 
 
-class Served:
+class PullConnection:
     """Sends a log as it grows. The connection's thread and whoever rings the bell take turns.
 
     Who rings sends what is new where that is little and the peer takes it at once, so that a
@@ -34,8 +34,8 @@ class Served:
         self._wake = wake
         self._turn = threading.Lock()
         self._refused: list[Refused] = []
-        self._side = SourceSide(link, refused=lambda _outlet, why: self._refused.append(why))
-        self._outlet: Outlet | None = None
+        self._side = SourceConnection(link, refused=lambda _outlet, why: self._refused.append(why))
+        self._outlet: SourceChannel | None = None
         self._feed = feed(self)
         self._log = LogDirectory(self._feed.directory)
 

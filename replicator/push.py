@@ -5,11 +5,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from replicator.gather import Pace
+from replicator.gather import GatherWindow
 from replicator.progress import SessionProgress, SessionStatus
-from replicator.push_connection import Address, Pusher
+from replicator.push_connection import Address, PushConnection
 from replicator.releaser import Release, Releaser
-from replicator.watcher import Lookout
+from replicator.watcher import SessionWatcher
 from rt.errors import Misuse
 from rt.format.manifest import FILE_NAME
 from rt.log.watch import directories_in
@@ -101,9 +101,9 @@ class PushClient:
             raise Misuse("nothing can be pushed: name at least one node, such as localhost:7700")
         self._book = SessionBook(root, stream, [parse_glob(each) for each in sessions])
         nodes = list(dict.fromkeys(nodes))
-        pace = Pace(len(nodes))
-        self._pushers = [Pusher(node, contexts, self._book, pace) for node in nodes]
-        self._lookout = Lookout(self._book, self._pushers, pace)
+        pace = GatherWindow(len(nodes))
+        self._pushers = [PushConnection(node, contexts, self._book, pace) for node in nodes]
+        self._lookout = SessionWatcher(self._book, self._pushers, pace)
         self._releaser = Releaser(self._book, release, len(self._pushers))
 
     def start(self) -> None:

@@ -10,12 +10,12 @@ from random import Random
 from typing import Final, Protocol
 
 from replicator.backoff import LAST_S, Backoff, Complaint
-from replicator.gather import Pace
+from replicator.gather import GatherWindow
 from replicator.greeting import greet
 from replicator.link import HEARTBEAT_S, Link, pause, shut
 from replicator.progress import SessionProgress, SessionStatus
-from replicator.source_channel import Outlet
-from replicator.source_connection import SourceSide
+from replicator.source_channel import SourceChannel
+from replicator.source_connection import SourceConnection
 from replicator.wire import PUSH, Ack
 from rt.errors import CorruptLog, PeerError, Refused, spoken
 from rt.log.directory import LogDirectory
@@ -30,7 +30,7 @@ _REFUSED_RETRY_S: Final = 30.0  # somebody has to mend something first
 _SOON: Final = frozenset({"busy", "reserve", "behind"})
 
 
-class Book(Protocol):
+class ShippedSessions(Protocol):
     """Which sessions there are to ship."""
 
     directory: str
@@ -46,14 +46,16 @@ class Book(Protocol):
         """What is known of a session."""
 
 
-class Pusher:
+class PushConnection:
     """Keeps a connection to one node, and on it a channel for each session.
 
     Its thread and whoever tells it of a change take turns: who tells sends what is new where that
     is little and the node takes it at once, so that a message alone waits for no other thread.
     """
 
-    def __init__(self, node: Address, contexts: Contexts, book: Book, pace: Pace) -> None:
+    def __init__(
+        self, node: Address, contexts: Contexts, book: ShippedSessions, pace: GatherWindow
+    ) -> None:
         self.name = f"{node[0]}:{node[1]}"
         self._node = node
         self._contexts = contexts
@@ -65,14 +67,14 @@ class Pusher:
         self._complaint = Complaint(_log, f"push to {self.name}")
         self._complaints: dict[str, Complaint] = {}  # by session
         self._thread = threading.Thread(target=self._run, name=f"push {self.name}", daemon=True)
-        self._outlets: dict[str, Outlet] = {}  # by session
+        self._outlets: dict[str, SourceChannel] = {}  # by session
         self._errors: dict[str, str] = {}  # by session; why it is not shipped
         self._retry_at_s: dict[str, float] = {}
         self._error = "not connected yet"
         self._hints: set[str] = set()  # sessions to be looked at
         self._is_to_look = False  # at all of them
         self._turn = threading.Lock()
-        self._side: SourceSide | None = None
+        self._side: SourceConnection | None = None
         self._sock: socket.socket | None = None
 
     def start(self) -> None:
@@ -161,9 +163,9 @@ class Pusher:
             while not self._stopping:
                 link.wait(self._take_turn(side))
 
-    def _begin_side(self, link: Link) -> SourceSide:
+    def _begin_side(self, link: Link) -> SourceConnection:
         self._is_to_look = True
-        self._side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
+        self._side = SourceConnection(link, acked=self._take_ack, refused=self._take_refusal)
         return self._side
 
     def _end_side(self) -> None:
@@ -172,7 +174,7 @@ class Pusher:
             if side is not None:
                 side.close()
 
-    def _take_turn(self, side: SourceSide) -> float:
+    def _take_turn(self, side: SourceConnection) -> float:
         """Do what is to be done; return for how long to wait then."""
         with self._turn:
             if self._is_to_look:
@@ -197,7 +199,7 @@ class Pusher:
         finally:
             self._turn.release()
 
-    def _look_at_all(self, side: SourceSide) -> None:
+    def _look_at_all(self, side: SourceConnection) -> None:
         """Look at all sessions: what has changed without an event, and what is new."""
         for session, outlet in self._outlets.items():
             self._note(session)
@@ -210,7 +212,7 @@ class Pusher:
             if name not in self._outlets and now >= self._retry_at_s.get(name, 0.0):
                 self._begin(side, name, LogDirectory(self._book.path(name)))
 
-    def _begin(self, side: SourceSide, name: str, log: LogDirectory) -> None:
+    def _begin(self, side: SourceConnection, name: str, log: LogDirectory) -> None:
         try:
             if log.refresh():
                 self._errors.pop(name, None)
@@ -220,7 +222,7 @@ class Pusher:
             self._refuse(name, Refused("corrupt", str(error)))
         log.close()
 
-    def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
+    def _take_ack(self, outlet: SourceChannel, ack: Ack) -> None:
         self._backoff.reset()
         self._complaint.reset()
         session = _session(outlet)
@@ -245,7 +247,7 @@ class Pusher:
             self._complaints[session] = found
         return found
 
-    def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
+    def _take_refusal(self, outlet: SourceChannel, why: Refused) -> None:
         name = _session(outlet)
         self._outlets.pop(name, None)
         self._refuse(name, why)
@@ -257,6 +259,6 @@ class Pusher:
         self._retry_at_s[name] = time.monotonic() + retry_s
 
 
-def _session(outlet: Outlet) -> str:
+def _session(outlet: SourceChannel) -> str:
     """Return what the directory calls a session; its manifest may be another's."""
     return os.path.basename(outlet.log.path)

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from replicator.backoff import Complaint
 from replicator.greeting import greet
 from replicator.link import HungUp, Link, shut
-from replicator.source_channel import Outlet
-from replicator.source_connection import SourceSide
+from replicator.source_channel import SourceChannel
+from replicator.source_connection import SourceConnection
 from replicator.wire import PUSH, Ack
 from rt.errors import CorruptLog, PeerError, Refused, spoken
 from rt.log.directory import LogDirectory
@@ -74,7 +74,7 @@ class Relay:
         self._complaint = Complaint(_log, f"relay to node {name}")
         self._lock = threading.Lock()
         self._needed_s: dict[str, float] = {}  # sessions, and when they were last needed
-        self._channels: dict[str, tuple[Outlet, HeldCopy]] = {}  # by session
+        self._channels: dict[str, tuple[SourceChannel, HeldCopy]] = {}  # by session
         self._retry_at_s: dict[str, float] = {}  # sessions that were refused
         self._told: dict[str, str] = {}  # and the code that was said of each
         self._dial_at_s = 0.0
@@ -139,7 +139,7 @@ class Relay:
                 raise PeerError(f"{identity.name!r} answers at {host}:{port}")
             self._sock = sock
             greet(link, PUSH, self._stream)
-            side = SourceSide(link, acked=self._take_ack, refused=self._take_refusal)
+            side = SourceConnection(link, acked=self._take_ack, refused=self._take_refusal)
             undo.callback(side.close)
             while not self._stopping and (needed := self._needed()):
                 for session in needed:
@@ -160,7 +160,7 @@ class Relay:
                     self._needed_s[session] = now_s
             return [each for each, at_s in self._needed_s.items() if now_s - at_s < _IDLE_S]
 
-    def _open(self, side: SourceSide, session: str) -> None:
+    def _open(self, side: SourceConnection, session: str) -> None:
         copy = self._copy_of(session)
         if copy is None:
             return  # it was set aside since it was asked for
@@ -174,14 +174,14 @@ class Relay:
             self._give_up(session, Refused("corrupt", str(error)))
         log.close()
 
-    def _take_ack(self, outlet: Outlet, ack: Ack) -> None:
+    def _take_ack(self, outlet: SourceChannel, ack: Ack) -> None:
         if self._told and ack.received == outlet.position:
             self._told.pop(self._session_of(outlet), None)
 
-    def _session_of(self, outlet: Outlet) -> str:
+    def _session_of(self, outlet: SourceChannel) -> str:
         return next(each for each, (ours, _) in self._channels.items() if ours is outlet)
 
-    def _take_refusal(self, outlet: Outlet, why: Refused) -> None:
+    def _take_refusal(self, outlet: SourceChannel, why: Refused) -> None:
         session = self._session_of(outlet)
         _, copy = self._channels.pop(session)
         if why.code in _DOUBTFUL:
@@ -198,7 +198,7 @@ class Relay:
             self._retry_at_s[session] = time.monotonic() + retry_s
 
 
-def _has_more(outlet: Outlet, copy: HeldCopy) -> bool:
+def _has_more(outlet: SourceChannel, copy: HeldCopy) -> bool:
     try:
         return copy.durable() > outlet.position
     except Refused:

@@ -14,14 +14,14 @@ from typing import Final
 from replicator.greeting import answer
 from replicator.host import Bell, Host, Inbox
 from replicator.link import HungUp, Link, shut
-from replicator.pull_connection import Served
-from replicator.sink_connection import SinkSide
+from replicator.pull_connection import PullConnection
+from replicator.sink_connection import SinkConnection
 from replicator.wire import PUSH
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format import manifest
 from rt.log.watch import Wake
 from rt.names import parse_session, shown
-from rt.net.identity import Identity
+from rt.net.identity import PeerIdentity
 from rt.net.tls import Contexts, accept
 
 _log: Final = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _STOP_S: Final = 2.0
 _PATIENCE_S: Final = 0.01  # a cluster that is not overloaded has merged by then
 
 
-Handler = Callable[[ssl.SSLSocket, Identity], None]
+Handler = Callable[[ssl.SSLSocket, PeerIdentity], None]
 
 
 class Server:
@@ -161,7 +161,7 @@ class Server:
                 if hello.direction == PUSH:
                     self._fill(link, wake, identity)
                 else:
-                    Served(link, wake, self._host.feed).run(lambda: self._stopping)
+                    PullConnection(link, wake, self._host.feed).run(lambda: self._stopping)
             except Refused as error:
                 link.refuse(error.code, str(error))
                 raise
@@ -171,8 +171,8 @@ class Server:
                 link.refuse("protocol", str(error))
                 raise
 
-    def _fill(self, link: Link, wake: Wake, peer: Identity) -> None:
-        side = SinkSide(
+    def _fill(self, link: Link, wake: Wake, peer: PeerIdentity) -> None:
+        side = SinkConnection(
             link, wake, partial(self._claim, peer),
             settle=self._host.settle, patience_s=_PATIENCE_S, is_first=lambda: self._host.is_first,
         )  # fmt: skip
@@ -183,7 +183,7 @@ class Server:
         finally:
             side.close()
 
-    def _claim(self, peer: Identity, log: manifest.Identity, bell: Bell) -> Inbox:
+    def _claim(self, peer: PeerIdentity, log: manifest.LogIdentity, bell: Bell) -> Inbox:
         try:
             parse_session(log.name)
         except Misuse as error:

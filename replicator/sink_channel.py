@@ -2,7 +2,7 @@
 
 from replicator.host import Inbox
 from replicator.sink import Do, Stand, check_frames, place_archived, place_data, place_rolled
-from replicator.wire import TAIL_BYTES_MAX, Ack, Archived, Data, Rolled, Standing
+from replicator.wire import TAIL_BYTES_MAX, Ack, ArchivedNotice, Data, RolledNotice, Standing
 from rt.errors import Refused
 from rt.format.checksum import crc32
 from rt.log.appender import Appender
@@ -10,7 +10,7 @@ from rt.log.directory import LogDirectory
 from rt.position import Position
 
 
-class Inlet:
+class SinkChannel:
     """One channel's sink side: the end of a copy, which only this appends to."""
 
     def __init__(self, channel: int, inbox: Inbox) -> None:
@@ -55,7 +55,7 @@ class Inlet:
         self._appender.append((payload,), headers, after)
         self.inbox.written()
 
-    def take_rolled(self, message: Rolled) -> None:
+    def take_rolled(self, message: RolledNotice) -> None:
         """End the active file; errors as for `take_data`."""
         line = message.line
         do = place_rolled(line, self._stand, self._appender.manifest.rolled.get(line.file))
@@ -66,7 +66,7 @@ class Inlet:
         self._appender.follow_roll(line)
         self.inbox.written()
 
-    def take_archived(self, message: Archived) -> None:
+    def take_archived(self, message: ArchivedNotice) -> None:
         """Give up the bytes of a file, if the host wants that; errors as for `take_data`.
 
         Raises:

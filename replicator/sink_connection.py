@@ -9,20 +9,20 @@ from typing import Final
 from replicator import wire
 from replicator.host import Bell, Inbox
 from replicator.link import Link, refusal_of
-from replicator.sink_channel import Inlet
+from replicator.sink_channel import SinkChannel
 from replicator.wire import (
     CONNECTION,
-    Archived,
-    CaughtUp,
+    ArchivedNotice,
+    CaughtUpNotice,
     Data,
     Heartbeat,
     Message,
     Open,
-    Rolled,
+    RolledNotice,
     encode,
 )
 from rt.errors import CorruptLog, ManifestError, Misuse, PeerError, Refused
-from rt.format.manifest import Identity
+from rt.format.manifest import LogIdentity
 from rt.log.watch import Wake
 
 _log: Final = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ CHANNELS_MAX: Final = 4096
 _IDLE_S: Final = 60.0  # the link wakes up by itself where it must
 _PAUSE_LEAST_S: Final = 0.001  # what is due may have to wait for a peer that takes nothing
 
-Claim = Callable[[Identity, Bell], Inbox]
+Claim = Callable[[LogIdentity, Bell], Inbox]
 
 
 class ChannelBell:
@@ -59,7 +59,7 @@ class ChannelBell:
                 self._wake.set()
 
 
-class SinkSide:
+class SinkConnection:
     """The channels of one connection that are filled; each acknowledged when it has news."""
 
     def __init__(
@@ -69,7 +69,7 @@ class SinkSide:
         claim: Claim,
         *,
         settle: Callable[[], None] = lambda: None,
-        caught_up: Callable[[CaughtUp], None] = lambda _message: None,
+        caught_up: Callable[[CaughtUpNotice], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
         patience_s: float = 0.0,
         is_first: Callable[[], bool] = lambda: True,
@@ -96,7 +96,7 @@ class SinkSide:
         self._refused = refused
         self._patience_s = patience_s
         self._is_first = is_first
-        self._inlets: dict[int, Inlet] = {}
+        self._inlets: dict[int, SinkChannel] = {}
         self._opened = -1  # the last channel that was
         self._news: set[int] = set()
         self._waiting: dict[int, float] = {}  # channels to acknowledge at a time, if not before
@@ -144,9 +144,11 @@ class SinkSide:
         if isinstance(message, Open):
             self._open(message)
             return
-        if isinstance(message, wire.Refused) and message.channel == CONNECTION:
+        if isinstance(message, wire.Refusal) and message.channel == CONNECTION:
             raise refusal_of(message)
-        if not isinstance(message, Data | Rolled | Archived | CaughtUp | wire.Refused):
+        if not isinstance(
+            message, Data | RolledNotice | ArchivedNotice | CaughtUpNotice | wire.Refusal
+        ):
             raise PeerError(f"a source does not send {type(message).__name__}")
         inlet = self._inlets.get(message.channel)
         if inlet is not None:
@@ -161,7 +163,7 @@ class SinkSide:
         try:
             bell = ChannelBell(channel, self._news, self._wake, self._can_wait)
             inbox = self._claim(message.identity, bell)
-            inlet = self._inlets[channel] = Inlet(channel, inbox)
+            inlet = self._inlets[channel] = SinkChannel(channel, inbox)
             standing = inlet.standing()
         except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:
             if (begun := self._inlets.get(channel)) is not None:
@@ -172,7 +174,9 @@ class SinkSide:
         self._link.send(encode(standing))
 
     def _act(
-        self, inlet: Inlet, message: Data | Rolled | Archived | CaughtUp | wire.Refused
+        self,
+        inlet: SinkChannel,
+        message: Data | RolledNotice | ArchivedNotice | CaughtUpNotice | wire.Refusal,
     ) -> None:
         self._has_written = True
         try:
@@ -180,11 +184,11 @@ class SinkSide:
                 inlet.take_data(message)
                 if self._told:
                     self._told.pop(_name(inlet), None)
-            elif isinstance(message, Rolled):
+            elif isinstance(message, RolledNotice):
                 inlet.take_rolled(message)
-            elif isinstance(message, Archived):
+            elif isinstance(message, ArchivedNotice):
                 inlet.take_archived(message)
-            elif isinstance(message, CaughtUp):
+            elif isinstance(message, CaughtUpNotice):
                 self._caught_up(message)
             else:
                 raise refusal_of(message)
@@ -192,7 +196,7 @@ class SinkSide:
             if isinstance(error, Refused) and error.code == "diverged":
                 inlet.inbox.doubted()
             self._end(inlet)
-            if isinstance(message, wire.Refused):
+            if isinstance(message, wire.Refusal):
                 self._tell(_name(inlet), _refusal(error))
             else:
                 self._refuse(inlet.channel, _name(inlet), _refusal(error))
@@ -209,7 +213,7 @@ class SinkSide:
         for channel in [each for each, at_s in self._waiting.items() if at_s <= now_s]:
             self._tell_news(channel)
 
-    def _is_patient(self, inlet: Inlet) -> bool:
+    def _is_patient(self, inlet: SinkChannel) -> bool:
         return inlet.is_merging or not self._is_first()
 
     def _can_wait(self, channel: int) -> bool:
@@ -229,7 +233,7 @@ class SinkSide:
             self._link.send(encode(ack))
 
     def _refuse(self, channel: int, log: str, why: Refused) -> None:
-        self._link.send(encode(wire.Refused(channel, why.code, str(why))))
+        self._link.send(encode(wire.Refusal(channel, why.code, str(why))))
         self._tell(log, why)
 
     def _tell(self, log: str, why: Refused) -> None:
@@ -239,12 +243,12 @@ class SinkSide:
             _log.warning("%s: %s: %s", self._link.name, why.code, why)
         self._refused(why)
 
-    def _end(self, inlet: Inlet) -> None:
+    def _end(self, inlet: SinkChannel) -> None:
         del self._inlets[inlet.channel]
         inlet.inbox.release()
 
 
-def _name(inlet: Inlet) -> str:
+def _name(inlet: SinkChannel) -> str:
     return inlet.inbox.appender.identity.name
 
 

@@ -20,11 +20,11 @@ from replicator.source import (
 )
 from replicator.wire import (
     DATA_HEAD_BYTES,
-    Archived,
-    CaughtUp,
+    ArchivedNotice,
+    CaughtUpNotice,
     Message,
     Open,
-    Rolled,
+    RolledNotice,
     Standing,
     encode,
     put_data_head,
@@ -60,7 +60,7 @@ class SendBuffer:
         self.view = memoryview(self.data)
 
 
-class Outlet:
+class SourceChannel:
     """One channel's source side: a log directory that others write, and how far it was sent."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Outlet:
             raise Misuse(f"{log.path} is not there yet")
         self.channel = channel
         self.log = log
-        self.identity: manifest.Identity = log.manifest.identity
+        self.identity: manifest.LogIdentity = log.manifest.identity
         self.caught_up = False
         self._end = end
         self._source: Source | None = None
@@ -274,7 +274,7 @@ class Outlet:
         sent_to = cursor.file.next_file() if source.ended else cursor.file
         for line in list(known.archived.values())[self._told :]:
             if line.file < sent_to and line.file in known.rolled:
-                send(encode(Archived(self.channel, known.rolled[line.file], line)))
+                send(encode(ArchivedNotice(self.channel, known.rolled[line.file], line)))
         self._told = len(known.archived)
 
     def _perform(self, send: Sender, effect: Effect) -> bool:
@@ -282,9 +282,9 @@ class Outlet:
         if isinstance(effect, GoOn):
             return True
         if isinstance(effect, TellRolled):
-            message = Rolled(self.channel, effect.line)
+            message = RolledNotice(self.channel, effect.line)
         elif isinstance(effect, TellArchived):
-            message = Archived(self.channel, effect.rolled, effect.line)
+            message = ArchivedNotice(self.channel, effect.rolled, effect.line)
         elif isinstance(effect, Refuse):
             raise Refused("diverged", f"{self.log.path}: {effect.words}")
         else:
@@ -296,7 +296,7 @@ class Outlet:
     def _catch_up(self, send: Sender) -> None:
         if not self.caught_up:
             self.caught_up = True
-            send(encode(CaughtUp(self.channel, self.position)))
+            send(encode(CaughtUpNotice(self.channel, self.position)))
 
     def _send(self, send: Sender, buffer: SendBuffer, source: Source, limit: int) -> bool:
         file, start = self._file, source.cursor

@@ -4,22 +4,22 @@ from collections.abc import Callable
 
 from replicator import wire
 from replicator.link import Link, refusal_of
-from replicator.source_channel import Outlet, SendBuffer
+from replicator.source_channel import SendBuffer, SourceChannel
 from replicator.wire import CONNECTION, Ack, Heartbeat, Message, Standing, encode
 from rt.errors import CorruptLog, PeerError, Refused
 from rt.log.directory import LogDirectory
 from rt.position import Position
 
 
-class SourceSide:
+class SourceConnection:
     """The channels of one connection that are served; those with something to send in turn."""
 
     def __init__(
         self,
         link: Link,
         *,
-        acked: Callable[[Outlet, Ack], None] = lambda _outlet, _ack: None,
-        refused: Callable[[Outlet, Refused], None] = lambda _outlet, _why: None,
+        acked: Callable[[SourceChannel, Ack], None] = lambda _outlet, _ack: None,
+        refused: Callable[[SourceChannel, Refused], None] = lambda _outlet, _why: None,
     ) -> None:
         """Begin without a channel.
 
@@ -31,9 +31,9 @@ class SourceSide:
         self._link = link
         self._acked = acked
         self._refused = refused
-        self._outlets: dict[int, Outlet] = {}
+        self._outlets: dict[int, SourceChannel] = {}
         self._opened = 0  # channels, numbered from 0
-        self._ready: dict[int, Outlet] = {}  # in the order of their turns
+        self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
         self._buffer = SendBuffer()
         self._broken: PeerError | None = None  # since another thread sent
 
@@ -42,15 +42,15 @@ class SourceSide:
         """Whether there is something to send now."""
         return bool(self._ready)
 
-    def open(self, log: LogDirectory, end: Callable[[], Position] | None = None) -> Outlet:
-        """Offer a log, which has to be there, to the sink; arguments as for `Outlet`."""
-        outlet = Outlet(self._opened, log, end)
+    def open(self, log: LogDirectory, end: Callable[[], Position] | None = None) -> SourceChannel:
+        """Offer a log, which has to be there, to the sink; arguments as for `SourceChannel`."""
+        outlet = SourceChannel(self._opened, log, end)
         self._outlets[outlet.channel] = outlet
         self._opened += 1
         self._link.send(encode(outlet.opening()))
         return outlet
 
-    def mark(self, outlet: Outlet) -> None:
+    def mark(self, outlet: SourceChannel) -> None:
         """Take note that a log may have grown."""
         if outlet.channel in self._outlets:
             self._ready[outlet.channel] = outlet
@@ -72,7 +72,7 @@ class SourceSide:
             self._guarded(outlet, lambda: self._pump(outlet))
         self._link.beat()
 
-    def send_now(self, outlet: Outlet) -> bool:
+    def send_now(self, outlet: SourceChannel) -> bool:
         """Send what is new of a log if it is little, nothing waits, and the peer takes it at once.
 
         Returns:
@@ -88,16 +88,16 @@ class SourceSide:
             self.mark(outlet)
         return False
 
-    def _pump(self, outlet: Outlet) -> None:
+    def _pump(self, outlet: SourceChannel) -> None:
         if outlet.pump(self._link.send, self._buffer):
             self._ready[outlet.channel] = outlet
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Heartbeat):
             return
-        if not isinstance(message, Ack | Standing | wire.Refused):
+        if not isinstance(message, Ack | Standing | wire.Refusal):
             raise PeerError(f"a sink does not send {type(message).__name__}")
-        if isinstance(message, wire.Refused) and message.channel == CONNECTION:
+        if isinstance(message, wire.Refusal) and message.channel == CONNECTION:
             raise refusal_of(message)
         outlet = self._outlets.get(message.channel)
         if outlet is None:
@@ -111,7 +111,7 @@ class SourceSide:
         else:
             self._end(outlet, refusal_of(message))
 
-    def _guarded(self, outlet: Outlet, work: Callable[[], None]) -> None:
+    def _guarded(self, outlet: SourceChannel, work: Callable[[], None]) -> None:
         """Do what may end a channel, and only that channel."""
         try:
             work()
@@ -122,11 +122,11 @@ class SourceSide:
         except OSError as error:
             self._refuse(outlet, Refused("disk", f"{outlet.log.path}: {error}"))
 
-    def _refuse(self, outlet: Outlet, why: Refused) -> None:
-        self._link.send(encode(wire.Refused(outlet.channel, why.code, str(why))))
+    def _refuse(self, outlet: SourceChannel, why: Refused) -> None:
+        self._link.send(encode(wire.Refusal(outlet.channel, why.code, str(why))))
         self._end(outlet, why)
 
-    def _end(self, outlet: Outlet, why: Refused) -> None:
+    def _end(self, outlet: SourceChannel, why: Refused) -> None:
         del self._outlets[outlet.channel]
         self._ready.pop(outlet.channel, None)
         outlet.rest()

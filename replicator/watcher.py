@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from replicator.backoff import Complaint
-from replicator.gather import Pace
+from replicator.gather import GatherWindow
 from replicator.link import pause
-from replicator.push_connection import Book, Pusher
+from replicator.push_connection import PushConnection, ShippedSessions
 from rt.errors import spoken
 from rt.log import confirmations
 from rt.log.watch import Wake, Watch
@@ -21,10 +21,12 @@ _SWEEP_S: Final = 1.0  # a look at every session, for what no event told of
 _SWEEP_ONLY_S: Final = 0.05  # where there are no events
 
 
-class Lookout:
+class SessionWatcher:
     """Tells all pushers of a change as soon as it is there."""
 
-    def __init__(self, book: Book, pushers: Sequence[Pusher], pace: Pace) -> None:
+    def __init__(
+        self, book: ShippedSessions, pushers: Sequence[PushConnection], pace: GatherWindow
+    ) -> None:
         """Stand ready; nothing is watched before `start`."""
         self._book = book
         self._pushers = pushers

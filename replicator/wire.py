@@ -45,7 +45,7 @@ class Open:
     """The source has this log to give, and will speak of it by the number `channel`."""
 
     channel: int
-    identity: manifest.Identity
+    identity: manifest.LogIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Data(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rolled:
+class RolledNotice:
     """The file ended here; the line goes into the sink's manifest as it is."""
 
     channel: int
@@ -79,7 +79,7 @@ class Rolled:
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedNotice:
     """A rolled file was archived; both lines, since the sink may never have had the file."""
 
     channel: int
@@ -88,7 +88,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp:
+class CaughtUpNotice:
     """The source has nothing more for now, after it had more than it could send at once."""
 
     channel: int
@@ -113,7 +113,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     """The channel, or with `CONNECTION` all of it, ends here, and why."""
 
     channel: int
@@ -121,7 +121,18 @@ class Refused:
     words: str
 
 
-Message = Hello | Open | Standing | Data | Rolled | Archived | CaughtUp | Ack | Heartbeat | Refused
+Message = (
+    Hello
+    | Open
+    | Standing
+    | Data
+    | RolledNotice
+    | ArchivedNotice
+    | CaughtUpNotice
+    | Ack
+    | Heartbeat
+    | Refusal
+)
 
 _PREFIX: Final = struct.Struct("<IB")
 PREFIX_BYTES: Final = _PREFIX.size
@@ -244,7 +255,7 @@ def _encode_open(m: Open) -> tuple[int, bytes]:
 
 def _decode_open(body: memoryview) -> Open:
     channel, [line] = _lines(body, 1)
-    return Open(channel, _entry(manifest.Identity, line))
+    return Open(channel, _entry(manifest.LogIdentity, line))
 
 
 def _encode_standing(m: Standing) -> tuple[int, bytes]:
@@ -274,35 +285,35 @@ def _decode_data(body: memoryview) -> Data:
     return Data(channel, position, payload)
 
 
-def _encode_rolled(m: Rolled) -> tuple[int, bytes]:
+def _encode_rolled(m: RolledNotice) -> tuple[int, bytes]:
     return _ROLLED_T, _CHANNEL.pack(m.channel) + manifest.encode_entry(m.line)
 
 
-def _decode_rolled(body: memoryview) -> Rolled:
+def _decode_rolled(body: memoryview) -> RolledNotice:
     channel, [line] = _lines(body, 1)
-    return Rolled(channel, _entry(manifest.Rolled, line))
+    return RolledNotice(channel, _entry(manifest.Rolled, line))
 
 
-def _encode_archived(m: Archived) -> tuple[int, bytes]:
+def _encode_archived(m: ArchivedNotice) -> tuple[int, bytes]:
     lines = manifest.encode_entry(m.rolled) + manifest.encode_entry(m.line)
     return _ARCHIVED_T, _CHANNEL.pack(m.channel) + lines
 
 
-def _decode_archived(body: memoryview) -> Archived:
+def _decode_archived(body: memoryview) -> ArchivedNotice:
     channel, [first, second] = _lines(body, 2)
     rolled, line = _entry(manifest.Rolled, first), _entry(manifest.Archived, second)
     if rolled.file != line.file:
         raise PeerError("it archives another file than it says was rolled")
-    return Archived(channel, rolled, line)
+    return ArchivedNotice(channel, rolled, line)
 
 
-def _encode_caught_up(m: CaughtUp) -> tuple[int, bytes]:
+def _encode_caught_up(m: CaughtUpNotice) -> tuple[int, bytes]:
     return _CAUGHT_UP_T, _PLACE.pack(m.channel, m.position)
 
 
-def _decode_caught_up(body: memoryview) -> CaughtUp:
+def _decode_caught_up(body: memoryview) -> CaughtUpNotice:
     channel, position = _PLACE.unpack(body)
-    return CaughtUp(channel, _position(position))
+    return CaughtUpNotice(channel, _position(position))
 
 
 def _encode_ack(m: Ack) -> tuple[int, bytes]:
@@ -323,18 +334,18 @@ def _decode_heartbeat(_body: memoryview) -> Heartbeat:
     return _HEARTBEAT
 
 
-def _encode_refused(m: Refused) -> tuple[int, bytes]:
+def _encode_refused(m: Refusal) -> tuple[int, bytes]:
     code = m.code.encode()
     words = m.words.encode(errors="replace")[:WORDS_BYTES_MAX].decode(errors="ignore").encode()
     return _REFUSED_T, _CODE.pack(m.channel, len(code)) + code + words
 
 
-def _decode_refused(body: memoryview) -> Refused:
+def _decode_refused(body: memoryview) -> Refusal:
     channel, length = _CODE.unpack_from(body)
     text = bytes(body[_CODE.size :])
     if length > len(text):
         raise PeerError("its refusal contradicts itself")
-    return Refused(channel, _text(text[:length]), _text(text[length:]))
+    return Refusal(channel, _text(text[:length]), _text(text[length:]))
 
 
 _HEARTBEAT: Final = Heartbeat()
@@ -344,12 +355,12 @@ _ENCODERS: Final[dict[type, Callable[..., tuple[int, bytes]]]] = {
     Open: _encode_open,
     Standing: _encode_standing,
     Data: _encode_data,
-    Rolled: _encode_rolled,
-    Archived: _encode_archived,
-    CaughtUp: _encode_caught_up,
+    RolledNotice: _encode_rolled,
+    ArchivedNotice: _encode_archived,
+    CaughtUpNotice: _encode_caught_up,
     Ack: _encode_ack,
     Heartbeat: _encode_heartbeat,
-    Refused: _encode_refused,
+    Refusal: _encode_refused,
 }
 # type: (decode, least and most bytes of the body)
 _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {

@@ -24,7 +24,7 @@ MEMBERS_ALLOWED: Final = (1, 3, 5, 7)
 FOUNDER: Final = 0  # the incarnation of every node that was there when the cluster was made
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What an entry is for; an application applies commands and only counts the rest."""
 
     COMMAND = 1
@@ -32,7 +32,7 @@ class Kind(IntEnum):
     MEMBER = 3  # a member's incarnation: suspended, or admitted after its state was lost
 
 
-class Role(IntEnum):
+class EngineRole(IntEnum):
     """What a node is at the moment."""
 
     LEARNER = 1  # follows, but neither votes nor counts: its state was lost
@@ -49,7 +49,7 @@ class Entry:
     index: int
     term: int
     command: bytes
-    kind: Kind = Kind.COMMAND
+    kind: EntryKind = EntryKind.COMMAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PeerMessage:
     """Bytes for one peer; they may be lost, repeated, late or out of order."""
 
     to: str
@@ -108,11 +108,11 @@ class Ready:
         reads: may be answered once their index is applied.
     """
 
-    early: tuple[Message, ...] = ()
+    early: tuple[PeerMessage, ...] = ()
     ballot: Ballot | None = None
     snapshot: Snapshot | None = None
     entries: tuple[Entry, ...] = ()
-    messages: tuple[Message, ...] = ()
+    messages: tuple[PeerMessage, ...] = ()
     committed: tuple[Entry, ...] = ()
     reads: tuple[Read, ...] = ()
 
@@ -123,7 +123,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class EngineState:
     """What a journal gives back at the start, and an engine starts from."""
 
     ballot: Ballot = Ballot()
@@ -171,7 +171,7 @@ class Status:
     """
 
     name: str
-    role: Role
+    role: EngineRole
     term: int
     leader: str
     commit: int

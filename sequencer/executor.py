@@ -6,7 +6,7 @@ from typing import Final
 
 from rt.errors import CorruptLog, FrameError, ManifestError
 from rt.format.frame import HEADER_BYTES, Encoded, body_matches, parse_header
-from rt.format.manifest import Archived, Identity, session_list
+from rt.format.manifest import Archived, LogIdentity, session_list
 from rt.format.ranges import Range
 from rt.format.walk import Walk
 from rt.limits import KIB
@@ -33,7 +33,7 @@ class Executor:
         self,
         disk: Disk,
         directory: str,
-        identity: Identity,
+        identity: LogIdentity,
         ledger: Ledger,
         logs: SessionLogs,
         *,

@@ -78,7 +78,7 @@ class Roll:
     time_ns: int
 
 
-class Gone(NamedTuple):
+class ArchivedFile(NamedTuple):
     """A rolled file whose bytes go, and why."""
 
     file: Position
@@ -93,7 +93,7 @@ class Archive:
     """
 
     time_ns: int
-    files: tuple[Gone, ...]
+    files: tuple[ArchivedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _encode_archive(archive: Archive) -> bytes:
     return b"".join(parts)
 
 
-def _decode_files(command: bytes, count: int) -> tuple[Gone, ...]:
+def _decode_files(command: bytes, count: int) -> tuple[ArchivedFile, ...]:
     if count > FILES_MAX:
         raise PeerError(f"an instruction archives {count} files, {FILES_MAX} are the most")
     files, offset = [], _HEAD.size
@@ -178,7 +178,7 @@ def _decode_files(command: bytes, count: int) -> tuple[Gone, ...]:
         if file >= 1 << 63 or Position(file).offset:
             raise PeerError("an instruction archives what is no file")
         offset += _FILE.size + length
-        files.append(Gone(Position(file), command[offset - length : offset].decode()))
+        files.append(ArchivedFile(Position(file), command[offset - length : offset].decode()))
     if offset != len(command):
         raise PeerError("an instruction is followed by bytes that are not of it")
     return tuple(files)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from rt.errors import Diverged, Misuse, PeerError, Refused
 from rt.position import START, Position
-from sequencer.consensus import Consensus, Entry, Kind, Message, Snapshot
+from sequencer.consensus import Consensus, Entry, EntryKind, PeerMessage, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
@@ -334,7 +334,7 @@ class Member:
         for member in self.holdings.others:
             self._send(member, report)
 
-    def _post(self, messages: Sequence[Message]) -> None:
+    def _post(self, messages: Sequence[PeerMessage]) -> None:
         for message in messages:
             self._send(message.to, _CONSENSUS + message.data)
 
@@ -390,7 +390,7 @@ class Member:
     def _decoded(self, entry: Entry) -> Committed:
         if self._undecided is not None and self._undecided[0] == entry:
             return Committed(*self._undecided)
-        is_command = entry.kind is Kind.COMMAND
+        is_command = entry.kind is EntryKind.COMMAND
         return Committed(entry, decode_instruction(entry.command) if is_command else None)
 
     def _lack(self, committed: Committed) -> tuple[str, Position] | None:

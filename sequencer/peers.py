@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rt.errors import PeerError, Refused, spoken
-from rt.net.identity import Identity
+from rt.net.identity import PeerIdentity
 from rt.net.tls import connect
 from rt.net.tls_errors import describe_tls_error
 
@@ -206,7 +206,7 @@ class Peers:
             if not outbox.connected
         }
 
-    def serve(self, sock: ssl.SSLSocket, identity: Identity) -> None:
+    def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Read what a member sends until it hangs up, or dials anew.
 
         For the thread of an accepted connection.

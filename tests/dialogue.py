@@ -6,11 +6,11 @@ from logs import make_frame
 from replicator_host import log_bytes, manifest_lines
 
 from replicator.link import HungUp
-from replicator.sink_connection import SinkSide
-from replicator.source_connection import SourceSide
+from replicator.sink_connection import SinkConnection
+from replicator.source_connection import SourceConnection
 from replicator.wire import Decoder
 from rt.errors import Refused
-from rt.format.manifest import SESSION, Archived, Identity
+from rt.format.manifest import SESSION, Archived, LogIdentity
 from rt.format.recovery import Clean, Gone, judge
 from rt.format.walk import Walk
 from rt.log.appender import Appender
@@ -19,7 +19,7 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk, OsFile
 from rt.position import START, Position
 
-SESSION_ID = Identity(SESSION, "flights", "jfk", "a" * 32, 1)
+SESSION_ID = LogIdentity(SESSION, "flights", "jfk", "a" * 32, 1)
 
 
 class FastFile(OsFile):
@@ -171,12 +171,12 @@ class Dialogue:
         self.log = LogDirectory(str(source), DISK)
         self.log.refresh()
         self.sink_directory, self.refusals, self.acks, self.caught_up = sink, [], [], []
-        self.source = SourceSide(
+        self.source = SourceConnection(
             self.source_pipe,
             acked=lambda _outlet, ack: self.acks.append(ack),
             refused=lambda _outlet, why: self.refusals.append(("source", why.code, str(why))),
         )
-        self.sink = SinkSide(
+        self.sink = SinkConnection(
             self.sink_pipe, NoWake(), self.claim,
             caught_up=self.caught_up.append,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))),

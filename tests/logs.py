@@ -7,7 +7,7 @@ import zstandard
 
 from rt.format.columns import encode_columns
 from rt.format.frame import KEYS_COLUMN, Encoded, encode_frame, session_tag
-from rt.format.manifest import MERGED, Identity
+from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.log.appender import Appender
 from rt.log.disk import Disk, OsDisk
@@ -83,7 +83,7 @@ class MergedLog:
     digest: bytes = EMPTY_DIGEST
 
     def __post_init__(self) -> None:
-        identity = Identity(MERGED, "flights", "out", "0" * 32, TIME_NS)
+        identity = LogIdentity(MERGED, "flights", "out", "0" * 32, TIME_NS)
         self.appender = Appender(self.disk, self.directory, identity)
         self.appender.recover()
         self.next_file = START

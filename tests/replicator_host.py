@@ -6,13 +6,13 @@ import time
 
 from rt.errors import FrameError, Refused
 from rt.format.frame import parse_header
-from rt.format.manifest import MERGED, Identity
+from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.log.appender import Appender, log_files
 from rt.log.confirmations import Confirmations
 from rt.log.disk import OsDisk
 from rt.net.certificates import init_authority, issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
 
@@ -139,7 +139,7 @@ class Merge:
     """Writes a merged log out of sessions' frames, a range for each frame."""
 
     def __init__(self, directory, stream=STREAM, log_id="0" * 32, disk=None):
-        identity = Identity(MERGED, stream, "out", log_id, 0)
+        identity = LogIdentity(MERGED, stream, "out", log_id, 0)
         self.appender = Appender(disk or OsDisk(), directory, identity)
         self.appender.recover()
         self.number = 0
@@ -196,19 +196,20 @@ class Certificates:
     def __init__(self, directory):
         self.directory = directory
         init_authority(directory)
-        self.node = issue(directory, "node-1", Role.NODE)
+        self.node = issue(directory, "node-1", CertificateRole.NODE)
 
     def server(self):
         return Contexts(self.node, server_context)
 
     def publisher(self, name="pub", sessions=("*",)):
         return Contexts(
-            issue(self.directory, name, Role.PUBLISHER, sessions=sessions), client_context
+            issue(self.directory, name, CertificateRole.PUBLISHER, sessions=sessions),
+            client_context,
         )
 
     def subscriber(self, name="sub", streams=("*",)):
         return Contexts(
-            issue(self.directory, name, Role.SUBSCRIBER, streams=streams), client_context
+            issue(self.directory, name, CertificateRole.SUBSCRIBER, streams=streams), client_context
         )
 
 

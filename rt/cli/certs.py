@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import RtError, spoken
 from rt.net import certificates
-from rt.net.identity import Role, read_identity
+from rt.net.identity import CertificateRole, read_identity
 
 DIRECTORY = "certs"
 
@@ -51,7 +51,7 @@ def init(directory: str, *, force: bool) -> None:
 @click.argument("name")
 @click.option(
     "--role",
-    type=click.Choice([role.value for role in Role]),
+    type=click.Choice([role.value for role in CertificateRole]),
     required=True,
     help="What the holder is.",
 )

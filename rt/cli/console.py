@@ -54,7 +54,7 @@ def _styled(text: str, to: Any = None, **style: Any) -> str:
     return text if plain else click.style(text, **style)
 
 
-class Progress:
+class ProgressBar:
     """One line on stderr that tells how far a long command came.
 
     Nothing is shown before a second has passed, nor where stderr is no terminal.

@@ -2,7 +2,7 @@
 
 import click
 
-from rt.cli.console import Progress, counted, note
+from rt.cli.console import ProgressBar, counted, note
 from rt.errors import Misuse
 
 
@@ -35,7 +35,7 @@ def parquet(directory: str, out: str, *, allow_gaps: bool) -> None:
         from rt.spark.export import Exported, to_parquet  # noqa: PLC0415 - heavy, and optional
     except ImportError as error:
         raise Misuse(f"{error.name} is missing: pip install 'rt[spark]'") from None
-    with Progress() as progress:
+    with ProgressBar() as progress:
 
         def show(done: Exported, total: int) -> None:
             progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)

@@ -2,7 +2,7 @@
 
 import click
 
-from rt.cli.console import Progress, counted, note
+from rt.cli.console import ProgressBar, counted, note
 from rt.errors import FrameError, Misuse
 from rt.log.appender import log_files
 from rt.log.directory import LogDirectory
@@ -40,7 +40,7 @@ def rebuild(*, directory: str, active: bool) -> None:
     log = _open(directory)
     files = _files(log, active=active)
     total = 0
-    with Progress(len(files)) as progress:
+    with ProgressBar(len(files)) as progress:
         for place, start in enumerate(files):
             progress.show(start.file_name, place)
             total += rebuild_index(OsDisk(), log, start)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rt.cli.console import Progress, counted
+from rt.cli.console import ProgressBar, counted
 from rt.cli.options import click_options
 from rt.cli.run import LinkSettings
 from rt.config.kinds import show_bytes
@@ -56,7 +56,7 @@ def offload(
     if target is None or directory is None:
         raise click.UsageError("name where the copies go, and with --dir the merged log")
     store, count, began = open_store(target), 0, time.monotonic()
-    with Progress() as progress:
+    with ProgressBar() as progress:
 
         def done(file: str, size: int) -> None:
             nonlocal count

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from rt.config.kinds import Kind
+from rt.config.kinds import SettingKind
 from rt.config.settings import SettingsType, kinds_of, load, option_name, variable_name
 from rt.errors import Misuse, spoken
 
@@ -91,7 +91,7 @@ def _options(cls: type[SettingsType]) -> list[Callable[[Command], Command]]:
     return options
 
 
-def _option(name: str, kind: Kind, words: str) -> Callable[[Command], Command]:
+def _option(name: str, kind: SettingKind, words: str) -> Callable[[Command], Command]:
     declared = option_name(name)
     if kind.native == (bool,):
         return click.option(f"{declared}/--no-{declared[2:]}", name, default=None, help=words)

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from rt.cli.console import Progress, counted, note
+from rt.cli.console import ProgressBar, counted, note
 from rt.cli.lines import LineCutter
 from rt.cli.options import click_options
 from rt.cli.pace import Pace, parse_rate
@@ -70,7 +70,7 @@ def publish(
             settings.root, stream=settings.stream, session=settings.session, group=settings.group,
             writer=settings.writer(), batching=settings.batching(),
         ) as publisher,
-        Progress(total) as progress,
+        ProgressBar(total) as progress,
     ):  # fmt: skip
         pump = _Pump(publisher, reading, settings, stop=stop, progress=progress, pace=pace)
         for name in files or (_STDIN,):
@@ -90,7 +90,7 @@ class _Pump:
         settings: PublishSettings,
         *,
         stop: StopSignals,
-        progress: Progress,
+        progress: ProgressBar,
         pace: Pace | None,
     ) -> None:
         self._publisher = publisher

@@ -17,7 +17,7 @@ from rt.cli.stop_signals import StopSignals
 from rt.errors import Misuse, RtError
 from rt.names import parse_peer, parse_stream
 from rt.net.certificates import certificate_files, check_own
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from rt.node.node import Node
 from rt.node.settings import PORT, NodeSettings, parse_address
@@ -47,7 +47,7 @@ class LinkSettings:
         for node in self.nodes:
             parse_address(node, "nodes")
 
-    def contexts(self, *roles: Role) -> Contexts:
+    def contexts(self, *roles: CertificateRole) -> Contexts:
         """The TLS context, made anew when the certificate is renewed.
 
         Args:
@@ -55,7 +55,7 @@ class LinkSettings:
         """
         files = certificate_files(self.certs, self.identity)
         contexts = Contexts(files, client_context)
-        check_own(files, roles or tuple(Role))
+        check_own(files, roles or tuple(CertificateRole))
         return contexts
 
     def addresses(self) -> list[tuple[str, int]]:
@@ -126,8 +126,8 @@ def push(
         raise click.UsageError("--timeout goes with --drain")
     allow_all()
     client = PushClient(
-        settings.root, settings.stream, settings.addresses(), settings.contexts(Role.PUBLISHER),
-        sessions, release=Release(release),
+        settings.root, settings.stream, settings.addresses(),
+        settings.contexts(CertificateRole.PUBLISHER), sessions, release=Release(release),
     )  # fmt: skip
     if drain and not client.status():
         raise Misuse(f"there is no session to ship; look at --root {settings.root} and --session")
@@ -173,7 +173,8 @@ def pull(settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | No
     keep = parse_keep(kept)
     client = PullClient(
         settings.root, settings.stream, settings.addresses(),
-        settings.contexts(Role.SUBSCRIBER, Role.NODE), keep.keeps, sweep=keep.sweep,
+        settings.contexts(CertificateRole.SUBSCRIBER, CertificateRole.NODE), keep.keeps,
+        sweep=keep.sweep,
     )  # fmt: skip
     with StopSignals() as signals:
         client.start()

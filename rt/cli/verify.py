@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from rt.cli.console import Progress, counted, note, table
+from rt.cli.console import ProgressBar, counted, note, table
 from rt.inspect.compare import Comparison, are_copies, compare_logs
-from rt.inspect.verify import FileReport, LogReport, State, log_bytes, open_log, verify_log
+from rt.inspect.verify import FileReport, LogReport, LogState, log_bytes, open_log, verify_log
 from rt.log.directory import LogDirectory
 from rt.log.indexing import IndexState
 
@@ -63,7 +63,7 @@ def _run(
 ) -> tuple[list[LogReport], list[Comparison]]:
     total = sum(map(log_bytes, logs)) + sum(log_bytes(log) for pair in pairs for log in pair)
     done = 0
-    with Progress(total) as progress:
+    with ProgressBar(total) as progress:
 
         def read(length: int) -> None:
             nonlocal done
@@ -112,7 +112,7 @@ def _print(report: LogReport) -> None:
 
 
 def _cells(file: FileReport) -> tuple[str, ...]:
-    read = file.state is not State.ARCHIVED
+    read = file.state is not LogState.ARCHIVED
     numbers = (f"{file.frames:,}", f"{file.messages:,}") if read else ("", "")
     return (file.file, file.state, *numbers, str(file.end), file.index)
 

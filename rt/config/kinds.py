@@ -39,7 +39,7 @@ _SECONDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """One kind of setting.
 
     Attributes:
@@ -115,7 +115,7 @@ def show_seconds(seconds: float) -> str:
     return f"{seconds * 1000:g}ms" if 0 < seconds < 1 else f"{seconds:g}s"
 
 
-def kind_of(hint: Any) -> Kind:
+def kind_of(hint: Any) -> SettingKind:
     """Return the kind that a dataclass field of this type hint is.
 
     Raises:
@@ -125,12 +125,12 @@ def kind_of(hint: Any) -> Kind:
         inner = [argument for argument in get_args(hint) if argument is not NoneType]
         if len(inner) == 1:
             return replace(kind_of(inner[0]), optional=True)
-    kinds = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Kind)]
+    kinds = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, SettingKind)]
     if kinds:
         return kinds[0]
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         parse = partial(_parse_choice, hint)
-        return Kind(f"one of {', '.join(hint)}", parse, (str,), parse)
+        return SettingKind(f"one of {', '.join(hint)}", parse, (str,), parse)
     if hint not in _KINDS:
         raise Misuse(f"a setting of type {hint} has no written form; use a type of rt.config.kinds")
     return _KINDS[hint]
@@ -213,24 +213,28 @@ def _take_texts(values: Sequence[object]) -> tuple[str, ...]:
 
 # TOML has no units, so a size or a time may be a text there.
 _NUMBER_OR_TEXT: Final = (int, float, str)
-_KINDS: Final[dict[Any, Kind]] = {
-    bool: Kind("true or false", _parse_truth, (bool,), bool, lambda truth: str(truth).lower()),
-    int: Kind("a whole number", _parse_integer, (int,), int),
-    float: Kind("a number", _parse_float, (int, float), _finite),
-    str: Kind("a text", str, (str,), str),
-    Path: Kind("a path", _parse_path, (str, Path), lambda value: _parse_path(str(value))),
-    tuple[str, ...]: Kind(
+_KINDS: Final[dict[Any, SettingKind]] = {
+    bool: SettingKind(
+        "true or false", _parse_truth, (bool,), bool, lambda truth: str(truth).lower()
+    ),
+    int: SettingKind("a whole number", _parse_integer, (int,), int),
+    float: SettingKind("a number", _parse_float, (int, float), _finite),
+    str: SettingKind("a text", str, (str,), str),
+    Path: SettingKind("a path", _parse_path, (str, Path), lambda value: _parse_path(str(value))),
+    tuple[str, ...]: SettingKind(
         "texts with commas between them", _parse_texts, (list, tuple), _take_texts, ",".join
     ),
 }
 
 Bytes = Annotated[
     int,
-    Kind("a size such as 64, 256Ki or 1G", parse_bytes, _NUMBER_OR_TEXT, _take_bytes, show_bytes),
+    SettingKind(
+        "a size such as 64, 256Ki or 1G", parse_bytes, _NUMBER_OR_TEXT, _take_bytes, show_bytes
+    ),
 ]
 Seconds = Annotated[
     float,
-    Kind(
+    SettingKind(
         "a time such as 250ms, 2s or 5min",
         parse_seconds,
         _NUMBER_OR_TEXT,

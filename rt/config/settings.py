@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 
-from rt.config.kinds import Kind, kind_of
+from rt.config.kinds import SettingKind, kind_of
 from rt.errors import Misuse
 from rt.names import shown
 
@@ -92,7 +92,7 @@ def explain(
     return given
 
 
-def kinds_of(cls: type[SettingsType]) -> dict[str, Kind]:
+def kinds_of(cls: type[SettingsType]) -> dict[str, SettingKind]:
     """Return the kind of each field, in the order of the class."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: kind_of(hints[field.name]) for field in fields(cls)}
@@ -116,7 +116,7 @@ def _default(field: Field[Any]) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
-def _from_file(kinds: dict[str, Kind], path: str, table: str | None) -> dict[str, Given]:
+def _from_file(kinds: dict[str, SettingKind], path: str, table: str | None) -> dict[str, Given]:
     with open(path, "rb") as file:
         content = file.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
@@ -147,7 +147,9 @@ def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
             raise Misuse(f"{path}: no table is called {shown(name)}; use {', '.join(TABLES)}")
 
 
-def _from_environment(kinds: dict[str, Kind], environment: Mapping[str, str]) -> dict[str, Given]:
+def _from_environment(
+    kinds: dict[str, SettingKind], environment: Mapping[str, str]
+) -> dict[str, Given]:
     # An unknown RT_ variable is no error: it may belong to another of our programs.
     return {
         name: _given(kind.convert_text, kind, environment[variable], f"environment {variable}")
@@ -156,7 +158,7 @@ def _from_environment(kinds: dict[str, Kind], environment: Mapping[str, str]) ->
     }
 
 
-def _from_options(kinds: dict[str, Kind], options: Mapping[str, object]) -> dict[str, Given]:
+def _from_options(kinds: dict[str, SettingKind], options: Mapping[str, object]) -> dict[str, Given]:
     _refuse_unknown(options, kinds, "options")
     given = {}
     for name, value in options.items():
@@ -167,7 +169,7 @@ def _from_options(kinds: dict[str, Kind], options: Mapping[str, object]) -> dict
     return given
 
 
-def _refuse_unknown(names: Iterable[str], kinds: dict[str, Kind], where: str) -> None:
+def _refuse_unknown(names: Iterable[str], kinds: dict[str, SettingKind], where: str) -> None:
     for name in names:
         if name not in kinds:
             nearest = difflib.get_close_matches(name, kinds, n=1, cutoff=0)
@@ -175,7 +177,7 @@ def _refuse_unknown(names: Iterable[str], kinds: dict[str, Kind], where: str) ->
             raise Misuse(f"{where}: no setting is called {shown(name)}; {hint}")
 
 
-def _given(convert: Callable[[Any], Any], kind: Kind, value: object, source: str) -> Given:
+def _given(convert: Callable[[Any], Any], kind: SettingKind, value: object, source: str) -> Given:
     try:
         return Given(convert(value), source)
     except ValueError as error:

@@ -15,14 +15,14 @@ import click
 
 from rt.cli.children import Child, Children
 from rt.cli.cluster import start_nodes
-from rt.cli.console import Progress, note
+from rt.cli.console import ProgressBar, note
 from rt.demo.flights import AIRPORTS, flights_path, read_flights
 from rt.demo.report import show_counts, show_report
 from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
 from rt.errors import RtError
 from rt.format.message import Batch
 from rt.net.certificates import certificate_files, issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from rt.node.cluster import Place, ask_status, free_addresses, init_cluster
 from rt.node.settings import parse_address
@@ -35,7 +35,7 @@ _POLL_S: Final = 0.05
 
 
 @dataclass(slots=True)
-class Report:
+class DemoReport:
     """What the demo saw; all of it measured by the subscriber at the end of the road."""
 
     flights: dict[str, int]
@@ -113,12 +113,14 @@ def _directory(keep: str | None) -> Iterator[str]:
     yield keep
 
 
-def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -> Report:
+def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -> DemoReport:
     cluster = os.path.join(root, "cluster")
     os.makedirs(cluster)
     places = init_cluster(cluster, STREAM, free_addresses(nodes))
     certs = os.path.join(cluster, "certs")
-    issue(certs, "airports", Role.PUBLISHER, sessions=[each.lower() for each in AIRPORTS])
+    issue(
+        certs, "airports", CertificateRole.PUBLISHER, sessions=[each.lower() for each in AIRPORTS]
+    )
     _write_inputs(root, flights)
     note(f"{nodes} node(s), a pusher and a puller for stream {STREAM!r}, mutual TLS between them")
     with Children() as children:
@@ -184,11 +186,11 @@ def _publish(children: Children, root: str, airport: str, rate: int) -> Child:
     return children.start(f"publisher {airport}", "publish", *place, "--rate", str(rate), path)
 
 
-def _receive(copy: str, flights: dict[str, list[bytes]], killer: LeaderKiller | None) -> Report:
+def _receive(copy: str, flights: dict[str, list[bytes]], killer: LeaderKiller | None) -> DemoReport:
     """Read the merged log as it grows; every flight must come once, in its airport's order."""
-    report, watch = Report(dict.fromkeys(flights, 0)), _Stopwatch()
+    report, watch = DemoReport(dict.fromkeys(flights, 0)), _Stopwatch()
     total = sum(map(len, flights.values()))
-    with Subscriber(copy, stream=STREAM) as subscriber, Progress(total) as progress:
+    with Subscriber(copy, stream=STREAM) as subscriber, ProgressBar(total) as progress:
         for batch in subscriber.batches(_SILENCE_S):
             watch.see(batch)
             _check(report, batch, flights)
@@ -222,7 +224,7 @@ class _Stopwatch:
         if self.killed_ns and batch.merge_time_ns:
             self._merged_ns.append(batch.merge_time_ns)
 
-    def sum_up(self, report: Report) -> None:
+    def sum_up(self, report: DemoReport) -> None:
         """Fill in what the report says of time."""
         report.seconds = (time.time_ns() - self._began_ns) / 1e9
         delays, last = sorted(self._delays), len(self._delays) - 1
@@ -233,7 +235,7 @@ class _Stopwatch:
         report.pause_s = max(pauses, default=0) / 1e9
 
 
-def _check(report: Report, batch: Batch, flights: dict[str, list[bytes]]) -> None:
+def _check(report: DemoReport, batch: Batch, flights: dict[str, list[bytes]]) -> None:
     airport = batch.session.upper()
     payloads, seen = batch.payloads(), report.flights[airport]
     if payloads != flights[airport][seen : seen + len(payloads)]:

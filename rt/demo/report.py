@@ -14,13 +14,13 @@ from rt.log.start import Last
 from rt.subscriber import Subscriber
 
 if TYPE_CHECKING:
-    from rt.demo.command import Report
+    from rt.demo.command import DemoReport
 
 _PEEK: Final = 5
 _SHOWN_BYTES: Final = 60
 
 
-def show_report(report: "Report", directory: str) -> None:
+def show_report(report: "DemoReport", directory: str) -> None:
     """Print the report.
 
     Args:

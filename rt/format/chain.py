@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rt.format.frame import Header, Kind, seal_header
+from rt.format.frame import FrameKind, Header, seal_header
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import START, Position
 
@@ -33,12 +33,12 @@ class Chain:
         """Take the next whole frame; `current` is the range it belongs to, of a merged log."""
         if not self._merged:
             self._take_of_session(header, position)
-        elif header.kind == Kind.RANGE:
+        elif header.kind == FrameKind.RANGE:
             self.finish()
             self._begin(header, position, current)
         else:
             self._headers.append(seal_header(header))
-            self._messages += header.messages if header.kind == Kind.MESSAGES else 0
+            self._messages += header.messages if header.kind == FrameKind.MESSAGES else 0
 
     def finish(self) -> None:
         """End the range that was being taken; a file ends with one."""
@@ -63,7 +63,7 @@ class Chain:
 
     def _take_of_session(self, header: Header, position: Position) -> None:
         self._at = position
-        if header.kind != Kind.MESSAGES:
+        if header.kind != FrameKind.MESSAGES:
             return
         if self.number is not None and header.sequence < self.number:
             self._fault(f"sequence number {header.sequence} comes after {self.number - 1}")

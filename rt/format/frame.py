@@ -20,7 +20,7 @@ NUMBER_END: Final = 1 << 63  # no message has this number, or a later one: they 
 KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What the body of a frame is."""
 
     MESSAGES = 0
@@ -36,7 +36,11 @@ class Codec(IntEnum):
 
 
 # as plain numbers: an enumeration takes 0.1 us to give a member, and a header is asked for six
-_MESSAGES, _CONTROL, _KIND_MAX = int(Kind.MESSAGES), int(Kind.CONTROL), int(max(Kind))
+_MESSAGES, _CONTROL, _KIND_MAX = (
+    int(FrameKind.MESSAGES),
+    int(FrameKind.CONTROL),
+    int(max(FrameKind)),
+)
 _PLAIN, _CODEC_MAX = int(Codec.NONE), int(max(Codec))
 
 
@@ -140,7 +144,7 @@ def encode_frame(
     sequence: int,
     time_ns: int,
     messages: int,
-    kind: Kind = Kind.MESSAGES,
+    kind: FrameKind = FrameKind.MESSAGES,
     durable: int = 0,
     columns: int = 0,
     compressor: zstandard.ZstdCompressor | None = None,

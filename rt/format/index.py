@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from rt.format.frame import Header, Kind
+from rt.format.frame import FrameKind, Header
 from rt.limits import INDEX_EVERY_BYTES
 
 _ENTRY: Final = struct.Struct("<QqQ")
@@ -45,7 +45,7 @@ class Indexer:
         behind each 256 KiB.
         """
         if self._merged:
-            if header.kind != Kind.RANGE:
+            if header.kind != FrameKind.RANGE:
                 return None
         elif offset < self._indexed_to:
             return None

@@ -29,7 +29,7 @@ FORMAT: Final = 1
 SESSION, MERGED = "session", "merged"
 
 
-class Identity(NamedTuple):
+class LogIdentity(NamedTuple):
     """The first line: which log this is. A log deleted and made again has another id."""
 
     kind: str  # "session" or "merged"
@@ -87,9 +87,9 @@ class Quarantined(NamedTuple):
     reason: str
 
 
-Entry = Identity | Rolled | Archived | Quarantined
+Entry = LogIdentity | Rolled | Archived | Quarantined
 _ENTRIES: Final[dict[str, type[Entry]]] = {
-    "log": Identity,
+    "log": LogIdentity,
     "rolled": Rolled,
     "archived": Archived,
     "quarantined": Quarantined,
@@ -269,7 +269,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
 class Manifest:
     """What the lines read so far say; feed it the bytes of the file as they come."""
 
-    identity: Identity | None = None
+    identity: LogIdentity | None = None
     rolled: dict[Position, Rolled] = field(default_factory=dict)
     archived: dict[Position, Archived] = field(default_factory=dict)
     quarantined: list[Quarantined] = field(default_factory=list)
@@ -306,14 +306,14 @@ class Manifest:
                 self._order.append(entry.file)
         elif isinstance(entry, Archived):
             self.archived[entry.file] = entry
-        elif isinstance(entry, Identity):
+        elif isinstance(entry, LogIdentity):
             self.identity = entry
         else:
             self.quarantined.append(entry)
 
     def check(self, entry: Entry) -> None:
         """Raise `ManifestError` if a fact contradicts what is known; take nothing."""
-        if isinstance(entry, Identity):
+        if isinstance(entry, LogIdentity):
             if self.identity not in (None, entry):
                 raise ManifestError("it names two logs")
         elif self.identity is None:

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Self
 
 from rt.errors import FrameError
-from rt.format.frame import Encoded, Header, Kind, encode_frame, frame_size, session_tag
+from rt.format.frame import Encoded, FrameKind, Header, encode_frame, frame_size, session_tag
 from rt.position import Position
 
 DIGEST_BYTES: Final = 16
@@ -65,14 +65,14 @@ class Range(NamedTuple):
             sequence=self.number,
             time_ns=self.time_ns,
             messages=self.messages,
-            kind=Kind.RANGE,
+            kind=FrameKind.RANGE,
             session_tag=session_tag(self.session),
         )
 
 
 def decode_range(header: Header, body: bytes | memoryview) -> Range:
     """Read the body of a range frame whose CRC was checked; `FrameError` if it is not one."""
-    if header.kind != Kind.RANGE or len(body) < _BODY.size:
+    if header.kind != FrameKind.RANGE or len(body) < _BODY.size:
         raise FrameError("no range frame")
     instruction, term, first, length, skip, name_length, zero, digest = _BODY.unpack_from(body)
     name = bytes(body[_BODY.size :])

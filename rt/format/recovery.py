@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rt.errors import FrameError
-from rt.format.frame import MAGIC, Header, Kind, parse_header
+from rt.format.frame import MAGIC, FrameKind, Header, parse_header
 from rt.format.scan import Scan
 from rt.format.walk import Walk
 from rt.limits import READ_BYTES
@@ -89,7 +89,7 @@ def judge(
         return Corrupt(at, reason)
     later = _later_headers(read, at, size)
     if walk.merged:
-        return Torn(at, reason, followed=any(header.kind == Kind.RANGE for header in later))
+        return Torn(at, reason, followed=any(header.kind == FrameKind.RANGE for header in later))
     was_durable = own and any(header.durable > at for header in later)
     return Corrupt(at, reason) if was_durable else Torn(at, reason)
 

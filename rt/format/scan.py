@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rt.errors import FrameError
-from rt.format.frame import HEADER_BYTES, Header, Kind, body_matches, parse_header
+from rt.format.frame import HEADER_BYTES, FrameKind, Header, body_matches, parse_header
 from rt.format.walk import Walk
 from rt.limits import READ_BYTES
 from rt.position import Position
@@ -90,6 +90,6 @@ def next_header(
     header = parse_header(data)
     if end - offset < header.size:
         return None
-    body = read(header.length, offset + HEADER_BYTES) if header.kind == Kind.RANGE else b""
+    body = read(header.length, offset + HEADER_BYTES) if header.kind == FrameKind.RANGE else b""
     walk.step(header, body)
     return header

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rt.errors import FrameError
-from rt.format.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.format.frame import HEADER_BYTES, FrameKind, Header, parse_header
 from rt.format.index import Index, IndexEntry
 from rt.format.walk import Walk
 from rt.position import FILE_BYTES_MAX, Position
@@ -35,7 +35,7 @@ def walk_before(
     if count:
         entry = index[count - 1]
         header = _header_at(read, entry.offset)
-        kind = Kind.RANGE if merged else Kind.MESSAGES
+        kind = FrameKind.RANGE if merged else FrameKind.MESSAGES
         if header is not None and header.kind == kind and _fits(entry, header, start):
             return Walk(Position(header.position), merged=merged, session=session)
     return Walk(start, merged=merged, session=session)

@@ -1,7 +1,7 @@
 """Walk: checks that each frame of a log stands where it says it does."""
 
 from rt.errors import FrameError
-from rt.format.frame import Header, Kind, session_tag
+from rt.format.frame import FrameKind, Header, session_tag
 from rt.format.ranges import Range, decode_range
 from rt.position import Position
 
@@ -56,7 +56,7 @@ class Walk:
             raise FrameError(f"the frame was written for {Position(header.position)}")
         elif self.merged:
             self._enter(decode_range(header, body))
-        elif header.kind == Kind.RANGE:
+        elif header.kind == FrameKind.RANGE:
             raise FrameError("a session holds no range frames")
         elif self._tag not in (None, header.session_tag):
             raise FrameError("the frame is of another session")
@@ -67,7 +67,7 @@ class Walk:
         self._tag = session_tag(new.session)
 
     def _step_inside(self, header: Header) -> None:
-        if header.kind == Kind.RANGE or header.position != self._expected:
+        if header.kind == FrameKind.RANGE or header.position != self._expected:
             raise FrameError("the frame is not of the range it stands in")
         if header.session_tag != self._tag:
             raise FrameError("the frame is of another session")

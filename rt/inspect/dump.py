@@ -8,8 +8,8 @@ from rt.format.columns import decode_columns
 from rt.format.frame import (
     HEADER_BYTES,
     Codec,
+    FrameKind,
     Header,
-    Kind,
     parse_header,
     seal_header,
     unpack_body,
@@ -94,7 +94,7 @@ def frame_facts(frame: Frame, current: Range | None) -> dict[str, Any]:
     header = frame.header
     facts: dict[str, Any] = {
         "position": str(frame.position),
-        "kind": Kind(header.kind).name.lower(),
+        "kind": FrameKind(header.kind).name.lower(),
         "size": header.size,
         "written_for": str(Position(header.position)),
         "sequence": header.sequence,
@@ -141,7 +141,7 @@ def message_facts(frame: Frame) -> list[dict[str, Any]]:
         FrameError: its columns do not add up.
     """
     header = frame.header
-    if header.kind != Kind.MESSAGES:
+    if header.kind != FrameKind.MESSAGES:
         return []
     columns = decode_columns(header, unpack_body(header, frame.body))
     rows = zip(columns.times, columns.message_keys(), columns.payloads(), strict=True)
@@ -180,7 +180,7 @@ def _quoted(facts: dict[str, Any], name: str) -> str:
 
 
 def _range(frame: Frame) -> Range | None:
-    return decode_range(frame.header, frame.body) if frame.header.kind == Kind.RANGE else None
+    return decode_range(frame.header, frame.body) if frame.header.kind == FrameKind.RANGE else None
 
 
 def _first_header(read: Callable[[int, int], bytes]) -> Header | None:
@@ -192,7 +192,7 @@ def _first_header(read: Callable[[int, int], bytes]) -> Header | None:
 
 def _is_merged(read: Callable[[int, int], bytes]) -> bool:
     header = _first_header(read)
-    return header is not None and header.kind == Kind.RANGE
+    return header is not None and header.kind == FrameKind.RANGE
 
 
 def _start(read: Callable[[int, int], bytes], path: str) -> Position:

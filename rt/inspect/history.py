@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, FrameError, ManifestError, Misuse
-from rt.format.frame import HEADER_BYTES, Kind, parse_header
+from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
 from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, Archived, Manifest, Rolled
 from rt.format.scan import next_header
@@ -186,7 +186,7 @@ def _facts(directory: str, start: Position) -> tuple[Facts, int]:
     try:
         facts.take(parse_header(file.pread(HEADER_BYTES, 0)))
         while header := next_header(file.pread, walk, file.size()):
-            if header.kind == (Kind.RANGE if log.merged else Kind.MESSAGES):
+            if header.kind == (FrameKind.RANGE if log.merged else FrameKind.MESSAGES):
                 facts.take(header)
     except FrameError:
         pass  # it is empty, or torn, or damaged, of which `rt verify` tells

@@ -7,7 +7,7 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.format.chain import Chain
-from rt.format.frame import Header, Kind
+from rt.format.frame import FrameKind, Header
 from rt.format.index import Indexer
 from rt.format.manifest import Rolled
 from rt.format.recovery import Clean, Corrupt, Gone, Torn, Verdict, judge
@@ -23,7 +23,7 @@ from rt.position import START, Position
 _NOT_ROLLED: Final = "the manifest does not say that it was rolled, yet a file follows it"
 
 
-class State(StrEnum):
+class LogState(StrEnum):
     """What a file is."""
 
     CLEAN = "clean"
@@ -37,7 +37,7 @@ class FileReport:
     """What was found of one file."""
 
     file: str
-    state: State
+    state: LogState
     end: Position  # behind its last whole frame
     frames: int = 0
     messages: int = 0
@@ -47,7 +47,7 @@ class FileReport:
     @property
     def is_wrong(self) -> bool:
         """Whether it is not as it should be."""
-        return self.state is State.CORRUPT or self.index not in ("", IndexState.GOOD)
+        return self.state is LogState.CORRUPT or self.index not in ("", IndexState.GOOD)
 
 
 @dataclass(slots=True)
@@ -140,13 +140,13 @@ class _Verifier:
     def _look(self, start: Position, *, has_later: bool) -> FileReport:
         manifest = self._log.manifest
         rolled = manifest.rolled.get(start)
-        archived = FileReport(start.file_name, State.ARCHIVED, self._end(start))
+        archived = FileReport(start.file_name, LogState.ARCHIVED, self._end(start))
         try:
             found = self._file(start, rolled)
         except FileNotFoundError:
             if start in manifest.archived:
                 return archived
-            found = FileReport(start.file_name, State.CORRUPT, start, reason="it is missing")
+            found = FileReport(start.file_name, LogState.CORRUPT, start, reason="it is missing")
         if rolled is None and has_later:
             self._report.faults.append(f"{start.file_name}: {_NOT_ROLLED}")
         if found.is_wrong and self._log.refresh() and start in manifest.archived:
@@ -158,11 +158,11 @@ class _Verifier:
 
     def _pass_over(self, found: FileReport, rolled: Rolled | None) -> None:
         """Let the chain go on behind a file of which not all was read."""
-        if found.state is State.CLEAN:
+        if found.state is LogState.CLEAN:
             return
         if rolled is not None:
             self._chain.skip(rolled.next)
-        elif found.state is not State.TORN:
+        elif found.state is not LogState.TORN:
             self._chain.drop()
 
     def _file(self, start: Position, rolled: Rolled | None) -> FileReport:
@@ -192,14 +192,14 @@ class _Verifier:
         else:
             self._chain.drop()
         if isinstance(verdict, Gone):
-            return FileReport(start.file_name, State.ARCHIVED, self._end(start))
+            return FileReport(start.file_name, LogState.ARCHIVED, self._end(start))
         state, reason = _state(verdict)
-        if state is State.CLEAN and not walk.at_boundary:
-            state = State.TORN if rolled is None else State.CORRUPT
+        if state is LogState.CLEAN and not walk.at_boundary:
+            state = LogState.TORN if rolled is None else LogState.CORRUPT
             reason = f"at {walk.position}: the range is incomplete"
-        if rolled is not None and state is State.CLEAN:
+        if rolled is not None and state is LogState.CLEAN:
             self._compare(passed.facts, rolled)
-        index = "" if state is State.CORRUPT else passed.index(complete=rolled is not None)
+        index = "" if state is LogState.CORRUPT else passed.index(complete=rolled is not None)
         return FileReport(
             start.file_name, state, walk.position, passed.frames, passed.messages, index, reason
         )
@@ -245,7 +245,7 @@ class _Passed:
         position = Position(self._walk.position - header.size)
         self.frames += 1
         self._chain.take(header, position, self._walk.range)
-        if not self._merged or header.kind == Kind.RANGE:
+        if not self._merged or header.kind == FrameKind.RANGE:
             self.messages += header.messages
             self.facts.take(header)
         if entry := self._indexer.take(header, position.offset):
@@ -259,10 +259,13 @@ class _Passed:
         return IndexState.GOOD  # the last entries are written late, and what they name may be lost
 
 
-def _state(verdict: Verdict) -> tuple[State, str]:
+def _state(verdict: Verdict) -> tuple[LogState, str]:
     if isinstance(verdict, Clean | Gone):
-        return State.CLEAN, ""
+        return LogState.CLEAN, ""
     if isinstance(verdict, Torn) and verdict.followed:
-        return State.CORRUPT, f"at {verdict.at}: {verdict.reason}; a whole range stands behind it"
-    state = State.CORRUPT if isinstance(verdict, Corrupt) else State.TORN
+        return (
+            LogState.CORRUPT,
+            f"at {verdict.at}: {verdict.reason}; a whole range stands behind it",
+        )
+    state = LogState.CORRUPT if isinstance(verdict, Corrupt) else LogState.TORN
     return state, f"at {verdict.at}: {verdict.reason}"

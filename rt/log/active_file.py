@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rt.errors import DiskFailed, FrameError
-from rt.format.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.format.frame import HEADER_BYTES, FrameKind, Header, parse_header
 from rt.format.index import ENTRY_BYTES, SUFFIX, Index, IndexEntry, Indexer, encode_index
 from rt.format.recovery import Verdict, judge
 from rt.format.seek import walk_before
@@ -31,7 +31,7 @@ class Facts:
 
     def take(self, header: Header) -> None:
         """Count a frame, if it numbers messages of this log."""
-        if header.kind == Kind.CONTROL:
+        if header.kind == FrameKind.CONTROL:
             return
         if not self.frames:
             self.first, self.first_time_ns = header.sequence, header.time_ns
@@ -157,7 +157,7 @@ class ActiveFile:
             self._file.close()
 
     def _note(self, header: Header, offset: int) -> None:
-        if self._merged and header.kind != Kind.RANGE:
+        if self._merged and header.kind != FrameKind.RANGE:
             return
         self.facts.take(header)
         if entry := self._indexer.take(header, offset):

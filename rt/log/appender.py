@@ -8,7 +8,7 @@ from typing import NewType
 
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
 from rt.format.frame import Header
-from rt.format.manifest import FILE_NAME, Archived, Identity, Manifest, Rolled, encode_entry
+from rt.format.manifest import FILE_NAME, Archived, LogIdentity, Manifest, Rolled, encode_entry
 from rt.format.recovery import Corrupt, Torn, judge
 from rt.format.walk import Walk
 from rt.log.active_file import ActiveFile, Facts, take_back
@@ -28,7 +28,7 @@ class Appender:
     may call `sync`.
     """
 
-    def __init__(self, disk: Disk, directory: str, identity: Identity) -> None:
+    def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
         """Open the log in `directory`; make it, with `identity`, if there is none.
 
         Raises:
@@ -58,7 +58,7 @@ class Appender:
         except BaseException:
             self._manifest_file.close()
             raise
-        self.identity: Identity = self.manifest.identity or identity
+        self.identity: LogIdentity = self.manifest.identity or identity
         self.walk = self._walk(self._last_rolled_end())
 
     def _demand_lines(self, there: Sequence[Position], path: str) -> None:
@@ -74,7 +74,7 @@ class Appender:
         if self.manifest.length < self._manifest_file.size():
             self._manifest_file.truncate(self.manifest.length)
 
-    def _begin(self, identity: Identity, path: str) -> None:
+    def _begin(self, identity: LogIdentity, path: str) -> None:
         if log_files(self.disk, self.directory):
             raise ManifestError(f"{path}: does not name the log whose files stand beside it")
         self.record(identity)
@@ -302,7 +302,7 @@ class Appender:
         finally:
             file.close()
 
-    def record(self, *entries: Identity | Rolled | Archived) -> None:
+    def record(self, *entries: LogIdentity | Rolled | Archived) -> None:
         """Write manifest lines and sync them, before the acts they speak of.
 
         Raises:

@@ -2,11 +2,11 @@
 
 import secrets
 
-from rt.format.manifest import Identity
+from rt.format.manifest import LogIdentity
 
 
 def new_identity(
     kind: str, stream: str, name: str, *, created_ns: int, group: str = ""
-) -> Identity:
+) -> LogIdentity:
     """Return the identity of a log that is being made now, with a random id."""
-    return Identity(kind, stream, name, secrets.token_hex(16), created_ns, group)
+    return LogIdentity(kind, stream, name, secrets.token_hex(16), created_ns, group)

@@ -6,7 +6,7 @@ from typing import Final
 
 from rt.errors import CorruptLog, FrameError
 from rt.events import Gap, NewRun
-from rt.format.frame import Kind
+from rt.format.frame import FrameKind
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.recovery import Corrupt, Torn, judge
@@ -111,7 +111,7 @@ class Reader:
         current = walk.range
         if current is None:
             return None
-        if frame.header.kind == Kind.RANGE:
+        if frame.header.kind == FrameKind.RANGE:
             self._seen = 0
             self.position = max(self.position, frame.position)
             return self._new_run(current.session, current.first)
@@ -127,7 +127,7 @@ class Reader:
         header, position = frame.header, frame.position
         first = max(repeats, min(self.position - position, header.messages))
         self.position = max(self.position, Position(position + header.size))
-        if header.kind != Kind.MESSAGES or first >= header.messages:
+        if header.kind != FrameKind.MESSAGES or first >= header.messages:
             return None
         number += first - repeats
         return Batch(header, frame.body, position, session, merge_time_ns, first, number)

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from rt.errors import Misuse
 from rt.log.disk import DIRECTORY_MODE, FILE_MODE, sync_directory
 from rt.names import parse_glob, parse_peer, shown
-from rt.net.identity import GLOBS_MAX, USAGES, Identity, Role, identity_of
+from rt.net.identity import GLOBS_MAX, USAGES, CertificateRole, PeerIdentity, identity_of
 
 AUTHORITY: Final = "ca"
 AUTHORITY_DAYS: Final = 3650
@@ -87,7 +87,7 @@ def init_authority(directory: str, *, force: bool = False) -> CertificateFiles:
 def issue(
     directory: str,
     name: str,
-    role: Role,
+    role: CertificateRole,
     *,
     sessions: Sequence[str] = (),
     streams: Sequence[str] = (),
@@ -111,7 +111,7 @@ def issue(
     Raises:
         Misuse: An argument is wrong, the authority is missing, or the files are there already.
     """
-    identity = _granted(name, Role(role), sessions, streams)
+    identity = _granted(name, CertificateRole(role), sessions, streams)
     alternatives = _alternative_names(identity, hosts)
     if not 1 <= days <= DAYS_MAX:
         raise Misuse(f"cannot issue for {days} days: choose 1 to {DAYS_MAX} and renew in time")
@@ -141,7 +141,7 @@ def load_certificate(path: str) -> x509.Certificate:
         raise Misuse(f"{path}: not a certificate in PEM form; issue it again") from error
 
 
-def check_own(files: CertificateFiles, roles: Collection[Role], name: str = "") -> None:
+def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name: str = "") -> None:
     """Look at our own certificate before a peer does: a program nobody believes ends at once.
 
     Args:
@@ -172,24 +172,26 @@ def check_own(files: CertificateFiles, roles: Collection[Role], name: str = "") 
         raise Misuse(f"{files.cert}: it is of {holder.name!r}, this is {name!r}")
 
 
-def _granted(name: str, role: Role, sessions: Sequence[str], streams: Sequence[str]) -> Identity:
-    if sessions and role is not Role.PUBLISHER:
+def _granted(
+    name: str, role: CertificateRole, sessions: Sequence[str], streams: Sequence[str]
+) -> PeerIdentity:
+    if sessions and role is not CertificateRole.PUBLISHER:
         raise Misuse(f"a {role} pushes no sessions: drop the session globs or choose publisher")
-    if streams and role is not Role.SUBSCRIBER:
+    if streams and role is not CertificateRole.SUBSCRIBER:
         raise Misuse(f"a {role} needs no stream globs: drop them or choose subscriber")
     if max(len(sessions), len(streams)) > GLOBS_MAX:
         raise Misuse(f"more than {GLOBS_MAX} globs: use '*' in fewer of them")
     peer = parse_peer(name)
     if peer == AUTHORITY:
         raise Misuse(f"{shown(name)} is the authority's own name; choose another")
-    pushed = (sessions or (peer,)) if role is Role.PUBLISHER else ()
-    pulled = (streams or ("*",)) if role is Role.SUBSCRIBER else ()
-    return Identity(
+    pushed = (sessions or (peer,)) if role is CertificateRole.PUBLISHER else ()
+    pulled = (streams or ("*",)) if role is CertificateRole.SUBSCRIBER else ()
+    return PeerIdentity(
         peer, role, tuple(parse_glob(glob) for glob in pushed), tuple(map(parse_glob, pulled))
     )
 
 
-def _alternative_names(identity: Identity, hosts: Sequence[str]) -> x509.SubjectAlternativeName:
+def _alternative_names(identity: PeerIdentity, hosts: Sequence[str]) -> x509.SubjectAlternativeName:
     if hosts and not identity.is_node:
         raise Misuse(f"a {identity.role} is never dialled: drop the hosts or choose node")
     named = (hosts or LOCAL_HOSTS) if identity.is_node else ()
@@ -209,7 +211,7 @@ def host_name(host: str) -> x509.GeneralName:
 
 
 def _leaf(
-    identity: Identity,
+    identity: PeerIdentity,
     public_key: ec.EllipticCurvePublicKey,
     lifetime: timedelta,
     issuer: x509.Name,

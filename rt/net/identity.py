@@ -27,7 +27,7 @@ VALID_DAYS_MAX: Final = 398  # the public web's ceiling since 2020; OpenSSL itse
 REFUSED_CODE: Final = "certificate"
 
 
-class Role(StrEnum):
+class CertificateRole(StrEnum):
     """What the holder of a certificate is."""
 
     NODE = "node"
@@ -36,14 +36,16 @@ class Role(StrEnum):
 
 
 USAGES: Final = {
-    Role.NODE: frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}),
-    Role.PUBLISHER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
-    Role.SUBSCRIBER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
+    CertificateRole.NODE: frozenset(
+        {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+    ),
+    CertificateRole.PUBLISHER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
+    CertificateRole.SUBSCRIBER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PeerIdentity:
     """One peer as its certificate describes it; what is not granted here is not allowed.
 
     Attributes:
@@ -54,24 +56,26 @@ class Identity:
     """
 
     name: PeerName
-    role: Role
+    role: CertificateRole
     sessions: tuple[NameGlob, ...] = ()
     streams: tuple[NameGlob, ...] = ()
 
     @property
     def is_node(self) -> bool:
         """Whether the peer is a member of the cluster."""
-        return self.role is Role.NODE
+        return self.role is CertificateRole.NODE
 
     def may_push(self, session: str) -> bool:
         """Tell whether the peer may write this session: a node any, a publisher its own."""
         return self.is_node or (
-            self.role is Role.PUBLISHER and _any_matches(self.sessions, session)
+            self.role is CertificateRole.PUBLISHER and _any_matches(self.sessions, session)
         )
 
     def may_pull(self, stream: str) -> bool:
         """Tell whether the peer may read this stream: a node always, a subscriber its own."""
-        return self.is_node or (self.role is Role.SUBSCRIBER and _any_matches(self.streams, stream))
+        return self.is_node or (
+            self.role is CertificateRole.SUBSCRIBER and _any_matches(self.streams, stream)
+        )
 
     def uris(self) -> tuple[str, ...]:
         """Return the identity as the URIs that `parse_identity` reads."""
@@ -82,7 +86,7 @@ class Identity:
         )
 
 
-def parse_identity(uris: Iterable[str]) -> Identity:
+def parse_identity(uris: Iterable[str]) -> PeerIdentity:
     """Return the identity that the URIs of a certificate spell.
 
     URIs of another scheme are somebody else's business and passed over; one of ours that cannot
@@ -97,7 +101,11 @@ def parse_identity(uris: Iterable[str]) -> Identity:
     ours = [uri.removeprefix(SCHEME) for uri in uris if uri.startswith(SCHEME)]
     if len(ours) > GLOBS_MAX + 1:
         raise _refused(f"it has {len(ours)} rt:// entries, at most {GLOBS_MAX + 1} are read")
-    words: dict[str, list[str]] = {"session": [], "stream": [], **{role: [] for role in Role}}
+    words: dict[str, list[str]] = {
+        "session": [],
+        "stream": [],
+        **{role: [] for role in CertificateRole},
+    }
     for uri in ours:
         noun, _, text = uri.partition("/")
         if noun not in words:
@@ -109,12 +117,12 @@ def parse_identity(uris: Iterable[str]) -> Identity:
         raise _refused(str(error)) from error
 
 
-def identity_of(certificate: x509.Certificate) -> Identity:
+def identity_of(certificate: x509.Certificate) -> PeerIdentity:
     """Return the identity that a certificate spells; errors as for `parse_identity`."""
     return parse_identity(_uris(certificate))
 
 
-def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> Identity:
+def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
     """Return the identity in a certificate whose signature and dates were verified before.
 
     This is the part that the TLS library leaves open: it accepts a certificate without extended
@@ -153,13 +161,13 @@ _USAGE_WORDS: Final = {
 }
 
 
-def _identity(words: dict[str, list[str]]) -> Identity:
-    roles = [(role, text) for role in Role for text in words[role]]
+def _identity(words: dict[str, list[str]]) -> PeerIdentity:
+    roles = [(role, text) for role in CertificateRole for text in words[role]]
     if len(roles) != 1:
         count = "no" if not roles else "more than one"
         raise _refused(f"it names {count} role, such as rt://publisher/jfk")
     [(role, name)] = roles
-    return Identity(
+    return PeerIdentity(
         name=parse_peer(name),
         role=role,
         sessions=tuple(parse_glob(text) for text in words["session"]),

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, PeerError, Refused, spoken
 from rt.net.certificates import CertificateFiles
-from rt.net.identity import REFUSED_CODE, Identity, Role, read_identity
+from rt.net.identity import REFUSED_CODE, CertificateRole, PeerIdentity, read_identity
 from rt.net.tls_errors import describe_tls_error
 
 __all__ = [
@@ -109,7 +109,7 @@ def connect(
     address: tuple[str, int],
     context: ssl.SSLContext,
     timeout_s: float = TIMEOUT_S,
-) -> tuple[ssl.SSLSocket, Identity]:
+) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Dial a node and return the connection once both sides have agreed to it.
 
     The socket is blocking with `timeout_s` for each call, and for one thread at a time.
@@ -134,7 +134,7 @@ def connect(
         sock = undo.enter_context(
             context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
         )
-        identity = _establish(sock, deadline, (Role.NODE,))
+        identity = _establish(sock, deadline, (CertificateRole.NODE,))
         sock.settimeout(timeout_s)
         undo.pop_all()
     return sock, identity
@@ -152,8 +152,8 @@ def accept(
     plain: socket.socket,
     context: ssl.SSLContext,
     timeout_s: float = TIMEOUT_S,
-    roles: Collection[Role] = tuple(Role),
-) -> tuple[ssl.SSLSocket, Identity]:
+    roles: Collection[CertificateRole] = tuple(CertificateRole),
+) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Turn an accepted connection into a TLS one, or end it so that both sides know why.
 
     The socket is blocking with `timeout_s` for each call, and for one thread at a time.
@@ -182,7 +182,7 @@ def accept(
     return sock, identity
 
 
-def peer_identity(sock: ssl.SSLSocket) -> Identity:
+def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
     """Return who is at the other end, read from its verified certificate.
 
     Raises:
@@ -209,7 +209,9 @@ def _explained(where: str) -> Iterator[None]:
         raise Refused(error.code, f"{where}: {error}") from error
 
 
-def _establish(sock: ssl.SSLSocket, deadline: float, roles: Collection[Role]) -> Identity:
+def _establish(
+    sock: ssl.SSLSocket, deadline: float, roles: Collection[CertificateRole]
+) -> PeerIdentity:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return _agree(sock, deadline, roles)
@@ -218,7 +220,9 @@ def _establish(sock: ssl.SSLSocket, deadline: float, roles: Collection[Role]) ->
         raise
 
 
-def _agree(sock: ssl.SSLSocket, deadline: float, roles: Collection[Role]) -> Identity:
+def _agree(
+    sock: ssl.SSLSocket, deadline: float, roles: Collection[CertificateRole]
+) -> PeerIdentity:
     _limit(sock, deadline)
     sock.do_handshake()
     if not sock.server_side:
@@ -229,7 +233,9 @@ def _agree(sock: ssl.SSLSocket, deadline: float, roles: Collection[Role]) -> Ide
     return identity
 
 
-def _say_verdict(sock: ssl.SSLSocket, deadline: float, roles: Collection[Role]) -> Identity:
+def _say_verdict(
+    sock: ssl.SSLSocket, deadline: float, roles: Collection[CertificateRole]
+) -> PeerIdentity:
     _limit(sock, deadline)
     try:
         identity = peer_identity(sock)

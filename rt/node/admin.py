@@ -13,12 +13,12 @@ from archiver.policy import policy_of
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
-from rt.net.identity import Identity
+from rt.net.identity import PeerIdentity
 from rt.node.retention import (
     LEASE_NOTE,
     OFFLOAD_NOTE,
     POLICY_NOTE,
-    NodeArchiver,
+    Retention,
     offload_lease,
 )
 from sequencer.instruction import Instruction, Note, Roll
@@ -39,7 +39,7 @@ class NodeAdmin:
     is for those with a certificate of a node. Only the leader orders; another node says who.
     """
 
-    def __init__(self, stream: str, member: Member, archiver: NodeArchiver) -> None:
+    def __init__(self, stream: str, member: Member, archiver: Retention) -> None:
         """Stand ready.
 
         Args:
@@ -51,7 +51,7 @@ class NodeAdmin:
         self._member = member
         self._archiver = archiver
         self._lock = threading.RLock()  # one change at a time, so that each sees its own
-        self._does: dict[str, tuple[Callable[[Fields, Identity], Fields], bool]] = {
+        self._does: dict[str, tuple[Callable[[Fields, PeerIdentity], Fields], bool]] = {
             "policy": (self._policy, False),
             "set-policy": (self._set_policy, True),
             "plan": (self._plan, False),
@@ -61,7 +61,7 @@ class NodeAdmin:
             "offloaded": (self._offloaded, True),
         }
 
-    def serve(self, sock: ssl.SSLSocket, identity: Identity) -> None:
+    def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Take one request and answer it; for the thread of an accepted connection."""
         sock.settimeout(_REQUEST_S)
         with sock:
@@ -77,19 +77,19 @@ class NodeAdmin:
                 answer = {"error": str(error), "code": code}
             sock.sendall(json.dumps(answer).encode())
 
-    def _answer(self, request: Fields, identity: Identity) -> Fields:
+    def _answer(self, request: Fields, identity: PeerIdentity) -> Fields:
         do, changes = self._does.get(str(request.get("do")), (None, False))
         if do is None:
             raise Misuse(f"a node does one of {', '.join(sorted(self._does))}, log-history")
         self._demand(identity, changes=changes)
         return do(request, identity)
 
-    def _demand(self, identity: Identity, *, changes: bool) -> None:
+    def _demand(self, identity: PeerIdentity, *, changes: bool) -> None:
         if not identity.may_pull(self._stream) or (changes and not identity.is_node):
             needed = "a node" if changes else "a subscriber that may pull this stream, or a node"
             raise Refused("role", f"{identity.name!r} may not ask this; {needed} may")
 
-    def _policy(self, _request: Fields, _identity: Identity) -> Fields:
+    def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         ledger, archiver = self._member.executor.ledger, self._archiver
         return {
             "policy": json.loads(archiver.policy.text()),
@@ -103,18 +103,18 @@ class NodeAdmin:
             ],
         }  # fmt: skip
 
-    def _set_policy(self, request: Fields, identity: Identity) -> Fields:
+    def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
         self._note(POLICY_NOTE, policy_of(request.get("policy")).text())
         return self._policy(request, identity)
 
-    def _plan(self, request: Fields, _identity: Identity) -> Fields:
+    def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
         at_ns = request.get("at_ns", self._archiver.now_ns)
         if type(at_ns) is not int:
             raise Misuse("at_ns is a time in ns since the epoch")
         files = [each._asdict() for each in self._archiver.plan(at_ns)]
         return {**self._policy(request, _identity), "at_ns": at_ns, "files": files}
 
-    def _roll(self, _request: Fields, _identity: Identity) -> Fields:
+    def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         member = self._member
         if member.engine.leads:
             # a publisher may have been told by another node of what is about to be executed here
@@ -127,7 +127,7 @@ class NodeAdmin:
     def _ended(self, file: int) -> bool:
         return self._member.executor.ledger.end.file > file
 
-    def _lease(self, request: Fields, identity: Identity) -> Fields:
+    def _lease(self, request: Fields, identity: PeerIdentity) -> Fields:
         lease = new_lease({**request, "holder": identity.name}, self._archiver.now_ns)
         with self._lock:
             held = {each.holder for each in self._archiver.leases} | {lease.holder}
@@ -138,14 +138,14 @@ class NodeAdmin:
         archived_to = self._member.executor.ledger.archived_to
         return {**json.loads(lease.text()), "there_from": str(max(lease.start, archived_to))}
 
-    def _release(self, request: Fields, identity: Identity) -> Fields:
+    def _release(self, request: Fields, identity: PeerIdentity) -> Fields:
         holder = str(request.get("holder", identity.name))
         if holder != identity.name and not identity.is_node:
             raise Refused("role", f"{identity.name!r} may not release the lease of another")
         self._note(LEASE_NOTE + holder, "")
         return {"released": holder}
 
-    def _offloaded(self, request: Fields, _identity: Identity) -> Fields:
+    def _offloaded(self, request: Fields, _identity: PeerIdentity) -> Fields:
         text = str(request.get("text", ""))
         if text:
             offload_lease(text)

@@ -13,7 +13,7 @@ from rt.errors import Misuse, PeerError
 from rt.log.disk import OsDisk
 from rt.names import parse_stream, shown, stream_directory
 from rt.net.certificates import LOCAL_HOSTS, host_name, init_authority, issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, connect, offering
 from rt.node.settings import PORT, parse_address
 from rt.node.status import STATUS_ALPN
@@ -67,11 +67,16 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
     cluster_id = secrets.token_hex(16)
     for place in places:
         host = parse_address(place.address)[0]
-        issue(certs, place.name, Role.NODE, hosts=tuple(dict.fromkeys((host, *LOCAL_HOSTS))))
+        issue(
+            certs,
+            place.name,
+            CertificateRole.NODE,
+            hosts=tuple(dict.fromkeys((host, *LOCAL_HOSTS))),
+        )
         with open(place.config, "x", encoding="utf-8") as file:
             file.write(_toml(directory, stream, place, places, cluster_id))
-    issue(certs, "publisher", Role.PUBLISHER, sessions=("*",))
-    issue(certs, "subscriber", Role.SUBSCRIBER, streams=(stream,))
+    issue(certs, "publisher", CertificateRole.PUBLISHER, sessions=("*",))
+    issue(certs, "subscriber", CertificateRole.SUBSCRIBER, streams=(stream,))
     with open(os.path.join(directory, CLIENTS_NAME), "x", encoding="utf-8") as file:
         file.write(_clients_toml(certs, stream, addresses))
     return places

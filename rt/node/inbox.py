@@ -10,7 +10,7 @@ from typing import Final
 
 from replicator.host import Bell
 from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
-from rt.format.manifest import SESSION, Archived, Identity
+from rt.format.manifest import SESSION, Archived, LogIdentity
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
@@ -221,7 +221,7 @@ class Inboxes:
 
     def claim(
         self,
-        identity: Identity,
+        identity: LogIdentity,
         peer: str,
         wake: Bell,
         merged_to: Position,
@@ -270,7 +270,7 @@ class Inboxes:
             with self._lock:
                 self._in_hand.discard(name)
 
-    def _opened_anew(self, name: str, identity: Identity, merged_to: Position) -> NodeInbox:
+    def _opened_anew(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         """Open a copy that is not open, or begin another where what is there is damaged."""
         try:
             return self._open(name, identity, merged_to)
@@ -360,7 +360,7 @@ class Inboxes:
         for inbox in self.every():
             inbox.appender.close()
 
-    def _open(self, name: str, identity: Identity, merged_to: Position) -> NodeInbox:
+    def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         appender = Appender(self._disk, os.path.join(self._root, name), identity)
         try:
             # what is merged is proof here only where no other node could have merged it

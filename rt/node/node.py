@@ -13,7 +13,7 @@ from typing import Any, Final
 from replicator.host import Bell
 from replicator.server import Handler, Server
 from rt.errors import CorruptLog, Refused, RtError, spoken
-from rt.format.manifest import MERGED, Identity
+from rt.format.manifest import MERGED, LogIdentity
 from rt.log.appender import Durable
 from rt.log.disk import OsDisk
 from rt.log.identity import new_identity
@@ -27,7 +27,7 @@ from rt.node.feed import NodeFeed, NodeFeeds
 from rt.node.guard import DiskGuard
 from rt.node.inbox import Inboxes, NodeInbox
 from rt.node.relay import NodeRelay
-from rt.node.retention import NodeArchiver
+from rt.node.retention import Retention
 from rt.node.sequencer import NodeSequencer
 from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
@@ -98,7 +98,7 @@ class Node:
         self._sweeper = NodeSweeper(self._disk, self._inboxes, fold_s=settings.fold_s)
         if opened.state.snapshot is not None and not self._member.executor.lacks_log:
             self._sweeper.saved(opened.state.snapshot.data)
-        self.archiver = NodeArchiver(settings, self._member, self._sweeper, guard)
+        self.archiver = Retention(settings, self._member, self._sweeper, guard)
         snapshots = NodeSnapshots(
             self._member, opened.journal, self._sweeper, self.archiver, pause_s=settings.snapshot_s
         )
@@ -139,7 +139,7 @@ class Node:
         """Where the merged log that is served ends."""
         return self._feeds.end
 
-    def claim(self, identity: Identity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
+    def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
         """Give a pushing connection the copy it fills (`replicator.host.Host`)."""
         if relays and peer not in self.settings.member_names:
             raise Refused("role", f"{peer!r} is not a node of this cluster")
@@ -207,10 +207,10 @@ class Node:
             merged=lambda: self._feeds.grown(self._member.executor.ledger.end),
         )  # fmt: skip
 
-    def _merged_identity(self) -> Identity:
+    def _merged_identity(self) -> LogIdentity:
         """All nodes of a cluster write the same log, so its id is the cluster's."""
         if self.settings.cluster_id:
-            return Identity(MERGED, self.stream, MERGED_NAME, self.settings.cluster_id, 0)
+            return LogIdentity(MERGED, self.stream, MERGED_NAME, self.settings.cluster_id, 0)
         return new_identity(MERGED, self.stream, MERGED_NAME, created_ns=time.time_ns())
 
     def _make_peers(self) -> Peers | None:

@@ -1,4 +1,4 @@
-"""NodeArchiver: what a node does about retention, a few times a second, beside its sequencing."""
+"""Retention: what a node does about retention, a few times a second, beside its sequencing."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from rt.node.guard import DiskGuard
 from rt.node.settings import NodeSettings
 from rt.node.sweeper import NodeSweeper
 from rt.position import OFFSET_BITS, START, Position
-from sequencer.instruction import FILES_MAX, Archive, Gone, Note, Roll
+from sequencer.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll
 from sequencer.ledger import Ledger
 from sequencer.member import REPORT, Member
 
@@ -46,7 +46,7 @@ _ALL_BYTES: Final = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RetentionReport:
     """What a node says of itself."""
 
     total: int
@@ -83,7 +83,7 @@ class Machine:
     disk_of: Callable[[str], tuple[int, int, int]] = disk_of
 
 
-class NodeArchiver:
+class Retention:
     """Reports this node's disk, and decides while it leads. The sequencing thread calls it."""
 
     def __init__(
@@ -119,7 +119,7 @@ class NodeArchiver:
         self._durable_index = sweeper.snapshot_index
         self._settled_index = 0  # what is known of a majority's; it never goes back
         self.now_ns = machine.now_ns()  # the time that retention goes by
-        self.reports: dict[str, Report] = {}
+        self.reports: dict[str, RetentionReport] = {}
         member.hearers[REPORT] = self.hear
 
     @property
@@ -138,7 +138,7 @@ class NodeArchiver:
             raise PeerError(f"a report of {len(body)} bytes from {sender!r}")
         total, used, available, emptied_to, durable, settled, clock_ns = _REPORT.unpack(body)
         place = Position(emptied_to & ((1 << 63) - 1))
-        self.reports[sender] = Report(
+        self.reports[sender] = RetentionReport(
             total, used, available, place, durable, settled, clock_ns, self._steady_s()
         )
         if sender == self._member.engine.leader:
@@ -218,7 +218,7 @@ class NodeArchiver:
     def _report(self, now_s: float) -> None:
         member, sweeper = self._member, self._sweeper
         total, used, available = self._machine.disk_of(member.executor.appender.directory)
-        report = Report(
+        report = RetentionReport(
             total, used, available, sweeper.emptied_to, self._durable_index,
             self._settled_index, self._machine.now_ns(), now_s,
         )  # fmt: skip
@@ -238,7 +238,7 @@ class NodeArchiver:
         known += [0] * (len(members) - len(known))
         return sorted(known, reverse=True)[len(members) // 2]
 
-    def _living(self, now_s: float) -> dict[str, Report]:
+    def _living(self, now_s: float) -> dict[str, RetentionReport]:
         return {
             name: report
             for name, report in self.reports.copy().items()
@@ -253,7 +253,7 @@ class NodeArchiver:
         decisions = [each for each in wanted if each.start < settled]
         for start in range(0, len(decisions), FILES_MAX):
             part = decisions[start : start + FILES_MAX]
-            files = tuple(Gone(each.start, each.reason) for each in part)
+            files = tuple(ArchivedFile(each.start, each.reason) for each in part)
             self._member.order(Archive(self._machine.now_ns(), files))
         age_s = policy.roll_age_s(self._settings.file_age_s)
         if age_s and self._active_age_ns() >= age_s * _NS:
@@ -283,7 +283,7 @@ class NodeArchiver:
                 name = LEASE_NOTE + lease.holder
                 self._member.order(Note(self._machine.now_ns(), name, ""), first=True)
 
-    def _decisions(self, living: dict[str, Report], now_ns: int) -> list[Decision]:
+    def _decisions(self, living: dict[str, RetentionReport], now_ns: int) -> list[Decision]:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
         files, policy = rolled_files(manifest, ledger.archived_to, ledger.end.file), self.policy
         coming = min(self._coming, (policy.limit or 0) // _COMING_PART)
@@ -292,7 +292,7 @@ class NodeArchiver:
             ledger.end.offset + coming, self._disks(living), now_ns=now_ns, leases=self.leases,
         )  # fmt: skip
 
-    def _disks(self, living: dict[str, Report]) -> list[DiskReport]:
+    def _disks(self, living: dict[str, RetentionReport]) -> list[DiskReport]:
         manifest, to = self._member.executor.appender.manifest, self._ledger.archived_to
         return [
             DiskReport(name, each.total, each.used, _bytes(manifest, each.emptied_to, to))

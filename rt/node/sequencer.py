@@ -14,7 +14,7 @@ from rt.node.catch_up import CatchUp
 from rt.node.guard import DiskGuard
 from rt.node.inbox import Inboxes
 from rt.node.relay import NodeRelay
-from rt.node.retention import NodeArchiver
+from rt.node.retention import Retention
 from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
 from rt.position import Position
@@ -40,7 +40,7 @@ class NodeSequencer:
         settings: NodeSettings,
         member: Member,
         inboxes: Inboxes,
-        archiver: NodeArchiver,
+        archiver: Retention,
         snapshots: NodeSnapshots,
         *,
         relay: NodeRelay,

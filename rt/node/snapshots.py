@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from rt.log.appender import Durable
-from rt.node.retention import NodeArchiver
+from rt.node.retention import Retention
 from rt.node.sweeper import NodeSweeper
 from sequencer.journal.journal import Journal
 from sequencer.member import Member, SnapshotPlan
@@ -29,7 +29,7 @@ class NodeSnapshots:
         member: Member,
         journal: Journal,
         sweeper: NodeSweeper,
-        archiver: NodeArchiver,
+        archiver: Retention,
         *,
         pause_s: float,
         kept_bytes_max: int = KEPT_BYTES_MAX,

@@ -9,7 +9,7 @@ from rt.errors import Misuse
 from rt.log.disk import Disk
 from rt.log.lock import take_lock
 from rt.net.certificates import certificate_files, check_own
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
 from sequencer.journal.journal import Opened, found, open_journal
@@ -25,7 +25,9 @@ def claim_directory(disk: Disk, settings: NodeSettings, top: str) -> int:
     Raises:
         Misuse: the certificate is not this node's or has expired, or another node runs here.
     """
-    check_own(certificate_files(settings.certs, settings.name), (Role.NODE,), settings.name)
+    check_own(
+        certificate_files(settings.certs, settings.name), (CertificateRole.NODE,), settings.name
+    )
     disk.make_directory(top)
     return take_lock(
         top,

@@ -7,7 +7,7 @@ from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import encode_entry
 from rt.log.directory import LogDirectory
 from rt.log.disk import File, OsFile
-from rt.offload.offload import Copy, copy_of, names_of_copies, proven
+from rt.offload.offload import OffloadedFile, copy_of, names_of_copies, proven
 from rt.offload.store import Store
 from rt.position import Position
 
@@ -75,7 +75,7 @@ class CopiedLog(LogDirectory):
         except FileNotFoundError:
             raise CorruptLog(place, start, "its copy is not there any more") from None
 
-    def _demand_ours(self, copy: Copy, place: str) -> None:
+    def _demand_ours(self, copy: OffloadedFile, place: str) -> None:
         line, identity = copy.line, self.manifest.identity
         ours = identity and encode_entry(identity) == copy.identity.encode() + b"\n"
         if not ours or self.manifest.rolled.get(line.file) != line:

@@ -38,7 +38,7 @@ _FACTS: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class OffloadedFile:
     """A file that is there, as the facts beside it tell; they are written when it was proven."""
 
     file: str
@@ -120,7 +120,7 @@ def _outcome(manifest: Manifest, store: Store) -> Outcome:
     )
 
 
-def copies(store: Store) -> dict[str, Copy]:
+def copies(store: Store) -> dict[str, OffloadedFile]:
     """Return what is there, by the name of the file."""
     return {name: copy_of(store, name) for name in names_of_copies(store)}
 
@@ -134,7 +134,7 @@ def names_of_copies(store: Store) -> set[str]:
     }
 
 
-def copy_of(store: Store, name: str) -> Copy:
+def copy_of(store: Store, name: str) -> OffloadedFile:
     """Return what the facts beside a copy say.
 
     Raises:
@@ -143,7 +143,7 @@ def copy_of(store: Store, name: str) -> Copy:
     with store.read(name + _FACTS) as source:
         data = source.read(NOTE_BYTES_MAX)
     try:
-        copy = Copy(**json.loads(data))
+        copy = OffloadedFile(**json.loads(data))
         if copy.line.file.file_name != name:
             raise ManifestError("they are of another file")
     except (ValueError, TypeError, AttributeError, ManifestError) as error:
@@ -192,7 +192,7 @@ def _make(path: str, parts: Iterable[bytes], undo: ExitStack) -> None:
         os.fsync(target.fileno())
 
 
-def proven(store: Store, copy: Copy) -> Iterator[bytes]:
+def proven(store: Store, copy: OffloadedFile) -> Iterator[bytes]:
     """Yield the bytes of a copy; the end is only reached if all of them are right."""
     digest, length = hashlib.sha256(), 0
     path = f"{store.address}/{copy.file}{SUFFIX}"
@@ -247,11 +247,11 @@ def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
             for part in _parts(log, line):
                 digest.update(part)
                 stream.write(part)
-    facts = Copy(name, line.end, digest.hexdigest(), identity, _line(encode_entry(line)))
+    facts = OffloadedFile(name, line.end, digest.hexdigest(), identity, _line(encode_entry(line)))
     for _ in proven(store, facts):
         pass
     with store.write(name + _FACTS) as target:
-        fields = {each: getattr(facts, each) for each in Copy.__slots__}
+        fields = {each: getattr(facts, each) for each in OffloadedFile.__slots__}
         target.write(json.dumps(fields, indent=1).encode())
     return store.size(name + SUFFIX)
 

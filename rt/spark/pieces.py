@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rt.errors import FrameError
-from rt.format.frame import HEADER_BYTES, MAGIC, Header, Kind, parse_header
+from rt.format.frame import HEADER_BYTES, MAGIC, FrameKind, Header, parse_header
 from rt.format.scan import next_header
 from rt.format.walk import Walk
 from rt.limits import MIB
@@ -118,7 +118,7 @@ class PartReader:
         header = parse_header(self._ahead.read(HEADER_BYTES, offset))
         if end - offset < header.size:
             raise FrameError(INCOMPLETE)
-        if header.kind == Kind.MESSAGES:
+        if header.kind == FrameKind.MESSAGES:
             body = bodies.read(header, offset)
             walk.step(header)
             return header, body
@@ -131,7 +131,7 @@ class PartReader:
 
     def _take(self, header: Header, body: Body, at: Position) -> Piece | None:
         current = self._walk.range
-        if header.kind == Kind.RANGE:
+        if header.kind == FrameKind.RANGE:
             self._enter_range()
             return None
         if current is None:
@@ -141,7 +141,7 @@ class PartReader:
             self._passed += header.messages
             repeats = min(max(0, current.skip - passed), header.messages)
             number = current.number + max(0, passed - current.skip)
-        if header.kind != Kind.MESSAGES or self._passes_by:
+        if header.kind != FrameKind.MESSAGES or self._passes_by:
             return None
         first = max(repeats, self.part.start - at)
         last = min(header.messages, self.part.stop - at)
@@ -202,4 +202,4 @@ class PartReader:
             header = parse_header(data, place)
         except FrameError:
             return False
-        return header.position == position and (header.kind == Kind.RANGE) == self.merged
+        return header.position == position and (header.kind == FrameKind.RANGE) == self.merged

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import Gap
-from rt.format.frame import Header, Kind
+from rt.format.frame import FrameKind, Header
 from rt.format.index import SUFFIX, Index, IndexEntry, encode_index
 from rt.format.recovery import Corrupt, Torn, judge
 from rt.format.scan import Scan, next_header
@@ -24,7 +24,7 @@ _GAP_FILES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LogSnapshot:
     """A log as it was: every query on one load reads this, whatever is appended meanwhile.
 
     Attributes:
@@ -128,7 +128,7 @@ class LogView:
         walk = Walk(start, merged=self.log.merged, session=self.log.session)
         end = self.log.manifest.rolled_end(start) or file.size()
         entries: list[IndexEntry] = []
-        wanted, offset = Kind.RANGE if self.log.merged else Kind.MESSAGES, 0
+        wanted, offset = FrameKind.RANGE if self.log.merged else FrameKind.MESSAGES, 0
         for at, header in headers(file, walk, end):
             if header.kind == wanted and (self.log.merged or at.offset >= offset):
                 entries.append(IndexEntry(at.offset, header.time_ns, header.sequence))
@@ -159,7 +159,7 @@ class LogView:
         return size
 
 
-def take_snapshot(options: ReadOptions) -> Snapshot:
+def take_snapshot(options: ReadOptions) -> LogSnapshot:
     """Fix what a load reads.
 
     Raises:
@@ -176,7 +176,7 @@ def take_snapshot(options: ReadOptions) -> Snapshot:
         view.close()
 
 
-def between(view: LogView, start: Position, stop: Position) -> Snapshot:
+def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
     """The messages from `start` up to `stop` as a snapshot, gaps and all."""
     identity = view.log.manifest.identity
     files = tuple(
@@ -184,13 +184,13 @@ def between(view: LogView, start: Position, stop: Position) -> Snapshot:
         for file, end in view.files()
         if file < stop and start < file + max(1, end)
     )
-    return Snapshot(
+    return LogSnapshot(
         view.path, identity.id if identity else "", view.log.merged, view.log.session,
         start, stop, files, tuple(gaps_between(view.log, start, stop)),
     )  # fmt: skip
 
 
-def _snapshot(view: LogView, options: ReadOptions) -> Snapshot:
+def _snapshot(view: LogView, options: ReadOptions) -> LogSnapshot:
     there = view.end()
     start, stop = edge(view, options.start, options.start_ns), there
     if options.end_ns is not None or isinstance(options.end, Position):

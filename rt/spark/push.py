@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from rt.errors import Misuse
 from rt.position import Position
 from rt.spark.options import FAILFAST, ReadOptions
-from rt.spark.plan import LogView, Snapshot, edge
+from rt.spark.plan import LogSnapshot, LogView, edge
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -33,8 +33,8 @@ class _Bounds(NamedTuple):
 
 
 def narrowed(
-    filters: Iterable[Filter], options: ReadOptions, snapshot: Snapshot
-) -> tuple[ReadOptions, Snapshot]:
+    filters: Iterable[Filter], options: ReadOptions, snapshot: LogSnapshot
+) -> tuple[ReadOptions, LogSnapshot]:
     """Return what still has to be read: filters on position, merge_time and session are used.
 
     Each narrows by what is sure, and Spark applies all of them to the rows again.
@@ -50,7 +50,7 @@ def narrowed(
     return replace(options, among=_sessions(filters)), _cut(snapshot, start, stop)
 
 
-def _cut(snapshot: Snapshot, first: int, last: int | None) -> Snapshot:
+def _cut(snapshot: LogSnapshot, first: int, last: int | None) -> LogSnapshot:
     start = max(snapshot.start, first)
     stop = max(start, snapshot.stop if last is None else min(snapshot.stop, last))
     # of the files that the load found, so that one archived since is missed and not passed over
@@ -62,7 +62,7 @@ def _cut(snapshot: Snapshot, first: int, last: int | None) -> Snapshot:
     return replace(snapshot, start=Position(start), stop=Position(stop), files=files)
 
 
-def _positions(options: ReadOptions, snapshot: Snapshot, micros: _Bounds) -> tuple[int, int]:
+def _positions(options: ReadOptions, snapshot: LogSnapshot, micros: _Bounds) -> tuple[int, int]:
     """Where the messages of these merge times begin and end: it never goes back in a log."""
     view = LogView(snapshot.path, strict=options.mode == FAILFAST)
     try:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from rt.errors import Misuse, RtError
 from rt.spark.options import ReadOptions, read_options
 from rt.spark.pieces import Part
-from rt.spark.plan import Snapshot, take_snapshot
+from rt.spark.plan import LogSnapshot, take_snapshot
 from rt.spark.schema import check_schema, default_schema
 from rt.spark.splits import splits
 from rt.spark.task import Task
@@ -34,7 +34,7 @@ class RtSource(DataSource):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._read_options: ReadOptions | None = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot: LogSnapshot | None = None
         self._refusal = ""
         if "stream" in options:  # only the sink is told a stream
             return
@@ -90,7 +90,7 @@ class RtSource(DataSource):
 
         return stream_writer(self.options, schema, overwrite=overwrite)
 
-    def _hold(self, snapshot: Snapshot) -> None:
+    def _hold(self, snapshot: LogSnapshot) -> None:
         lease = self._reading().lease
         if lease is not None:
             from rt.spark.lease import take_lease  # noqa: PLC0415 - most have none
@@ -128,7 +128,7 @@ class Parts(InputPartition):
         super().__init__(parts)
 
 
-def input_partitions(snapshot: Snapshot, options: ReadOptions) -> list[Parts]:
+def input_partitions(snapshot: LogSnapshot, options: ReadOptions) -> list[Parts]:
     """One partition for each split; one that is empty where there are none, for Spark needs one."""
     return [Parts(parts) for parts in splits(snapshot, options)] or [Parts(())]
 
@@ -136,7 +136,7 @@ def input_partitions(snapshot: Snapshot, options: ReadOptions) -> list[Parts]:
 class RtReader(DataSourceReader):
     """One batch query."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, snapshot: Snapshot) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, snapshot: LogSnapshot) -> None:
         self._options = options
         self._snapshot = snapshot
         self._task = Task(snapshot.log_id, options, check_schema(schema, options))

@@ -11,10 +11,10 @@ from rt.log.disk import File
 from rt.position import Position
 from rt.spark.options import ReadOptions
 from rt.spark.pieces import Part
-from rt.spark.plan import LogView, Snapshot, headers
+from rt.spark.plan import LogSnapshot, LogView, headers
 
 
-def splits(snapshot: Snapshot, options: ReadOptions) -> list[tuple[Part, ...]]:
+def splits(snapshot: LogSnapshot, options: ReadOptions) -> list[tuple[Part, ...]]:
     """Cut a snapshot into parts of files, or several small files in one.
 
     A micro-batch that is run again must give each task the rows it had before, or what the sink
@@ -41,7 +41,7 @@ def splits(snapshot: Snapshot, options: ReadOptions) -> list[tuple[Part, ...]]:
     return packed
 
 
-def _parts(view: LogView, snapshot: Snapshot, size: int) -> Iterator[Part]:
+def _parts(view: LogView, snapshot: LogSnapshot, size: int) -> Iterator[Part]:
     for start, end in snapshot.files:
         if end <= 0:
             continue

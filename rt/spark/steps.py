@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rt.errors import FrameError
-from rt.format.frame import Kind
+from rt.format.frame import FrameKind
 from rt.format.walk import Walk
 from rt.log.disk import File
 from rt.position import Position
@@ -111,7 +111,7 @@ def _steps(view: LogView, file: File, walk: Walk, end: int) -> Iterator[_Step]:
     try:
         for at, header in headers(file, walk, end):
             current = walk.range
-            if header.kind == Kind.RANGE:
+            if header.kind == FrameKind.RANGE:
                 passed = 0
                 continue
             number, repeats = header.sequence, 0
@@ -119,7 +119,7 @@ def _steps(view: LogView, file: File, walk: Walk, end: int) -> Iterator[_Step]:
                 number = current.number + max(0, passed - current.skip)
                 repeats = min(max(0, current.skip - passed), header.messages)
                 passed += header.messages
-            if header.kind == Kind.MESSAGES:
+            if header.kind == FrameKind.MESSAGES:
                 yield _Step(at, header.messages, repeats, number)
     except FrameError:
         return  # the task that reads it says what is wrong

@@ -13,7 +13,7 @@ IDENTITY_BYTES_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class StateIdentity:
     """Whose state a directory holds.
 
     Attributes:
@@ -43,21 +43,21 @@ class Identity:
             raise Refused("cloned", words)
 
 
-def encode_identity(identity: Identity) -> bytes:
+def encode_identity(identity: StateIdentity) -> bytes:
     """One line of JSON and its checksum, readable without a tool."""
     line = json.dumps(asdict(identity), sort_keys=True).encode()
     return b"%s\n%08x\n" % (line, crc32(line))
 
 
-def decode_identity(data: bytes) -> Identity | None:
+def decode_identity(data: bytes) -> StateIdentity | None:
     """The identity in these bytes, or None if they are not whole."""
     line, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % crc32(line):
         return None
-    return Identity(**json.loads(line))
+    return StateIdentity(**json.loads(line))
 
 
-def read_identity(disk: Disk, path: str) -> Identity | None:
+def read_identity(disk: Disk, path: str) -> StateIdentity | None:
     """The identity of a directory, or None if there is none that is whole."""
     try:
         file = disk.open_read(f"{path}/{IDENTITY_NAME}")

@@ -6,18 +6,18 @@ from typing import Final
 
 from rt.errors import Refused, WriterFailed
 from rt.log.disk import Disk, File
-from sequencer.consensus import FOUNDER, Ballot, Entry, Ready, Snapshot, State
+from sequencer.consensus import FOUNDER, Ballot, EngineState, Entry, Ready, Snapshot
 from sequencer.journal.ballot import SLOT_NAMES, Ballots
 from sequencer.journal.identity import (
     IDENTITY_NAME,
-    Identity,
+    StateIdentity,
     encode_identity,
     read_identity,
     write_whole,
 )
 from sequencer.journal.records import (
-    Header,
-    Scan,
+    RecordHeader,
+    RecordScan,
     encode_mark,
     encode_records,
     read_header,
@@ -50,7 +50,7 @@ class Opened:
     """
 
     journal: "Journal"
-    state: State
+    state: EngineState
     damage: str
 
 
@@ -71,7 +71,7 @@ def found(
     if disk.names(path):
         raise Refused("not-empty", f"{path} is not empty; a founding member starts from nothing")
     disk.make_directory(path)
-    _make(disk, path, Identity(cluster, node, directory, FOUNDER, place))
+    _make(disk, path, StateIdentity(cluster, node, directory, FOUNDER, place))
 
 
 def open_journal(
@@ -106,14 +106,14 @@ def open_journal(
             raise Damaged("there is no state" if not disk.names(path) else "no whole identity")
         return _open(disk, path, identity, "", cut_bytes)
     except Damaged as damage:
-        reborn = Identity(cluster, node, fresh, fresh, place)
+        reborn = StateIdentity(cluster, node, fresh, fresh, place)
         _begin_again(disk, path, reborn)
         return _open(disk, path, reborn, str(damage), cut_bytes)
 
 
-def _make(disk: Disk, path: str, identity: Identity) -> None:
+def _make(disk: Disk, path: str, identity: StateIdentity) -> None:
     """Write an empty state; the identity, without which the rest is nothing, comes last."""
-    header = Header(identity.directory, 0, 0, 0)
+    header = RecordHeader(identity.directory, 0, 0, 0)
     write_whole(disk, path, LOG_NAME, [header.encode()])
     ballots = Ballots(disk, path, identity.directory)
     ballots.write(Ballot())
@@ -121,7 +121,7 @@ def _make(disk: Disk, path: str, identity: Identity) -> None:
     write_whole(disk, path, IDENTITY_NAME, [encode_identity(identity)])
 
 
-def _begin_again(disk: Disk, path: str, identity: Identity) -> None:
+def _begin_again(disk: Disk, path: str, identity: StateIdentity) -> None:
     """Give the directory a new identity, then keep what is there under other names.
 
     In this order: if it ends half-way, old files are under a new identity and are damage again.
@@ -135,7 +135,7 @@ def _begin_again(disk: Disk, path: str, identity: Identity) -> None:
     _make(disk, path, identity)
 
 
-def _open(disk: Disk, path: str, identity: Identity, damage: str, cut_bytes: int) -> Opened:
+def _open(disk: Disk, path: str, identity: StateIdentity, damage: str, cut_bytes: int) -> Opened:
     snapshot = _read_snapshot(disk, path)
     found_log = _read_log(disk, path, identity)
     behind = _behind(snapshot, found_log)
@@ -152,7 +152,7 @@ def _open(disk: Disk, path: str, identity: Identity, damage: str, cut_bytes: int
         cut_bytes=cut_bytes,
     )
     journal.renew(ballot, snapshot if behind is None else None)
-    return Opened(journal, State(ballot, snapshot, entries, identity.incarnation), damage)
+    return Opened(journal, EngineState(ballot, snapshot, entries, identity.incarnation), damage)
 
 
 def _read_all(disk: Disk, path: str, limit: int) -> bytes | None:
@@ -178,7 +178,7 @@ def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
         raise Damaged(str(error)) from None
 
 
-def _read_log(disk: Disk, path: str, identity: Identity) -> Scan:
+def _read_log(disk: Disk, path: str, identity: StateIdentity) -> RecordScan:
     data = _read_all(disk, f"{path}/{LOG_NAME}", LOG_BYTES_MAX)
     if data is None:
         raise Damaged("the log is missing")
@@ -192,7 +192,7 @@ def _read_log(disk: Disk, path: str, identity: Identity) -> Scan:
     return result
 
 
-def _behind(snapshot: Snapshot | None, log: Scan) -> list[Entry] | None:
+def _behind(snapshot: Snapshot | None, log: RecordScan) -> list[Entry] | None:
     """The entries after the snapshot.
 
     None if the log does not hold the snapshot's last entry: then it is the one that a received
@@ -212,7 +212,7 @@ def _behind(snapshot: Snapshot | None, log: Scan) -> list[Entry] | None:
     return log.entries[place:]
 
 
-def _open_ballots(disk: Disk, path: str, identity: Identity) -> Ballots:
+def _open_ballots(disk: Disk, path: str, identity: StateIdentity) -> Ballots:
     if not set(SLOT_NAMES) & set(disk.names(path)):
         raise Damaged("both ballots are missing")
     return Ballots(disk, path, identity.directory)
@@ -241,8 +241,8 @@ class Journal:
         disk: Disk,
         path: str,
         *,
-        identity: Identity,
-        log: Scan,
+        identity: StateIdentity,
+        log: RecordScan,
         entries: Sequence[Entry],
         ballots: Ballots,
         cut_bytes: int,
@@ -259,7 +259,7 @@ class Journal:
         self._failed = ""
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> StateIdentity:
         """Whose state this is."""
         return self._identity
 
@@ -365,7 +365,7 @@ class Journal:
     def _rewrite(self, snapshot: Snapshot) -> None:
         """Replace the log by one that starts from the snapshot."""
         self._generation = (self._generation + 1) & 0xFFFFFFFF
-        header = Header(
+        header = RecordHeader(
             self._identity.directory, self._generation, snapshot.index, snapshot.term
         ).encode()
         parts = [header, *encode_records(self._tail, len(header), len(header))]

@@ -29,7 +29,7 @@ FILE_BYTES: Final = _FILE.size
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class RecordHeader:
     """The beginning of a log file: whose it is, and after which entry it starts."""
 
     directory: int
@@ -45,7 +45,7 @@ class Header:
 
 
 @dataclass(slots=True)
-class Scan:
+class RecordScan:
     """What a log file holds.
 
     Attributes:
@@ -56,7 +56,7 @@ class Scan:
             proves that it was ever durable, so nobody was told of it.
     """
 
-    header: Header | None = None
+    header: RecordHeader | None = None
     entries: list[Entry] = field(default_factory=list)
     end: int = 0
     damage: str = ""
@@ -98,24 +98,24 @@ def read_marks(data: bytes, generation: int) -> int:
     return durable
 
 
-def read_header(data: bytes) -> Header | None:
+def read_header(data: bytes) -> RecordHeader | None:
     """The header of a log file, or None if these bytes are not one."""
     if len(data) < _FILE.size:
         return None
     magic, crc, directory, generation, base, base_term = _FILE.unpack_from(data)
     if magic != FILE_MAGIC or crc != crc32(data[12 : _FILE.size]):
         return None
-    return Header(directory, generation, base, base_term)
+    return RecordHeader(directory, generation, base, base_term)
 
 
-def scan(data: bytes, marked: int) -> Scan:
+def scan(data: bytes, marked: int) -> RecordScan:
     """Judge a log file.
 
     Args:
         data: all its bytes.
         marked: how much of it is known to have been durable.
     """
-    found = Scan(header=read_header(data), end=_FILE.size)
+    found = RecordScan(header=read_header(data), end=_FILE.size)
     if found.header is None:
         found.damage = "its header is not whole"
         return found
@@ -126,7 +126,7 @@ def scan(data: bytes, marked: int) -> Scan:
     return found
 
 
-def _take_record(data: bytes, found: Scan) -> bool:
+def _take_record(data: bytes, found: RecordScan) -> bool:
     record = _whole_record(data, found.end)
     if record is None:
         return False
@@ -137,7 +137,7 @@ def _take_record(data: bytes, found: Scan) -> bool:
     return True
 
 
-def _connect(found: Scan, entries: tuple[Entry, ...]) -> bool:
+def _connect(found: RecordScan, entries: tuple[Entry, ...]) -> bool:
     header, first = found.header, entries[0]
     if header is None or not header.base_index < first.index:
         return False

@@ -5,10 +5,19 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rt.errors import Misuse
-from sequencer.consensus import Ballot, Entry, Kind, Message, Read, Ready, Snapshot, State
+from sequencer.consensus import (
+    Ballot,
+    EngineState,
+    Entry,
+    EntryKind,
+    PeerMessage,
+    Read,
+    Ready,
+    Snapshot,
+)
 from sequencer.raft.entries import unpack_member
 from sequencer.raft.log import Log
-from sequencer.raft.messages import BATCH_BYTES, CHUNK_BYTES, AnyMessage, Appended, Codec
+from sequencer.raft.messages import BATCH_BYTES, CHUNK_BYTES, AnyMessage, Appended, MessageCodec
 from sequencer.raft.quorum import Roster, checked_members, majority_of
 from sequencer.raft.snapshots import Assembly, encode_snapshot
 
@@ -95,7 +104,12 @@ class Core:
     )
 
     def __init__(
-        self, name: str, members: Sequence[str], cluster: str, state: State, settings: Settings
+        self,
+        name: str,
+        members: Sequence[str],
+        cluster: str,
+        state: EngineState,
+        settings: Settings,
     ) -> None:
         self.name = name
         self.members = checked_members(members)
@@ -105,19 +119,19 @@ class Core:
         self.majority = majority_of(len(self.members))
         self.settings = settings
         self.incarnation = state.incarnation
-        self._codec = Codec(cluster, self.members, state.incarnation)
+        self._codec = MessageCodec(cluster, self.members, state.incarnation)
         self.term, self.voted_for = state.ballot.term, state.ballot.voted_for
         self._ballot_saved = state.ballot
         self.leader = ""
         self.assembly = Assembly()
         self._restore(state)
         self._installing: Snapshot | None = None
-        self._early: list[Message] = []
-        self._after: list[Message] = []
+        self._early: list[PeerMessage] = []
+        self._after: list[PeerMessage] = []
         self._ack: tuple[str, Appended] | None = None
         self._reads: list[Read] = []
 
-    def _restore(self, state: State) -> None:
+    def _restore(self, state: EngineState) -> None:
         self.snapshot = snapshot = state.snapshot
         self.blob = encode_snapshot(snapshot) if snapshot else b""
         base, base_term, self.roster = 0, 0, Roster.founding(self.members)
@@ -147,11 +161,11 @@ class Core:
 
     def say_early(self, to: str, message: AnyMessage) -> None:
         """Send what promises nothing of this node's disk."""
-        self._early.append(Message(to, self._codec.encode(message)))
+        self._early.append(PeerMessage(to, self._codec.encode(message)))
 
     def say(self, to: str, message: AnyMessage) -> None:
         """Send after what is undurable now has become durable."""
-        self._after.append(Message(to, self._codec.encode(message)))
+        self._after.append(PeerMessage(to, self._codec.encode(message)))
 
     def acknowledge(self, to: str, answer: Appended) -> None:
         """Answer the leader; several answers before the next `Ready` become one."""
@@ -171,7 +185,7 @@ class Core:
     def append(self, entry: Entry) -> None:
         """Put an entry at the end of the log."""
         self.log.append(entry)
-        if entry.kind is Kind.MEMBER:
+        if entry.kind is EntryKind.MEMBER:
             self.roster.change(entry.index, *unpack_member(entry.command))
 
     def cut(self, index: int) -> None:

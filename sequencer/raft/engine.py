@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.consensus import Entry, Ready, Role, Snapshot, State, Status
+from sequencer.consensus import EngineRole, EngineState, Entry, Ready, Snapshot, Status
 from sequencer.raft.core import Chance, Core, Settings
 from sequencer.raft.election import Election, give_vote
 from sequencer.raft.leader import Leader
@@ -50,12 +50,12 @@ class Raft:
         *,
         chance: Chance,
         cluster: str = "",
-        state: State | None = None,
+        state: EngineState | None = None,
         settings: Settings | None = None,
     ) -> None:
         self._chance = chance
         self._settings = settings or Settings()
-        self._core = Core(name, members, cluster, state or State(), self._settings)
+        self._core = Core(name, members, cluster, state or EngineState(), self._settings)
         self._leader: Leader | None = None
         self._election: Election | None = None
         self._out: Ready | None = None
@@ -181,12 +181,12 @@ class Raft:
             refusal=self._refusal,
         )
 
-    def _role(self) -> Role:
+    def _role(self) -> EngineRole:
         if self._leader is not None:
-            return Role.LEADER
+            return EngineRole.LEADER
         if self._election is not None:
-            return Role.PRE_CANDIDATE if self._election.pre else Role.CANDIDATE
-        return Role.FOLLOWER if self._core.voter else Role.LEARNER
+            return EngineRole.PRE_CANDIDATE if self._election.pre else EngineRole.CANDIDATE
+        return EngineRole.FOLLOWER if self._core.voter else EngineRole.LEARNER
 
     # Terms
 

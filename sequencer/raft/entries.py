@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from sequencer.consensus import Entry, Kind
+from sequencer.consensus import Entry, EntryKind
 
 NUMBER_MAX: Final = (1 << 62) - 1  # 146 years at a thousand million entries a second
 ENTRIES_MAX: Final = 4096  # per message: bounds the objects one message can make
@@ -16,7 +16,7 @@ ENTRY_BYTES: Final = 13  # beside its command
 
 _ENTRY: Final = struct.Struct("<QIB")
 _MEMBER: Final = struct.Struct("<Q")
-_KINDS: Final = {int(kind): kind for kind in Kind}
+_KINDS: Final = {int(kind): kind for kind in EntryKind}
 
 
 def pack_entries(entries: Sequence[Entry]) -> bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rt.errors import PeerError, Refused
-from sequencer.consensus import COMMAND_BYTES_MAX, Entry, Kind, Peer
+from sequencer.consensus import COMMAND_BYTES_MAX, Entry, EntryKind, Peer
 from sequencer.raft.core import Core
 from sequencer.raft.entries import pack_member
 from sequencer.raft.messages import Append, Appended, Chunk, ChunkTaken, Lead
@@ -34,10 +34,10 @@ class Leader:
         self._moving_to, self._moving_ticks, self._moving_now = "", 0, False
         self._undecided_bytes = bytes_of(core.log.between(core.commit + 1, core.log.last))
         self.reads = Reads(core)
-        self._first = self._append(b"", Kind.NOTHING).index
+        self._first = self._append(b"", EntryKind.NOTHING).index
         core.leader = core.name
 
-    def _append(self, command: bytes, kind: Kind) -> Entry:
+    def _append(self, command: bytes, kind: EntryKind) -> Entry:
         entry = Entry(self._core.log.last + 1, self._core.term, command, kind)
         self._core.append(entry)
         return entry
@@ -48,7 +48,7 @@ class Leader:
         """Append a command; it goes out with the next `Ready`."""
         self._check(len(command))
         self._undecided_bytes += len(command)
-        return self._append(command, Kind.COMMAND)
+        return self._append(command, EntryKind.COMMAND)
 
     def _check(self, length: int) -> None:
         if self._moving_to:
@@ -226,9 +226,9 @@ class Leader:
         if self.counts(peer) or core.commit < max(core.roster.changed_at, self._first):
             return
         if core.roster.now[peer.name] != SUSPENDED:
-            self._append(pack_member(peer.name, SUSPENDED), Kind.MEMBER)
+            self._append(pack_member(peer.name, SUSPENDED), EntryKind.MEMBER)
         elif peer.match >= core.commit:
-            self._append(pack_member(peer.name, peer.incarnation), Kind.MEMBER)
+            self._append(pack_member(peer.name, peer.incarnation), EntryKind.MEMBER)
 
     # Reads
 

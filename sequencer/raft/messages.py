@@ -12,7 +12,7 @@ from typing import Final
 
 from rt.errors import PeerError
 from rt.format.checksum import crc32
-from sequencer.consensus import COMMAND_BYTES_MAX, MEMBERS_ALLOWED, Entry, Kind
+from sequencer.consensus import COMMAND_BYTES_MAX, MEMBERS_ALLOWED, Entry, EntryKind
 from sequencer.raft.entries import (
     ENTRIES_MAX,
     ENTRY_BYTES,
@@ -139,7 +139,7 @@ _FLAG_1: Final = 1  # pre, taken, opens
 _FLAG_2: Final = 2  # forced, granted, quiet
 
 
-class Codec:
+class MessageCodec:
     """Encodes and decodes for one node of one cluster."""
 
     __slots__ = ("_entries", "_incarnation", "_members", "_names", "_packed", "digest")
@@ -182,7 +182,7 @@ class Codec:
 
     def check(self, entry: Entry) -> None:
         """Demand that an entry of the engine's own is one; `ValueError` otherwise."""
-        if entry.kind is Kind.MEMBER and unpack_member(entry.command)[0] not in self._members:
+        if entry.kind is EntryKind.MEMBER and unpack_member(entry.command)[0] not in self._members:
             raise ValueError("an entry about a node that is not a member")
 
     @property
@@ -237,16 +237,16 @@ _TAG_ASK_VOTE: Final = 1
 _TAG_APPEND: Final = 3
 
 
-def _encode_ask_vote(codec: Codec, m: AskVote) -> _Encoded:
+def _encode_ask_vote(codec: MessageCodec, m: AskVote) -> _Encoded:
     body = _ASK_VOTE.pack(m.last_index, m.last_term) + codec.names
     return _TAG_ASK_VOTE, m.pre * _FLAG_1 | m.forced * _FLAG_2, body
 
 
-def _encode_vote(_: Codec, m: Vote) -> _Encoded:
+def _encode_vote(_: MessageCodec, m: Vote) -> _Encoded:
     return 2, m.pre * _FLAG_1 | m.granted * _FLAG_2, b""
 
 
-def _encode_append(codec: Codec, m: Append) -> _Encoded:
+def _encode_append(codec: MessageCodec, m: Append) -> _Encoded:
     body = _APPEND.pack(m.prev_index, m.prev_term, m.commit, m.round, len(m.entries))
     if m.opens:
         body += codec.names
@@ -255,27 +255,27 @@ def _encode_append(codec: Codec, m: Append) -> _Encoded:
     return _TAG_APPEND, m.opens * _FLAG_1 | m.quiet * _FLAG_2, body
 
 
-def _encode_appended(_: Codec, m: Appended) -> _Encoded:
+def _encode_appended(_: MessageCodec, m: Appended) -> _Encoded:
     return 4, m.taken * _FLAG_1, _APPENDED.pack(m.index, m.round, m.hint_index, m.hint_term)
 
 
-def _encode_chunk(_: Codec, m: Chunk) -> _Encoded:
+def _encode_chunk(_: MessageCodec, m: Chunk) -> _Encoded:
     return 5, 0, _CHUNK.pack(m.index, m.index_term, m.offset, m.total, m.round) + m.data
 
 
-def _encode_chunk_taken(_: Codec, m: ChunkTaken) -> _Encoded:
+def _encode_chunk_taken(_: MessageCodec, m: ChunkTaken) -> _Encoded:
     return 6, 0, _CHUNK_TAKEN.pack(m.index, m.offset, m.round)
 
 
-def _encode_lead(_: Codec, _message: Lead) -> _Encoded:
+def _encode_lead(_: MessageCodec, _message: Lead) -> _Encoded:
     return 7, 0, b""
 
 
-def _encode_ask_read(_: Codec, m: AskRead) -> _Encoded:
+def _encode_ask_read(_: MessageCodec, m: AskRead) -> _Encoded:
     return 8, 0, _ASK_READ.pack(m.ticket)
 
 
-def _encode_read_from(_: Codec, m: ReadFrom) -> _Encoded:
+def _encode_read_from(_: MessageCodec, m: ReadFrom) -> _Encoded:
     return 9, 0, _READ_FROM.pack(m.ticket, m.index)
 
 
@@ -302,20 +302,20 @@ def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...
     return fields
 
 
-def _decode_ask_vote(codec: Codec, flags: int, term: int, data: bytes) -> AskVote:
+def _decode_ask_vote(codec: MessageCodec, flags: int, term: int, data: bytes) -> AskVote:
     index, index_term = _fields(_ASK_VOTE, data, len(codec.names))
     if not data.endswith(codec.names):
         raise ValueError("the members are not those of its checksum")
     return AskVote(term, index, index_term, bool(flags & _FLAG_1), bool(flags & _FLAG_2))
 
 
-def _decode_vote(_: Codec, flags: int, term: int, data: bytes) -> Vote:
+def _decode_vote(_: MessageCodec, flags: int, term: int, data: bytes) -> Vote:
     if len(data) != _HEADER.size:
         raise ValueError("its length is not what its kind says")
     return Vote(term, bool(flags & _FLAG_2), bool(flags & _FLAG_1))
 
 
-def _decode_append(codec: Codec, flags: int, term: int, data: bytes) -> Append:
+def _decode_append(codec: MessageCodec, flags: int, term: int, data: bytes) -> Append:
     prev_index, prev_term, commit, round_, count = _APPEND.unpack_from(data, _HEADER.size)
     if max(prev_index, prev_term, commit, round_) > NUMBER_MAX or count > ENTRIES_MAX:
         raise ValueError("a number out of range")
@@ -329,17 +329,17 @@ def _decode_append(codec: Codec, flags: int, term: int, data: bytes) -> Append:
     if len(entries) != count or prev_term > term or (entries and entries[-1].term > term):
         raise ValueError("entries are missing, or newer than the leader")
     for entry in entries:
-        if entry.kind is not Kind.COMMAND:
+        if entry.kind is not EntryKind.COMMAND:
             codec.check(entry)
     return Append(term, prev_index, prev_term, commit, round_, entries, opens, quiet)
 
 
-def _decode_appended(_: Codec, flags: int, term: int, data: bytes) -> Appended:
+def _decode_appended(_: MessageCodec, flags: int, term: int, data: bytes) -> Appended:
     index, round_, hint_index, hint_term = _fields(_APPENDED, data)
     return Appended(term, bool(flags & _FLAG_1), index, round_, hint_index, hint_term)
 
 
-def _decode_chunk(_: Codec, _flags: int, term: int, data: bytes) -> Chunk:
+def _decode_chunk(_: MessageCodec, _flags: int, term: int, data: bytes) -> Chunk:
     body = data[_HEADER.size + _CHUNK.size :]
     index, index_term, offset, total, round_ = _fields(_CHUNK, data, len(body))
     if len(body) > CHUNK_BYTES or offset + len(body) > total or index_term > term:
@@ -347,25 +347,25 @@ def _decode_chunk(_: Codec, _flags: int, term: int, data: bytes) -> Chunk:
     return Chunk(term, index, index_term, offset, total, round_, body)
 
 
-def _decode_chunk_taken(_: Codec, _flags: int, term: int, data: bytes) -> ChunkTaken:
+def _decode_chunk_taken(_: MessageCodec, _flags: int, term: int, data: bytes) -> ChunkTaken:
     return ChunkTaken(term, *_fields(_CHUNK_TAKEN, data))
 
 
-def _decode_lead(_: Codec, _flags: int, term: int, data: bytes) -> Lead:
+def _decode_lead(_: MessageCodec, _flags: int, term: int, data: bytes) -> Lead:
     if len(data) != _HEADER.size:
         raise ValueError("its length is not what its kind says")
     return Lead(term)
 
 
-def _decode_ask_read(_: Codec, _flags: int, term: int, data: bytes) -> AskRead:
+def _decode_ask_read(_: MessageCodec, _flags: int, term: int, data: bytes) -> AskRead:
     return AskRead(term, *_fields(_ASK_READ, data))
 
 
-def _decode_read_from(_: Codec, _flags: int, term: int, data: bytes) -> ReadFrom:
+def _decode_read_from(_: MessageCodec, _flags: int, term: int, data: bytes) -> ReadFrom:
     return ReadFrom(term, *_fields(_READ_FROM, data))
 
 
-_DECODERS: Final[dict[int, Callable[[Codec, int, int, bytes], AnyMessage]]] = {
+_DECODERS: Final[dict[int, Callable[[MessageCodec, int, int, bytes], AnyMessage]]] = {
     _TAG_ASK_VOTE: _decode_ask_vote,
     2: _decode_vote,
     _TAG_APPEND: _decode_append,

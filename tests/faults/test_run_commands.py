@@ -16,7 +16,7 @@ from rt import Publisher, Subscriber
 from rt.cli import exits
 from rt.net import certificates
 from rt.net.certificates import issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.node.cluster import free_addresses, init_cluster
 from tests.commands import PATIENCE_S, clean_environment, finish, run, start
 from tests.replicator_host import eventually
@@ -212,7 +212,7 @@ def test_found_is_for_the_first_start_only(site):
 def test_another_nodes_directory_is_named_and_refused(site):
     """The configuration was copied from a neighbour, and one line was forgotten."""
     assert ended(site.node())[0] == 0
-    issue(str(site.certs), "n2", Role.NODE)
+    issue(str(site.certs), "n2", CertificateRole.NODE)
     result = run("node", "--config", site.changed('^name = ".*"', 'name = "n2"'))
     assert result.exit_code == exits.REFUSED
     assert result.stderr == (
@@ -223,7 +223,7 @@ def test_another_nodes_directory_is_named_and_refused(site):
 def test_a_node_whose_certificate_nobody_would_take_ends_at_its_start(site, monkeypatch):
     """Else its operator sees a running node, and each of its clients a refusal."""
     certs = str(site.certs)
-    issue(certs, "n1", Role.PUBLISHER, force=True)
+    issue(certs, "n1", CertificateRole.PUBLISHER, force=True)
     result = run("node", "--config", site.config)
     assert result.exit_code == exits.BAD_USE
     assert result.stderr == f"rt: {certs}/n1.pem: it is a publisher's; a node's is wanted\n"
@@ -234,7 +234,7 @@ def test_a_node_whose_certificate_nobody_would_take_ends_at_its_start(site, monk
             return datetime.now(tz) - timedelta(days=40)
 
     monkeypatch.setattr(certificates, "datetime", Past)
-    issue(certs, "n1", Role.NODE, force=True)
+    issue(certs, "n1", CertificateRole.NODE, force=True)
     monkeypatch.undo()
     result = run("node", "--config", site.config)
     assert result.exit_code == exits.BAD_USE
@@ -289,7 +289,7 @@ def test_a_session_that_the_certificate_does_not_grant_is_told_on_both_sides(sit
     node = site.node()
     site.publish(5, "jfk")
     site.publish(5, "lga")
-    issue(str(site.certs), "airport", Role.PUBLISHER, sessions=["jfk"])
+    issue(str(site.certs), "airport", CertificateRole.PUBLISHER, sessions=["jfk"])
     process = site.start("push", "--root", site.root / "data", *site.link("airport"),
                          "--session", "lga")  # fmt: skip
     refusal = "the certificate of 'airport' does not grant the session 'lga'"

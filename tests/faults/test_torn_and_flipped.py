@@ -9,7 +9,7 @@ import pytest
 from logs import MergedLog, make_frame
 
 from rt import CorruptLog, Subscriber
-from rt.format.frame import Kind, parse_header
+from rt.format.frame import FrameKind, parse_header
 from rt.format.message import Batch
 from rt.format.recovery import Clean, Corrupt, Torn, judge
 from rt.format.walk import Walk
@@ -94,7 +94,7 @@ def check_cuts(log, cuts):
 
 def starts_range(log, offset):
     """Whether a range frame begins there."""
-    return parse_header(log.data, offset).kind == Kind.RANGE
+    return parse_header(log.data, offset).kind == FrameKind.RANGE
 
 
 def check_flips(log, bits):

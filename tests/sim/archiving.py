@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rt.errors import DiskFailed
 from rt.log.appender import Appender, Durable
-from rt.node.retention import Machine, NodeArchiver
+from rt.node.retention import Machine, Retention
 from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
 from rt.node.sweeper import NodeSweeper
@@ -90,7 +90,7 @@ class _Sync(Future[Durable]):
         return super().done()
 
 
-def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> NodeArchiver:
+def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> Retention:
     """Return the real archiver of a node; its time runs faster, since a run is short."""
     world = node.world
     machine = Machine(
@@ -99,7 +99,7 @@ def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> NodeArchiver:
         disk_of=lambda _path: _disk_of(node),
     )
     settings = NodeSettings(name=node.name, file_age_s=world.file_age_s)
-    return NodeArchiver(settings, node.member, sweeper, node.guard, machine)
+    return Retention(settings, node.member, sweeper, node.guard, machine)
 
 
 def paced_ns(node: "MergeNode") -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sequencer.consensus import Ballot, Entry, Kind, Ready
+from sequencer.consensus import Ballot, Entry, EntryKind, Ready
 from sequencer.raft.engine import Raft
 
 
@@ -25,7 +25,7 @@ class Checker:
     def __init__(self, majority: int) -> None:
         self._majority = majority
         self._leaders: dict[int, str] = {}
-        self._entries: dict[tuple[int, int], tuple[bytes, Kind, int]] = {}
+        self._entries: dict[tuple[int, int], tuple[bytes, EntryKind, int]] = {}
         self._durable: dict[tuple[int, int], set[str]] = {}
         self.decided: list[Entry] = []
         self._decided_by: list[int] = []
@@ -126,7 +126,7 @@ class Checker:
         self._decided_by.append(term)
 
     def _once(self, entry: Entry) -> bool:
-        return self.commands_are_unique and entry.kind is Kind.COMMAND
+        return self.commands_are_unique and entry.kind is EntryKind.COMMAND
 
     def applied(self, name: str, index: int, expected: int, digest: str) -> None:
         """A node's state is that of the entry `index`."""

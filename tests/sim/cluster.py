@@ -5,7 +5,7 @@ from hashlib import blake2b
 from random import Random
 
 from rt.errors import Refused
-from sequencer.consensus import Kind, Read, Ready
+from sequencer.consensus import EntryKind, Read, Ready
 from sequencer.raft.core import Settings
 from sequencer.raft.quorum import majority_of
 
@@ -152,7 +152,7 @@ class Cluster:
         if raft.leads:
             crowned = self.checker.leads(node.name, raft)
             self.checker.reigns(node.name, raft)
-            if crowned or any(entry.kind is Kind.MEMBER for entry in ready.entries):
+            if crowned or any(entry.kind is EntryKind.MEMBER for entry in ready.entries):
                 self.nemesis.leader_writes(node)
         if self._log is not None:
             self._log(f"{'':15}{node.name} {ready}")

@@ -3,9 +3,9 @@
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from replicator.pull import Copy
+from replicator.pull import PulledLog
 from rt.errors import CorruptLog, ManifestError, PeerError, Refused
-from rt.format.manifest import MERGED, Identity
+from rt.format.manifest import MERGED, LogIdentity
 from rt.log.appender import Appender
 from rt.log.archived import finish_archiving
 from rt.position import START, Position
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
     from .merge_node import MergeNode
 
-IDENTITY = Identity(MERGED, STREAM, OUT, "5" * 32, 0)
+IDENTITY = LogIdentity(MERGED, STREAM, OUT, "5" * 32, 0)
 
 
 class Puller(Protocol):
@@ -39,7 +39,7 @@ class Pull:
         appender = Appender(puller.disk, OUT, IDENTITY)
         appender.recover()
         finish_archiving(puller.disk, OUT, appender.manifest)
-        self._copy = Copy(appender, lambda _entry: False)
+        self._copy = PulledLog(appender, lambda _entry: False)
         self._begin = begin
         self._pipe: Pipe | None = None
         self._peer: MergeNode | None = None

@@ -6,7 +6,7 @@ from random import Random
 from typing import Protocol
 
 from rt.position import Position
-from sequencer.consensus import Entry, Kind
+from sequencer.consensus import Entry, EntryKind
 from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction
 from sequencer.ledger import Ledger, decode_ledger
 
@@ -102,7 +102,7 @@ class Books:
     def apply(self, entry: Entry) -> None:
         """Execute an instruction as every node does."""
         self.index = self.ledger.index = entry.index
-        if entry.kind is not Kind.COMMAND:
+        if entry.kind is not EntryKind.COMMAND:
             return
         instruction = decode_instruction(entry.command)
         for each in instruction.slices if isinstance(instruction, Merge) else ():

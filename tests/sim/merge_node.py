@@ -20,12 +20,12 @@ from rt.errors import (
     Refused,
     WriterFailed,
 )
-from rt.format.manifest import Identity
+from rt.format.manifest import LogIdentity
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
 from rt.node.inbox import Inboxes, NodeInbox
 from rt.position import START, Position
-from sequencer.consensus import Ready, Role, Snapshot
+from sequencer.consensus import EngineRole, Ready, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import decode_report, encode_report
 from sequencer.instruction import Instruction
@@ -461,7 +461,7 @@ class MergeNode(SimNode):
             inbox.release()
             raise
 
-    def _ask_to_leave(self, identity: Identity, peer: str, *, relays: bool) -> None:
+    def _ask_to_leave(self, identity: LogIdentity, peer: str, *, relays: bool) -> None:
         """Somebody comes while another fills the session: that one is to leave.
 
         If it fills what was set aside meanwhile there is none; who came comes again.
@@ -619,7 +619,7 @@ class MergeNode(SimNode):
         """Whether this node's own, durable log says that it is decided that it counts."""
         status = self.raft.status()
         decided = status.commit >= self.raft._core.roster.changed_at
-        return decided and status.role is not Role.LEARNER and status.durable == status.last
+        return decided and status.role is not EngineRole.LEARNER and status.durable == status.last
 
     def has_all(self, index: int) -> bool:
         """Whether it has executed everything, and is what it should be."""

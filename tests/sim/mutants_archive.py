@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from replicator.source_channel import Outlet
-from rt.node.retention import NodeArchiver
+from replicator.source_channel import SourceChannel
+from rt.node.retention import Retention
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.executor import Executor
@@ -18,10 +18,10 @@ from .mutation import Patch
 def inputs_archived_by_one() -> list[Patch]:
     """Inputs go once a single node has durably what became of them."""
 
-    def latest(self: NodeArchiver) -> int:
+    def latest(self: Retention) -> int:
         return max(report.durable_index for report in self.reports.values())
 
-    return [(NodeArchiver, "_majority_durable", latest)]
+    return [(Retention, "_majority_durable", latest)]
 
 
 @merging
@@ -33,7 +33,7 @@ def archived_before_a_majority_has_the_state() -> list[Patch]:
 @merging
 def snapshot_saved_by_one() -> list[Patch]:
     """A snapshot is saved, and instructions are forgotten, once it is durable here."""
-    return [(NodeArchiver, "settled_index", property(lambda self: 1 << 62))]
+    return [(Retention, "settled_index", property(lambda self: 1 << 62))]
 
 
 @merging
@@ -45,7 +45,7 @@ def archived_bytes_stay() -> list[Patch]:
 @merging
 def archived_is_not_told() -> list[Patch]:
     """Whoever copies does not hear what was archived behind it."""
-    return [(Outlet, "_tell_archived", lambda self, send, source: None)]
+    return [(SourceChannel, "_tell_archived", lambda self, send, source: None)]
 
 
 @merging

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from rt.format.ranges import Range
-from sequencer.consensus import FOUNDER, Ballot, Entry, Snapshot, State
+from sequencer.consensus import FOUNDER, Ballot, EngineState, Entry, Snapshot
 from sequencer.instruction import Slice
 from sequencer.journal import journal as journals
 from sequencer.journal.ballot import Ballots, encode_slot
 from sequencer.journal.journal import Journal, Opened
-from sequencer.journal.records import Scan
+from sequencer.journal.records import RecordScan
 from sequencer.ledger import Ledger
 from sequencer.raft import core as cores
 from sequencer.raft.core import Core
@@ -107,7 +107,7 @@ def damage_cut_like_a_tear() -> list[Patch]:
     """Rot in the log is cut off as if it had never been durable."""
     right = journals.scan
 
-    def scan(data: bytes, marked: int) -> Scan:
+    def scan(data: bytes, marked: int) -> RecordScan:
         result = right(data, marked)
         if result.header is not None:
             result.damage = ""
@@ -212,7 +212,7 @@ def empty_disk_votes() -> list[Patch]:
     def opened(*args: Any, **named: Any) -> Opened:
         result = right(*args, **named)
         state = result.state
-        bare = State(state.ballot, state.snapshot, state.entries, FOUNDER)
+        bare = EngineState(state.ballot, state.snapshot, state.entries, FOUNDER)
         return Opened(result.journal, bare, result.damage)
 
     return [(nodes, "open_journal", opened)]

@@ -5,7 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from rt.errors import PeerError, Refused, WriterFailed
-from sequencer.consensus import Ready, Role
+from sequencer.consensus import EngineRole, Ready
 from sequencer.journal.journal import Opened, found, open_journal
 from sequencer.raft.engine import Raft
 
@@ -239,4 +239,4 @@ class SimNode:
         """Whether this node's own, durable log says that it is decided that it counts."""
         status = self.raft.status()
         decided = status.commit >= self.raft._core.roster.changed_at
-        return decided and status.role is not Role.LEARNER and status.durable == status.last
+        return decided and status.role is not EngineRole.LEARNER and status.durable == status.last

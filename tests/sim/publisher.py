@@ -1,7 +1,7 @@
 """Simulated publishers: real frames in real logs, and the pipes that carry logs to copies of them.
 
-Both ends of a pipe are the replicator's own (`Outlet`, `Inlet`); only the connection between them
-is imagined: what is sent arrives at once and whole, or the connection ends.
+Both ends of a pipe are the replicator's own (`SourceChannel`, `SinkChannel`); only the connection
+between them is imagined: what is sent arrives at once and whole, or the connection ends.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,19 @@ from typing import Any
 from zlib import crc32
 
 from replicator.host import Inbox
-from replicator.sink_channel import Inlet
-from replicator.source_channel import Outlet, SendBuffer
-from replicator.wire import DATA_HEAD_BYTES, Archived, CaughtUp, Data, Decoder, Rolled
+from replicator.sink_channel import SinkChannel
+from replicator.source_channel import SendBuffer, SourceChannel
+from replicator.wire import (
+    DATA_HEAD_BYTES,
+    ArchivedNotice,
+    CaughtUpNotice,
+    Data,
+    Decoder,
+    RolledNotice,
+)
 from rt.format.columns import encode_columns
 from rt.format.frame import encode_frame, session_tag
-from rt.format.manifest import SESSION, Identity
+from rt.format.manifest import SESSION, LogIdentity
 from rt.format.manifest import Archived as ArchivedLine
 from rt.log.appender import Appender
 from rt.log.directory import LogDirectory
@@ -43,7 +50,7 @@ class Publisher:
         self._chance = chance
         self.disk = disk or SimDisk(chance)
         tag = crc32(name.encode())
-        identity = Identity(SESSION, STREAM, name, f"{tag:032x}", 0, self.group)
+        identity = LogIdentity(SESSION, STREAM, name, f"{tag:032x}", 0, self.group)
         self._log = Appender(self.disk, name, identity)
         self._next_file = START
         self._sequence = 0
@@ -64,7 +71,7 @@ class Publisher:
         return max(ends, default=START)
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> LogIdentity:
         """Of its log."""
         return self._log.identity
 
@@ -128,8 +135,8 @@ class Pipe:
         self.caught_up = False
         self.seen = -1  # the publisher's news when there was nothing more to send
         self._end = end
-        self._inlet = Inlet(0, inbox)
-        self._outlet = Outlet(0, log, end)
+        self._inlet = SinkChannel(0, inbox)
+        self._outlet = SourceChannel(0, log, end)
         self._outlet.stand(self._inlet.standing())
 
     def step(self) -> bool:
@@ -144,11 +151,11 @@ class Pipe:
     def _take(self, message: Any) -> None:
         if isinstance(message, Data):
             self._inlet.take_data(message)
-        elif isinstance(message, Rolled):
+        elif isinstance(message, RolledNotice):
             self._inlet.take_rolled(message)
-        elif isinstance(message, Archived):
+        elif isinstance(message, ArchivedNotice):
             self._inlet.take_archived(message)
-        elif isinstance(message, CaughtUp):
+        elif isinstance(message, CaughtUpNotice):
             self.caught_up = True
 
     @property

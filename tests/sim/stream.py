@@ -1,7 +1,7 @@
 """What must hold of the merged bytes, whatever the world did."""
 
 from rt.format.columns import decode_columns
-from rt.format.frame import HEADER_BYTES, Header, Kind, parse_header
+from rt.format.frame import HEADER_BYTES, FrameKind, Header, parse_header
 from rt.format.manifest import Manifest
 from rt.format.ranges import Range, decode_range
 from rt.position import START, Position
@@ -164,7 +164,7 @@ class Stream:
         while offset < len(data):
             header = parse_header(data, offset)
             body = data[offset + HEADER_BYTES : offset + HEADER_BYTES + header.length]
-            if header.kind != Kind.RANGE or header.position != position + offset:
+            if header.kind != FrameKind.RANGE or header.position != position + offset:
                 raise Violation(f"no range frame stands at {Position(position + offset)}")
             new = decode_range(header, body)
             offset += header.size

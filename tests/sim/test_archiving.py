@@ -3,19 +3,19 @@
 from random import Random
 from typing import NamedTuple
 
-from replicator.pull import Copy
+from replicator.pull import PulledLog
 from replicator.source import Looked, Source, Wait
 from rt.format import manifest
 from rt.format.columns import encode_columns
 from rt.format.frame import encode_frame, session_tag
 from rt.format.index import ENTRY_BYTES
-from rt.format.manifest import SESSION, Identity
+from rt.format.manifest import SESSION, LogIdentity
 from rt.log.appender import Appender
 from rt.node.sweeper import Input, NodeSweeper
 from rt.position import START, Position
 from sequencer.consensus import Snapshot
 from sequencer.executor import Executor
-from sequencer.instruction import Archive, Gone, Roll
+from sequencer.instruction import Archive, ArchivedFile, Roll
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
@@ -45,7 +45,7 @@ def merged_node() -> tuple[SimDisk, Publisher, Executor]:
 def test_what_is_left_of_an_emptied_file_is_of_no_use() -> None:
     """Seed 234: half a file, which a power cut had brought back, was called damaged."""
     disk, _, executor = merged_node()
-    executor.execute(4, 1, Archive(9, (Gone(START, "time"),)))
+    executor.execute(4, 1, Archive(9, (ArchivedFile(START, "time"),)))
     executor.sync()
     whole = len(disk.inode("out/log.0.0").data)
     for length in range(whole + 1):
@@ -99,7 +99,7 @@ def test_a_copy_that_has_the_last_file_whole_is_told_when_it_goes() -> None:
     disk, publisher = SimDisk(Random(1)), Publisher("jfk", Random(1))
     publisher.publish()
     publisher._roll()
-    copy = Copy(Appender(disk, "in/jfk", publisher.identity), lambda _line: False)
+    copy = PulledLog(Appender(disk, "in/jfk", publisher.identity), lambda _line: False)
     pipe = Pipe(publisher.disk, "jfk", copy)
     while pipe.step():
         pass
@@ -121,7 +121,7 @@ def test_an_archived_file_that_may_not_all_be_served_is_no_difference() -> None:
 
 def test_an_index_names_no_frame_behind_bytes_that_are_not_synced() -> None:
     """Seed 1354: a recovery that began at such a frame did not see the hole before it."""
-    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     disk = SimDisk(Random(1))
     log = Appender(disk, "jfk", identity)
     log.begin_file(START)
@@ -164,7 +164,7 @@ def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_behind_
     disk, _, executor = merged_node()
     sweeper = NodeSweeper(disk, _Inputs(), fold_s=0)
     sweeper.saved(executor.ledger.encode())
-    executor.execute(4, 1, Archive(9, (Gone(START, "time"),)))
+    executor.execute(4, 1, Archive(9, (ArchivedFile(START, "time"),)))
     fresh = NodeSweeper(disk, _Inputs(), fold_s=0)
     fresh._sweep(executor.appender, 99)
     assert disk.inode("out/log.0.0").data
@@ -194,7 +194,7 @@ def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
     sweeper = NodeSweeper(disk, inputs := _Inputs(), fold_s=0)
     sweeper.saved(executor.ledger.encode())
     for directory in ("in/jfk", "again/jfk"):
-        copy = Copy(Appender(disk, directory, publisher.identity), lambda _line: False)
+        copy = PulledLog(Appender(disk, directory, publisher.identity), lambda _line: False)
         pipe = Pipe(disk, "jfk", copy)
         while pipe.step():
             pass

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from replicator import wire
-from replicator.pull import Copy
-from replicator.sink_channel import Inlet
+from replicator.pull import PulledLog
+from replicator.sink_channel import SinkChannel
 from rt.errors import CorruptLog, DiskFailed
-from rt.format.manifest import SESSION, Archived, Identity, Rolled
+from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled
 from rt.log.appender import Appender
 from rt.position import START, Position
 from sequencer.executor import Executor
@@ -180,7 +180,7 @@ def test_what_a_copys_frames_call_durable_proves_nothing_of_the_copy() -> None:
 def test_a_copy_never_has_a_rolled_file_that_is_not_there() -> None:
     """Seed 894: a power cut between two lines left a roll whose bytes were thought to be held."""
     line, gone = Rolled(START, 88, 0, 1, 0, 0, 0), Archived(START, 0, "merged")
-    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     whole = SimDisk(Random(1))
     Appender(whole, "in/jfk", identity).skip_archived(line, gone)
     text = bytes(whole.inode("in/jfk/manifest").data)
@@ -192,8 +192,8 @@ def test_a_copy_never_has_a_rolled_file_that_is_not_there() -> None:
         log = Appender(disk, "in/jfk", identity)
         log.recover(own=False)
         assert log.end == 0
-        inlet = Inlet(0, Copy(log, lambda _line: True))
-        inlet.take_archived(wire.Archived(0, line, gone))
+        inlet = SinkChannel(0, PulledLog(log, lambda _line: True))
+        inlet.take_archived(wire.ArchivedNotice(0, line, gone))
         assert log.end == 88
         assert set(log.manifest.archived) == set(log.manifest.rolled) == {START}
 
@@ -204,7 +204,7 @@ def test_a_copy_that_has_all_of_a_file_keeps_it_though_the_source_has_archived_i
     publisher = Publisher("jfk", Random(1))
     publisher.publish()
     publisher._roll()
-    copy = Copy(Appender(disk, "in/jfk", publisher.identity), lambda _line: True)
+    copy = PulledLog(Appender(disk, "in/jfk", publisher.identity), lambda _line: True)
     Pipe(publisher.disk, "jfk", copy).step()
     assert copy.appender.is_open
     publisher.archive(publisher.end)
@@ -224,7 +224,7 @@ class NoGuard:
 def test_a_copy_without_a_manifest_is_begun_anew_when_it_is_pushed_again() -> None:
     """Seed 527: the start passed it over as one about to be made, and no push could open it."""
     disk = SimDisk(Random(1))
-    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     log = Appender(disk, "in/jfk", identity)
     log.begin_file(START)
     disk.inode("in/jfk/manifest").data.clear()
@@ -238,7 +238,7 @@ def test_a_copy_without_a_manifest_is_begun_anew_when_it_is_pushed_again() -> No
 def test_a_copy_that_was_given_up_is_not_told_to_be_held() -> None:
     """A sync that ended later told the old end, and the node waited for bytes it thought it had."""
     told: list[str] = []
-    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     inboxes = SimInboxes(
         SimDisk(Random(1)),
         "in",

@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rt.errors import PeerError, Refused
-from sequencer.consensus import FOUNDER, Ballot, Entry, Kind, Message, Ready, Role, Snapshot, State
+from sequencer.consensus import (
+    FOUNDER,
+    Ballot,
+    EngineRole,
+    EngineState,
+    Entry,
+    EntryKind,
+    PeerMessage,
+    Ready,
+    Snapshot,
+)
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
 
@@ -27,7 +37,7 @@ class Actor:
     """A node: its engine, its disk, and what it has applied."""
 
     raft: Raft
-    state: State
+    state: EngineState
     applied: list[str] = field(default_factory=list)
     holding: bool = False  # its disk takes its time
     pending: Ready | None = None
@@ -40,9 +50,9 @@ class Stage:
         self._lines: list[str] = []
         self._actors: dict[str, Actor] = {}
         self._names: list[str] = []
-        self._wire: list[tuple[str, Message]] = []
+        self._wire: list[tuple[str, PeerMessage]] = []
         self._cut: set[str] = set()
-        self._kept: dict[str, State] = {}  # the disks of nodes that are down
+        self._kept: dict[str, EngineState] = {}  # the disks of nodes that are down
         self._wiped = 0
         self._settings = Settings()
         self._commands: dict[str, Callable[..., None]] = {
@@ -85,9 +95,9 @@ class Stage:
         self._names = [word for word in words if "=" not in word]
         self._settings = Settings(heartbeat_ticks=2, election_ticks=10, **named)
         for name in self._names:
-            self._start(name, State())
+            self._start(name, EngineState())
 
-    def _start(self, name: str, state: State) -> None:
+    def _start(self, name: str, state: EngineState) -> None:
         raft = Raft(
             name,
             self._names,
@@ -140,12 +150,12 @@ class Stage:
         for source, message in self._take(links):
             self._lines.append(f"{source} -> {message.to}: lost")
 
-    def _take(self, links: tuple[str, ...]) -> list[tuple[str, Message]]:
+    def _take(self, links: tuple[str, ...]) -> list[tuple[str, PeerMessage]]:
         taken = [item for item in self._wire if not links or f"{item[0]}>{item[1].to}" in links]
         self._wire = [item for item in self._wire if item not in taken]
         return taken
 
-    def _arrive(self, source: str, message: Message) -> None:
+    def _arrive(self, source: str, message: PeerMessage) -> None:
         actor = self._actors.get(message.to)
         if actor is None or {source, message.to} & self._cut:
             self._lines.append(f"{source} -> {message.to}: lost")
@@ -182,7 +192,7 @@ class Stage:
 
     def _wipe(self, name: str) -> None:
         self._wiped += 1
-        self._kept[name] = State(incarnation=FOUNDER + self._wiped)
+        self._kept[name] = EngineState(incarnation=FOUNDER + self._wiped)
 
     def _snapshot(self, name: str) -> None:
         actor = self._actors[name]
@@ -217,7 +227,7 @@ class Stage:
                 continue
             actor = self._actors[name]
             status = actor.raft.status()
-            role = Role(status.role).name.lower().replace("_", "-")
+            role = EngineRole(status.role).name.lower().replace("_", "-")
             log = f"log to {status.last}, committed {status.commit}"
             applied = " ".join(actor.applied) or "-"
             self._lines.append(f"{name} {role} term {status.term}, {log}: {applied}")
@@ -249,15 +259,15 @@ class Stage:
 
     def _apply(self, name: str, entry: Entry) -> None:
         self._lines.append(f"{name} applies {entry_words(entry)}")
-        if entry.kind is Kind.COMMAND:
+        if entry.kind is EntryKind.COMMAND:
             self._actors[name].applied.append(entry.command.decode())
 
     def _keep_snapshot(self, actor: Actor, snapshot: Snapshot) -> None:
         kept = tuple(entry for entry in actor.state.entries if entry.index > snapshot.index)
-        actor.state = State(actor.state.ballot, snapshot, kept, actor.state.incarnation)
+        actor.state = EngineState(actor.state.ballot, snapshot, kept, actor.state.incarnation)
 
 
-def _persisted(state: State, ready: Ready) -> State:
+def _persisted(state: EngineState, ready: Ready) -> EngineState:
     """What a disk holds after a `Ready`."""
     ballot: Ballot = ready.ballot or state.ballot
     snapshot, entries = state.snapshot, list(state.entries)
@@ -265,4 +275,4 @@ def _persisted(state: State, ready: Ready) -> State:
         snapshot, entries = ready.snapshot, []
     if ready.entries:
         entries = [entry for entry in entries if entry.index < ready.entries[0].index]
-    return State(ballot, snapshot, (*entries, *ready.entries), state.incarnation)
+    return EngineState(ballot, snapshot, (*entries, *ready.entries), state.incarnation)

@@ -1,6 +1,6 @@
 """Messages and duties in words."""
 
-from sequencer.consensus import Entry, Kind, Ready
+from sequencer.consensus import Entry, EntryKind, Ready
 from sequencer.raft.entries import unpack_member
 from sequencer.raft.messages import (
     AnyMessage,
@@ -19,9 +19,9 @@ from sequencer.raft.quorum import SUSPENDED
 
 def entry_words(entry: Entry) -> str:
     """An entry: its index, its term, and what it holds."""
-    if entry.kind is Kind.NOTHING:
+    if entry.kind is EntryKind.NOTHING:
         what = "nothing"
-    elif entry.kind is Kind.MEMBER:
+    elif entry.kind is EntryKind.MEMBER:
         name, incarnation = unpack_member(entry.command)
         what = f"suspend {name}" if incarnation == SUSPENDED else f"admit {name}"
     else:

@@ -10,13 +10,13 @@ from logs import TIME_NS, make_frame
 
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
 from rt.format.index import ENTRY_BYTES, IndexEntry, encode_index
-from rt.format.manifest import Archived, Identity, Rolled
+from rt.format.manifest import Archived, LogIdentity, Rolled
 from rt.limits import KIB
 from rt.log.appender import Appender
 from rt.log.disk import OsDisk
 from rt.position import START, Position
 
-LOG = Identity("session", "flights", "jfk", "0" * 32, TIME_NS)
+LOG = LogIdentity("session", "flights", "jfk", "0" * 32, TIME_NS)
 
 
 @pytest.fixture

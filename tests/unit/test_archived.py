@@ -27,7 +27,7 @@ from sequencer.instruction import (
     FILES_MAX,
     NOTE_BYTES_MAX,
     Archive,
-    Gone,
+    ArchivedFile,
     Note,
     decode_instruction,
     encode_instruction,
@@ -174,7 +174,9 @@ INSTRUCTIONS = st.one_of(
         st.integers(0, (1 << 63) - 1),
         st.lists(
             st.builds(
-                Gone, st.integers(0, 1 << 32).map(lambda n: Position(n << 30)), st.text(max_size=60)
+                ArchivedFile,
+                st.integers(0, 1 << 32).map(lambda n: Position(n << 30)),
+                st.text(max_size=60),
             ),
             max_size=20,
         ).map(tuple),
@@ -206,7 +208,7 @@ def test_every_cut_of_an_instruction_is_refused_or_shorter(instruction):
 def test_an_instruction_has_its_limits():
     """What is larger would hold up merging, or fill every snapshot."""
     with pytest.raises(Misuse, match="at most"):
-        encode_instruction(Archive(0, (Gone(FILES[0], "time"),) * (FILES_MAX + 1)))
+        encode_instruction(Archive(0, (ArchivedFile(FILES[0], "time"),) * (FILES_MAX + 1)))
     with pytest.raises(Misuse, match="bytes"):
         encode_instruction(Note(0, "policy", "x" * (NOTE_BYTES_MAX + 1)))
     with pytest.raises(Misuse, match="bytes"):

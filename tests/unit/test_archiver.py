@@ -18,10 +18,10 @@ from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
 from rt.cli import archive as cli_archive
 from rt.errors import Misuse, Refused
-from rt.format.manifest import MERGED, Archived, Identity, Manifest, Rolled
+from rt.format.manifest import MERGED, Archived, LogIdentity, Manifest, Rolled
 from rt.node import admin as node_admin
 from rt.node.admin import NodeAdmin
-from rt.node.retention import LEASE_NOTE, Machine, NodeArchiver, leases_of_ledger
+from rt.node.retention import LEASE_NOTE, Machine, Retention, leases_of_ledger
 from rt.position import Position
 from sequencer.instruction import Note
 from sequencer.ledger import Ledger
@@ -295,7 +295,7 @@ def test_a_jump_ahead_is_believed_after_an_hour_and_one_back_at_once():
 def manifest_of(count, gone):
     """Return the manifest of `count` rolled files, of which the oldest are archived."""
     manifest = Manifest()
-    manifest.add(Identity(MERGED, "flights", "out", "0" * 32, 0))
+    manifest.add(LogIdentity(MERGED, "flights", "out", "0" * 32, 0))
     for place in range(count):
         start = Position.of(0, place, 0)
         manifest.add(Rolled(start, 100, place, place + 1, 0, 0, NOW - (count - place) * MINUTE))
@@ -393,7 +393,7 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     member = Member.__new__(Member)
     member._orders = deque()
     member.engine, member.executor = SimpleNamespace(leads=True), SimpleNamespace(ledger=ledger)
-    archiver = NodeArchiver.__new__(NodeArchiver)
+    archiver = Retention.__new__(Retention)
     archiver._member, archiver._machine, archiver.now_ns = member, Machine(), NOW
     member.order(Note(NOW, LEASE_NOTE + "spark", renewed.text()))  # when it had found no orders
     archiver._forget_old_leases()

@@ -11,7 +11,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, Refused
 from rt.net.certificates import init_authority, issue, load_certificate
-from rt.net.identity import GLOBS_MAX, Identity, Role, parse_identity, read_identity
+from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity, parse_identity, read_identity
 
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 SERVER = ExtendedKeyUsageOID.SERVER_AUTH
@@ -33,7 +33,7 @@ def identity_in(files, usage=CLIENT):
 
 def test_keys_are_for_their_owner_only_and_so_is_the_directory(authority):
     """A key that another user can read is no key."""
-    files = issue(authority, "jfk", Role.PUBLISHER)
+    files = issue(authority, "jfk", CertificateRole.PUBLISHER)
     assert stat.S_IMODE(os.stat(authority).st_mode) == 0o700
     for path in (files.key, files.cert, f"{authority}/ca.key"):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
@@ -41,15 +41,15 @@ def test_keys_are_for_their_owner_only_and_so_is_the_directory(authority):
 
 def test_nothing_temporary_is_left_beside_the_files(authority):
     """A left-over copy of a key would outlive the key."""
-    issue(authority, "jfk", Role.PUBLISHER)
-    issue(authority, "jfk", Role.PUBLISHER, force=True)
+    issue(authority, "jfk", CertificateRole.PUBLISHER)
+    issue(authority, "jfk", CertificateRole.PUBLISHER, force=True)
     assert sorted(os.listdir(authority)) == ["ca.key", "ca.pem", "jfk.key", "jfk.pem"]
 
 
 def test_publisher_may_push_its_own_name_unless_told_otherwise(authority):
     """The safe default: one publisher, one session."""
-    identity = identity_in(issue(authority, "jfk", Role.PUBLISHER))
-    assert identity == Identity("jfk", Role.PUBLISHER, sessions=("jfk",))
+    identity = identity_in(issue(authority, "jfk", CertificateRole.PUBLISHER))
+    assert identity == PeerIdentity("jfk", CertificateRole.PUBLISHER, sessions=("jfk",))
     assert identity.may_push("jfk")
     assert not identity.may_push("lga")
     assert not identity.may_pull("flights")
@@ -58,41 +58,44 @@ def test_publisher_may_push_its_own_name_unless_told_otherwise(authority):
 def test_globs_come_back_as_they_were_issued(authority):
     """The URI must carry every letter that a glob can have."""
     globs = ("jfk-*", "*.lga_1", "a-b.c_9", "*")
-    assert identity_in(issue(authority, "x", Role.PUBLISHER, sessions=globs)).sessions == globs
+    assert (
+        identity_in(issue(authority, "x", CertificateRole.PUBLISHER, sessions=globs)).sessions
+        == globs
+    )
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", CertificateRole)
 @pytest.mark.parametrize("verb", ["push", "pull", "join"])
 def test_each_role_may_do_its_own_verbs_only(role, verb):
     """A subscriber that can write, or a publisher that can vote, is a hole; a node relays."""
-    identity = Identity("x", role, sessions=("*",), streams=("*",))
+    identity = PeerIdentity("x", role, sessions=("*",), streams=("*",))
     allowed = {
         "push": identity.may_push("jfk"),
         "pull": identity.may_pull("flights"),
         "join": identity.is_node,
     }
     expected = {
-        Role.NODE: {"push", "pull", "join"},
-        Role.PUBLISHER: {"push"},
-        Role.SUBSCRIBER: {"pull"},
+        CertificateRole.NODE: {"push", "pull", "join"},
+        CertificateRole.PUBLISHER: {"push"},
+        CertificateRole.SUBSCRIBER: {"pull"},
     }
     assert allowed[verb] == (verb in expected[role])
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", CertificateRole)
 def test_identity_without_globs_may_do_nothing_but_its_role(role):
     """Default: nothing."""
-    identity = Identity("x", role)
-    assert identity.may_push("x") == (role is Role.NODE)  # it passes on what others lack
-    assert identity.may_pull("x") == (role is Role.NODE)
+    identity = PeerIdentity("x", role)
+    assert identity.may_push("x") == (role is CertificateRole.NODE)  # it passes on what others lack
+    assert identity.may_pull("x") == (role is CertificateRole.NODE)
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", CertificateRole)
 def test_only_a_node_may_answer_a_call(authority, role):
     """A publisher's stolen key must not let its thief pose as a node."""
     files = issue(authority, "x", role)
     assert identity_in(files).role is role
-    if role is Role.NODE:
+    if role is CertificateRole.NODE:
         assert identity_in(files, SERVER).is_node
     else:
         with pytest.raises(Refused, match="lacks server authentication"):
@@ -101,9 +104,11 @@ def test_only_a_node_may_answer_a_call(authority, role):
 
 def test_node_answers_to_this_machine_unless_hosts_are_given(authority):
     """The demo and the tests must work without thinking about names."""
-    local = alternative_names(issue(authority, "a", Role.NODE))
+    local = alternative_names(issue(authority, "a", CertificateRole.NODE))
     assert [str(name.value) for name in local[1:]] == ["localhost", "127.0.0.1", "::1"]
-    given = alternative_names(issue(authority, "b", Role.NODE, hosts=["b.example.org", "10.0.0.2"]))
+    given = alternative_names(
+        issue(authority, "b", CertificateRole.NODE, hosts=["b.example.org", "10.0.0.2"])
+    )
     assert [str(name.value) for name in given[1:]] == ["b.example.org", "10.0.0.2"]
 
 
@@ -116,7 +121,7 @@ def alternative_names(files):
 @pytest.mark.parametrize("days", [1, 30, 90])
 def test_certificate_expires_when_it_was_told_to(authority, days):
     """Nothing is revoked here, so the date is the only end a leaked key has."""
-    certificate = load_certificate(issue(authority, "x", Role.NODE, days=days).cert)
+    certificate = load_certificate(issue(authority, "x", CertificateRole.NODE, days=days).cert)
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     assert days * 86_400 - 60 < left.total_seconds() <= days * 86_400
 
@@ -128,13 +133,16 @@ def test_certificate_expires_when_it_was_told_to(authority, days):
         ({"name": "ca"}, "authority's own name"),
         ({"days": 0}, "choose 1 to 90"),
         ({"days": 91}, "choose 1 to 90"),
-        ({"role": Role.NODE, "sessions": ["a"]}, "a node pushes no sessions"),
-        ({"role": Role.SUBSCRIBER, "sessions": ["a"]}, "a subscriber pushes no sessions"),
+        ({"role": CertificateRole.NODE, "sessions": ["a"]}, "a node pushes no sessions"),
+        (
+            {"role": CertificateRole.SUBSCRIBER, "sessions": ["a"]},
+            "a subscriber pushes no sessions",
+        ),
         ({"streams": ["a"]}, "a publisher needs no stream globs"),
         ({"hosts": ["localhost"]}, "a publisher is never dialled"),
-        ({"role": Role.NODE, "hosts": ["*.example.org"]}, "not a host"),
-        ({"role": Role.NODE, "hosts": ["a\n"]}, "not a host"),
-        ({"role": Role.NODE, "hosts": ["a." * 127 + "a"]}, "not a host"),
+        ({"role": CertificateRole.NODE, "hosts": ["*.example.org"]}, "not a host"),
+        ({"role": CertificateRole.NODE, "hosts": ["a\n"]}, "not a host"),
+        ({"role": CertificateRole.NODE, "hosts": ["a." * 127 + "a"]}, "not a host"),
         ({"sessions": ["a/*"]}, "not a glob"),
         ({"sessions": ["a"] * (GLOBS_MAX + 1)}, "more than 256 globs"),
     ],
@@ -142,27 +150,27 @@ def test_certificate_expires_when_it_was_told_to(authority, days):
 def test_wrong_request_is_refused_and_leaves_no_file(authority, change, words):
     """A half-made pair of files would be found by the next start, not by the one who erred."""
     with pytest.raises(Misuse, match=words):
-        issue(authority, **({"name": "jfk", "role": Role.PUBLISHER} | change))
+        issue(authority, **({"name": "jfk", "role": CertificateRole.PUBLISHER} | change))
     assert sorted(os.listdir(authority)) == ["ca.key", "ca.pem"]
 
 
 def test_existing_files_are_replaced_by_force_only(authority):
     """A second init would cut off every peer of the first."""
-    first = issue(authority, "jfk", Role.PUBLISHER)
+    first = issue(authority, "jfk", CertificateRole.PUBLISHER)
     before = load_certificate(first.cert)
     with pytest.raises(Misuse, match=r"jfk\.pem exists already: use force"):
-        issue(authority, "jfk", Role.PUBLISHER)
+        issue(authority, "jfk", CertificateRole.PUBLISHER)
     with pytest.raises(Misuse, match=r"ca\.pem exists already.*stops working"):
         init_authority(authority)
     assert load_certificate(first.cert) == before
-    issue(authority, "jfk", Role.PUBLISHER, force=True)
+    issue(authority, "jfk", CertificateRole.PUBLISHER, force=True)
     assert load_certificate(first.cert) != before
 
 
 def test_issue_without_an_authority_says_how_to_make_one(tmp_path):
     """The most likely first mistake of all."""
     with pytest.raises(Misuse, match="make one with rt certs init"):
-        issue(str(tmp_path), "jfk", Role.PUBLISHER)
+        issue(str(tmp_path), "jfk", CertificateRole.PUBLISHER)
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "other"])
@@ -175,7 +183,7 @@ def test_damaged_authority_is_named(authority, tmp_path, damage):
     elif damage == "other":
         os.link(init_authority(str(tmp_path / "other")).key, key)
     with pytest.raises(Misuse, match=r"ca\.key"):
-        issue(authority, "jfk", Role.PUBLISHER)
+        issue(authority, "jfk", CertificateRole.PUBLISHER)
 
 
 def test_directory_that_others_may_write_is_refused(tmp_path):

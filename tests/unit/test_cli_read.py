@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from rt.cli import exits
-from rt.format.manifest import SESSION, Archived, Identity
+from rt.format.manifest import SESSION, Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.disk import OsDisk
 from rt.log.writer import WriterSettings
@@ -177,7 +177,7 @@ def archived(tmp_path):
     """Return the root of a session whose first file of two was archived."""
     publish(tmp_path, [b"gone"])
     directory = publish(tmp_path, [b"here"], writer=WriterSettings())
-    appender = Appender(OsDisk(), directory, Identity(SESSION, "stream", "jfk", "0" * 32, 0))
+    appender = Appender(OsDisk(), directory, LogIdentity(SESSION, "stream", "jfk", "0" * 32, 0))
     appender.archive(Archived(START, 1, "time"))
     appender.close()
     return tmp_path

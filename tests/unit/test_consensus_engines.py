@@ -15,11 +15,11 @@ from rt.errors import Misuse, PeerError, Refused
 from rt.node.engine import engine_of
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
-from sequencer.consensus import Ballot, Entry, Ready, Role
+from sequencer.consensus import Ballot, EngineRole, Entry, Ready
 from sequencer.journal.journal import found, open_journal
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
-from sequencer.raft.messages import Append, AskVote, Codec, Vote
+from sequencer.raft.messages import Append, AskVote, MessageCodec, Vote
 from tests.sim import node as sim_node
 from tests.sim.checkers import Violation
 from tests.sim.cluster import Cluster
@@ -29,7 +29,7 @@ from tests.transcripts import player
 
 ROOT = Path(__file__).parents[2]
 MEMBERS = ("n1", "n2", "n3")
-CODEC = Codec("demo", MEMBERS, 0)
+CODEC = MessageCodec("demo", MEMBERS, 0)
 
 
 def the_engines():
@@ -118,11 +118,11 @@ def test_a_leader_that_hears_a_majority_stays(engine):
 def test_the_same_vote_twice_is_one_vote(engine):
     """Raftos counts datagrams: two of five elected a leader."""
     members = ("n1", "n2", "n3", "n4", "n5")
-    codec = Codec("demo", members, 0)
+    codec = MessageCodec("demo", members, 0)
     node = engine("n1", members, cluster="demo", chance=Random(1))
-    while node.status().role is not Role.PRE_CANDIDATE:
+    while node.status().role is not EngineRole.PRE_CANDIDATE:
         node.tick()
-    for pre, before in ((True, Role.PRE_CANDIDATE), (False, Role.CANDIDATE)):
+    for pre, before in ((True, EngineRole.PRE_CANDIDATE), (False, EngineRole.CANDIDATE)):
         for _ in range(3):
             node.step("n2", codec.encode(Vote(1, True, pre=pre)))
         assert node.status().role is before
@@ -294,7 +294,7 @@ def test_hostile_bytes_raise_nothing_but_the_peers_error(make):
                 continue
         for _ in range(100):
             node.tick()
-        assert node.status().role is not Role.LEADER
+        assert node.status().role is not EngineRole.LEADER
 
     feed()
 

@@ -17,7 +17,7 @@ from rt.format.frame import (
     MAGIC,
     NUMBER_END,
     Codec,
-    Kind,
+    FrameKind,
     body_matches,
     encode_frame,
     parse_header,
@@ -47,7 +47,8 @@ def zipped(body, **fields):
 def test_every_field_of_a_header_survives(position, sequence, time_ns, durable, body, tag):
     """Each later hop believes what this says of the frame."""
     frame = encode_frame(
-        body, position=position, sequence=sequence, time_ns=time_ns, messages=0, kind=Kind.CONTROL,
+        body, position=position, sequence=sequence, time_ns=time_ns, messages=0,
+            kind=FrameKind.CONTROL,
         durable=durable, session_tag=tag,
     )  # fmt: skip
     read = parse_header(b"".join(frame.parts))
@@ -101,7 +102,7 @@ def test_every_flipped_bit_of_a_header_is_found():
         ({"raw_length": 30}, "contradicts"),
         ({"messages": 0}, "count"),
         ({"messages": 1 << 30}, "count"),
-        ({"messages": 1, "kind": Kind.CONTROL}, "numbers"),
+        ({"messages": 1, "kind": FrameKind.CONTROL}, "numbers"),
         ({"sequence": NUMBER_END - 1}, "numbers"),
         ({"sequence": (1 << 64) - 1}, "numbers"),
     ],

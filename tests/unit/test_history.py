@@ -11,7 +11,7 @@ import pytest
 
 from rt.cli import exits
 from rt.errors import CorruptLog, Misuse
-from rt.format.manifest import MERGED, Archived, Identity, Rolled, encode_entry
+from rt.format.manifest import MERGED, Archived, LogIdentity, Rolled, encode_entry
 from rt.inspect import history as history_module
 from rt.inspect.history import Row, history, rolled_rows
 from rt.inspect.history_text import HistoryText
@@ -82,7 +82,7 @@ def test_active_file_is_told_of_while_it_grows(tmp_path):
 
 def test_log_without_a_message_has_no_rows(tmp_path):
     """It was made, and nothing came."""
-    Appender(OsDisk(), str(tmp_path), Identity(MERGED, "s", "out", "0" * 32, 0)).close()
+    Appender(OsDisk(), str(tmp_path), LogIdentity(MERGED, "s", "out", "0" * 32, 0)).close()
     assert history(str(tmp_path)) == []
     assert run("log-history", tmp_path, "--json").stdout == "[]\n"
 
@@ -233,7 +233,7 @@ def test_history_of_a_session_is_told_as_well(tmp_path):
 
 def test_hundred_thousand_files_are_told_of_without_opening_one(tmp_path, monkeypatch):
     """Years of files; the time is in the benchmarks, the reason for it here."""
-    lines, start = [encode_entry(Identity(MERGED, "s", "out", "0" * 32, 0))], START
+    lines, start = [encode_entry(LogIdentity(MERGED, "s", "out", "0" * 32, 0))], START
     for number in range(2000):
         lines.append(encode_entry(Rolled(start, 8, number, number + 1, number, number, number)))
         start = start.next_file()

@@ -8,7 +8,7 @@ from golden_logs import fixed
 from logs import TIME_NS
 
 from rt import limits, names, position
-from rt.format.frame import HEADER, HEADER_BYTES, KEYS_COLUMN, MAGIC, Codec, Header, Kind
+from rt.format.frame import HEADER, HEADER_BYTES, KEYS_COLUMN, MAGIC, Codec, FrameKind, Header
 from rt.format.index import ENTRY_BYTES
 from rt.log.writer import Fsync, SessionWriter, WriterSettings
 
@@ -84,7 +84,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code(page):
     assert f"{names.NAME_LENGTH_MAX} bytes" in page
     assert f"Entries of {ENTRY_BYTES} bytes" in page
     assert "0 messages, 1 range, 2 control" in page
-    assert [int(each) for each in (*Kind, *Codec, KEYS_COLUMN)] == [0, 1, 2, 0, 1, 1]
+    assert [int(each) for each in (*FrameKind, *Codec, KEYS_COLUMN)] == [0, 1, 2, 0, 1, 1]
 
 
 def test_the_page_is_short(page):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rt.errors import ManifestError
 from rt.format.manifest import (
     Archived,
-    Identity,
+    LogIdentity,
     Manifest,
     Quarantined,
     Rolled,
@@ -22,7 +22,7 @@ from rt.position import FILE_BYTES_MAX, Position
 NUMBERS = st.integers(0, (1 << 63) - 1)
 FILES = NUMBERS.map(lambda number: Position(number).file)
 ENTRIES = st.one_of(
-    st.builds(Identity, st.sampled_from(["session", "merged"]), st.text(max_size=63),
+    st.builds(LogIdentity, st.sampled_from(["session", "merged"]), st.text(max_size=63),
               st.text(max_size=63), st.just("0" * 32), NUMBERS, st.text(max_size=63)),
     st.builds(Rolled, FILES, st.integers(0, FILE_BYTES_MAX), NUMBERS, NUMBERS, NUMBERS, NUMBERS,
               NUMBERS),
@@ -30,7 +30,7 @@ ENTRIES = st.one_of(
     st.builds(Quarantined, FILES, NUMBERS, NUMBERS, st.text(max_size=80)),
 )  # fmt: skip
 
-LOG = Identity("session", "flights", "jfk", "0" * 32, 1)
+LOG = LogIdentity("session", "flights", "jfk", "0" * 32, 1)
 FIRST = Rolled(Position.of(0, 0, 0), 880, 0, 10, 5, 6, 7)
 SECOND = Rolled(Position.of(0, 1, 0), 1760, 10, 30, 8, 9, 10)
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rt.position import START, Position
-from sequencer.consensus import Entry, Kind, Ready, Snapshot
+from sequencer.consensus import Entry, EntryKind, Ready, Snapshot
 from sequencer.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
@@ -66,7 +66,7 @@ def merges():
     """Return an entry for each session that merges all of it."""
     for index, (session, end) in enumerate(ENDS.items(), 1):
         part = Slice(session, START, START, end, 1, 0, 0, 1)
-        yield Entry(index, 1, encode_instruction(Merge(1, (part,))), Kind.COMMAND)
+        yield Entry(index, 1, encode_instruction(Merge(1, (part,))), EntryKind.COMMAND)
 
 
 def test_what_was_merged_before_the_disk_was_full_is_told_when_it_has_room():

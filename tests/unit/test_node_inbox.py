@@ -10,7 +10,7 @@ import pytest
 from faulty import FaultyDisk
 
 from rt.errors import CorruptLog, Misuse, Refused
-from rt.format.manifest import SESSION, Identity
+from rt.format.manifest import SESSION, LogIdentity
 from rt.log.confirmations import Confirmations
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
@@ -44,7 +44,7 @@ def opened(tmp_path, disk=None, told=lambda _end, _session: None):
 
 def identity(name="jfk"):
     """Return the log that a publisher would push."""
-    return Identity(SESSION, "flights", name, "1" * 32, 0)
+    return LogIdentity(SESSION, "flights", name, "1" * 32, 0)
 
 
 def begun(work):

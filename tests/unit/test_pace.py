@@ -3,7 +3,7 @@
 import pytest
 
 from replicator import gather as pace_module
-from replicator.gather import Pace
+from replicator.gather import GatherWindow
 from rt.position import Position
 
 END = Position(1000)
@@ -38,19 +38,19 @@ def after_rounds(pace, clock, seconds, rounds=100):
 
 def test_sendings_are_a_round_apart_and_never_far(clock):
     """What takes long is not sent again meanwhile; a cluster that hangs delays no one for long."""
-    assert Pace(3).gap_s == 0.0
-    assert after_rounds(Pace(3), clock, 0.002) == pytest.approx(0.002, rel=0.01)
-    assert after_rounds(Pace(3), clock, 5.0) == 0.004
+    assert GatherWindow(3).gap_s == 0.0
+    assert after_rounds(GatherWindow(3), clock, 0.002) == pytest.approx(0.002, rel=0.01)
+    assert after_rounds(GatherWindow(3), clock, 5.0) == 0.004
 
 
 def test_a_node_alone_is_sent_all_at_once(clock):
     """There are no others whom each message costs as much."""
-    assert after_rounds(Pace(1), clock, 0.002) == 0.0
+    assert after_rounds(GatherWindow(1), clock, 0.002) == 0.0
 
 
 def test_only_what_was_sent_is_measured(clock):
     """Another session, or bytes before those that were sent, say nothing of them."""
-    pace = Pace(3)
+    pace = GatherWindow(3)
     pace.merged("jfk", END)
     pace.sent("jfk", END)
     pace.merged("ewr", END)
@@ -63,7 +63,7 @@ def test_only_what_was_sent_is_measured(clock):
 
 def test_what_is_never_merged_is_given_up(clock):
     """A session that was refused, or a majority that is away, does not end the measuring."""
-    pace = Pace(3)
+    pace = GatherWindow(3)
     pace.sent("jfk", END)
     clock.now_s += 1.1
     assert after_rounds(pace, clock, 0.002) == pytest.approx(0.002, rel=0.01)
@@ -72,7 +72,7 @@ def test_what_is_never_merged_is_given_up(clock):
 def test_a_measurement_that_another_thread_ends_meanwhile_is_no_error(clock):
     """Each node's pusher tells of what was merged, while the look-out sends."""
 
-    class Ended(Pace):
+    class Ended(GatherWindow):
         looks = iter([("jfk", END, clock.now_s)])
         _probe = property(lambda self: next(self.looks, None), lambda *_: None)
 

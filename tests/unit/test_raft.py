@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.consensus import Ballot, Entry, Kind, Role, State
+from sequencer.consensus import Ballot, EngineRole, EngineState, Entry, EntryKind
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
 from sequencer.raft.entries import pack_member
@@ -19,19 +19,19 @@ from sequencer.raft.messages import (
     AskVote,
     Chunk,
     ChunkTaken,
-    Codec,
     Lead,
+    MessageCodec,
     ReadFrom,
     Vote,
 )
 from sequencer.raft.quorum import SUSPENDED, Roster, majority_of, reached
 
 MEMBERS = ("n1", "n2", "n3")
-CODEC = Codec("", MEMBERS, 0)
+CODEC = MessageCodec("", MEMBERS, 0)
 
 
 def a_node(
-    state: State | None = None,
+    state: EngineState | None = None,
     members: tuple[str, ...] = MEMBERS,
     settings: Settings | None = None,
 ) -> Raft:
@@ -51,7 +51,7 @@ def settle(node: Raft) -> list[AnyMessage]:
 def a_leader() -> Raft:
     """Node n1, elected by n2 in term 1, with its first entry decided."""
     node = a_node()
-    while node.status().role is not Role.PRE_CANDIDATE:
+    while node.status().role is not EngineRole.PRE_CANDIDATE:
         node.tick()
     settle(node)
     node.step("n2", CODEC.encode(Vote(1, True, pre=True)))
@@ -191,25 +191,25 @@ def test_an_admission_is_taken_back_with_its_entry() -> None:
 def test_a_follower_loses_its_vote_with_the_entry_that_gave_it() -> None:
     """A conflict that replaces an admission makes the node a learner again."""
     entries = (
-        Entry(1, 1, b"", Kind.NOTHING),
-        Entry(2, 1, pack_member("n1", SUSPENDED), Kind.MEMBER),
-        Entry(3, 1, pack_member("n1", 9), Kind.MEMBER),
+        Entry(1, 1, b"", EntryKind.NOTHING),
+        Entry(2, 1, pack_member("n1", SUSPENDED), EntryKind.MEMBER),
+        Entry(3, 1, pack_member("n1", 9), EntryKind.MEMBER),
     )
-    node = a_node(State(Ballot(1, ""), None, entries, incarnation=9))
-    assert node.status().role is Role.FOLLOWER
-    replaced = Append(2, 2, 1, 0, 0, (Entry(3, 2, b"", Kind.NOTHING),))
+    node = a_node(EngineState(Ballot(1, ""), None, entries, incarnation=9))
+    assert node.status().role is EngineRole.FOLLOWER
+    replaced = Append(2, 2, 1, 0, 0, (Entry(3, 2, b"", EntryKind.NOTHING),))
     node.step("n2", CODEC.encode(replaced))
-    assert node.status().role is Role.LEARNER
+    assert node.status().role is EngineRole.LEARNER
 
 
 def test_a_learner_neither_votes_nor_stands() -> None:
     """An empty disk knows nothing of what it promised."""
-    node = a_node(State(incarnation=9))
+    node = a_node(EngineState(incarnation=9))
     for _ in range(200):
         node.tick()
     node.step("n2", CODEC.encode(AskVote(5, 10, 4)))
     assert settle(node) == []
-    assert node.status().role is Role.LEARNER
+    assert node.status().role is EngineRole.LEARNER
 
 
 def test_a_second_leader_in_one_term_is_refused() -> None:
@@ -222,7 +222,7 @@ def test_a_second_leader_in_one_term_is_refused() -> None:
 
 def test_other_members_are_refused_with_both_lists() -> None:
     """A typing error in one node's configuration is found by reading one line."""
-    theirs = Codec("", ("n1", "n2", "n4"), 0)
+    theirs = MessageCodec("", ("n1", "n2", "n4"), 0)
     node = a_node()
     with pytest.raises(PeerError, match=r"n1, n2, n4.*n1, n2, n3"):
         node.step("n2", theirs.encode(AskVote(1, 0, 0, pre=True)))
@@ -306,8 +306,8 @@ SAID = [
     Vote(7, False, pre=True),
     Append(7, 3, 2, 1, 9, opens=True),
     Append(7, 3, 2, 1, 9, quiet=True),
-    Append(7, 3, 2, 1, 9, (Entry(4, 2, b"apple"), Entry(5, 7, b"", Kind.NOTHING))),
-    Append(7, 3, 2, 1, 9, (Entry(4, 7, pack_member("n2", 5), Kind.MEMBER),)),
+    Append(7, 3, 2, 1, 9, (Entry(4, 2, b"apple"), Entry(5, 7, b"", EntryKind.NOTHING))),
+    Append(7, 3, 2, 1, 9, (Entry(4, 7, pack_member("n2", 5), EntryKind.MEMBER),)),
     Appended(7, True, 3, 9),
     Appended(7, False, 3, 9, 2, 1),
     Chunk(7, 3, 2, 10, 20, 9, b"0123456789"),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt.errors import FrameError
-from rt.format.frame import NUMBER_END, Kind, parse_header
+from rt.format.frame import NUMBER_END, FrameKind, parse_header
 from rt.format.ranges import EMPTY_DIGEST, Range, decode_range
 from rt.position import Position
 
@@ -55,7 +55,7 @@ def test_a_range_that_cannot_be_is_refused(change):
 
 def test_a_frame_of_messages_is_no_range():
     """A session's frame with the body of a range must not steer the merged log."""
-    header = RANGE.frame(0).header._replace(kind=Kind.MESSAGES)
+    header = RANGE.frame(0).header._replace(kind=FrameKind.MESSAGES)
     with pytest.raises(FrameError):
         decode_range(header, RANGE.body())
 

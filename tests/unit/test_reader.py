@@ -10,7 +10,7 @@ from logs import TIME_NS, MergedLog, make_frame, rows
 
 from rt.errors import CorruptLog
 from rt.events import Gap, NewRun
-from rt.format.manifest import Archived, Identity, Rolled
+from rt.format.manifest import Archived, LogIdentity, Rolled
 from rt.format.message import Batch
 from rt.format.recovery import judge
 from rt.log.appender import Appender
@@ -19,7 +19,7 @@ from rt.log.disk import OsDisk
 from rt.log.reader import Reader
 from rt.position import Position
 
-LOG = Identity("session", "flights", "jfk", "0" * 32, TIME_NS)
+LOG = LogIdentity("session", "flights", "jfk", "0" * 32, TIME_NS)
 
 
 class Session:

@@ -14,10 +14,10 @@ from replicator import relay as relay_module
 from replicator.relay import HeldCopy, Relay
 from replicator.server import Server
 from rt.errors import CorruptLog, Refused
-from rt.format.manifest import SESSION, Identity
+from rt.format.manifest import SESSION, LogIdentity
 from rt.log.confirmations import Level
 from rt.net.certificates import issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from rt.node.inbox import NodeInbox
 from rt.position import START, Position
@@ -99,7 +99,7 @@ class Bell:
 class Appender:
     """Of one session."""
 
-    identity = Identity(SESSION, STREAM, "jfk", "1" * 32, 0)
+    identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     end = START
 
     def sync(self):
@@ -160,7 +160,9 @@ def written(tmp_path, count=20):
 def relay_to(target, directory, durable, name="node-1", doubted=lambda: None):
     """Return a relay of one session to the node."""
     certs, _, server = target
-    contexts = Contexts(issue(certs.directory, "node-2", Role.NODE, force=True), client_context)
+    contexts = Contexts(
+        issue(certs.directory, "node-2", CertificateRole.NODE, force=True), client_context
+    )
     copy = HeldCopy(directory, durable, doubted)
     return Relay(name, server.address, contexts, STREAM, lambda _session: copy)
 

@@ -31,14 +31,14 @@ from replicator.link import Link
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from replicator.server import Server
-from replicator.wire import CONNECTION, PULL, PUSH, VERSION, Hello, Open, Refused, Standing, encode
+from replicator.wire import CONNECTION, PULL, PUSH, VERSION, Hello, Open, Refusal, Standing, encode
 from rt import Publisher, WriterSettings
 from rt.errors import FlushTimeout, Misuse
-from rt.format.manifest import MERGED, SESSION, Identity
+from rt.format.manifest import MERGED, SESSION, LogIdentity
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.watch import Wake, Watch
 from rt.net.certificates import issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, connect
 from rt.node.catch_up import CatchUp
 from rt.position import Position
@@ -404,11 +404,11 @@ def test_one_directory_has_one_puller(site, subscriber):
 
 
 ROLES = {
-    "a publisher of jfk": (Role.PUBLISHER, {"sessions": ["jfk"]}),
-    "a publisher of e*": (Role.PUBLISHER, {"sessions": ["e*"]}),
-    "a subscriber of flights": (Role.SUBSCRIBER, {"streams": ["flights"]}),
-    "a subscriber of trains": (Role.SUBSCRIBER, {"streams": ["trains"]}),
-    "a node": (Role.NODE, {}),
+    "a publisher of jfk": (CertificateRole.PUBLISHER, {"sessions": ["jfk"]}),
+    "a publisher of e*": (CertificateRole.PUBLISHER, {"sessions": ["e*"]}),
+    "a subscriber of flights": (CertificateRole.SUBSCRIBER, {"streams": ["flights"]}),
+    "a subscriber of trains": (CertificateRole.SUBSCRIBER, {"streams": ["trains"]}),
+    "a node": (CertificateRole.NODE, {}),
 }
 VERBS = {
     "push jfk": (PUSH, "jfk"),
@@ -446,14 +446,14 @@ def test_a_certificate_grants_what_it_says_and_nothing_else(site, roles, role, v
     link = Link(sock, wake, "node")
     link.send(encode(Hello(VERSION, VERSION, direction, STREAM, "test")))
     if name:
-        link.send(encode(Open(0, Identity(SESSION, STREAM, name, "a" * 32, 1))))
+        link.send(encode(Open(0, LogIdentity(SESSION, STREAM, name, "a" * 32, 1))))
     answer = first_answer(link)
     link.close(), wake.close()
     if (role, verb) in ALLOWED:
         assert isinstance(answer, Standing if name else Open)
     else:
-        assert isinstance(answer, Refused)
-        pushes = ROLES[role][0] is not Role.SUBSCRIBER and direction == PUSH
+        assert isinstance(answer, Refusal)
+        pushes = ROLES[role][0] is not CertificateRole.SUBSCRIBER and direction == PUSH
         assert answer.code == (("name" if "/" in name else "session") if pushes else "role")
         assert eventually(lambda: any(answer.words in each.message for each in caplog.records))
         assert site.host.inboxes == {}
@@ -467,7 +467,7 @@ def test_a_group_has_to_be_granted_as_a_session_is(site, certs, granted, code):
     wake = Wake()
     link = Link(sock, wake, "node")
     link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "test")))
-    link.send(encode(Open(0, Identity(SESSION, STREAM, "jfk", "a" * 32, 1, "pair"))))
+    link.send(encode(Open(0, LogIdentity(SESSION, STREAM, "jfk", "a" * 32, 1, "pair"))))
     answer = first_answer(link)
     link.close(), wake.close()
     assert getattr(answer, "code", None) == code
@@ -507,9 +507,9 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_code(site, publisher, hello
 def test_a_log_of_another_kind_or_stream_is_not_taken(site, publisher, log, caplog):
     """A mistaken root directory must not become a session of this stream."""
     identity = {
-        "another stream": Identity(SESSION, "trains", "jfk", "a" * 32, 1),
-        "a merged log": Identity(MERGED, STREAM, "jfk", "a" * 32, 1),
-        "a line of ours": Identity("\n2026 CRITICAL", STREAM, "jfk", "a" * 32, 1),
+        "another stream": LogIdentity(SESSION, "trains", "jfk", "a" * 32, 1),
+        "a merged log": LogIdentity(MERGED, STREAM, "jfk", "a" * 32, 1),
+        "a line of ours": LogIdentity("\n2026 CRITICAL", STREAM, "jfk", "a" * 32, 1),
     }[log]
     sock, _ = connect(site.node, publisher.current())
     wake = Wake()

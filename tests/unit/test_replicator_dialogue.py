@@ -25,7 +25,7 @@ from replicator import wire
 from replicator.link import HungUp
 from replicator.wire import CONNECTION, Data, encode
 from rt.errors import PeerError, Refused
-from rt.format.manifest import SESSION, Identity, Rolled
+from rt.format.manifest import SESSION, LogIdentity, Rolled
 from rt.log.directory import LogDirectory
 from rt.position import START, Position
 
@@ -234,7 +234,7 @@ def flipped_byte_in_the_tail(source):
 def another_log(source):
     """Delete the log and make another of its name."""
     shutil.rmtree(source)
-    Log(source, Identity(SESSION, "flights", "jfk", "b" * 32, 2)).write(100)
+    Log(source, LogIdentity(SESSION, "flights", "jfk", "b" * 32, 2)).write(100)
 
 
 def same_log_written_anew(source):
@@ -334,7 +334,7 @@ def test_a_file_that_ended_elsewhere_at_the_source_ends_the_channel(tmp_path, si
     dialogue = Dialogue(log.directory, sink).talk()
     end = log.appender.end.offset - 8
     line = Rolled(START, end, 0, 2, 1, 1, 7)
-    dialogue.source_pipe.send(encode(wire.Rolled(0, line)))
+    dialogue.source_pipe.send(encode(wire.RolledNotice(0, line)))
     dialogue.sink.turn()
     assert [(side, code) for side, code, _ in dialogue.refusals] == [("sink", "diverged")]
     dialogue.close()
@@ -428,7 +428,7 @@ def test_a_source_that_breaks_the_protocol_is_a_peer_error(tmp_path, sink, misst
     [
         Data(0, START, memoryview(bytes(64))),
         wire.Ack(7, START, START, START, START, START),
-        wire.CaughtUp(0, START),
+        wire.CaughtUpNotice(0, START),
         wire.Hello(1, 1, wire.PUSH, "flights", "rt"),
     ],
     ids=lambda message: type(message).__name__,
@@ -449,7 +449,7 @@ def test_what_a_peer_says_is_one_line(source, sink, side, channel):
     dialogue, said = Dialogue(source, sink).talk(), []
     pipe = {"source": dialogue.sink_pipe, "sink": dialogue.source_pipe}[side]
     pipe.send(
-        encode(wire.Refused(channel, "x\r", "gone \u00e0\n2026 CRITICAL \x1b[2J\x9b2J\u2028"))
+        encode(wire.Refusal(channel, "x\r", "gone \u00e0\n2026 CRITICAL \x1b[2J\x9b2J\u2028"))
     )
     try:
         getattr(dialogue, side).turn()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber, WriterSettings
 from rt.errors import FrameError
-from rt.format.frame import NUMBER_END, Kind, encode_frame, session_tag
-from rt.format.manifest import MERGED, SESSION, Identity
+from rt.format.frame import NUMBER_END, FrameKind, encode_frame, session_tag
+from rt.format.manifest import MERGED, SESSION, LogIdentity
 from rt.log.appender import Appender
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
@@ -25,7 +25,7 @@ from sequencer.planner import SLICE_BYTES_MAX, Planner
 from sequencer.session_log import SessionLogs
 from tests.logs import make_frame
 
-IDENTITY = Identity(MERGED, "s", "out", "0" * 32, 1)
+IDENTITY = LogIdentity(MERGED, "s", "out", "0" * 32, 1)
 FILE_BYTES = 300_000
 
 names = st.from_regex(r"[a-z0-9]{1,20}", fullmatch=True).filter(
@@ -271,7 +271,8 @@ def test_a_control_frame_is_passed_over_whatever_it_has_where_numbers_are(tmp_pa
             place = appender.end.next_run()
             appender.begin_file(place)
             frame = encode_frame(
-                b"", position=place, sequence=sequence, time_ns=1, messages=0, kind=Kind.CONTROL,
+                b"", position=place, sequence=sequence, time_ns=1, messages=0,
+            kind=FrameKind.CONTROL,
                 session_tag=session_tag("a"),
             )  # fmt: skip
             after = appender.walk.copy()
@@ -301,7 +302,7 @@ def test_a_flood_delays_another_session_by_one_instruction(tmp_path):
 
 def place_frame(directory: Path, place: Position) -> None:
     """Begin a session with one message at a place."""
-    identity = Identity(SESSION, "s", directory.name, "0" * 32, 1)
+    identity = LogIdentity(SESSION, "s", directory.name, "0" * 32, 1)
     with closing(Appender(OsDisk(), str(directory), identity)) as appender:
         appender.begin_file(place)
         frame = make_frame(place, [b"one"], session=directory.name)

@@ -43,7 +43,7 @@ NOT_PURE = {
     "os", "socket", "ssl", "threading", "asyncio", "time", "random", "secrets", "subprocess",
     "fcntl", "select", "logging", "tempfile",
 }  # fmt: skip
-FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_FILE_LINES_MAX = 70, 400, 800
+FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_FILE_LINES_MAX = 70, 420, 800
 FUNCTION_LINES_LONG = 40
 # A ratchet: it may only become shorter.
 LONG_FUNCTIONS: set[str] = set()

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rt.errors import Misuse, PeerError, Refused
 from rt.net import tls
 from rt.net.certificates import CertificateFiles, init_authority, issue
-from rt.net.identity import Role
+from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, connect, server_context
 
 TIMEOUT_S = 10.0
@@ -111,13 +111,13 @@ def stranger(tmp_path_factory):
 @pytest.fixture(scope="session")
 def node(authority):
     """Return the files of a good node."""
-    return issue(authority.directory, "node-1", Role.NODE)
+    return issue(authority.directory, "node-1", CertificateRole.NODE)
 
 
 @pytest.fixture(scope="session")
 def publisher(authority):
     """Return the files of a good publisher of the session jfk."""
-    return issue(authority.directory, "jfk", Role.PUBLISHER)
+    return issue(authority.directory, "jfk", CertificateRole.PUBLISHER)
 
 
 @pytest.fixture
@@ -187,8 +187,12 @@ def clear_line(error, words):
 def test_good_certificates_make_two_known_peers(meet, node, publisher):
     """The matrix of refusals below means nothing unless the good pair gets through."""
     served, dialled = meet(server_of(node), client_of(publisher))
-    assert (dialled.name, dialled.role) == ("node-1", Role.NODE)
-    assert (served.name, served.role, served.sessions) == ("jfk", Role.PUBLISHER, ("jfk",))
+    assert (dialled.name, dialled.role) == ("node-1", CertificateRole.NODE)
+    assert (served.name, served.role, served.sessions) == (
+        "jfk",
+        CertificateRole.PUBLISHER,
+        ("jfk",),
+    )
 
 
 def test_valid_certificate_does_not_open_another_session(meet, node, publisher):
@@ -324,7 +328,7 @@ def test_host_is_never_taken_from_the_common_name(pool, listener, authority, pub
 
 def test_client_of_another_authority_is_refused(meet, node, authority, stranger):
     """Two clusters on one network must not mix."""
-    files = issue(stranger.directory, "jfk", Role.PUBLISHER, force=True)
+    files = issue(stranger.directory, "jfk", CertificateRole.PUBLISHER, force=True)
     served, dialled = meet(server_of(node), client_context(node.ca, files.cert, files.key))
     clear_line(served, "signed by another authority; give both sides the same ca.pem")
     clear_line(dialled, "of another authority; give both sides the same ca.pem")
@@ -332,7 +336,7 @@ def test_client_of_another_authority_is_refused(meet, node, authority, stranger)
 
 def test_node_of_another_authority_is_refused(meet, publisher, stranger):
     """A stranger that took over the address gets nothing."""
-    files = issue(stranger.directory, "node-1", Role.NODE, force=True)
+    files = issue(stranger.directory, "node-1", CertificateRole.NODE, force=True)
     served, dialled = meet(server_of(files), client_of(publisher))
     clear_line(dialled, "signed by another authority; give both sides the same ca.pem")
     clear_line(served, "of another authority; give both sides the same ca.pem")
@@ -365,7 +369,7 @@ def test_client_without_a_certificate_is_told_that_it_needs_one(meet, node):
 
 def test_role_that_is_not_served_here_is_refused_on_both_sides(meet, node, publisher):
     """The members' port of a node is for members."""
-    served, dialled = meet(server_of(node), client_of(publisher), roles=(Role.NODE,))
+    served, dialled = meet(server_of(node), client_of(publisher), roles=(CertificateRole.NODE,))
     clear_line(served, "it is a publisher's; a node is wanted here")
     clear_line(dialled, "the other side says: certificate refused: it is a publisher's")
     assert isinstance(served, Refused)
@@ -538,18 +542,18 @@ def test_no_session_is_ever_resumed(pool, listener, node, publisher):
 
 def test_context_is_made_anew_when_its_files_change(authority):
     """Certificates live for days; renewing one must not need a restart."""
-    files = issue(authority.directory, "renewed", Role.NODE)
+    files = issue(authority.directory, "renewed", CertificateRole.NODE)
     contexts = Contexts(files, server_context)
     first = contexts.current()
     assert contexts.current() is first
-    issue(authority.directory, "renewed", Role.NODE, force=True)
+    issue(authority.directory, "renewed", CertificateRole.NODE, force=True)
     assert contexts.current() is not first
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "other key"])
 def test_files_that_cannot_be_loaded_leave_the_last_good_context(damage, authority, publisher):
     """A half-done renewal must not take a running node down, and must not go unsaid."""
-    files = issue(authority.directory, "half", Role.NODE, force=True)
+    files = issue(authority.directory, "half", CertificateRole.NODE, force=True)
     contexts = Contexts(files, server_context)
     first = contexts.current()
     os.unlink(files.key)
@@ -559,7 +563,7 @@ def test_files_that_cannot_be_loaded_leave_the_last_good_context(damage, authori
         os.link(publisher.key, files.key)
     assert contexts.current() is first
     assert "half.key" in contexts.problem
-    issue(authority.directory, "half", Role.NODE, force=True)
+    issue(authority.directory, "half", CertificateRole.NODE, force=True)
     assert contexts.current() is not first
     assert contexts.problem is None
 

@@ -9,7 +9,7 @@ from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import Archived
 from rt.inspect import verify as verify_module
 from rt.inspect.compare import compare_logs
-from rt.inspect.verify import State, open_log, verify_log
+from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.appender import Appender, log_files
 from rt.log.disk import OsDisk
 from rt.log.indexing import IndexState, check_index, rebuild_index
@@ -82,7 +82,7 @@ def test_whole_log_is_whole(log):
     report = verified(log)
     assert not report.is_wrong
     assert [(file.state, file.index) for file in report.files] == [
-        (State.CLEAN, IndexState.GOOD)
+        (LogState.CLEAN, IndexState.GOOD)
     ] * 3
     assert sum(file.messages for file in report.files) == 5 + 5 + 1
     assert sum(file.frames for file in report.files) == 7 + 7 + 2
@@ -134,7 +134,7 @@ def test_every_cut_of_the_active_file_is_a_torn_end_and_no_fault(log):
     for length in reversed(range(os.path.getsize(path))):
         change(path, length)
         (*_, last) = verified(log).files
-        assert last.state is (State.TORN if length else State.CLEAN)
+        assert last.state is (LogState.TORN if length else LogState.CLEAN)
         assert not last.is_wrong
         assert last.end <= SECOND.next_file() + length
 
@@ -143,7 +143,11 @@ def test_missing_file_is_noticed(log):
     """Only the manifest can tell."""
     os.unlink(os.path.join(log, "log.0.1"))
     report = verified(log)
-    assert [file.state for file in report.files] == [State.CLEAN, State.CORRUPT, State.CLEAN]
+    assert [file.state for file in report.files] == [
+        LogState.CLEAN,
+        LogState.CORRUPT,
+        LogState.CLEAN,
+    ]
     assert report.files[1].reason == "it is missing"
 
 
@@ -162,7 +166,7 @@ def test_files_rolled_while_the_names_are_read_are_not_missing(tmp_path, monkeyp
         monkeypatch.setattr(verify_module, "log_files", names_then_rolls)
         report = verified(log.directory)
         assert not report.is_wrong
-        assert [file.state for file in report.files] == [State.CLEAN] * 2
+        assert [file.state for file in report.files] == [LogState.CLEAN] * 2
         assert report.end == log.appender.end
 
 
@@ -179,7 +183,7 @@ def test_files_that_changed_places_are_noticed(log):
     os.rename(first, first + ".x")
     os.rename(second, first)
     os.rename(first + ".x", second)
-    assert [file.state for file in verified(log).files[:2]] == [State.CORRUPT] * 2
+    assert [file.state for file in verified(log).files[:2]] == [LogState.CORRUPT] * 2
 
 
 def test_archived_file_is_no_fault_and_the_digest_goes_on_behind_it(log, tmp_path):
@@ -190,7 +194,7 @@ def test_archived_file_is_no_fault_and_the_digest_goes_on_behind_it(log, tmp_pat
     appender.close()
     report = verified(log)
     assert not report.is_wrong
-    assert report.files[0].state is State.ARCHIVED
+    assert report.files[0].state is LogState.ARCHIVED
     assert report.digest == verified(build(tmp_path / "again").directory).digest
 
 
@@ -201,7 +205,7 @@ def test_file_archived_while_it_is_read_is_no_fault(log):
     appender.recover()
     appender.archive(Archived(START, TIME_NS, "time"))
     appender.close()
-    assert verify_log(opened, lambda _bytes: None).files[0].state is State.ARCHIVED
+    assert verify_log(opened, lambda _bytes: None).files[0].state is LogState.ARCHIVED
     opened.close()
 
 

@@ -16,15 +16,15 @@ from replicator.wire import (
     CONNECTION,
     DATA_HEAD_BYTES,
     Ack,
-    Archived,
-    CaughtUp,
+    ArchivedNotice,
+    CaughtUpNotice,
     Data,
     Decoder,
     Heartbeat,
     Hello,
     Open,
-    Refused,
-    Rolled,
+    Refusal,
+    RolledNotice,
     Standing,
     encode,
     put_data_head,
@@ -56,7 +56,7 @@ rolled_lines = st.builds(
 def archived(draw):
     """Return an archived message: both of its lines speak of one file."""
     rolled = draw(rolled_lines)
-    return Archived(draw(channels), rolled, manifest.Archived(rolled.file, 7, draw(words)))
+    return ArchivedNotice(draw(channels), rolled, manifest.Archived(rolled.file, 7, draw(words)))
 
 
 @st.composite
@@ -75,15 +75,15 @@ messages = st.one_of(
         versions, st.sampled_from([wire.PUSH, wire.PULL]), words, words,
     ),
     st.builds(
-        Open, channels, st.builds(manifest.Identity, words, words, words, words, numbers)
+        Open, channels, st.builds(manifest.LogIdentity, words, words, words, words, numbers)
     ),
     standings(),
-    st.builds(Rolled, channels, rolled_lines),
+    st.builds(RolledNotice, channels, rolled_lines),
     archived(),
-    st.builds(CaughtUp, channels, positions),
+    st.builds(CaughtUpNotice, channels, positions),
     st.builds(Ack, channels, positions, positions, positions, positions, positions),
     st.just(Heartbeat()),
-    st.builds(Refused, channels, words, words),
+    st.builds(Refusal, channels, words, words),
     st.builds(
         lambda channel, file, data: Data(channel, file, memoryview(data)),
         channels, files, payloads,
@@ -249,8 +249,8 @@ def test_the_buffer_gives_its_memory_back_after_a_large_message():
 
 def test_the_words_of_a_refusal_are_cut_where_a_letter_ends():
     """A long path must not turn a clear sentence into a protocol error at the other side."""
-    [refused] = decoded(encode(Refused(1, "disk", "é" * 2000)))
-    assert refused == ("Refused", 1, "disk", "é" * (wire.WORDS_BYTES_MAX // 2))
+    [refused] = decoded(encode(Refusal(1, "disk", "é" * 2000)))
+    assert refused == ("Refusal", 1, "disk", "é" * (wire.WORDS_BYTES_MAX // 2))
 
 
 def test_the_table_of_the_document_has_the_limits_of_the_code():
@@ -270,15 +270,15 @@ def test_the_example_of_the_document_is_what_is_sent():
     assert decoded(data) == [
         ("Hello", 1, 1, wire.PUSH, "flights", "rt 1.0"),
         ("Standing", 0, Position(192), 192, 0x1C291CA3, Position(0)),
-        ("CaughtUp", 0, Position.of(1, 0, 64)),
+        ("CaughtUpNotice", 0, Position.of(1, 0, 64)),
         ("Heartbeat",),
-        ("Refused", 0, "diverged", "the sink ends at 0.0.192, the source at 0.0.128"),
+        ("Refusal", 0, "diverged", "the sink ends at 0.0.192, the source at 0.0.128"),
     ]
     again = [
         Hello(1, 1, wire.PUSH, "flights", "rt 1.0"),
         Standing(0, Position(192), 192, 0x1C291CA3),
-        CaughtUp(0, Position.of(1, 0, 64)),
+        CaughtUpNotice(0, Position.of(1, 0, 64)),
         Heartbeat(),
-        Refused(0, "diverged", "the sink ends at 0.0.192, the source at 0.0.128"),
+        Refusal(0, "diverged", "the sink ends at 0.0.192, the source at 0.0.128"),
     ]
     assert b"".join(map(encode, again)) == data
