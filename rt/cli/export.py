@@ -34,7 +34,7 @@ def parquet(directory: str, out: str, *, allow_gaps: bool) -> None:
     try:
         from rt.spark.export import Exported, to_parquet  # noqa: PLC0415 - heavy, and optional
     except ImportError as error:
-        raise Misuse(f"{error.name} is missing: pip install 'rt[spark]'") from None
+        raise Misuse(f"{error.name} is missing: pip install 'rt-transport[spark]'") from None
     with ProgressBar() as progress:
 
         def show(done: Exported, total: int) -> None:
