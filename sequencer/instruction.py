@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from rt.errors import Misuse, PeerError
 from rt.names import parse_session
 from rt.position import Position
-from sequencer.consensus import COMMAND_BYTES_MAX
+from sequencer.raft.consensus import COMMAND_BYTES_MAX
 
 _MERGE: Final = 1
 _ROLL: Final = 2

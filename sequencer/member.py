@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 
 from rt.errors import Diverged, Misuse, PeerError, Refused
 from rt.position import START, Position
-from sequencer.consensus import Consensus, Entry, EntryKind, PeerMessage, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
 from sequencer.journal.journal import Journal
 from sequencer.ledger import decode_ledger
 from sequencer.planner import Planner
+from sequencer.raft.consensus import Consensus, Entry, EntryKind, PeerMessage, Snapshot
 
 _CONSENSUS: Final = b"\x01"
 _HOLDINGS: Final = b"\x02"

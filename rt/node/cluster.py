@@ -17,7 +17,7 @@ from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, connect, offering
 from rt.node.settings import PORT, parse_address
 from rt.node.status import STATUS_ALPN
-from sequencer.consensus import MEMBERS_ALLOWED
+from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
 _STATUS_S: Final = 2.0

@@ -36,13 +36,13 @@ from rt.node.status import STATUS_ALPN, node_status
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from rt.subscriber import MERGED_NAME
-from sequencer.consensus import Snapshot
 from sequencer.executor import Executor
 from sequencer.journal.journal import Opened
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.peers import ALPN, Peers
 from sequencer.planner import Planner
+from sequencer.raft.consensus import Snapshot
 from sequencer.session_log import SessionLogs
 
 _log: Final = logging.getLogger("rt.node")

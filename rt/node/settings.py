@@ -9,7 +9,7 @@ from rt.limits import KIB, MIB
 from rt.names import parse_node, parse_stream, shown
 from rt.node.engine import Engine
 from rt.position import FILE_BYTES_MAX
-from sequencer.consensus import MEMBERS_ALLOWED
+from sequencer.raft.consensus import MEMBERS_ALLOWED
 from sequencer.raft.core import Settings
 
 PORT: Final = 7420

@@ -5,7 +5,7 @@ from typing import Final
 
 from rt.format.checksum import crc32
 from rt.log.disk import Disk, File
-from sequencer.consensus import Ballot
+from sequencer.raft.consensus import Ballot
 
 SLOT_NAMES: Final = ("ballot.0", "ballot.1")
 SLOT_BYTES_MAX: Final = 512  # a name of at most 255 bytes, and the rest

@@ -6,7 +6,6 @@ from typing import Final
 
 from rt.errors import Refused, WriterFailed
 from rt.log.disk import Disk, File
-from sequencer.consensus import FOUNDER, Ballot, EngineState, Entry, Ready, Snapshot
 from sequencer.journal.ballot import SLOT_NAMES, Ballots
 from sequencer.journal.identity import (
     IDENTITY_NAME,
@@ -24,6 +23,7 @@ from sequencer.journal.records import (
     read_marks,
     scan,
 )
+from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Entry, Ready, Snapshot
 from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot, encode_snapshot
 
 LOG_NAME: Final = "entries"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rt.format.checksum import crc32
-from sequencer.consensus import COMMAND_BYTES_MAX, Entry
+from sequencer.raft.consensus import COMMAND_BYTES_MAX, Entry
 from sequencer.raft.entries import ENTRIES_MAX, ENTRY_BYTES, pack_entries, unpack_entries
 from sequencer.raft.messages import BATCH_BYTES
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rt.errors import Misuse
-from sequencer.consensus import (
+from sequencer.raft.consensus import (
     Ballot,
     EngineState,
     Entry,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.consensus import EngineRole, EngineState, Entry, Ready, Snapshot, Status
+from sequencer.raft.consensus import EngineRole, EngineState, Entry, Ready, Snapshot, Status
 from sequencer.raft.core import Chance, Core, Settings
 from sequencer.raft.election import Election, give_vote
 from sequencer.raft.leader import Leader
@@ -25,7 +25,7 @@ from sequencer.raft.receive import take_append, take_chunk
 
 
 class Raft:
-    """One node's engine; see `sequencer.consensus.Consensus` for how to drive it.
+    """One node's engine; see `sequencer.raft.consensus.Consensus` for how to drive it.
 
     A node leads (`_leader`), stands (`_election`) or does neither; what it holds in any case is
     in its core. The rules of Ongaro's thesis, with pre-vote (9.6), a leader that steps down when

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from sequencer.consensus import Entry, EntryKind
+from sequencer.raft.consensus import Entry, EntryKind
 
 NUMBER_MAX: Final = (1 << 62) - 1  # 146 years at a thousand million entries a second
 ENTRIES_MAX: Final = 4096  # per message: bounds the objects one message can make

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rt.errors import PeerError, Refused
-from sequencer.consensus import COMMAND_BYTES_MAX, Entry, EntryKind, Peer
+from sequencer.raft.consensus import COMMAND_BYTES_MAX, Entry, EntryKind, Peer
 from sequencer.raft.core import Core
 from sequencer.raft.entries import pack_member
 from sequencer.raft.messages import Append, Appended, Chunk, ChunkTaken, Lead

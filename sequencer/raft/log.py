@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sequencer.consensus import Entry
+from sequencer.raft.consensus import Entry
 from sequencer.raft.entries import ENTRIES_MAX
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from rt.errors import PeerError
 from rt.format.checksum import crc32
-from sequencer.consensus import COMMAND_BYTES_MAX, MEMBERS_ALLOWED, Entry, EntryKind
+from sequencer.raft.consensus import COMMAND_BYTES_MAX, MEMBERS_ALLOWED, Entry, EntryKind
 from sequencer.raft.entries import (
     ENTRIES_MAX,
     ENTRY_BYTES,

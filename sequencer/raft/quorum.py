@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import Misuse
-from sequencer.consensus import FOUNDER, MEMBERS_ALLOWED
+from sequencer.raft.consensus import FOUNDER, MEMBERS_ALLOWED
 
 # A member with this incarnation counts nowhere: its old state is lost, its new one is not complete.
 SUSPENDED: Final = (1 << 62) - 1

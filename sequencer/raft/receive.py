@@ -1,7 +1,7 @@
 """Receiving: how a node takes entries and snapshots from the leader of its term."""
 
 from rt.errors import PeerError
-from sequencer.consensus import Entry, Snapshot
+from sequencer.raft.consensus import Entry, Snapshot
 from sequencer.raft.core import Core
 from sequencer.raft.messages import Append, Appended, Chunk, ChunkTaken
 from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot

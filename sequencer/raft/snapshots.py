@@ -9,7 +9,7 @@ import struct
 from typing import Final
 
 from rt.format.checksum import crc32
-from sequencer.consensus import MEMBERS_ALLOWED, Snapshot
+from sequencer.raft.consensus import MEMBERS_ALLOWED, Snapshot
 from sequencer.raft.entries import NUMBER_MAX
 
 MAGIC: Final = b"rtsnap\x00\x01"

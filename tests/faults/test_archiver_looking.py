@@ -10,10 +10,10 @@ from commands import run
 from replicator_host import eventually
 
 from rt.position import START
-from sequencer.consensus import Entry
 from sequencer.executor import Executor
 from sequencer.instruction import Merge, Slice
 from sequencer.member import Committed
+from sequencer.raft.consensus import Entry
 
 pytestmark = pytest.mark.faults
 PAYLOAD = b"x" * 1000

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sequencer.consensus import Ballot, Entry, EntryKind, Ready
+from sequencer.raft.consensus import Ballot, Entry, EntryKind, Ready
 from sequencer.raft.engine import Raft
 
 

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from random import Random
 
 from rt.errors import Refused
-from sequencer.consensus import EntryKind, Read, Ready
+from sequencer.raft.consensus import EntryKind, Read, Ready
 from sequencer.raft.core import Settings
 from sequencer.raft.quorum import majority_of
 

@@ -6,9 +6,9 @@ from random import Random
 from typing import Protocol
 
 from rt.position import Position
-from sequencer.consensus import Entry, EntryKind
 from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction
 from sequencer.ledger import Ledger, decode_ledger
+from sequencer.raft.consensus import Entry, EntryKind
 
 from .checkers import Violation
 

@@ -25,7 +25,6 @@ from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
 from rt.node.inbox import Inboxes, NodeInbox
 from rt.position import START, Position
-from sequencer.consensus import EngineRole, Ready, Snapshot
 from sequencer.executor import Executor
 from sequencer.holdings import decode_report, encode_report
 from sequencer.instruction import Instruction
@@ -33,6 +32,7 @@ from sequencer.journal.journal import Journal
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import WANT, Member
 from sequencer.planner import Planner
+from sequencer.raft.consensus import EngineRole, Ready, Snapshot
 from sequencer.session_log import SessionLogs
 from sequencer.wants import Wants
 

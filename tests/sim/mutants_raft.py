@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from sequencer.consensus import Ballot
 from sequencer.journal import journal as journals
 from sequencer.journal.journal import Journal
 from sequencer.raft import core as cores
 from sequencer.raft import election as elections
 from sequencer.raft import engine as rafts
 from sequencer.raft import receive as receiving
+from sequencer.raft.consensus import Ballot
 from sequencer.raft.core import Core
 from sequencer.raft.election import Election
 from sequencer.raft.engine import Raft

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from rt.format.ranges import Range
-from sequencer.consensus import FOUNDER, Ballot, EngineState, Entry, Snapshot
 from sequencer.instruction import Slice
 from sequencer.journal import journal as journals
 from sequencer.journal.ballot import Ballots, encode_slot
@@ -12,6 +11,7 @@ from sequencer.journal.journal import Journal, Opened
 from sequencer.journal.records import RecordScan
 from sequencer.ledger import Ledger
 from sequencer.raft import core as cores
+from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Entry, Snapshot
 from sequencer.raft.core import Core
 from sequencer.raft.election import Election
 from sequencer.raft.leader import Leader

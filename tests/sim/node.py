@@ -5,8 +5,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from rt.errors import PeerError, Refused, WriterFailed
-from sequencer.consensus import EngineRole, Ready
 from sequencer.journal.journal import Opened, found, open_journal
+from sequencer.raft.consensus import EngineRole, Ready
 from sequencer.raft.engine import Raft
 
 from .disk import PowerCut, SimDisk

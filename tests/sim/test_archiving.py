@@ -13,12 +13,12 @@ from rt.format.manifest import SESSION, LogIdentity
 from rt.log.appender import Appender
 from rt.node.sweeper import Input, NodeSweeper
 from rt.position import START, Position
-from sequencer.consensus import Snapshot
 from sequencer.executor import Executor
 from sequencer.instruction import Archive, ArchivedFile, Roll
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
+from sequencer.raft.consensus import Snapshot
 from sequencer.session_log import SessionLogs
 
 from .copying import IDENTITY

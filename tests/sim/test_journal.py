@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from rt.errors import Refused, WriterFailed
-from sequencer.consensus import Ballot, Entry, Ready, Snapshot
 from sequencer.journal.ballot import SLOT_NAMES
 from sequencer.journal.journal import Opened, found, open_journal
+from sequencer.raft.consensus import Ballot, Entry, Ready, Snapshot
 
 from .disk import PowerCut, SimDisk
 

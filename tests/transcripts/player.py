@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rt.errors import PeerError, Refused
-from sequencer.consensus import (
+from sequencer.raft.consensus import (
     FOUNDER,
     Ballot,
     EngineRole,

@@ -1,6 +1,6 @@
 """Messages and duties in words."""
 
-from sequencer.consensus import Entry, EntryKind, Ready
+from sequencer.raft.consensus import Entry, EntryKind, Ready
 from sequencer.raft.entries import unpack_member
 from sequencer.raft.messages import (
     AnyMessage,

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from sequencer.consensus import Ballot
 from sequencer.journal.ballot import SLOT_NAMES, Ballots
+from sequencer.raft.consensus import Ballot
 from tests.sim.disk import SimDisk
 
 

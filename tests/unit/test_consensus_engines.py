@@ -15,8 +15,8 @@ from rt.errors import Misuse, PeerError, Refused
 from rt.node.engine import engine_of
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
-from sequencer.consensus import Ballot, EngineRole, Entry, Ready
 from sequencer.journal.journal import found, open_journal
+from sequencer.raft.consensus import Ballot, EngineRole, Entry, Ready
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
 from sequencer.raft.messages import Append, AskVote, MessageCodec, Vote

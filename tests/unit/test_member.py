@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from rt.position import START, Position
-from sequencer.consensus import Entry, EntryKind, Ready, Snapshot
 from sequencer.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
+from sequencer.raft.consensus import Entry, EntryKind, Ready, Snapshot
 
 ENDS = {"jfk": Position(88), "lga": Position(96)}
 

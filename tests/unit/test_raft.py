@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.consensus import Ballot, EngineRole, EngineState, Entry, EntryKind
+from sequencer.raft.consensus import Ballot, EngineRole, EngineState, Entry, EntryKind
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
 from sequencer.raft.entries import pack_member

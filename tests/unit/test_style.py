@@ -6,37 +6,36 @@ import re
 
 import pytest
 
-ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
-PACKAGES = ("rt", "replicator", "sequencer", "archiver")
-# Imports go down this table, or stay in their row's folder. A row is a folder, or a single file;
-# the services of one rank do not import each other: they meet in directories, and in a node.
-RANKS: list[tuple[str, ...]] = [
-    ("rt/version.py", "rt/limits.py", "rt/position.py", "rt/events.py", "rt/errors.py",
-     "rt/names.py", "rt/text.py"),
-    ("rt/format/",),
-    ("rt/config/",),
-    ("rt/log/",),
-    ("rt/offload/",),
-    ("rt/inspect/", "rt/publisher.py", "rt/subscriber.py"),
-    ("rt/net/",),
-    ("sequencer/raft/",),
-    ("sequencer/journal/",),
-    ("archiver/", "replicator/", "sequencer/"),
-    ("rt/node/",),
-    ("rt/spark/",),
-    ("rt/cli/",),
-    ("rt/demo/",),
-    ("rt/__init__.py", "rt/__main__.py"),
-]  # fmt: skip
-# What an engine promises, which the engine itself imports.
-BELOW_THEIR_FOLDER = {"sequencer/consensus.py": 6}
+from tests.layout import (
+    PACKAGES,
+    ROOT,
+    classes,
+    cycles,
+    documents,
+    fields,
+    functions,
+    imports,
+    our_imports,
+    package_imports,
+    python_files,
+    room,
+    source,
+    tree,
+)
+from tests.ratchets import (
+    CLASSES_WITH_MORE_FIELDS,
+    CLASSES_WITHOUT_A_THREADS_BLOCK,
+    HABITS,
+    MODULE_CYCLES,
+)
+
 # Whatever these folders import, directly or not, is pure as well.
 PURE_FOLDERS = ("rt/format/", "sequencer/raft/")
 # Modules that are pure though their folder is not.
 PURE_MODULES = {
     "archiver/ages.py", "archiver/policy.py", "archiver/decide.py", "archiver/lease.py",
     "archiver/clock.py", "replicator/wire.py", "replicator/source.py", "replicator/sink.py",
-    "sequencer/consensus.py", "sequencer/instruction.py", "sequencer/ledger.py",
+    "sequencer/instruction.py", "sequencer/ledger.py",
     "sequencer/holdings.py", "sequencer/wants.py", "sequencer/journal/records.py",
 }  # fmt: skip
 NOT_PURE = {
@@ -48,66 +47,12 @@ FUNCTION_LINES_LONG = 40
 # A ratchet: it may only become shorter.
 LONG_FUNCTIONS: set[str] = set()
 LONG_FILES: dict[str, int] = {}
+FIELDS_MAX = 12
 DURABLE_MAKERS = {"rt/log/appender.py", "rt/log/writer.py"}
-
-
-def python_files(*folders):
-    """Return the Python files below these folders, relative to the project."""
-    return sorted(
-        os.path.relpath(os.path.join(directory, name), ROOT)
-        for folder in folders
-        for directory, _, names in os.walk(os.path.join(ROOT, folder))
-        for name in names
-        if name.endswith(".py")
-    )
-
-
-def source(path):
-    """Return the text of a file."""
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        return file.read()
-
-
-def imports(path):
-    """Return the modules that a file imports, in full."""
-    found = set()
-    for node in ast.walk(ast.parse(source(path))):
-        if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found |= {node.module} | {f"{node.module}.{each.name}" for each in node.names}
-    return found
-
-
-def functions(path):
-    """Return the functions of a file."""
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    return [node for node in ast.walk(ast.parse(source(path))) if isinstance(node, kinds)]
-
-
-def path_of(module):
-    """Return the file of a module of ours, or None where the name is not a module's."""
-    for path in (module.replace(".", "/") + ".py", module.replace(".", "/") + "/__init__.py"):
-        if os.path.exists(os.path.join(ROOT, path)):
-            return path
-    return None
-
-
-def our_imports(path):
-    """Return the files of ours that a file imports."""
-    names = {each for each in imports(path) if each.split(".")[0] in PACKAGES}
-    found = {path_of(each) for each in names}
-    return found - {None, path, "rt/__init__.py"}  # that one imports nothing until it is asked
-
-
-def room(path):
-    """Return the rank of a file and the entry of the table that gives it."""
-    rows = [(rank, entry) for rank, row in enumerate(RANKS) for entry in row]
-    rank, entry = max(
-        ((rank, entry) for rank, entry in rows if path.startswith(entry)),
-        key=lambda each: len(each[1]),
-    )
-    return BELOW_THEIR_FOLDER.get(path, rank), entry
+# A class that makes one of these is used by more than one thread, and says who may touch what.
+THREADED = re.compile(
+    r"\b(threading\.(Thread|Lock|RLock|Condition|Semaphore)|ThreadPoolExecutor)\("
+)
 
 
 CODE = python_files(*PACKAGES)
@@ -174,6 +119,73 @@ def _code_lines(function):
     first = function.body[0]
     is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     return function.end_lineno - (first.end_lineno if is_text else function.lineno)
+
+
+def test_classes_have_few_fields():
+    """A class with more than a dozen fields is several ideas that share a name."""
+    many = {
+        f"{path}:{owner.name}": count
+        for path in CODE
+        for owner in classes(path)
+        if (count := len(fields(owner))) > FIELDS_MAX
+    }
+    for name, count in many.items():
+        assert count <= CLASSES_WITH_MORE_FIELDS.get(name, FIELDS_MAX), f"{name} has {count} fields"
+
+
+def test_no_public_class_name_is_used_twice():
+    """Identity once meant three things; a name that means one thing can be searched for."""
+    seen: dict[str, str] = {}
+    for path in CODE:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert node.name not in seen, f"{node.name}: {path} and {seen[node.name]}"
+                seen[node.name] = path
+
+
+def test_classes_used_by_several_threads_say_who_may_touch_what():
+    """A field that two threads touch by accident is a fault that no test repeats."""
+    unstated = {
+        f"{path}:{owner.name}"
+        for path in CODE
+        for owner in classes(path)
+        if THREADED.search(ast.unparse(owner))
+        and "Threads:" not in (ast.get_docstring(owner) or "")
+    }
+    assert unstated <= CLASSES_WITHOUT_A_THREADS_BLOCK
+
+
+def test_packages_and_modules_form_no_cycle():
+    """Two modules that import each other are one module with two names."""
+    assert not cycles(package_imports())
+    modules = {path: our_imports(path) for path in CODE}
+    assert all(each in MODULE_CYCLES for each in cycles(modules))
+
+
+PROSE = [*CODE, *TESTS, *python_files("benchmarks", "examples"), *documents()]
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_habits_of_translated_prose_do_not_return(habit):
+    """English that needs a second reading costs every reader after the first."""
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path in PROSE
+        if path not in {"tests/ratchets.py", "CONTRIBUTING.md"}
+        for number, line in enumerate(source(path).splitlines(), 1)
+        if re.search(habit, line, re.IGNORECASE)
+    ]
+    assert len(found) <= HABITS[habit], "\n".join(found)
+
+
+MENTIONED = re.compile(r"`((?:rt|replicator|sequencer|archiver|tests|benchmarks)/[\w/]+\.py)")
+
+
+@pytest.mark.parametrize("path", documents())
+def test_files_that_documents_name_exist(path):
+    """A reference to a file that has moved sends the reader away."""
+    named = set(MENTIONED.findall(source(path)))
+    assert not {each for each in named if not (ROOT / each).exists()}
 
 
 @pytest.mark.parametrize("path", CODE)
