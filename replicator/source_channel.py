@@ -33,12 +33,12 @@ from rt.errors import FrameError, Misuse, Refused
 from rt.format import manifest
 from rt.format.checksum import crc32
 from rt.format.frame import HEADER_BYTES, parse_header
-from rt.format.recovery import Corrupt, judge
 from rt.format.seek import walk_before
 from rt.limits import KIB, READ_BYTES
 from rt.log.directory import LogDirectory
 from rt.log.disk import File, OsFile
-from rt.position import FILE_BYTES_MAX, Position
+from rt.log.growth import BadFrames, DamagedFrame, EmptiedFile
+from rt.position import FILE_BYTES_MAX, START, Position
 
 Sender = Callable[[bytes | memoryview], None]
 # The clock of a file system ticks every few milliseconds: a younger time may stand for two changes.
@@ -87,7 +87,7 @@ class SourceChannel:
         self._file: File | None = None
         self._file_start = Position(0)
         self._told = 0  # archived lines of the manifest that were passed or told
-        self._judged: tuple[int, int] | None = None
+        self._bad_frames = BadFrames(log)
         self._idle = False  # there was nothing to send when the log was last looked at
         self._size = 0  # of the file at the cursor then
         self._listed_ns = 0  # when the directory had changed before its files were last listed
@@ -310,10 +310,8 @@ class SourceChannel:
             length = _read(file, memoryview(data), start.offset, start.offset + needed)
             whole, _ = self._whole(data, length)
         if whole == 0:
-            self.log.refresh()
-            if start.file in self.log.manifest.archived:
+            if self._is_emptied(start, file):
                 return True  # since we looked; the next look finds its line
-            self._explain(start, file)
             self._catch_up(send)
             return False
         put_data_head(data, self.channel, start, whole)
@@ -337,11 +335,12 @@ class SourceChannel:
             return offset - DATA_HEAD_BYTES, needed  # what it is, the next look at it will tell
         return offset - DATA_HEAD_BYTES, needed
 
-    def _explain(self, at: Position, file: File) -> None:
-        """Ask recovery what stands at the cursor: a tail that may yet be written, or damage."""
-        size, known = file.size(), self.log.manifest
-        if self._judged == (size, known.length):
-            return
+    def _is_emptied(self, at: Position, file: File) -> bool:
+        """Explain the bad frame at the cursor: whether its file was archived meanwhile.
+
+        Raises:
+            Refused: the frame is damaged, and not merely unwritten.
+        """
         index, index_file = self.log.open_index(at.file)
         walk = walk_before(
             file.pread, index, at.file, lambda entry: entry.offset > at.offset,
@@ -349,11 +348,12 @@ class SourceChannel:
         )  # fmt: skip
         if index_file is not None:
             index_file.close()
-        verdict = judge(file.pread, size, walk, rolled_end=known.rolled_end(at.file))
-        if isinstance(verdict, Corrupt):
-            words = f"{self.log.file_path(at)}: corrupt at {verdict.at}: {verdict.reason}"
-            raise Refused("corrupt", words)
-        self._judged = (size, known.length)
+        durable = START if self._end is None else self._end()
+        meaning = self._bad_frames.explain(file, walk, durable=durable)
+        if isinstance(meaning, DamagedFrame):
+            message = f"{self.log.file_path(at)}: corrupt at {meaning.at}: {meaning.reason}"
+            raise Refused("corrupt", message)
+        return isinstance(meaning, EmptiedFile)
 
 
 def _refused(found: Difference, path: str) -> Refused:

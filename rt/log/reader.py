@@ -9,12 +9,12 @@ from rt.events import Gap, NewRun
 from rt.format.frame import FrameKind
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
-from rt.format.recovery import Corrupt, Torn, judge
 from rt.format.scan import Frame, Scan
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
+from rt.log.growth import BadFrames, DamagedFrame
 from rt.position import START, Position
 
 _GAP_FILES_MAX: Final = 100
@@ -37,7 +37,7 @@ class Reader:
         self._seen = 0  # messages of the current range that were passed
         self._idle_polls = 0  # of the current file
         self._runs: dict[str, int] = {}
-        self._judged: tuple[int, int] | None = None
+        self._bad_frames = BadFrames(log)
         self._next_file: Position | None = None  # set where one file was read to its end
 
     def poll(self) -> Batch | Gap | NewRun | None:
@@ -251,24 +251,12 @@ class Reader:
         return gap
 
     def _explain(self, walk: Walk, reason: str) -> None:
-        """Ask recovery what a bad frame is: a tail that may yet be written, or damage."""
+        """Raise `CorruptLog` if a bad frame is damage; otherwise there is nothing to read yet."""
         if self._file is None:
             return
-        self.log.refresh()
-        at, size = walk.position, self._file.size()
-        state = (size, self.log.manifest.length)
-        if self._judged == state:
-            return
-        rolled_end = self.log.manifest.rolled_end(at.file)
-        is_cut = size < (rolled_end or 0) and at.file in self.log.manifest.archived
-        verdict = judge(
-            self._file.pread, size, walk.copy(), rolled_end=rolled_end,
-            archived=is_cut or self.log.is_gone(at.file),
-        )  # fmt: skip
-        if isinstance(verdict, Corrupt) or (isinstance(verdict, Torn) and verdict.followed):
-            # whoever writes a merged log cuts a torn tail before a range follows it
+        if isinstance(self._bad_frames.explain(self._file, walk), DamagedFrame):
+            at = walk.position
             raise CorruptLog(self.log.file_path(at), at, reason)
-        self._judged = state
 
     def _close_file(self) -> None:
         if self._file is not None:

@@ -8,13 +8,13 @@ from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import Gap
 from rt.format.frame import FrameKind, Header
 from rt.format.index import SUFFIX, Index, IndexEntry, encode_index
-from rt.format.recovery import Corrupt, Torn, judge
 from rt.format.scan import Scan, next_header
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.limits import INDEX_EVERY_BYTES
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
+from rt.log.growth import BadFrames, DamagedFrame
 from rt.log.start import AtTime, resolve
 from rt.position import Position
 from rt.spark.options import FAILFAST, ReadOptions
@@ -69,6 +69,7 @@ class LogView:
         self.log = LogDirectory(inside, disk)
         self._strict = strict
         self._tails: dict[Position, _Tail] = {}
+        self._bad_frames = BadFrames(self.log)
 
     def refresh(self) -> bool:
         """Look anew; return whether the log is there."""
@@ -145,18 +146,17 @@ class LogView:
             while scan.next(size):
                 pass
         except FrameError as error:
-            return _Tail(size, self._judged(file, walk, size, str(error)), walk)
+            return self._bad_tail(file, walk, size, str(error))
         return _Tail(size, walk.position.offset, walk)
 
-    def _judged(self, file: File, walk: Walk, size: int, reason: str) -> int:
-        """A bad frame in a growing file: not written yet, or damage."""
+    def _bad_tail(self, file: File, walk: Walk, size: int, reason: str) -> _Tail:
+        """Where to end before a bad frame, or after damage that may be read over."""
         at = walk.position
-        verdict = judge(file.pread, size, walk.copy())
-        if isinstance(verdict, Torn) and not verdict.followed:
-            return at.offset
-        if isinstance(verdict, Corrupt | Torn) and self._strict:
+        if not isinstance(self._bad_frames.explain(file, walk), DamagedFrame):
+            return _Tail(size, at.offset, walk)
+        if self._strict:
             raise CorruptLog(self.log.file_path(at), at, reason)
-        return size
+        return _Tail(size, size, walk)
 
 
 def take_snapshot(options: ReadOptions) -> LogSnapshot:

@@ -329,7 +329,7 @@ def test_a_bad_tail_is_judged_once_until_something_changes(session, reader, monk
     judged = []
     real = judge
     monkeypatch.setattr(
-        "rt.log.reader.judge", lambda *args, **kwargs: judged.append(1) or real(*args, **kwargs)
+        "rt.log.growth.judge", lambda *args, **kwargs: judged.append(1) or real(*args, **kwargs)
     )
     session.add(b"a")
     path = os.path.join(session.path, "log.0.0")

@@ -48,6 +48,12 @@ FUNCTION_LINES_LONG = 40
 LONG_FUNCTIONS: set[str] = set()
 LONG_FILES: dict[str, int] = {}
 FIELDS_MAX = 12
+# The callers of `recovery.judge`: a file's writer, readers of files that have ended, and `growth`,
+# which answers for every reader of a growing one.
+JUDGES = {
+    "rt/format/recovery.py", "rt/log/active_file.py", "rt/log/appender.py", "rt/log/growth.py",
+    "rt/inspect/verify.py", "rt/offload/offload.py",
+}  # fmt: skip
 DURABLE_MAKERS = {"rt/log/appender.py", "rt/log/writer.py"}
 # A class that makes one of these is used by more than one thread, and says who may touch what.
 THREADED = re.compile(
@@ -220,6 +226,11 @@ def test_durability_is_made_only_where_something_was_synced():
     made = re.findall(r"Durable\(([^)]*)\)", source("rt/log/writer.py"))
     # the end as recovery found it, and a wish, which is compared and never given out
     assert sorted(made) == ["self._appender.end", "target"]
+
+
+def test_what_a_bad_frame_means_is_decided_in_one_place():
+    """It was decided in three; one of them called a damaged log complete."""
+    assert {path for path in CODE if re.search(r"\bjudge\(", source(path))} == JUDGES
 
 
 @pytest.mark.parametrize(
