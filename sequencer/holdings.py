@@ -7,6 +7,7 @@ from typing import Final
 from rt.errors import Misuse, PeerError
 from rt.names import parse_session
 from rt.position import START, Position
+from sequencer.raft.quorum import majority_of, reached
 
 _HEAD: Final = struct.Struct("<BI")
 _ITEM: Final = struct.Struct("<QB")
@@ -14,12 +15,12 @@ SESSIONS_MAX: Final = 100_000  # in one report: 7 MB at most
 
 
 class Holdings:
-    """What is known of every member's copies: at once by the leader, and by the others soon."""
+    """What every member has reported: current on the leader, a little late on the others."""
 
     def __init__(self, name: str, members: Iterable[str]) -> None:
         self._name = name
         self._held: dict[str, dict[str, Position]] = {member: {} for member in members}
-        self._needed = len(self._held) // 2 + 1
+        self._majority = majority_of(len(self._held))
         self._unreported: dict[str, None] = {}  # for its order
 
     @property
@@ -39,15 +40,23 @@ class Holdings:
 
     def agreed(self, session: str) -> Position:
         """Up to where a majority holds `session` durably."""
-        ends = sorted((held.get(session, START) for held in self._held.values()), reverse=True)
-        return ends[self._needed - 1]
+        held = [ends.get(session, START) for ends in self._held.values()]
+        return Position(reached(held, self._majority))
+
+    def reached_by_majority(self, values: Mapping[str, int]) -> int:
+        """Return the largest number that a majority of the members has reached.
+
+        Args:
+            values: a number per member; a member without one has reached 0.
+        """
+        return reached([values.get(member, 0) for member in self._held], self._majority)
 
     def of(self, member: str) -> Mapping[str, Position]:
         """What a member said it holds."""
         return self._held[member]
 
-    def hear(self, sender: str, data: bytes) -> list[str]:
-        """Take a member's report; return the sessions it speaks of. `PeerError` if it is none."""
+    def take_report(self, sender: str, data: bytes) -> list[str]:
+        """Take a member's report; return the sessions in it. `PeerError` if it is malformed."""
         whole, items = decode_report(data)
         held = self._held.get(sender)
         if held is None:
@@ -58,7 +67,7 @@ class Holdings:
         return list(items)
 
     def changes(self) -> bytes | None:
-        """Return what to tell the leader: what changed since the last report, if anything did."""
+        """Return a report of what changed since the last one, or None if nothing did."""
         if not self._unreported:
             return None
         items = {session: self.own[session] for session in self._unreported}
@@ -66,13 +75,13 @@ class Holdings:
         return encode_report(items, whole=False)
 
     def whole(self) -> bytes:
-        """Return what to tell everybody: a report may be lost, and others may lack what is here."""
+        """Return a report of everything: earlier ones may have been lost."""
         self._unreported.clear()
         return encode_report(self.own, whole=True)
 
 
 def encode_report(items: Mapping[str, Position], *, whole: bool) -> bytes:
-    """Lay out a report: whether it is whole, how many sessions, then end and name of each."""
+    """Lay out a report: whether it is whole, the number of sessions, then end and name of each."""
     parts = [_HEAD.pack(whole, len(items))]
     for session, end in items.items():
         name = session.encode()
@@ -81,7 +90,7 @@ def encode_report(items: Mapping[str, Position], *, whole: bool) -> bytes:
 
 
 def decode_report(data: bytes) -> tuple[bool, dict[str, Position]]:
-    """Read a report; `PeerError` if it is none, and then nothing of it was taken."""
+    """Read a report; after a `PeerError` nothing of it was taken."""
     try:
         whole, count = _HEAD.unpack_from(data)
         if whole > 1 or count > SESSIONS_MAX:
@@ -93,7 +102,7 @@ def decode_report(data: bytes) -> tuple[bool, dict[str, Position]]:
             items[str(parse_session(name))] = Position(end & ((1 << 63) - 1))
             offset += _ITEM.size + length
     except (struct.error, UnicodeDecodeError, Misuse) as error:
-        raise PeerError(f"a report that cannot be read: {error}") from None
+        raise PeerError(f"unreadable report: {error}") from None
     if offset != len(data):
-        raise PeerError("a report is followed by bytes that are not of it")
+        raise PeerError("a report is followed by bytes that do not belong to it")
     return bool(whole), items

@@ -20,7 +20,6 @@ CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/spark/options.py:ReadOptions": 17,
     "rt/subscriber.py:Subscriber": 20,
     "sequencer/journal/journal.py:Journal": 13,
-    "sequencer/member.py:Member": 27,
     "sequencer/peers.py:Outbox": 14,
     "sequencer/raft/core.py:Core": 23,
     "sequencer/raft/progress.py:Progress": 15,

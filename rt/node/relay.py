@@ -40,7 +40,7 @@ class NodeRelay:
             for name, address in settings.addresses.items()
             if name != settings.name
         }
-        member.hearers[WANT] = self._take_want
+        member.handlers[WANT] = self._take_want
 
     def turn(self, now_s: float, missing: tuple[str, Position] | None) -> None:
         """Ask for what did not come, a few times a second. The sequencing thread calls it.
@@ -62,7 +62,7 @@ class NodeRelay:
         for holder, sessions in asked.items():
             own = member.holdings.own
             items = {session: own.get(session, START) for session in sessions}
-            member.tell(holder, WANT, encode_report(items, whole=False))
+            member.send(holder, WANT, encode_report(items, whole=False))
         self._say({session: holder for holder in asked for session in asked[holder]})
 
     def stop(self) -> None:

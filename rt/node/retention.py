@@ -120,7 +120,7 @@ class Retention:
         self._settled_index = 0  # what is known of a majority's; it never goes back
         self.now_ns = machine.now_ns()  # the time that retention goes by
         self.reports: dict[str, RetentionReport] = {}
-        member.hearers[REPORT] = self.hear
+        member.handlers[REPORT] = self.hear
 
     @property
     def policy(self) -> Policy:
@@ -226,17 +226,15 @@ class Retention:
         if member.engine.leads:
             self._settle(self._majority_durable())
         for each in member.holdings.others:
-            member.tell(each, REPORT, report.encode())
+            member.send(each, REPORT, report.encode())
 
     def _settle(self, index: int) -> None:
         self._settled_index = max(self._settled_index, index)
 
     def _majority_durable(self) -> int:
         """Return the instruction up to which a majority has all it made of its inputs durably."""
-        members = [self._member.name, *self._member.holdings.others]
-        known = [self.reports[each].durable_index for each in members if each in self.reports]
-        known += [0] * (len(members) - len(known))
-        return sorted(known, reverse=True)[len(members) // 2]
+        durable = {name: report.durable_index for name, report in self.reports.items()}
+        return self._member.holdings.reached_by_majority(durable)
 
     def _living(self, now_s: float) -> dict[str, RetentionReport]:
         return {

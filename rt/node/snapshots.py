@@ -7,8 +7,9 @@ from typing import Final
 from rt.log.appender import Durable
 from rt.node.retention import Retention
 from rt.node.sweeper import NodeSweeper
+from sequencer.execution import SnapshotPlan
 from sequencer.journal.journal import Journal
-from sequencer.member import Member, SnapshotPlan
+from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.node")
 # Of instructions that wait for a majority: as many again are in memory. At 1,000 a second of 200

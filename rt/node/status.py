@@ -43,7 +43,7 @@ def node_status(
         "copying_to": None if catch_up is None else str(catch_up.position),
         "copying_waits_for": catch_up.waits_for if catch_up else "",
         "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
-        "agreement_ms": _milliseconds(sorted(member.agreed_ns.copy())),
+        "agreement_ms": _milliseconds(sorted(member.agreed_ns)),
         "unreachable": peers.problems() if peers else {},
         "peer_bytes": peers.sent_bytes
         if peers

@@ -10,9 +10,9 @@ from commands import run
 from replicator_host import eventually
 
 from rt.position import START
+from sequencer.execution import Committed
 from sequencer.executor import Executor
 from sequencer.instruction import Merge, Slice
-from sequencer.member import Committed
 from sequencer.raft.consensus import Entry
 
 pytestmark = pytest.mark.faults
@@ -63,9 +63,9 @@ def test_who_asks_how_a_node_stands_reads_no_file_of_the_sequencers(tmp_path, mo
         node = cluster.nodes["n1"]
         monkeypatch.setattr(Executor, "lacking", lacking)
         with node._sequencer._busy:
-            node._member._committed.append(Committed(Entry(9, 9, b""), Merge(1, ())))
+            node._member._execution.queue.append(Committed(Entry(9, 9, b""), Merge(1, ())))
         assert eventually(lambda: node.status()["waiting_for"] is not None)
         assert node.status()["waiting_for"] == {"session": "jfk", "end": "0.0.8"}
         assert threading.current_thread() not in asked
         with node._sequencer._busy:
-            node._member._committed.clear()
+            node._member._execution.queue.clear()

@@ -12,10 +12,10 @@ from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
+from sequencer.execution import SnapshotPlan
 from sequencer.executor import Executor
 from sequencer.journal.journal import Journal
 from sequencer.ledger import decode_ledger
-from sequencer.member import SnapshotPlan
 
 from .stream import BEGIN_NS
 

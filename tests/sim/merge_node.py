@@ -236,7 +236,7 @@ class MergeNode(SimNode):
             planner=Planner(logs), send=self._send, now_ns=self._now_ns,
             hand_over_ticks=HAND_OVER_TICKS,
         )  # fmt: skip
-        self.member.hearers[WANT] = self._take_want
+        self.member.handlers[WANT] = self._take_want
         self.offset_ns = self._chance.randrange(-(10**9), 10**9)
         self.sweeper = SimSweeper(self)
         if snapshot is not None and not executor.lacks_log:
@@ -415,7 +415,7 @@ class MergeNode(SimNode):
         for holder, sessions in asked.items():
             self.world.trace(f"{self.name} asks {holder} for {sessions}")
             report = encode_report(dict.fromkeys(sessions, START), whole=False)
-            member.tell(holder, WANT, report)
+            member.send(holder, WANT, report)
 
     def _take_want(self, sender: str, body: bytes) -> None:
         for session in decode_report(body)[1]:

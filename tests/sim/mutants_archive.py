@@ -6,9 +6,9 @@ from replicator.source_channel import SourceChannel
 from rt.node.retention import Retention
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
+from sequencer.execution import Execution
 from sequencer.executor import Executor
 from sequencer.ledger import decode_ledger
-from sequencer.member import Member
 
 from .mutants_merge import merging
 from .mutation import Patch
@@ -57,10 +57,10 @@ def emptied_file_compared() -> list[Patch]:
 @merging
 def state_taken_back() -> list[Patch]:
     """A snapshot that is older than the state takes its place."""
-    right = Member._restore
+    right = Execution.restore
 
-    def restore(self: Member, snapshot: Any) -> None:
+    def restore(self: Execution, snapshot: Any) -> None:
         right(self, snapshot)
         self.executor.restore(decode_ledger(snapshot.data))
 
-    return [(Member, "_restore", restore)]
+    return [(Execution, "restore", restore)]

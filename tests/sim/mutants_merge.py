@@ -7,6 +7,7 @@ from rt.log import active_file as active_files
 from rt.log.appender import Appender, Durable
 from rt.node.inbox import Inboxes, NodeInbox
 from rt.position import Position
+from sequencer.execution import Execution
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge, Slice
@@ -209,4 +210,4 @@ def doubted_and_believed() -> list[Patch]:
 @merging
 def suspended_and_executes() -> list[Patch]:
     """Instructions are executed while the merged log is being copied."""
-    return [(Member, "suspended", property(lambda self: False, lambda self, value: None))]
+    return [(Execution, "suspended", property(lambda self: False, lambda self, value: None))]

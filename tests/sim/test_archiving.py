@@ -13,10 +13,11 @@ from rt.format.manifest import SESSION, LogIdentity
 from rt.log.appender import Appender
 from rt.node.sweeper import Input, NodeSweeper
 from rt.position import START, Position
+from sequencer.execution import Execution
 from sequencer.executor import Executor
+from sequencer.holdings import Holdings
 from sequencer.instruction import Archive, ArchivedFile, Roll
 from sequencer.ledger import Ledger, decode_ledger
-from sequencer.member import Member
 from sequencer.planner import Planner
 from sequencer.raft.consensus import Snapshot
 from sequencer.session_log import SessionLogs
@@ -81,16 +82,14 @@ def test_a_merged_log_that_was_opened_is_durable() -> None:
 def test_a_snapshot_older_than_anothers_state_does_not_take_it_back() -> None:
     """Seed 446: a node went back to the leader's state, and left out what came after it."""
     _, _, executor = merged_node()
-    member = Member.__new__(Member)
-    member.executor, member._untold = executor, []
-    member._committed, member._digests = [], {}  # type: ignore[assignment]
+    execution = Execution(executor, Holdings("a", "a"))
     state = executor.ledger.encode()
     for index, data in ((1, Ledger(index=1).encode()), (3, state)):
-        member._restore(Snapshot(index, 1, (), data))
+        execution.restore(Snapshot(index, 1, (), data))
         assert executor.ledger.encode() == state
     later = decode_ledger(state)
     later.index = 9
-    member._restore(Snapshot(9, 1, (), later.encode()))
+    execution.restore(Snapshot(9, 1, (), later.encode()))
     assert executor.ledger.index == 9
 
 
@@ -177,10 +176,8 @@ def test_a_log_that_was_rolled_and_stands_still_gets_its_snapshot() -> None:
     """It was planned up to the next file, where nothing ever became durable: nothing went."""
     _, _, executor = merged_node()
     executor.execute(4, 1, Roll(9))
-    member = Member.__new__(Member)
-    member.executor, member.suspended = executor, False
-    member._snapshot_index, member._handed = 3, 4
-    plan = member.plan_snapshot()
+    execution = Execution(executor, Holdings("a", "a"))
+    plan = execution.plan_snapshot()
     assert plan is not None
     assert executor.ledger.end > plan.end
     assert executor.sync() >= plan.end

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections import deque
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -390,14 +389,15 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     ended = Lease("spark", Position(0), NOW - 1, 1)
     renewed = Lease("spark", Position(0), NOW + MINUTE, 1)
     ledger = Ledger(notes={LEASE_NOTE + "spark": ended.text()})
-    member = Member.__new__(Member)
-    member._orders = deque()
-    member.engine, member.executor = SimpleNamespace(leads=True), SimpleNamespace(ledger=ledger)
+    member = Member(
+        "a", "a", engine=SimpleNamespace(leads=True, leader="a"), journal=None, planner=None,
+        executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
+    )  # fmt: skip
     archiver = Retention.__new__(Retention)
     archiver._member, archiver._machine, archiver.now_ns = member, Machine(), NOW
     member.order(Note(NOW, LEASE_NOTE + "spark", renewed.text()))  # when it had found no orders
     archiver._forget_old_leases()
-    for note in member._orders:
+    for note in member._proposals._orders:
         ledger.note(note.name, note.text)
     assert leases_of_ledger(ledger) == [renewed]
 

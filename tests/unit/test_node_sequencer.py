@@ -151,7 +151,7 @@ def test_a_node_copies_though_its_certificate_cannot_be_loaded_just_then(tmp_pat
     )  # fmt: skip
     fake = SimpleNamespace(
         name="node-1", member_names=["n2", "node-1"], certs=certs.directory, missing_s=1,
-        addresses={"n2": ("localhost", 1)}, tick_s=0.02, hearers={}, executor=executor,
+        addresses={"n2": ("localhost", 1)}, tick_s=0.02, handlers={}, executor=executor,
         missing=None, root=str(tmp_path), stream="flights", await_sync=lambda: None,
     )  # fmt: skip
     relay = NodeRelay(fake, fake, fake)

@@ -40,7 +40,7 @@ def holdings(own=None, **others):
     for session, end in (own or {}).items():
         known.hold(session, end)
     for name, items in others.items():
-        known.hear(name, encode_report(items, whole=True))
+        known.take_report(name, encode_report(items, whole=True))
     return known
 
 

@@ -80,9 +80,9 @@ def test_a_majority_holds_what_enough_members_told():
     leader.hold("jfk", Position(800))
     assert leader.agreed("jfk") == 0
     other.hold("jfk", Position(500))
-    leader.hear("b", other.whole())
+    leader.take_report("b", other.whole())
     assert leader.agreed("jfk") == 500
-    leader.hear("b", Holdings("b", "abc").whole())
+    leader.take_report("b", Holdings("b", "abc").whole())
     assert leader.agreed("jfk") == 0
 
 

@@ -1,0 +1,157 @@
+"""Execution: carries out committed entries in order, each as soon as its bytes are here."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rt.errors import Misuse, PeerError
+from rt.position import Position
+from sequencer.digests import Digests
+from sequencer.executor import Executor
+from sequencer.holdings import Holdings
+from sequencer.instruction import Instruction, Merge
+from sequencer.ledger import decode_ledger
+from sequencer.raft.consensus import Entry, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """A state that may become a snapshot once the merged log is durable up to `end`."""
+
+    index: int
+    data: bytes
+    end: Position
+
+
+class Committed(NamedTuple):
+    """A committed entry; the engine's own entries carry no instruction."""
+
+    entry: Entry
+    instruction: Instruction | None
+
+
+class Execution:
+    """Queues what was committed and executes it, unless the merged log is being copied."""
+
+    def __init__(
+        self, executor: Executor, holdings: Holdings, merged: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start with an empty queue.
+
+        Args:
+            executor: started from the latest snapshot.
+            holdings: what this node holds of each session.
+            merged: called as soon as the merged log has grown, so that it is served at once.
+        """
+        self.executor = executor
+        self.digests = Digests()
+        self.suspended = False  # while the merged log is copied from another node
+        self.queue: deque[Committed] = deque()
+        self.done_index = executor.ledger.index  # the last entry that was executed
+        self._holdings = holdings
+        self._merged = merged
+        self._sessions: list[str] = []  # merged further since `take_sessions` last returned
+        # One less than the ledger's: whether the merged log is durable up to that point is not
+        # known before the next sync.
+        self._snapshot_index = executor.ledger.index - 1
+        self._committed_index = executor.ledger.index  # the last entry that was put in the queue
+        self._adopted_index = 0  # entries up to this one are part of a state taken over
+
+    @property
+    def missing(self) -> tuple[str, Position] | None:
+        """The session the next instruction needs bytes of, and up to where; None if none."""
+        return self._lacking(self.queue[0]) if self.queue else None
+
+    @property
+    def is_stranded(self) -> bool:
+        """Whether only another node's state allows this one to go on."""
+        return bool(self.queue) and self.executor.is_stranded
+
+    def append(self, committed: Iterable[Committed]) -> None:
+        """Queue entries in the order in which they were committed."""
+        for each in committed:
+            self.queue.append(each)
+            self._committed_index = each.entry.index
+
+    def run(self) -> None:
+        """Execute the queue as far as the bytes are here; errors as `Executor.execute`."""
+        known = len(self._sessions)
+        while self._can_execute():
+            self._execute(*self.queue[0])
+            self.queue.popleft()
+            self.digests.remember(self.executor.ledger)
+        if len(self._sessions) > known:
+            self._merged()
+
+    def take_sessions(self) -> list[str]:
+        """Return the sessions merged further since this was last called."""
+        sessions, self._sessions = self._sessions, []
+        return sessions
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue from the leader's snapshot: the entries before it no longer exist."""
+        if snapshot.index > self.executor.ledger.index:  # else a later state was adopted already
+            self.executor.restore(decode_ledger(snapshot.data))
+        self._sessions += self.executor.ledger.sessions
+        self.queue.clear()
+        self.digests.clear()
+        self.done_index = self._committed_index = snapshot.index
+        self._snapshot_index = snapshot.index - 1  # planned again once the merged log is here too
+
+    def state(self) -> bytes | None:
+        """Return the state for another node to adopt; None while it is not whole here."""
+        executor = self.executor
+        if self.suspended or executor.lacks_log or executor.is_half_done:
+            return None
+        return executor.ledger.encode()
+
+    def adopt(self, data: bytes) -> None:
+        """Continue from another node's state, if nothing else allows this one to go on.
+
+        Raises:
+            PeerError: the bytes are not a state.
+        """
+        try:
+            ledger = decode_ledger(data)
+        except Misuse as error:
+            raise PeerError(f"unreadable state: {error}") from None
+        if self.executor.is_stranded and ledger.index > self.executor.ledger.index:
+            self.executor.restore(ledger)
+            self._adopted_index = ledger.index
+            self.digests.clear()
+
+    def plan_snapshot(self) -> SnapshotPlan | None:
+        """Return the state to snapshot, if anything was executed since the last snapshot."""
+        executor, ledger = self.executor, self.executor.ledger
+        if self.suspended or executor.is_repeating or executor.lacks_log or executor.is_half_done:
+            return None
+        if not self._snapshot_index < ledger.index <= self._committed_index:
+            return None
+        # The appender's end, not the ledger's: after a roll that one is in the next file.
+        return SnapshotPlan(ledger.index, ledger.encode(), executor.appender.end)
+
+    def saved(self, plan: SnapshotPlan) -> None:
+        """Record that a planned snapshot was saved."""
+        self._snapshot_index = plan.index
+
+    def _can_execute(self) -> bool:
+        if self.suspended or not self.queue or self.executor.lacks_log:
+            return False
+        return not self.executor.is_stranded and not self._lacking(self.queue[0])
+
+    def _execute(self, entry: Entry, instruction: Instruction | None) -> None:
+        if entry.index > self._adopted_index:
+            if instruction is None:
+                self.executor.ledger.index = entry.index
+            else:
+                self.executor.execute(entry.index, entry.term, instruction)
+        if isinstance(instruction, Merge):
+            self._sessions += [each.session for each in instruction.slices]
+        self.done_index = entry.index
+
+    def _lacking(self, committed: Committed) -> tuple[str, Position] | None:
+        if not isinstance(committed.instruction, Merge) or self.executor.lacks_log:
+            return None
+        each = self.executor.lacking(committed.instruction, self._holdings.own)
+        return None if each is None else (each.session, each.end)

@@ -1,0 +1,148 @@
+"""Proposals: what a leader proposes next, and what became of its last proposal."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from rt.errors import Refused
+from rt.position import START
+from sequencer.execution import Committed, Execution
+from sequencer.holdings import Holdings
+from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
+from sequencer.planner import Planner
+from sequencer.raft.consensus import Consensus, Entry, EntryKind
+
+_TIMES_KEPT: Final = 1000  # for `rt status`
+
+
+class Proposals:
+    """One proposal at a time: whatever arrives while it is under way goes into the next.
+
+    Orders (instructions an operator or the archiver asked for) and merges take turns, so that
+    neither delays the other.
+    """
+
+    def __init__(
+        self,
+        engine: Consensus,
+        holdings: Holdings,
+        execution: Execution,
+        planner: Planner,
+        now_ns: Callable[[], int],
+    ) -> None:
+        """Start with nothing proposed.
+
+        Args:
+            engine: takes the proposals.
+            holdings: what every member holds of each session.
+            execution: whose state the next instruction is planned on.
+            planner: turns what a majority holds into an instruction.
+            now_ns: the clock that merge times are taken from.
+        """
+        self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # each from proposed to committed
+        self._engine = engine
+        self._holdings = holdings
+        self._execution = execution
+        self._planner = planner
+        self._now_ns = now_ns
+        # Sessions of which a majority may hold more than was merged; a dict for its order.
+        self._waiting: dict[str, None] = {}
+        self._orders: deque[Instruction] = deque()
+        self._order_was_last = False
+        self._undecided: tuple[Entry, Instruction] | None = None
+        self._proposed_ns = 0
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a proposal of this node was not executed here yet."""
+        return self._undecided is not None
+
+    @property
+    def has_orders(self) -> bool:
+        """Whether an order was not proposed yet, or not executed."""
+        is_order = self._undecided is not None and not isinstance(self._undecided[1], Merge)
+        return bool(self._orders) or is_order
+
+    def notice(self, sessions: Iterable[str]) -> None:
+        """Look at these sessions when the next merge is planned: one of their copies grew."""
+        self._waiting.update(dict.fromkeys(sessions))
+
+    def order(self, instruction: Instruction, *, first: bool = False) -> None:
+        """Queue an instruction to be proposed; `first` puts it before all others.
+
+        Raises:
+            Refused: this node does not lead.
+        """
+        if not self._engine.leads:
+            leader = self._engine.leader
+            raise Refused(
+                "not-leader",
+                f"{leader} leads the stream; ask it" if leader else "no node leads now",
+            )
+        if first:
+            self._orders.appendleft(instruction)
+        else:
+            self._orders.append(instruction)
+
+    def change_leader(self) -> None:
+        """Begin again: the leader has changed."""
+        self._undecided = None  # if it is committed after all, its slices are checked then
+        if self._engine.leads:
+            self.notice(self._holdings.own)
+        else:
+            self._orders.clear()
+
+    def propose(self) -> None:
+        """Propose the next instruction, if this node leads and nothing is under way."""
+        if self._undecided is not None or not self._engine.leads or self._execution.queue:
+            return
+        instruction = self._next_instruction()
+        if instruction is None:
+            return
+        with suppress(Refused):  # leadership moved or is moving; the next leader plans the same
+            entry = self._engine.propose(encode_instruction(instruction))
+            self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
+
+    def decode(self, entry: Entry) -> Committed:
+        """Return a committed entry with its instruction; our own proposal need not be decoded."""
+        if self._undecided is not None and self._undecided[0] == entry:
+            return Committed(*self._undecided)
+        is_command = entry.kind is EntryKind.COMMAND
+        return Committed(entry, decode_instruction(entry.command) if is_command else None)
+
+    def committed(self, index: int) -> None:
+        """Everything up to `index` is committed."""
+        if self._proposed_ns and self._undecided and self._undecided[0].index <= index:
+            self.agreed_ns.append(self._now_ns() - self._proposed_ns)
+            self._proposed_ns = 0  # counted once, however long its execution takes
+
+    def executed(self, index: int) -> None:
+        """Everything up to `index` was executed here."""
+        if self._undecided is not None and self._undecided[0].index <= index:
+            self._undecided = None
+
+    def short_sessions(self) -> list[str]:
+        """Return the sessions a majority holds more of than this node can plan."""
+        holdings, ledger = self._holdings, self._execution.executor.ledger
+        return [
+            session
+            for session in self._waiting
+            if holdings.agreed(session)
+            > max(holdings.own.get(session, START), ledger.merged_to(session))
+        ]
+
+    def _next_instruction(self) -> Instruction | None:
+        """Take orders and merges in turn, so that neither delays the other."""
+        merge = None if self._orders and not self._order_was_last else self._next_merge()
+        self._order_was_last = merge is None and bool(self._orders)
+        return self._orders.popleft() if self._order_was_last else merge
+
+    def _next_merge(self) -> Merge | None:
+        ledger = self._execution.executor.ledger
+        agreed = {session: self._holdings.agreed(session) for session in self._waiting}
+        agreed = {each: end for each, end in agreed.items() if end > ledger.merged_to(each)}
+        self._waiting = dict.fromkeys(agreed)
+        own = self._holdings.own  # the planner reads headers, so it plans only what is here
+        mine = {each: min(end, own[each]) for each, end in agreed.items() if each in own}
+        return self._planner.plan(ledger, mine, self._now_ns()) if mine else None
