@@ -1,7 +1,6 @@
 """Reader: follows a log directory frame by frame, across rolls and runs, while it grows."""
 
 import os
-from bisect import bisect_left
 from typing import Final
 
 from rt.errors import CorruptLog, FrameError
@@ -14,10 +13,10 @@ from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
+from rt.log.gaps import gap_before
 from rt.log.growth import BadFrames, DamagedFrame
 from rt.position import START, Position
 
-_GAP_FILES_MAX: Final = 100
 _POLLS_A_PROBE: Final = 16  # that found nothing; a probe is two calls to the system
 
 
@@ -148,12 +147,12 @@ class Reader:
         if start is None and self.log.is_there:
             start = self.log.file_from(self.position)
         if start is None:
-            return None
+            return self._gap_to_the_end()
         try:
             self._file = self.log.open_file(start)
         except FileNotFoundError:
             return None
-        gap, self._next_file = self._gap_before(start), None
+        gap, self._next_file = gap_before(self.log, self.position, start), None
         self.position = max(self.position, start)
         self._scan = Scan(self._file.pread, self._walk_to(self._file, start))
         self._seen = self._limit = self._idle_polls = 0
@@ -173,21 +172,12 @@ class Reader:
             index_file.close()
         return walk
 
-    def _gap_before(self, start: Position) -> Gap | None:
-        """Say what is missing between the position and the file that starts at `start`."""
-        manifest, position = self.log.manifest, self.position
-        gone = [
-            file
-            for file in manifest.order[bisect_left(manifest.order, position.file) :]
-            if file < start and manifest.rolled[file].end > max(0, position - file)
-        ]
-        if not gone:
-            return None
-        archived = [manifest.archived[file] for file in gone if file in manifest.archived]
-        reasons = ", ".join(sorted({line.reason for line in archived})) or "missing"
-        at_ns = max((line.at_ns for line in archived), default=0)
-        names = tuple(file.file_name for file in gone[:_GAP_FILES_MAX])
-        return Gap(position, start, names, reasons, at_ns)
+    def _gap_to_the_end(self) -> Gap | None:
+        """Where no file is left to read: what of the log was not read, and never will be."""
+        gap = gap_before(self.log, self.position, None) if self.log.is_there else None
+        if gap is not None:
+            self.position = gap.end
+        return gap
 
     def _go_on(self) -> bool:
         """At the end of what is there: whether a fresh look, or the next file, promises more."""
@@ -243,10 +233,11 @@ class Reader:
         self.position = max(self.position, at)
         is_copied = shorter and not self.log.is_gone(at.file)
         following = self.log.file_from(at if is_copied else at.next_file())
-        if following is None:
+        gap = gap_before(self.log, self.position, following)
+        if following is None and gap is None:
             return None
-        gap = self._gap_before(following)
-        self.position, self._next_file = max(self.position, following), following
+        end = gap.end if gap is not None else following
+        self.position, self._next_file = max(self.position, end or at), following
         self._close_file()
         return gap
 

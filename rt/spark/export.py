@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 from rt.errors import GapError, Misuse
 from rt.limits import MIB
 from rt.log.disk import sync_directory
+from rt.log.gaps import gaps_between
 from rt.log.lock import take_lock
 from rt.names import shown
 from rt.position import Position
 from rt.spark.options import ReadOptions
 from rt.spark.pieces import Part
-from rt.spark.plan import LogView, gaps_between
+from rt.spark.plan import LogView
 from rt.spark.schema import COLUMNS, Wanted
 from rt.spark.task import Task
 

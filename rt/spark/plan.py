@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import Gap
@@ -14,13 +14,12 @@ from rt.format.walk import Walk
 from rt.limits import INDEX_EVERY_BYTES
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
+from rt.log.gaps import gaps_between
 from rt.log.growth import BadFrames, DamagedFrame
 from rt.log.start import AtTime, resolve
 from rt.position import Position
 from rt.spark.options import FAILFAST, ReadOptions
 from rt.spark.storage import open_storage
-
-_GAP_FILES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,30 +218,6 @@ def edge(
     lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)
     times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
     return min(found, next((file for file, ns in times if ns >= time_ns), found))
-
-
-def gaps_between(log: LogDirectory, start: Position, stop: Position) -> Iterator[Gap]:
-    """What is not there any more of the log between two positions, file by file in a row."""
-    there, manifest = set(log.files()), log.manifest
-    gone: list[Position] = []
-    for file in manifest.order:
-        end = manifest.rolled[file].end
-        overlaps = end and file < stop and start < file + end
-        if overlaps and file not in there:
-            gone.append(file)
-        elif gone:
-            yield _gap(log, gone, max(start, gone[0]), file)
-            gone = []
-    if gone:
-        last = Position(gone[-1] + manifest.rolled[gone[-1]].end)
-        yield _gap(log, gone, max(start, gone[0]), last)
-
-
-def _gap(log: LogDirectory, gone: list[Position], begin: Position, end: Position) -> Gap:
-    lines = [log.manifest.archived[file] for file in gone if file in log.manifest.archived]
-    reasons = ", ".join(sorted({line.reason for line in lines})) or "missing"
-    names = tuple(file.file_name for file in gone[:_GAP_FILES_MAX])
-    return Gap(begin, end, names, reasons, max((line.at_ns for line in lines), default=0))
 
 
 def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.limits import MIB
 from rt.log.directory import LogDirectory
+from rt.log.gaps import gaps_between
 from rt.names import glob_matches
 from rt.position import Position
 from rt.spark.arrays import Group
@@ -20,7 +21,6 @@ from rt.spark.bodies import Block, Scratch
 from rt.spark.decode_json import decode_json
 from rt.spark.options import FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.pieces import Damage, Part, PartReader, Piece
-from rt.spark.plan import gaps_between
 from rt.spark.schema import COLUMNS, CORRUPT, Wanted
 from rt.spark.storage import open_storage
 

@@ -216,6 +216,27 @@ def test_files_archived_before_they_were_reached_are_one_gap(session, reader):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("is_reading", [False, True])
+def test_a_log_of_which_the_rest_was_archived_is_a_gap_at_once(session, reader, is_reading):
+    """A quiet stream may write nothing for a week; until then the loss looked like its end."""
+    session.add(b"a")
+    begin = Position(0)
+    if is_reading:
+        assert drain(reader) == [b"a"]
+        begin = session.appender.end
+    for payload in (b"b", b"c"):
+        session.add(payload)
+        session.roll()
+    end = Position.of(0, 1, session.appender.end.offset)
+    for roll in (0, 1):
+        session.archive(Position.of(0, roll, 0))
+    assert drain(reader) == [Gap(begin, end, ("log.0.0", "log.0.1"), "time", TIME_NS)]
+    assert reader.position == end
+    assert drain(reader) == [], "it is said once"
+    session.add(b"d")
+    assert drain(reader) == [b"d"], "nor is it said again when the log goes on"
+
+
 def test_a_file_that_is_gone_altogether_is_a_gap_that_says_missing(session, reader):
     """Somebody removed it by hand: said, and not passed over."""
     session.add(b"a")

@@ -1,0 +1,55 @@
+"""Gaps: says what a log no longer holds of the places that a reader asks for."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rt.events import Gap
+from rt.log.directory import LogDirectory
+from rt.position import Position
+
+_FILES_MAX: Final = 100  # a gap names so many; the history of a log may hold 100,000
+
+
+def gap_before(log: LogDirectory, position: Position, file: Position | None) -> Gap | None:
+    """Return what is missing from `position` on, or None.
+
+    Args:
+        log: refreshed.
+        position: where a reader goes on.
+        file: the next file that can be read, where the gap ends; None if there is none, and the
+            gap then reaches to the end of the last file that is gone.
+    """
+    rolled, order = log.manifest.rolled, log.manifest.order
+    gone = [
+        each
+        for each in order[bisect_left(order, position.file) :]
+        if (file is None or each < file) and rolled[each].end > max(0, position - each)
+    ]
+    return _gap(log, gone, position, file) if gone else None
+
+
+def gaps_between(log: LogDirectory, start: Position, stop: Position) -> Iterator[Gap]:
+    """Return what is missing between two positions, one gap for each row of missing files."""
+    there, rolled = set(log.files()), log.manifest.rolled
+    gone: list[Position] = []
+    for file in log.manifest.order:
+        end = rolled[file].end
+        overlaps = end and file < stop and start < file + end
+        if overlaps and file not in there:
+            gone.append(file)
+        elif gone:
+            yield _gap(log, gone, max(start, gone[0]), file)
+            gone = []
+    if gone:
+        yield _gap(log, gone, max(start, gone[0]), None)
+
+
+def _gap(log: LogDirectory, gone: Sequence[Position], begin: Position, end: Position | None) -> Gap:
+    """Build the gap that begins at `begin`; without an `end`, at the end of the last file."""
+    if end is None:
+        end = Position(gone[-1] + log.manifest.rolled[gone[-1]].end)
+    lines = [log.manifest.archived[file] for file in gone if file in log.manifest.archived]
+    reasons = ", ".join(sorted({line.reason for line in lines})) or "missing"
+    names = tuple(file.file_name for file in gone[:_FILES_MAX])
+    return Gap(begin, end, names, reasons, max((line.at_ns for line in lines), default=0))
