@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before the next try, longer each time, never two alike."""
+"""Backoff: how long to wait before the next attempt, and how often to complain meanwhile."""
 
 from logging import Logger
 from random import Random
@@ -9,38 +9,43 @@ LAST_S: Final = 5.0
 
 
 class Backoff:
-    """Doubles from 0.05 s to 5 s; a random half of it keeps many clients from coming at once."""
+    """Doubles from 0.05 s to 5 s; half of each wait is random, to spread out many clients."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
         self._next_s = FIRST_S
 
     def next_s(self) -> float:
-        """Return the seconds to wait now."""
+        """Return how long to wait now, in seconds."""
         longest = self._next_s
         self._next_s = min(LAST_S, 2 * longest)
         return longest * (0.5 + 0.5 * self._chance.random())
 
     def reset(self) -> None:
-        """Take note of a success."""
+        """Start over after progress; a connection that achieved nothing is not progress."""
         self._next_s = FIRST_S
 
 
 class Complaint:
-    """Says why a connection cannot be had when the reason changes, and not at every try."""
+    """Logs a failure when its reason changes, not at every attempt."""
 
-    def __init__(self, log: Logger, what: str) -> None:
-        """Say it to `log`, of `what`."""
+    def __init__(self, log: Logger, subject: str) -> None:
+        """Log to `log`, about `subject`."""
         self._log = log
-        self._what = what
-        self._said = ""
+        self._subject = subject
+        self._last = ""
 
-    def say(self, reason: str) -> None:
-        """Take a failed try."""
-        if reason != self._said:
-            self._log.warning("%s: %s; trying on", self._what, reason)
-            self._said = reason
+    def say(self, reason: str, kind: str = "") -> None:
+        """Report a failed attempt.
+
+        Args:
+            reason: the sentence to log.
+            kind: two reasons of one kind are the same; the reason itself if not given.
+        """
+        if (kind or reason) != self._last:
+            self._last = kind or reason
+            self._log.warning("%s: %s; trying again", self._subject, reason)
 
     def reset(self) -> None:
-        """Take note of a success."""
-        self._said = ""
+        """Forget the last reason after a success, so that the next failure is logged."""
+        self._last = ""

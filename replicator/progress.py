@@ -1,15 +1,30 @@
-"""Progress: how far the sessions of a publisher have come on each node, and on all of them."""
+"""SessionProgress: what each node has confirmed of a session, and what follows from all of it."""
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
 
 from replicator.wire import Ack
 from rt.log.confirmations import Confirmations, ConfirmationsFile
 from rt.position import START, Position
 
 
+class Release(Enum):
+    """When the rolled files of a publisher's session are archived where it published them."""
+
+    MERGED = "merged"  # when a majority of the nodes it is shipped to has merged them
+    ALL = "all"  # when every node has merged them
+    NEVER = "never"
+
+    def voices(self, nodes: int) -> int:
+        """How many of the nodes have to say so."""
+        return nodes if self is Release.ALL else nodes // 2 + 1
+
+
 def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
-    """Return what is known after one more node's word; nothing goes back.
+    """Return what is known after one more acknowledgement; no level goes back.
 
     >>> from rt.position import Position as P
     >>> ack = Ack(0, P(9), P(8), P(8), P(0), P(0))
@@ -17,7 +32,8 @@ def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
     Position('0.0.8')
     """
     newer = ack.merged > known.merged
-    return Confirmations(
+    return replace(
+        known,
         received=max(known.received, ack.durable),
         replicated=max(known.replicated, ack.replicated),
         merged=ack.merged if newer else known.merged,
@@ -25,36 +41,88 @@ def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
     )
 
 
-class SessionProgress:
-    """One session: what each node said of it, and the file that tells its publisher."""
+class NodeReached(NamedTuple):
+    """How far one node has come with a session, by its own acknowledgements."""
 
-    def __init__(self, directory: str) -> None:
-        self.durable: dict[str, Position] = {}  # by node
-        self.merged: dict[str, Position] = {}  # by node
+    durable: Position = START
+    replicated: Position = START  # on a majority of the nodes, as far as this one knows
+    merged: Position = START
+    released: Position = START  # merged, of the bytes that were sent to this node from here
+
+    def after(self, ack: Ack) -> "NodeReached":
+        """Return how far it has come after one more acknowledgement; nothing goes back."""
+        said = (ack.durable, ack.replicated, ack.merged, min(ack.merged, ack.durable))
+        return NodeReached(*map(max, self, said))
+
+
+def agreed(ends: Iterable[Position], voices: int) -> Position:
+    """Return the greatest position that so many of `ends` have reached.
+
+    >>> agreed([Position(8), Position(32), Position(16)], 2)
+    Position('0.0.16')
+    """
+    ordered = sorted(ends, reverse=True)
+    return ordered[voices - 1] if len(ordered) >= voices else START
+
+
+class SessionProgress:
+    """One session: what each node said of it, and the file that its publisher reads.
+
+    Threads: any thread may call any method. `_lock` guards `_known` and `_noted`; `_reached` is
+    changed under it too, one whole entry at a time, and read without.
+    """
+
+    def __init__(self, directory: str, nodes: int = 1, release: Release = Release.MERGED) -> None:
+        """Read what was noted before.
+
+        Args:
+            directory: of the session.
+            nodes: how many nodes it is shipped to.
+            release: when its rolled files may be archived.
+        """
         self._file = ConfirmationsFile(directory)
         self._known = self._noted = self._file.read()
+        self._voices = release.voices(nodes)
+        self._releases = release is not Release.NEVER
+        self._reached: dict[str, NodeReached] = {}  # by node
         self._lock = threading.Lock()
 
-    def take(self, node: str, ack: Ack) -> None:
-        """Take an acknowledgement of one node."""
+    def reached(self, node: str) -> NodeReached:
+        """Return how far a node has come."""
+        return self._reached.get(node, NodeReached())
+
+    def is_replicated(self, end: Position) -> bool:
+        """Whether a node has said that a majority of all nodes holds everything up to `end`.
+
+        Only a node knows how many there are: a publisher may have been given one of three.
+        """
+        nodes = self._reached.copy().values()
+        return not end or any(max(each.replicated, each.merged) >= end for each in nodes)
+
+    @property
+    def released(self) -> Position:
+        """Up to where the session's rolled files may be archived."""
+        return self._known.released
+
+    def take(self, node: str, ack: Ack) -> bool:
+        """Take an acknowledgement of a node; return whether it says anything new."""
         with self._lock:
-            self.durable[node] = max(self.durable.get(node, START), ack.durable)
-            self.merged[node] = max(self.merged.get(node, START), ack.merged)
-            self._known = merged_confirmations(self._known, ack)
+            before = self.reached(node)
+            after = self._reached[node] = before.after(ack)
+            known = merged_confirmations(self._known, ack)
+            if self._releases:
+                ends = (each.released for each in self._reached.values())
+                released = max(known.released, agreed(ends, self._voices))
+                known = replace(known, released=released)
+            self._known = known
+        return after != before
 
     def note(self) -> None:
-        """Write down what has not been told; after an `OSError` it is not, and may be repeated."""
+        """Write down what is new; after an `OSError` it is still new, and is tried again."""
         with self._lock:
             if self._known != self._noted:
                 self._file.write(self._known)
                 self._noted = self._known
-
-    def released(self, nodes: int) -> Position:
-        """Return up to where so many nodes have merged; once is enough for a majority's copies."""
-        if nodes <= 1:
-            return self._known.merged
-        ends = sorted(self.merged.copy().values(), reverse=True)
-        return ends[nodes - 1] if len(ends) >= nodes else START
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,15 @@
 
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from random import Random
 from typing import Final
 
-from replicator.backoff import Backoff, Complaint
-from replicator.greeting import greet
+from replicator.dialer import Address, Destination, Dialer
 from replicator.host import Bell
-from replicator.link import Link, pause, shut
+from replicator.link import Link
 from replicator.sink_connection import SinkConnection
 from replicator.wire import PULL, CaughtUpNotice
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
@@ -24,29 +20,27 @@ from rt.log.archived import finish_archiving
 from rt.log.confirmations import Confirmations
 from rt.log.disk import Disk, OsDisk
 from rt.log.lock import take_lock
-from rt.log.watch import Wake
 from rt.names import stream_directory
-from rt.net.tls import Contexts, connect
+from rt.net.tls import Contexts
 from rt.position import START, Position
 from rt.subscriber import MERGED_NAME
 
-Address = tuple[str, int]
 _log: Final = logging.getLogger(__name__)
-_SYNC_S: Final = 1.0  # a copy can be fetched again: what a power cut takes is fetched again
+_SYNC_S: Final = 1.0  # what a power cut takes from a copy is fetched again
 _STOP_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class PullStatus:
-    """How a copy stands.
+    """The status of a copy.
 
     Attributes:
-        node: it is copied from; "" while there is no connection.
+        node: where it is copied from; "" while there is no connection.
         position: up to where it is copied.
-        next_place: where it goes on: `position`, or in the next file.
+        next_place: where it continues: `position`, or the next file.
         durable: up to where it is durable.
         caught_up: whether it has all that the node had when it was last asked.
-        is_ahead: whether the node that was asked last had less than the copy.
+        is_ahead: whether the node that answered last had less than the copy.
         error: why there is no connection, or why the copy has ended by itself.
     """
 
@@ -73,10 +67,10 @@ class PulledLog:
         self._bell = bell
         return self
 
-    is_wanted = False  # what is pulled has no publisher
+    is_wanted = False  # no other connection fills a copy
 
     def written(self) -> None:
-        """There is nothing to do: it is synced about once a second."""
+        """Do nothing: the copy is synced about once a second."""
 
     def confirmed(self) -> Confirmations:
         """Return what is durable here."""
@@ -87,18 +81,18 @@ class PulledLog:
         return self._keep(entry)
 
     def needs(self, _end: Position) -> bool:
-        """Nothing is made of a copy."""
+        """Nothing is merged from a copy."""
         return False
 
     def doubted(self) -> None:
-        """It is kept as it is, and refused as `diverged`."""
+        """Keep the copy as it is; the refusal says `diverged`."""
 
     def release(self) -> None:
-        """The connection has ended."""
+        """Record that the connection has ended."""
         self._bell = None
 
     def sync(self) -> None:
-        """Make durable what came; `OSError` if that failed, which is final."""
+        """Make durable what has arrived; `OSError` if that failed, which is final."""
         durable = self.appender.sync()
         if durable != self.durable:
             self.durable, bell = durable, self._bell
@@ -106,8 +100,121 @@ class PulledLog:
                 bell.set()
 
 
+class LocalCopy:
+    """The directory of a copy, locked, and the thread that syncs it.
+
+    Threads: the connection's thread calls `claim` and appends to `log`; the sync thread syncs and
+    sweeps it; the owner calls `start`, `stop` and `close`. `log` is set once, when it is whole;
+    `failure` by the sync thread only.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        keep: Callable[[Archived], bool],
+        sweep: Callable[[Appender], object],
+        disk: Disk,
+        failed: Callable[[], None],
+    ) -> None:
+        """Lock the directory, creating it if need be.
+
+        Args:
+            directory: of the copy.
+            keep: whether to keep the bytes of a file that the cluster has archived.
+            sweep: is called about once a second to give up what is not to be kept.
+            disk: where.
+            failed: is called when the copy has ended by itself.
+
+        Raises:
+            Misuse: another process pulls into it.
+        """
+        self.directory = directory
+        self.log: PulledLog | None = None  # once a node has said which log it is
+        self.failure = ""  # why the copy has ended by itself
+        self._keep = keep
+        self._sweep = sweep
+        self._disk = disk
+        self._failed = failed
+        disk.make_directory(directory)
+        self._lock_fd = take_lock(
+            directory, f"{directory} is being pulled into already; stop that, or use another"
+        )
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sync copy", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sync."""
+        self._thread.start()
+
+    def claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
+        """Return the copy for a connection to fill.
+
+        Raises:
+            Refused: it is a copy of another log.
+        """
+        if self.log is None:
+            self.log = self._open(identity)
+        ours = self.log.appender.identity
+        if ours.id != identity.id:
+            words = (
+                f"{self.directory} is a copy of the log {ours.id}, the node's is {identity.id}; "
+                "move the copy away to begin another"
+            )
+            raise Refused("other-log", words)
+        return self.log.claim(bell)
+
+    def stop(self, wait_s: float) -> bool:
+        """End the sync thread; return whether it has ended within `wait_s`."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def sync(self) -> None:
+        """Make durable what has arrived."""
+        if self._lock_fd >= 0 and self.log is not None:
+            self.log.sync()
+
+    def close(self) -> None:
+        """Release the files and the directory, when no thread uses them any more; idempotent."""
+        if self._lock_fd < 0:
+            return
+        try:
+            if self.log is not None:
+                self.log.appender.close()
+        finally:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _open(self, identity: LogIdentity) -> PulledLog:
+        appender = Appender(self._disk, self.directory, identity)
+        try:
+            appender.recover()
+            finish_archiving(self._disk, self.directory, appender.manifest)
+            return PulledLog(appender, self._keep)
+        except BaseException:
+            appender.close()
+            raise
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_SYNC_S):
+            try:
+                self.sync()
+                if self.log is not None:
+                    self._sweep(self.log.appender)
+            except (OSError, RtError) as error:
+                self.failure = f"{self.directory}: {spoken(error)}; this copy has ended"
+                _log.critical("%s", self.failure)
+                self._failed()
+                return
+
+
 class PullClient:
-    """Copies the merged log of a stream into `root/<stream>/out`, until stopped."""
+    """Copies the merged log of a stream into `root/<stream>/out`, until stopped.
+
+    Threads: the dialer's thread runs `_serve` and alone sets `_is_ahead`; the others belong to
+    `_copy`. The public methods may be called from any thread, `stop` from one at a time.
+    """
 
     def __init__(
         self,
@@ -120,7 +227,7 @@ class PullClient:
         sweep: Callable[[Appender], object] = lambda _log: None,
         disk: Disk | None = None,
     ) -> None:
-        """Stand ready; nothing is dialled before `start`.
+        """Dial nothing before `start`.
 
         Args:
             root: directory under which streams live.
@@ -128,43 +235,30 @@ class PullClient:
             nodes: host and port of each node; one is used at a time.
             contexts: of `rt.net.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
-            sweep: is given the copy about once a second, to archive what else is to go.
-            disk: where the copy is; the operating system's unless given.
+            sweep: is called about once a second to give up what is not to be kept.
+            disk: where; the real one if not given.
 
         Raises:
-            Misuse: a name is none, there is no node, or the directory has another puller.
+            Misuse: a name is invalid, there is no node, or another pulls into the directory.
         """
         if not nodes:
             raise Misuse("nothing can be pulled: name at least one node, such as localhost:7700")
-        self.directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._stream = stream
-        self._nodes = list(dict.fromkeys(nodes))
-        self._contexts = contexts
-        self._keep = keep
-        self._sweep = sweep
-        self._disk = disk or OsDisk()
-        self._disk.make_directory(self.directory)
-        self._lock_fd = take_lock(
-            self.directory,
-            f"{self.directory} is being pulled into already; stop that, or use another",
-        )
-        self._wake = Wake()
-        self._stopping = threading.Event()
         self._caught_up = threading.Event()
-        self._copy: PulledLog | None = None
-        self._node, self._error = "", "not connected yet"
-        self._failure = ""  # of the disk; no connection that comes or goes takes its place
         self._is_ahead = False
-        self._sock: socket.socket | None = None
-        self._threads = [
-            threading.Thread(target=work, name=f"{verb} {stream}", daemon=True)
-            for verb, work in (("pull", self._run), ("sync", self._sync_loop))
-        ]
+        directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
+        destination = Destination(list(dict.fromkeys(nodes)), contexts, PULL, stream)
+        self._dialer = Dialer(destination, self._serve)
+        try:
+            self._copy = LocalCopy(directory, keep, sweep, disk or OsDisk(), self._dialer.stop)
+        except BaseException:
+            self._dialer.join(0)
+            raise
 
     def start(self) -> None:
         """Begin to copy."""
-        for thread in self._threads:
-            thread.start()
+        self._dialer.start()
+        self._copy.start()
 
     def wait_caught_up(self, timeout_s: float | None = None) -> bool:
         """Wait until the copy has all that the node had when it was last asked."""
@@ -174,131 +268,59 @@ class PullClient:
         """End the connection, sync the copy, and release the directory.
 
         Args:
-            wait_s: how long to wait for what is being dialled, or written.
+            wait_s: how long to wait for a dial, or a write, that is under way.
 
         Returns:
-            Whether it has ended. If not the directory is still taken: call again.
+            Whether it has ended. If not, the directory is still locked: call again.
         """
-        self._stopping.set()
-        self._wake.set()
-        if (sock := self._sock) is not None:
-            shut(sock)  # it may be waiting for a peer that takes nothing
         deadline = time.monotonic() + wait_s
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(max(0.0, deadline - time.monotonic()))
-        if self._lock_fd < 0:
-            return True
-        copy = self._copy
-        if copy is not None:
-            copy.sync()
-        if any(thread.is_alive() for thread in self._threads):
-            return False
-        try:
-            if copy is not None:
-                copy.appender.close()
-        finally:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-            self._wake.close()
-        return True
+        self._dialer.stop()
+        has_ended = self._dialer.join(wait_s)
+        has_ended &= self._copy.stop(max(0.0, deadline - time.monotonic()))
+        self._copy.sync()
+        if has_ended:
+            self._copy.close()
+        return has_ended
 
     @property
     def running(self) -> bool:
-        """Whether it goes on copying; not after `stop`, nor after the disk has failed."""
-        return not self._stopping.is_set()
+        """Whether it is still copying; not after `stop`, nor after the disk has failed."""
+        return not self._dialer.stopping
 
     def status(self) -> PullStatus:
-        """Return how the copy stands."""
-        copy = self._copy
-        last = self._caught_up.is_set(), self._is_ahead, self._failure or self._error
-        if copy is None:
-            return PullStatus(self._node, START, START, START, *last)
-        end, goes_on = copy.appender.end, copy.appender.next_place
-        return PullStatus(self._node, end, goes_on, copy.durable, *last)
+        """Return the status of the copy."""
+        log, node = self._copy.log, self._dialer.node
+        last = self._caught_up.is_set(), self._is_ahead, self._copy.failure or self._dialer.error
+        if log is None:
+            return PullStatus(node, START, START, START, *last)
+        appender = log.appender
+        return PullStatus(node, appender.end, appender.next_place, log.durable, *last)
 
-    def _run(self) -> None:
-        backoff, tried = Backoff(Random()), 0
-        complaints = {node: Complaint(_log, f"pull from {_name(node)}") for node in self._nodes}
-        while not self._stopping.is_set():
-            node = self._nodes[tried % len(self._nodes)]
-            try:
-                self._pull(node, backoff, complaints[node])
-            except (RtError, OSError) as error:
-                self._error = spoken(error)
-                self._is_ahead = isinstance(error, Refused) and error.code == "behind"
-                if not self._stopping.is_set():
-                    complaints[node].say(self._error)
-            self._node, self._sock = "", None
-            self._caught_up.clear()
-            tried += 1
-            if tried % len(self._nodes) == 0:
-                pause(self._wake, backoff.next_s())
-
-    def _pull(self, node: Address, backoff: Backoff, complaint: Complaint) -> None:
-        sock, _ = connect(node, self._contexts.current())
-        name = _name(node)
-        with ExitStack() as undo:
-            link = Link(sock, self._wake, name)
-            undo.callback(link.close)
-            greet(link, PULL, self._stream)
-            refused: list[Refused] = []
-            side = SinkConnection(
-                link, self._wake, self._claim,
-                caught_up=self._take_caught_up, refused=refused.append,
-            )  # fmt: skip
-            undo.callback(side.close)
-            self._node, self._error, self._sock = name, "", sock
-            _log.info("pull from %s: connected", name)
-            while not self._stopping.is_set():
+    def _serve(self, link: Link) -> None:
+        refused: list[Refused] = []
+        side = SinkConnection(
+            link, self._dialer.wake, self._claim,
+            caught_up=self._take_caught_up, refused=refused.append,
+        )  # fmt: skip
+        began = self.status().position
+        try:
+            while not self._dialer.stopping:
                 side.turn()
                 if refused:
+                    self._is_ahead = refused[0].code == "behind"
                     raise refused[0]
-                if self._caught_up.is_set():
-                    backoff.reset()
-                    complaint.reset()
+                if self._caught_up.is_set() or self.status().position > began:
+                    self._dialer.progressed()
                 link.wait(side.pause_s)
+        finally:
+            side.close()
+            self._caught_up.clear()
 
     def _claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
         if not identity.merged or identity.stream != self._stream:
             raise PeerError(f"it offers a {identity.kind} log of another stream")
-        if self._copy is None:
-            self._copy = self._opened(identity)
-        ours = self._copy.appender.identity
-        if ours.id != identity.id:
-            words = (
-                f"{self.directory} is a copy of the log {ours.id}, the node's is {identity.id}; "
-                "move the copy away to begin another"
-            )
-            raise Refused("other-log", words)
-        return self._copy.claim(bell)
-
-    def _opened(self, identity: LogIdentity) -> PulledLog:
-        appender = Appender(self._disk, self.directory, identity)
-        try:
-            appender.recover()
-            finish_archiving(self._disk, self.directory, appender.manifest)
-            return PulledLog(appender, self._keep)
-        except BaseException:
-            appender.close()
-            raise
+        return self._copy.claim(identity, bell)
 
     def _take_caught_up(self, _message: CaughtUpNotice) -> None:
         self._is_ahead = False
         self._caught_up.set()
-
-    def _sync_loop(self) -> None:
-        while not self._stopping.wait(_SYNC_S):
-            try:
-                if self._copy is not None:
-                    self._copy.sync()
-                    self._sweep(self._copy.appender)
-            except (OSError, RtError) as error:
-                self._failure = f"{self.directory}: {spoken(error)}; this copy has ended"
-                _log.critical("%s", self._failure)
-                self._stopping.set()
-                self._wake.set()
-
-
-def _name(node: Address) -> str:
-    return f"{node[0]}:{node[1]}"

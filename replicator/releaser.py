@@ -1,62 +1,43 @@
-"""Releaser: tells publishers which of their own files may go, and archives for those that ended."""
+"""Releaser: archives the rolled files of sessions whose publishers have ended."""
 
 import logging
 import os
 import threading
-from enum import Enum
-from typing import Final, Protocol
+import time
+from typing import Final
 
-from replicator.progress import SessionProgress
+from replicator.progress import Release
+from replicator.sessions import SessionBook
 from rt.errors import RtError
 from rt.log.appender import Appender
+from rt.log.archived import finish_archiving, released_files
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.lock import take_lock
-from rt.log.released import archive_released, finish_released, read_released, write_released
 from rt.position import START, Position
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 
 
-class Release(Enum):
-    """When the rolled files of a publisher's session are archived where it published them."""
-
-    MERGED = "merged"  # when they are merged: then a majority of the nodes has them durably
-    ALL = "all"  # when every node has merged them
-    NEVER = "never"
-
-
-class Book(Protocol):
-    """Which sessions there are."""
-
-    def names(self) -> list[str]:
-        """The sessions there are now."""
-
-    def path(self, session: str) -> str:
-        """The directory of a session."""
-
-    def progress(self, session: str) -> SessionProgress:
-        """What is known of a session."""
-
-
 class Releaser:
-    """Looks once a second; a live publisher archives its own files, by what it is told."""
+    """Looks once a second; a live publisher archives its own files, as its `confirmed` file says.
 
-    def __init__(self, book: Book, release: Release, nodes: int) -> None:
-        """Stand ready.
+    Threads: the releaser's thread runs `look`; `start` and `stop` are called by the owner. Only
+    `_stopping` is shared.
+    """
+
+    def __init__(self, book: SessionBook, release: Release) -> None:
+        """Do nothing before `start`.
 
         Args:
             book: the sessions.
-            release: when.
-            nodes: how many nodes there are.
+            release: when their files may go.
         """
         self._book = book
         self._release = release
-        self._nodes = nodes
         self._disk = OsDisk()
-        self._told: dict[str, Position] = {}
-        self._done: dict[str, Position] = {}  # where nobody lives: up to where it was archived
+        self._done: dict[str, Position] = {}  # by session: up to where it was archived
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="release", daemon=True)
 
@@ -77,7 +58,7 @@ class Releaser:
         self.look()
 
     def look(self) -> None:
-        """Tell what may go, of every session."""
+        """Archive what may go, of every session that has no live publisher."""
         try:
             sessions = self._book.names()
         except OSError as error:
@@ -90,34 +71,21 @@ class Releaser:
                 _log.warning("session %s is not archived: %s", session, error)
 
     def _look_at(self, session: str) -> None:
-        path = self._book.path(session)
-        released = self._book.progress(session).released(
-            self._nodes if self._release is Release.ALL else 1
-        )
-        told = self._told.get(session)
-        if told is None:
-            told = read_released(path)
-        if released > told:
-            write_released(path, released)
-        self._told[session] = max(told, released)
-        if released > START:
-            self._archive(session, path, released)
-
-    def _archive(self, session: str, path: str, released: Position) -> None:
-        """Archive for a publisher that has ended; a live one does it itself."""
-        if self._done.get(session) == released:
+        released = self._book.progress(session).released
+        if released == START or self._done.get(session) == released:
             return
+        path = self._book.path(session)
         try:
             lock = take_lock(path, f"session {session!r} has a live writer")
         except ValueError:
             return
         try:
-            self._archive_locked(path, released)
+            self._archive(path, released)
             self._done[session] = released
         finally:
             os.close(lock)
 
-    def _archive_locked(self, path: str, released: Position) -> None:
+    def _archive(self, path: str, released: Position) -> None:
         log = LogDirectory(path, self._disk)
         try:
             log.refresh()
@@ -128,7 +96,8 @@ class Releaser:
             return
         appender = Appender(self._disk, path, identity)
         try:
-            finish_released(self._disk, appender)
-            archive_released(appender, released)
+            finish_archiving(self._disk, path, appender.manifest)
+            if gone := released_files(appender.manifest, released, time.time_ns()):
+                appender.archive_all(gone)
         finally:
             appender.close()

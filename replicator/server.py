@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
-from replicator.greeting import answer
+from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
 from replicator.link import HungUp, Link, shut
 from replicator.pull_connection import PullConnection
@@ -157,7 +157,7 @@ class Server:
             link = Link(sock, wake, f"{identity.name} at {name}")
             undo.callback(link.close)
             try:
-                hello = answer(link, self._host.stream, identity)
+                hello = answer_hello(link, self._host.stream, identity)
                 if hello.direction == PUSH:
                     self._fill(link, wake, identity)
                 else:

@@ -170,9 +170,12 @@ class SourceChannel:
     def has_news(self) -> bool:
         """Whether there may be more to send than when `pump` last looked; three `stat` calls.
 
-        Behind a file that has ended the names are listed too, where the directory has changed. Any
-        thread may ask. What is on its way is news until it was sent.
+        After a file that has ended the names are listed too, if the directory has changed. Any
+        thread may ask. What is on its way counts as news until it was sent.
         """
+        return self._has_grown() if self._end is None else self._has_more(self._end)
+
+    def _has_grown(self) -> bool:
         known = self._size, self.log.manifest.length  # before it is asked whether they are moving
         if not self._idle or self._source is None:
             return True
@@ -190,6 +193,12 @@ class SourceChannel:
             return True
         self._listed_ns = changed_ns  # what the nodes confirm is noted in the directory, too
         return False
+
+    def _has_more(self, end: Callable[[], Position]) -> bool:
+        try:
+            return end() > self.position
+        except Refused:
+            return True  # `pump` is told why there is no more, and ends the channel
 
     def rest(self) -> None:
         """Release the descriptors while nothing happens."""

@@ -1,4 +1,4 @@
-"""Lookout: watches the sessions of a stream, by one thread for the pushers to all nodes."""
+"""SessionWatcher: notices changes of the sessions of a stream, for the connections to all nodes."""
 
 import logging
 import os
@@ -11,38 +11,43 @@ from typing import Final
 from replicator.backoff import Complaint
 from replicator.gather import GatherWindow
 from replicator.link import pause
-from replicator.push_connection import PushConnection, ShippedSessions
+from replicator.push_connection import PushConnection
+from replicator.sessions import SessionBook
 from rt.errors import spoken
 from rt.log import confirmations
 from rt.log.watch import Wake, Watch
 
 _log: Final = logging.getLogger(__name__)
-_SWEEP_S: Final = 1.0  # a look at every session, for what no event told of
-_SWEEP_ONLY_S: Final = 0.05  # where there are no events
+_SWEEP_S: Final = 1.0  # how often to look at every session, for a lost notification
+_SWEEP_ONLY_S: Final = 0.05  # the same where the file system sends none
 
 
 class SessionWatcher:
-    """Tells all pushers of a change as soon as it is there."""
+    """Announces each change to all connections as soon as it is on disk.
+
+    Threads: the watcher's thread runs `_run` and alone touches `_watched` and `_announced_s`; the
+    owner calls `stop`. They share `_stopping` and `_wake`.
+    """
 
     def __init__(
-        self, book: ShippedSessions, pushers: Sequence[PushConnection], pace: GatherWindow
+        self, book: SessionBook, connections: Sequence[PushConnection], gather: GatherWindow
     ) -> None:
-        """Stand ready; nothing is watched before `start`."""
+        """Watch nothing before `start`."""
         self._book = book
-        self._pushers = pushers
-        self._pace = pace
+        self._connections = connections
+        self._gather = gather
         self._wake = Wake()
         self._stopping = False
         self._watched: set[str] = set()
-        self._told_s = 0.0  # when the pushers were last told of a session
-        self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
+        self._announced_s = 0.0  # when a change was last announced
+        self._thread = threading.Thread(target=self._run, name="watch sessions", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the pushers are told nothing any more."""
+        """End; nothing is announced any more."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
@@ -59,7 +64,7 @@ class SessionWatcher:
                 pause(self._wake, _SWEEP_S)
 
     def _watch(self) -> None:
-        # what each node confirms is noted beside the session's files
+        # our own notes of what the nodes confirm lie beside the session's files
         with Watch(ignored=(confirmations.FILE_NAME,)) as watch:
             watch.add(self._book.directory)
             poller = select.poll()
@@ -73,15 +78,15 @@ class SessionWatcher:
                 self._follow(watch, poller, _SWEEP_S if has_events else _SWEEP_ONLY_S)
 
     def _look_at_all(self, watch: Watch) -> None:
-        """Watch what is new, and only then let the pushers look: so no change is missed."""
+        """Watch what is new before the connections look at it, so that no change is missed."""
         for name in set(self._book.names()) - self._watched:
             watch.add(self._book.path(name))
             self._watched.add(name)
-        for pusher in self._pushers:
-            pusher.look()
+        for connection in self._connections:
+            connection.look()
 
     def _follow(self, watch: Watch, poller: select.poll, sweep_s: float) -> None:
-        """Tell of what changes, until something is new or it is time to look at all."""
+        """Announce changes until a session is new or it is time to look at all."""
         began_s = time.monotonic()
         while (left_s := began_s + sweep_s - time.monotonic()) > 0:
             if not poller.poll(left_s * 1000) or self._stopping:
@@ -90,10 +95,10 @@ class SessionWatcher:
             if changes.rescan or self._book.directory in changes.directories:
                 return
             if changes.directories:
-                gap_s = self._told_s + self._pace.gap_s - time.monotonic()
+                gap_s = self._announced_s + self._gather.gap_s - time.monotonic()
                 if gap_s > 0:
-                    time.sleep(gap_s)  # what comes meanwhile goes with it
-                self._told_s = time.monotonic()
+                    time.sleep(gap_s)  # what arrives meanwhile is sent with it
+                self._announced_s = time.monotonic()
             for directory in changes.directories:
-                for pusher in self._pushers:
-                    pusher.offer(os.path.basename(directory))
+                for connection in self._connections:
+                    connection.offer(os.path.basename(directory))

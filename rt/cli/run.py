@@ -8,9 +8,9 @@ from typing import Final
 import click
 
 from archiver.keep import parse_keep
+from replicator.progress import Release
 from replicator.pull import PullClient
 from replicator.push import PushClient
-from replicator.releaser import Release
 from rt.cli.descriptors import allow_all
 from rt.cli.options import Seconds, click_options
 from rt.cli.stop_signals import StopSignals

@@ -1,17 +1,29 @@
-"""Archived: empties files whose manifest lines say that their bytes were given up."""
+"""Archived: which files may be archived, and empties those whose manifest lines say they were."""
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
 from rt.format.index import SUFFIX
-from rt.format.manifest import Manifest
+from rt.format.manifest import Archived, Manifest
 from rt.log.disk import Disk
-from rt.position import Position
+from rt.position import START, Position
 
+MERGED: Final = "merged"  # why a publisher's own file is archived
 # Files are emptied in order, right behind their lines. A life that ended in between has left some
 # of its last lines to us: so many empty files in a row, newest first, show where it began.
 _EMPTY_IN_A_ROW: Final = 1024
+
+
+def released_files(known: Manifest, released: Position, at_ns: int) -> list[Archived]:
+    """Return the lines that archive a session's rolled files up to where they are released."""
+    first = bisect_left(known.order, max(known.archived, default=START))
+    return [
+        Archived(file, at_ns, MERGED)
+        for file in known.order[first:]
+        if file not in known.archived and file + known.rolled[file].end <= released
+    ]
 
 
 def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:

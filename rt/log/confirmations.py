@@ -10,8 +10,8 @@ from rt.format.checksum import crc32
 from rt.position import START, Position
 
 FILE_NAME: Final = "confirmed"
-_BODY: Final = struct.Struct("<QQQQ")
-_MAGIC: Final = b"RTC\x01"
+_BODY: Final = struct.Struct("<QQQQQ")
+_MAGIC: Final = b"RTC\x02"
 
 
 class Level(IntEnum):
@@ -44,10 +44,13 @@ class Confirmations:
     replicated: Position = START
     merged: Position = START
     merged_at: Position = START  # in the merged log: the end of what `merged` names
+    released: Position = START  # up to here the publisher's own rolled files may be archived
 
     def encode(self) -> bytes:
         """Lay the positions out, with a CRC: a reader may come in the middle of a write."""
-        body = _BODY.pack(self.received, self.replicated, self.merged, self.merged_at)
+        body = _BODY.pack(
+            self.received, self.replicated, self.merged, self.merged_at, self.released
+        )
         return _MAGIC + crc32(body).to_bytes(4, "little") + body
 
     def reached(self, level: Level) -> Position:

@@ -17,11 +17,11 @@ from rt.format.frame import KEYS_COLUMN, encode_frame, session_tag
 from rt.format.manifest import SESSION
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
+from rt.log.archived import finish_archiving, released_files
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.disk import Disk, OsDisk
 from rt.log.identity import new_identity
 from rt.log.lock import take_lock
-from rt.log.released import archive_released, finish_released, read_released
 from rt.names import session_directory
 from rt.position import FILE_BYTES_MAX, RUN_END, START, Position
 
@@ -148,7 +148,7 @@ class SessionWriter:
             )
         confirmed = ConfirmationsFile(self.directory).read()
         appender.recover(durable=confirmed.received, cut=False)
-        finish_released(appender.disk, appender)
+        finish_archiving(appender.disk, appender.directory, appender.manifest)
         self.next_sequence = appender.next_number
         if appender.is_open:
             appender.roll(time.time_ns())
@@ -305,7 +305,10 @@ class SessionWriter:
         if now_s >= self._archives_at_s:
             self._archives_at_s = now_s + _ARCHIVE_S
             try:
-                archive_released(self._appender, read_released(self.directory))
+                released = ConfirmationsFile(self.directory).read().released
+                gone = released_files(self._appender.manifest, released, time.time_ns())
+                if gone:
+                    self._appender.archive_all(gone)
             except OSError as error:
                 if not _is_full_disk(error):
                     raise  # else its line found no room: it is tried again, and may then

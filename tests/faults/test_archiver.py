@@ -72,7 +72,7 @@ def test_inputs_and_the_publishers_own_files_go_when_they_are_merged(tmp_path):
 
 def test_what_the_slowest_node_lacks_stays_at_the_publisher_if_that_is_wanted(tmp_path):
     """`all` is for those who want no node ever to copy outputs."""
-    from replicator.releaser import Release
+    from replicator.progress import Release
 
     with ArchiveCluster(tmp_path, 3) as cluster:
         cluster.stop("n3")

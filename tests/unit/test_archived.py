@@ -14,14 +14,14 @@ from logs import MergedLog
 from archiver.keep import parse_keep
 from archiver.policy import Policy
 from replicator import releaser as releaser_module
-from replicator.push import SessionBook
-from replicator.releaser import Release, Releaser
+from replicator.progress import Release
+from replicator.releaser import Releaser
+from replicator.sessions import SessionBook
 from rt.errors import Misuse, PeerError
 from rt.format.manifest import Archived
 from rt.log.appender import Appender
 from rt.log.archived import empty_files, finish_archiving
 from rt.log.directory import LogDirectory
-from rt.log.released import read_released, write_released
 from rt.position import Position
 from sequencer.instruction import (
     FILES_MAX,
@@ -137,21 +137,6 @@ def test_a_thousand_empty_files_are_not_looked_at_again(tmp_path):
     assert seen.count("truncate") == 0
 
 
-def test_a_released_position_survives_and_half_of_it_is_none(tmp_path):
-    """A pusher writes it while a publisher reads."""
-    assert read_released(str(tmp_path)) == 0
-    write_released(str(tmp_path), Position.of(3, 1, 64))
-    assert read_released(str(tmp_path)) == Position.of(3, 1, 64)
-    path = tmp_path / "released"
-    whole = path.read_bytes()
-    for end in range(len(whole)):
-        path.write_bytes(whole[:end])
-        assert read_released(str(tmp_path)) == 0
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        assert read_released(str(tmp_path)) == 0
-
-
 def test_a_look_that_finds_no_descriptor_is_not_the_last(tmp_path, monkeypatch):
     """A pusher runs for months; what it misses once may not leave its disk to fill from then on."""
     monkeypatch.setattr(releaser_module, "_LOOK_S", 0.001)
@@ -162,7 +147,7 @@ def test_a_look_that_finds_no_descriptor_is_not_the_last(tmp_path, monkeypatch):
             looks.release()
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    releaser = Releaser(Book(str(tmp_path), "flights", ["*"]), Release.MERGED, 1)
+    releaser = Releaser(Book(str(tmp_path), "flights", ["*"]), Release.MERGED)
     releaser.start()
     assert all(looks.acquire(timeout=10) for _ in range(3))
     releaser.stop()

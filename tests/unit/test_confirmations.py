@@ -14,7 +14,7 @@ from rt.log.confirmations import (
 from rt.position import Position
 
 POSITIONS = st.integers(0, (1 << 63) - 1).map(Position)
-CONFIRMED = st.builds(Confirmations, POSITIONS, POSITIONS, POSITIONS, POSITIONS)
+CONFIRMED = st.builds(Confirmations, *[POSITIONS] * 5)
 
 
 @given(CONFIRMED)
@@ -23,13 +23,13 @@ def test_what_is_told_is_what_is_read(confirmed):
     assert decode_confirmations(confirmed.encode()) == confirmed
 
 
-@given(st.binary(max_size=80))
+@given(st.binary(max_size=96))
 def test_arbitrary_bytes_confirm_nothing(data):
     """Half an overwrite, or another program's file, must never acknowledge a message."""
     assert decode_confirmations(data) is None
 
 
-@given(CONFIRMED, CONFIRMED, st.integers(1, 39))
+@given(CONFIRMED, CONFIRMED, st.integers(1, 47))
 def test_a_file_read_in_the_middle_of_a_write_confirms_nothing_new(old, new, cut):
     """It is overwritten in place, while the publisher reads."""
     mixed = new.encode()[:cut] + old.encode()[cut:]

@@ -127,7 +127,7 @@ def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch
     monkeypatch.setattr(pull, "_SYNC_S", 0.01)
     nobody = SimpleNamespace(current=lambda: None)
     client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], nobody)
-    client._copy = copied
+    client._copy.log = copied
     client.start()
     assert eventually(lambda: not client.running)
     executor = SimpleNamespace(ledger=SimpleNamespace(end=place), lacks_log=True)
@@ -137,7 +137,7 @@ def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch
     sequencer.catch_up._pull, sequencer.catch_up._begin = client, place
     with pytest.raises(DiskFailed, match=r"out: input/output error; this copy has ended"):
         sequencer._keep_up(0.0)
-    client._copy = None
+    client._copy.log = None
     assert client.stop()
 
 

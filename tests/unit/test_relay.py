@@ -9,8 +9,8 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import Certificates, DiskHost, Inbox, eventually, frames, log_bytes
 
-from replicator import push_connection as pusher_module
 from replicator import relay as relay_module
+from replicator import sessions as sessions_module
 from replicator.relay import HeldCopy, Relay
 from replicator.server import Server
 from rt.errors import CorruptLog, Refused
@@ -203,7 +203,7 @@ def test_a_relay_hangs_up_when_nothing_is_needed_and_begins_anew_when_asked(
     relay = relay_to(target, directory, lambda: end_of(directory))
     for count in (1, 2):
         relay.want("jfk")
-        assert eventually(lambda n=count: caplog.text.count("passed on to node node-1") == n)
+        assert eventually(lambda n=count: caplog.text.count("push to node node-1: connected") == n)
         assert eventually(lambda: server.connections == 0)
         assert host.inboxes["jfk"].peer == ""
     relay.stop()
@@ -215,11 +215,11 @@ def test_a_session_that_is_refused_is_not_offered_at_every_call_for_it(tmp_path,
     host.inboxes["jfk"] = Inbox(host, Appender())
     relay = relay_to(target, directory, lambda: end_of(directory))
     relay.want("jfk")
-    assert eventually(lambda: "not passed on" in caplog.text)
+    assert eventually(lambda: "is not pushed to node node-1" in caplog.text)
     assert eventually(lambda: server.connections == 0)
     relay.want("jfk")
     relay.stop()
-    assert caplog.text.count("not passed on") == 1
+    assert caplog.text.count("is not pushed to node node-1") == 1
     assert "is another log here" in caplog.text
 
 
@@ -240,16 +240,18 @@ def test_a_session_that_is_refused_again_and_again_is_spoken_of_once(
     directory, (_, host, _) = written(tmp_path), target
     taken, host.claim = host.claim, claim
     relay = relay_to(target, directory, lambda: end_of(directory))
-    relay._copy_of = {"jfk": relay._copy_of("jfk")}.get
-    relay._needed_s["lga"] = float("inf")  # so that it does not hang up meanwhile
+    requested = relay._requested
+    requested._copy_of = {"jfk": requested._copy_of("jfk")}.get
+    requested._needed_s["lga"] = float("inf")  # so that it does not hang up meanwhile
     for count in range(6):
         relay.want("jfk")
         assert eventually(lambda n=count: len(refusals) > n or n == 5)
-        assert eventually(lambda n=count: "jfk" not in relay._needed_s or n == 5)
+        assert eventually(lambda n=count: "jfk" not in requested.names() or n == 5)
     assert eventually(lambda: host.inboxes and host.inboxes["jfk"].durable == end_of(directory))
-    assert caplog.text.count("not passed on") == 1
+    assert caplog.text.count("is not pushed to node node-1") == 1
     assert caplog.text.count("bytes of disk left") == 2, "once here and once at the node"
-    assert eventually(lambda: not relay._told), "the next trouble is told of again"
+    errors = relay._connection._errors
+    assert eventually(lambda: not errors._complaints), "the next refusal is logged again"
     relay.stop()
 
 
@@ -274,7 +276,6 @@ def test_a_relay_that_gets_no_thread_is_asked_again(tmp_path, target, monkeypatc
     with monkeypatch.context() as limited:
         limited.setattr(threading.Thread, "start", refused)
         relay.want("jfk")
-    relay._dial_at_s = 0.0
     relay.want("jfk")
     assert eventually(lambda: "jfk" in host.inboxes)
     relay.stop()
@@ -283,16 +284,18 @@ def test_a_relay_that_gets_no_thread_is_asked_again(tmp_path, target, monkeypatc
 def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path, target, monkeypatch):
     """It is asked for a few times a second, for as long as its publisher does not come."""
     monkeypatch.setattr(relay_module, "_RETRY_S", 0.0)
-    directory = written(tmp_path)
+    directory, server = written(tmp_path), target[2]
     with open(os.path.join(directory, "manifest"), "r+b") as manifest:
         manifest.write(b"?")
     relay = relay_to(target, directory, lambda: START)
-    relay.want("jfk")
-    assert eventually(lambda: relay._thread is None)
-    before = os.listdir("/proc/self/fd")
-    for _ in range(5):
+
+    def ask():
         relay.want("jfk")
-        assert eventually(lambda: relay._thread is None)
+        return eventually(lambda: not relay._requested.is_wanted() and not server.connections)
+
+    assert ask()
+    before = os.listdir("/proc/self/fd")
+    assert all(ask() for _ in range(5))
     assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= len(before))
     relay.stop()
 
@@ -302,8 +305,8 @@ def test_a_copy_that_is_set_aside_as_it_is_asked_for_ends_no_thread(tmp_path, ta
     directory, host = written(tmp_path), target[1]
     relay = relay_to(target, directory, lambda: end_of(directory))
     gone = HeldCopy(str(tmp_path / "gone"), lambda: START, lambda: None)
-    made = {"lga": gone, "jfk": relay._copy_of("jfk")}
-    relay._copy_of = made.get
+    made = {"lga": gone, "jfk": relay._requested._copy_of("jfk")}
+    relay._requested._copy_of = made.get
     relay.want("lga")
     relay.want("jfk")
     assert eventually(lambda: "jfk" in host.inboxes)
@@ -413,7 +416,7 @@ def test_a_copy_that_rots_under_a_node_is_fetched_again_when_its_publisher_retur
     tmp_path, monkeypatch, caplog
 ):
     """The publisher is told that the bytes differ: only the node can know whose are whole."""
-    monkeypatch.setattr(pusher_module, "_REFUSED_RETRY_S", 0.2)
+    monkeypatch.setattr(sessions_module, "_REFUSED_RETRY_S", 0.2)
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         push = cluster.push()
         publisher = cluster.publisher()

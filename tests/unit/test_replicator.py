@@ -21,12 +21,12 @@ from replicator_host import (
     manifest_lines,
 )
 
+from replicator import dialer as dialer_module
 from replicator import link as link_module
-from replicator import pull as pull_module
 from replicator import push as push_module
-from replicator import push_connection as pusher_module
 from replicator import server as server_module
-from replicator import watcher as lookout_module
+from replicator import sessions as sessions_module
+from replicator import watcher as watcher_module
 from replicator.link import Link
 from replicator.pull import PullClient
 from replicator.push import PushClient
@@ -150,7 +150,7 @@ def test_a_session_that_appears_later_is_found(site, publisher):
 
 def test_sessions_are_found_and_followed_where_there_are_no_events(site, publisher, monkeypatch):
     """A network file system tells of nothing; the look-out looks."""
-    monkeypatch.setattr(lookout_module, "Watch", partial(Watch, "poll"))
+    monkeypatch.setattr(watcher_module, "Watch", partial(Watch, "poll"))
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
     with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
@@ -194,7 +194,7 @@ def test_a_dead_node_is_not_dialled_for_every_message(site, publisher, monkeypat
         dialled.append(time.monotonic())
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(pusher_module, "connect", refuse)
+    monkeypatch.setattr(dialer_module, "connect", refuse)
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
         client.start()
@@ -378,14 +378,14 @@ def test_the_reason_of_a_copy_that_ended_is_not_wiped_by_a_connection(
 
     def connected_late(*node):
         found = connect(*node)
-        monkeypatch.setattr(client._copy, "sync", fail)
-        assert client._stopping.wait(20)
+        monkeypatch.setattr(client._copy.log, "sync", fail)
+        assert eventually(lambda: client._dialer.stopping, 20)
         return found
 
-    monkeypatch.setattr(pull_module, "connect", connected_late)
+    monkeypatch.setattr(dialer_module, "connect", connected_late)
     site.stop()
     site.start()
-    client._threads[0].join(20)
+    client._dialer.join(20)
     assert not client.running
     assert client.status().error == (
         f"{site.path('sub', STREAM, 'out')}: input/output error; this copy has ended"
@@ -728,7 +728,7 @@ def test_a_session_that_cannot_be_shipped_costs_no_descriptor_at_each_look(
     site, publisher, monkeypatch, manifest
 ):
     """Who died while it made a session, on a full disk, left a manifest without a line."""
-    monkeypatch.setattr(pusher_module, "_REFUSED_RETRY_S", 0.0)
+    monkeypatch.setattr(sessions_module, "_REFUSED_RETRY_S", 0.0)
     os.makedirs(site.path("pub", STREAM, "jfk"))
     with open(site.path("pub", STREAM, "jfk", "manifest"), "wb") as file:
         file.write(manifest)

@@ -15,7 +15,6 @@ from rt.errors import CorruptLog, Misuse, RtError, WriterFailed
 from rt.limits import KIB
 from rt.log import writer as writer_module
 from rt.log.confirmations import Confirmations, ConfirmationsFile
-from rt.log.released import write_released
 from rt.log.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import RUN_END, Position
 
@@ -363,6 +362,11 @@ def test_a_message_larger_than_a_file_leaves_no_empty_files_on_a_full_disk(tmp_p
     assert sorted(name for name in names if name.startswith("log.")) == ["log.0.0", "log.0.0.idx"]
 
 
+def release(writer, end):
+    """Say, as a pusher does, that the files up to `end` may be archived."""
+    ConfirmationsFile(writer.directory).write(Confirmations(released=end))
+
+
 @pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.ALWAYS])
 def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, monkeypatch, fsync):
     """Else its disk fills with what the nodes have long had, for as long as it lives."""
@@ -372,7 +376,7 @@ def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, mon
         write(writer, bytes(40_000))
     assert writer.sync(30)
     write(writer, b"a")
-    write_released(writer.directory, Position.of(0, 2, 0))
+    release(writer, Position.of(0, 2, 0))
     deadline = time.monotonic() + 10
     while len(writer._appender.manifest.archived) < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -398,7 +402,7 @@ def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, 
             disk.room = None  # here, where nobody is about to say what is left
 
     disk.room, disk.step = 10, step
-    write_released(writer.directory, writer.end)
+    release(writer, writer.end)
     deadline = time.monotonic() + 30
     while len(writer._appender.manifest.archived) < 2 and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -1,8 +1,8 @@
-"""Pace: how long small news are gathered."""
+"""GatherWindow: how long small updates are gathered."""
 
 import pytest
 
-from replicator import gather as pace_module
+from replicator import gather as gather_module
 from replicator.gather import GatherWindow
 from rt.position import Position
 
@@ -23,7 +23,7 @@ class Clock:
 def clock(monkeypatch):
     """Return the clock that paces read."""
     clock = Clock()
-    monkeypatch.setattr(pace_module, "time", clock)
+    monkeypatch.setattr(gather_module, "time", clock)
     return clock
 
 

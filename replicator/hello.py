@@ -1,4 +1,4 @@
-"""Greeting: the Hello of both sides, and what a peer may do after it."""
+"""Hello: the first message of both sides, and what a peer may do after it."""
 
 from typing import Final
 
@@ -11,19 +11,19 @@ from rt.version import __version__
 _SOFTWARE: Final = f"rt {__version__}"
 
 
-def greet(link: Link, direction: int, stream: str) -> None:
-    """Say what we came for, as the side that dialled.
+def send_hello(link: Link, direction: int, stream: str) -> None:
+    """Greet the node that we dialled and check its answer.
 
     Raises:
-        Refused: the node does not serve us; or speaks no version of ours, or another stream.
+        Refused: the node does not serve us, or speaks another version or serves another stream.
         PeerError: it does not speak the protocol.
     """
     link.send(encode(Hello(VERSION, VERSION, direction, stream, _SOFTWARE)))
     check_answer(link.expect(Hello), stream)
 
 
-def answer(link: Link, stream: str, peer: PeerIdentity) -> Hello:
-    """Hear what a peer came for, and welcome it if it may.
+def answer_hello(link: Link, stream: str, peer: PeerIdentity) -> Hello:
+    """Receive the greeting of a peer that dialled us, and answer it if the peer may proceed.
 
     Raises:
         Refused: it may not.
@@ -38,10 +38,9 @@ def answer(link: Link, stream: str, peer: PeerIdentity) -> Hello:
 def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
     """Raise `Refused` unless a peer of this identity may have what it asks for."""
     if not hello.version_min <= VERSION <= hello.version_max:
-        spoken = f"{hello.version_min} to {hello.version_max}"
-        raise Refused("version", f"version {VERSION} is spoken here, {spoken} there")
+        raise _other_version(hello)
     if hello.stream != stream:
-        raise Refused("stream", f"the stream {stream!r} is served here, not another")
+        raise Refused("stream", f"this node serves the stream {stream!r} and no other")
     if hello.direction == PUSH and peer.role is CertificateRole.SUBSCRIBER:
         raise Refused("role", f"{peer.name!r} is a {peer.role}; only a publisher may push")
     if hello.direction == PULL and not peer.may_pull(stream):
@@ -50,6 +49,18 @@ def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
 
 
 def check_answer(hello: Hello, stream: str) -> None:
-    """Raise `Refused` unless the node speaks our version, of our stream."""
-    if hello.version_max != VERSION or hello.stream != stream:
-        raise Refused("version", f"the node answers with version {hello.version_max}")
+    """Raise `Refused` unless the node speaks our version and serves our stream."""
+    if not hello.version_min <= VERSION <= hello.version_max:
+        raise _other_version(hello)
+    if hello.stream != stream:
+        raise Refused("stream", f"the node serves another stream than {stream!r}")
+
+
+def _other_version(hello: Hello) -> Refused:
+    low, high = hello.version_min, hello.version_max
+    theirs = f"version {low}" if low == high else f"versions {low} to {high}"
+    return Refused(
+        "version",
+        f"this side speaks version {VERSION} of the protocol and the other {theirs}; "
+        "update whichever is older",
+    )

@@ -1,0 +1,108 @@
+"""SessionBook: the sessions of a stream that a publisher's machine ships."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from replicator.progress import Release, SessionProgress
+from replicator.wire import Ack
+from rt.errors import Misuse, Refused
+from rt.format.manifest import FILE_NAME
+from rt.log.directory import LogDirectory
+from rt.log.watch import directories_in
+from rt.names import (
+    NameGlob,
+    glob_matches,
+    parse_session,
+    session_directory,
+    stream_directory,
+)
+from rt.position import Position
+
+_BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
+_REFUSED_RETRY_S: Final = 30.0  # somebody has to repair something first
+_SOON: Final = frozenset({"busy", "reserve", "behind"})
+
+
+class SessionBook:
+    """The sessions of a stream that are to be shipped, as found in its directory.
+
+    Threads: any thread may call any method; `_progress` only grows, by atomic `setdefault`.
+    """
+
+    look_s: float | None = None  # the watcher says when to look
+
+    def __init__(
+        self,
+        root: str,
+        stream: str,
+        globs: Sequence[NameGlob],
+        nodes: int = 1,
+        release: Release = Release.MERGED,
+    ) -> None:
+        """Look nothing up yet.
+
+        Args:
+            root: directory under which streams live.
+            stream: name of the stream.
+            globs: which sessions to ship.
+            nodes: how many nodes they are shipped to.
+            release: when the sessions' own rolled files may be archived.
+        """
+        self.directory = stream_directory(root, stream)
+        self.stream = stream
+        self._root = root
+        self._globs = globs
+        self._nodes = nodes
+        self._release = release
+        self._progress: dict[str, SessionProgress] = {}
+
+    def is_wanted(self) -> bool:
+        """Keep connections open even when there is no session, so that its first is fast."""
+        return True
+
+    def names(self) -> list[str]:
+        """Return the sessions there are now."""
+        return [name for name in directories_in(self.directory) if self._is_ours(name)]
+
+    def path(self, session: str) -> str:
+        """Return the directory of a session."""
+        return session_directory(self._root, self.stream, session)
+
+    def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None]:
+        """Return a session's log, all of which may be shipped."""
+        return LogDirectory(self.path(session)), None
+
+    def has_log(self, session: str) -> bool:
+        """Whether there is anything to ship; a crash may leave a directory without a log."""
+        try:
+            return os.stat(os.path.join(self.path(session), FILE_NAME)).st_size > 0
+        except FileNotFoundError:
+            return False
+
+    def acked(self, session: str, node: str, ack: Ack) -> bool:
+        """Take a node's acknowledgement; return whether it says anything new."""
+        return self.progress(session).take(node, ack)
+
+    def note(self, session: str) -> None:
+        """Write down for the publisher what was confirmed; `OSError` if that failed."""
+        self.progress(session).note()
+
+    def refused(self, _session: str, why: Refused) -> float:
+        """Return after how many seconds to offer a refused session again."""
+        return _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
+
+    def progress(self, session: str) -> SessionProgress:
+        """Return what is known of a session; the same for all nodes."""
+        known = self._progress.get(session)
+        if known is None:
+            made = SessionProgress(self.path(session), self._nodes, self._release)
+            known = self._progress.setdefault(session, made)
+        return known
+
+    def _is_ours(self, name: str) -> bool:
+        try:
+            session = parse_session(name)
+        except Misuse:
+            return False  # `in`, `out`, `state`, or a directory of another program
+        return any(glob_matches(glob, session) for glob in self._globs)
