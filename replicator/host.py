@@ -66,6 +66,9 @@ class Host(Protocol):
     def stream(self) -> str:
         """The one stream it serves."""
 
+    def is_member(self, name: str) -> bool:
+        """Whether the node of this name belongs to the cluster; strangers are not served."""
+
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> Inbox:
         """Return the inbox of a session for a peer that may push it.
 

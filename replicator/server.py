@@ -7,10 +7,11 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from replicator.admission import Admission, ServerLimits
 from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
 from replicator.link import HungUp, Link, shut
@@ -22,28 +23,46 @@ from rt.format import manifest
 from rt.log.watch import Wake
 from rt.names import parse_session, shown
 from rt.net.identity import PeerIdentity
+from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 
 _log: Final = logging.getLogger(__name__)
-CONNECTIONS_MAX: Final = 512  # a thread and 100 KiB each, or 2 MiB while a backlog passes
-HANDSHAKE_S: Final = 10.0
 _BACKLOG: Final = 128
 _STOP_S: Final = 2.0
+_FLUSH_S: Final = 1.0  # how often summaries of repeated log lines are looked at
+_NO_RESOURCE_S: Final = 0.1
 _PATIENCE_S: Final = 0.01  # a cluster that is not overloaded has merged by then
 
 
 Handler = Callable[[ssl.SSLSocket, PeerIdentity], None]
 
 
+@dataclass(slots=True, eq=False)
+class ServedConnection:
+    """One accepted connection, from TCP to its end."""
+
+    name: str  # host:port
+    host: str
+    sock: socket.socket  # the plain one, then the TLS one
+    wake: Wake
+    is_ended: bool = False  # by us; its thread may not know yet
+
+
 class Server:
-    """Accepts connections, each with a thread of its own, and does for them what they may ask."""
+    """Accepts connections and serves each in a thread of its own.
+
+    Threads: the acceptor begins connections; each connection's thread serves it and removes it;
+    `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock` and
+    `is_ended`. `_admission` and `_repeats` have locks of their own. `_stopping` is set once and
+    read by all. `__init__` sets the other fields.
+    """
 
     def __init__(
         self,
         address: tuple[str, int],
         contexts: Contexts,
         host: Host,
-        connections_max: int = CONNECTIONS_MAX,
+        limits: ServerLimits | None = None,
         others: Mapping[str, Handler] | None = None,
     ) -> None:
         """Listen; nothing is served before `start`.
@@ -52,8 +71,8 @@ class Server:
             address: host and port to listen on; port 0 takes a free one, see `address`.
             contexts: of `rt.net.tls.server_context`.
             host: the node.
-            connections_max: more than these are closed at once.
-            others: who takes a connection that speaks another protocol, by its ALPN name.
+            limits: how much strangers, and the holders of one certificate, may take.
+            others: serves a connection that speaks another protocol, by its ALPN name.
 
         Raises:
             OSError: the address cannot be had.
@@ -61,17 +80,11 @@ class Server:
         self._contexts = contexts
         self._host = host
         self._others = others or {}
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        try:
-            self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
-        except OSError as error:
-            words = spoken(error).partition(" (while ")[0]  # Python repeats the address
-            raise OSError(
-                error.errno, f"cannot listen at {address[0]}:{address[1]}: {words}"
-            ) from error
+        self._listener = _listener(address)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._connections_max = connections_max
-        self._connections: dict[threading.Thread, tuple[socket.socket, Wake]] = {}
+        self._admission = Admission(limits or ServerLimits())
+        self._repeats = RepeatedLines(_log)
+        self._connections: dict[ServedConnection, threading.Thread] = {}
         self._lock = threading.Lock()
         self._stopping = False
         self._acceptor = threading.Thread(target=self._accept_loop, name="accept", daemon=True)
@@ -81,17 +94,17 @@ class Server:
         self._acceptor.start()
 
     def stop(self) -> None:
-        """End all connections; what came whole is appended, and nothing is left half done."""
+        """End all connections; whole messages that were received are appended first."""
         self._stopping = True
         shut(self._listener)  # ends the accept; a close would not
         self._listener.close()
         with self._lock:
-            connections = dict(self._connections)
-        for plain, wake in connections.values():
-            wake.set()
-            shut(plain)
+            for connection in self._connections:
+                connection.wake.set()
+                _end(connection)
+            threads = [self._acceptor, *self._connections.values()]
         deadline = time.monotonic() + _STOP_S
-        for thread in (self._acceptor, *connections):
+        for thread in threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -102,74 +115,109 @@ class Server:
 
     def _accept_loop(self) -> None:
         while not self._stopping:
+            self._repeats.flush()
             try:
                 plain, address = self._listener.accept()
-                self._begin(plain, f"{address[0]}:{address[1]}")
+                self._begin(plain, address[0], f"{address[0]}:{address[1]}")
+            except TimeoutError:
+                continue
             except OSError as error:
                 if not self._stopping:
-                    _log.error("cannot accept: %s", error)
-                    time.sleep(0.1)  # no descriptor or thread is left; some connection may end
+                    self._repeats.say(logging.ERROR, "accept", f"cannot accept: {error}")
+                    time.sleep(_NO_RESOURCE_S)  # no descriptor or thread is left; one may end
 
-    def _begin(self, plain: socket.socket, name: str) -> None:
+    def _begin(self, plain: socket.socket, host: str, name: str) -> None:
+        connection = ServedConnection(name, host, plain, Wake())
+        thread = threading.Thread(
+            target=self._run, args=(connection,), name=f"serve {name}", daemon=True
+        )
         with self._lock:
-            if self._stopping or len(self._connections) >= self._connections_max:
-                _log.warning("%s: closed, there are %d connections", name, len(self._connections))
-                plain.close()
-                return
-            wake = Wake()
-            work = partial(self._run, plain, wake, name)
-            thread = threading.Thread(target=work, name=f"serve {name}", daemon=True)
-            self._connections[thread] = (plain, wake)
+            is_room = len(self._connections) < self._threads_max and not self._stopping
+            if is_room:
+                self._connections[connection] = thread
+        if not is_room:
+            self._drop(connection)
+            self._repeats.warn("full", f"{name}: closed, all threads are taken")
+            return
+        self._displace(self._admission.knock(connection, host))
         try:
             thread.start()
         except RuntimeError as error:  # the system gives us no more threads
-            with self._lock:
-                del self._connections[thread]
-            wake.close()
-            plain.close()
+            self._drop(connection)
             raise OSError(errno.EAGAIN, f"{name} was hung up on: {error}") from error
 
-    def _run(self, plain: socket.socket, wake: Wake, name: str) -> None:
-        try:
-            self._talk(plain, wake, name)
-        except HungUp:
-            _log.info("%s has left", name)
-        except (RtError, OSError) as error:
-            if not self._stopping:
-                _log.warning("%s: %s", name, error)
-        finally:
-            plain.close()
-            with self._lock:
-                del self._connections[threading.current_thread()]
-            wake.close()
+    @property
+    def _threads_max(self) -> int:
+        """Handshakes that were ended for others take a moment to go, so they count twice."""
+        limits = self._admission.limits
+        return limits.connections + 2 * limits.handshakes
 
-    def _talk(self, plain: socket.socket, wake: Wake, name: str) -> None:
-        sock, identity = accept(plain, self._contexts.current(), HANDSHAKE_S)
-        with ExitStack() as undo:
+    def _displace(self, connection: object) -> None:
+        if isinstance(connection, ServedConnection):
             with self._lock:
-                self._connections[threading.current_thread()] = (sock, wake)
-            if self._stopping:  # `stop` may have looked when only we could reach this socket
-                sock.close()
-                return
-            if handler := self._others.get(sock.selected_alpn_protocol() or ""):
-                handler(sock, identity)
-                return
-            link = Link(sock, wake, f"{identity.name} at {name}")
-            undo.callback(link.close)
-            try:
-                hello = answer_hello(link, self._host.stream, identity)
-                if hello.direction == PUSH:
-                    self._fill(link, wake, identity)
-                else:
-                    PullConnection(link, wake, self._host.feed).run(lambda: self._stopping)
-            except Refused as error:
-                link.refuse(error.code, str(error))
-                raise
-            except HungUp:
-                raise
-            except PeerError as error:
-                link.refuse("protocol", str(error))
-                raise
+                _end(connection)
+            kind = f"displaced {connection.host}"
+            self._repeats.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
+
+    def _drop(self, connection: ServedConnection) -> None:
+        """Release all that a connection has."""
+        self._admission.leave(connection)
+        with self._lock:
+            self._connections.pop(connection, None)
+            connection.sock.close()
+        connection.wake.close()
+
+    def _run(self, connection: ServedConnection) -> None:
+        name = connection.name
+        try:
+            self._talk(connection)
+        except HungUp:
+            self._repeats.say(logging.INFO, f"left {connection.host}", f"{name} has left")
+        except (RtError, OSError) as error:
+            if not connection.is_ended:
+                words = str(error).removeprefix(f"{name}: ")
+                self._repeats.warn(f"{connection.host} {words}", f"{name}: {words}")
+        finally:
+            self._drop(connection)
+
+    def _talk(self, connection: ServedConnection) -> None:
+        sock, peer = accept(
+            connection.sock, self._contexts.current(), self._admission.limits.handshake_s,
+            admit=partial(self._admit, connection), wrapped=partial(self._take_over, connection),
+        )  # fmt: skip
+        if handler := self._others.get(sock.selected_alpn_protocol() or ""):
+            handler(sock, peer)
+        else:
+            self._replicate(connection, Link(sock, connection.wake, _named(peer, connection)), peer)
+
+    def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
+        """The plain socket is empty from now on: whoever ends the connection needs this one."""
+        with self._lock:
+            connection.sock = sock
+            if connection.is_ended:
+                raise PeerError("the connection was ended before TLS began")
+
+    def _admit(self, connection: ServedConnection, peer: PeerIdentity) -> None:
+        if peer.is_node and not self._host.is_member(peer.name):
+            raise Refused("not-a-member", f"{peer.name!r} is not a node of this cluster")
+        self._admission.admit(connection, peer)
+
+    def _replicate(self, connection: ServedConnection, link: Link, peer: PeerIdentity) -> None:
+        wake = connection.wake
+        try:
+            hello = answer_hello(link, self._host.stream, peer)
+            if hello.direction == PUSH:
+                self._fill(link, wake, peer)
+            else:
+                PullConnection(link, wake, self._host.feed).run(lambda: self._stopping)
+        except Refused as error:
+            link.refuse(error.code, str(error))
+            raise
+        except HungUp:
+            raise
+        except PeerError as error:
+            link.refuse("protocol", str(error))
+            raise
 
     def _fill(self, link: Link, wake: Wake, peer: PeerIdentity) -> None:
         side = SinkConnection(
@@ -196,4 +244,27 @@ class Server:
             if name and not peer.may_push(name):
                 words = f"the certificate of {peer.name!r} does not grant the {kind} {name!r}"
                 raise Refused("session", words)
+        self._admission.claim_session(peer, log.name)
         return self._host.claim(log, peer.name, bell, relays=peer.is_node)
+
+
+def _end(connection: ServedConnection) -> None:
+    """End what its thread does with a connection; the server's lock is held."""
+    connection.is_ended = True
+    shut(connection.sock)
+
+
+def _listener(address: tuple[str, int]) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    try:
+        listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        words = spoken(error).partition(" (while ")[0]  # Python repeats the address
+        where = f"{address[0]}:{address[1]}"
+        raise OSError(error.errno, f"cannot listen at {where}: {words}") from error
+    listener.settimeout(_FLUSH_S)  # of an accept
+    return listener
+
+
+def _named(peer: PeerIdentity, connection: ServedConnection) -> str:
+    return f"{peer.name} at {connection.name}"

@@ -25,7 +25,7 @@ NODE = {"file_bytes": FILE_BYTES, "snapshot_s": 0.3, "reserve": 0, "missing_s": 
 
 
 class ArchiveCluster:
-    """Starts nodes and clients on request, and stops them all."""
+    """Starts what is asked for, and stops it all."""
 
     def __init__(self, root, nodes=1, *, clients=None, **settings):
         self.root = str(root)
@@ -59,13 +59,13 @@ class ArchiveCluster:
                 (each.address.split(":") for each in self.places)]  # fmt: skip
 
     def ask(self, request, who="n1"):
-        """Ask the leader; retry while there is none."""
+        """Ask whichever node does it, and try again while none leads."""
         end = time.monotonic() + 15
         while True:
             try:
                 return ask_any(self.addresses, self.contexts(who), request)
             except Exception as error:
-                if "no node does it" not in str(error) or time.monotonic() > end:
+                if "no node accepted the request" not in str(error) or time.monotonic() > end:
                     raise
                 time.sleep(0.1)
 

@@ -1,45 +1,47 @@
-"""Admin: asks a running node what an operator wants to know, or to have done."""
+"""Admin client: asks a running node a question, or to change something."""
 
 import json
-import ssl
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
+from rt.net.exchange import Fields, decode_fields, receive_all, send_all
 from rt.net.tls import Contexts, connect, offering
 from rt.position import Position
 
 ADMIN_ALPN: Final = "rt-admin/1"
 _CONNECT_S: Final = 3.0
-_ANSWER_S: Final = 30.0
+_REQUEST_S: Final = 10.0
+_ANSWER_S: Final = 60.0  # 10 s for a decision, and the rest for 256 MiB at 5 MiB/s
 _ANSWER_BYTES_MAX: Final = 256 << 20  # a manifest of a million files
-_READ_BYTES: Final = 1 << 20
+_NUMBER_END: Final = 1 << 63
+_ACTIVE_NUMBERS: Final = 7  # of a `Rolled` line; a digest and session names may follow
 
 Address = tuple[str, int]
-Fields = dict[str, Any]
 
 
 def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
-    """Ask a node one thing.
+    """Send one request to a node and return its answer.
 
     Raises:
-        Refused: it will not, and says why; `not-leader` names who would.
-        Misuse: the request is none.
-        OSError: it does not answer.
-        PeerError: what it answers cannot be read.
+        Refused: the node refuses and says why; `not-leader` names the node that leads.
+        Misuse: the node does not accept the request as valid.
+        OSError: the node cannot be reached, or the answer is not complete after a minute.
+        PeerError: the answer cannot be read.
     """
-    answer = _parsed(_exchange(address, contexts, request), address)
+    answer = _parsed(_exchange(address, contexts, request), _where(address))
     _raise_if_error(answer)
     return answer
 
 
 def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -> Fields:
-    """Ask the nodes in turn, until one does it: the leader, where it takes one.
+    """Ask the nodes in turn until one answers; a change is answered by the leader alone.
 
     Raises:
-        Refused: the first node that gave a reason other than that another leads.
+        Refused: a node refused for a reason other than that another node leads.
         RtError: no node answers, or none leads.
     """
     reasons = []
@@ -51,61 +53,88 @@ def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -
                 raise
             reasons.append(str(error))
         except (OSError, PeerError) as error:
-            reasons.append(f"{address[0]}:{address[1]}: {spoken(error)}")
-    raise RtError(f"no node does it: {'; '.join(dict.fromkeys(reasons))}")
+            reasons.append(f"{_where(address)}: {spoken(error)}")
+    raise RtError(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row], Fields]:
-    """Return a node's merged log: its directory, a row for each file it ever had, its copies.
+    """Return the history of a node's merged log.
+
+    Returns:
+        The log's directory on the node, a row for each file it ever had, and its copies elsewhere.
 
     Raises:
         As `ask`, and CorruptLog: the node's manifest is damaged.
     """
-    answer = _exchange(address, contexts, {"do": "log-history"})
+    return parse_history(_exchange(address, contexts, {"do": "log-history"}), _where(address))
+
+
+def parse_history(answer: bytes, where: str) -> tuple[str, list[Row], Fields]:
+    """Return what a node's answer to `log-history` says; errors as for `ask_history`.
+
+    Args:
+        answer: a line of JSON, then the bytes of the node's manifest.
+        where: the node's address, for messages.
+    """
     line, _, data = answer.partition(b"\n")
-    head = _parsed(line, address)
+    head = _parsed(line, where)
     _raise_if_error(head)
-    if len(data) != head["bytes"]:
-        raise PeerError(f"{address[0]}:{address[1]} hung up in the middle of its history")
-    directory = str(head["directory"])
+    if len(data) != head.get("bytes"):
+        raise PeerError(f"{where} hung up in the middle of its history")
+    directory, copies = str(head.get("directory")), head.get("offloaded") or {}
+    if not isinstance(copies, dict):
+        raise _unreadable(where)
     rows = rolled_rows(data, f"{directory}/{FILE_NAME}")
-    if head["active"]:
-        start, *facts = head["active"]
-        active = Row(Rolled(Position(start), *facts), is_active=True)
+    if head.get("active"):
+        active = Row(_active(head["active"], where), is_active=True)
         rows += [active] if not rows or active.first > rows[-1].first else []
-    return directory, rows, dict(head.get("offloaded") or {})
+    return directory, rows, dict(copies)
+
+
+def _active(facts: Any, where: str) -> Rolled:
+    """Return the line of the file that still grows, checked as a line of a manifest is."""
+    numbers = facts[:_ACTIVE_NUMBERS] if isinstance(facts, list) else []
+    texts = facts[_ACTIVE_NUMBERS:] if numbers else []
+    if (
+        len(numbers) != _ACTIVE_NUMBERS
+        or not all(type(each) is int and 0 <= each < _NUMBER_END for each in numbers)
+        or len(texts) > len(Rolled._fields) - _ACTIVE_NUMBERS
+        or not all(isinstance(each, str) for each in texts)
+    ):
+        raise _unreadable(where)
+    return Rolled(Position(numbers[0]), *numbers[1:], *texts)
 
 
 def _exchange(address: Address, contexts: Contexts, request: Fields) -> bytes:
     sock, identity = connect(address, offering(contexts.current(), ADMIN_ALPN), _CONNECT_S)
     with sock:
         if not identity.is_node:
-            raise PeerError(f"{identity.name!r} is no node")
-        sock.settimeout(_ANSWER_S)
-        sock.sendall(json.dumps(request).encode() + b"\n")
-        return _read_all(sock)
+            raise PeerError(f"{identity.name!r} is not a node")
+        now_s = time.monotonic()
+        try:
+            send_all(sock, json.dumps(request).encode() + b"\n", now_s + _REQUEST_S)
+            return receive_all(sock, _ANSWER_BYTES_MAX, now_s + _ANSWER_S)
+        except TimeoutError:
+            words = f"the answer was not complete after {_ANSWER_S:g} s"
+            raise TimeoutError(words) from None
 
 
-def _read_all(sock: ssl.SSLSocket) -> bytes:
-    data = bytearray()
-    while part := sock.recv(_READ_BYTES):
-        data += part
-        if len(data) > _ANSWER_BYTES_MAX:
-            raise PeerError("a node's answer does not end")
-    return bytes(data)
-
-
-def _parsed(data: bytes, address: Address) -> Fields:
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise PeerError(f"{address[0]}:{address[1]} answers what cannot be read")
+def _parsed(data: bytes, where: str) -> Fields:
+    answer = decode_fields(data)
+    if answer is None:
+        raise _unreadable(where)
     return answer
+
+
+def _unreadable(where: str) -> PeerError:
+    return PeerError(f"the answer of {where} cannot be read; does it run another version?")
 
 
 def _raise_if_error(answer: Fields) -> None:
     if "error" in answer:
         code, words = str(answer.get("code")), str(answer["error"])
         raise Misuse(words) if code == "misuse" else Refused(code, words)
+
+
+def _where(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

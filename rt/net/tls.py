@@ -13,12 +13,14 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Final
 
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, PeerError, Refused, spoken
 from rt.net.certificates import CertificateFiles
+from rt.net.exchange import set_deadline
 from rt.net.identity import REFUSED_CODE, CertificateRole, PeerIdentity, read_identity
 from rt.net.tls_errors import describe_tls_error
 
@@ -38,6 +40,8 @@ VERDICT_BYTES_MAX: Final = 512  # a sentence; the length is checked against this
 LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
 LINGER_READ_BYTES: Final = 64 * 1024  # more than a whole handshake
 LINGER_READS_MAX: Final = 16
+
+Approval = Callable[[PeerIdentity], None]  # raises `Refused` unless the peer is served
 
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
@@ -105,6 +109,19 @@ class Contexts:
         return self._context
 
 
+def _approve(roles: Collection[CertificateRole], admit: Approval, peer: PeerIdentity) -> None:
+    """Raise `Refused` unless a peer of this identity is served."""
+    if peer.role not in roles:
+        served = " or ".join(roles)
+        words = f"certificate refused: it is a {peer.role}'s; a {served} is wanted here"
+        raise Refused(REFUSED_CODE, words)
+    admit(peer)
+
+
+def _admit_all(_peer: PeerIdentity) -> None:
+    """Admit every peer whose certificate is good."""
+
+
 def connect(
     address: tuple[str, int],
     context: ssl.SSLContext,
@@ -134,7 +151,8 @@ def connect(
         sock = undo.enter_context(
             context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
         )
-        identity = _establish(sock, deadline, (CertificateRole.NODE,))
+        approve = partial(_approve, (CertificateRole.NODE,), _admit_all)
+        identity = _establish(sock, deadline, approve)
         sock.settimeout(timeout_s)
         undo.pop_all()
     return sock, identity
@@ -152,7 +170,10 @@ def accept(
     plain: socket.socket,
     context: ssl.SSLContext,
     timeout_s: float = TIMEOUT_S,
+    *,
     roles: Collection[CertificateRole] = tuple(CertificateRole),
+    admit: Approval = _admit_all,
+    wrapped: Callable[[ssl.SSLSocket], None] = lambda _sock: None,
 ) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Turn an accepted connection into a TLS one, or end it so that both sides know why.
 
@@ -163,6 +184,8 @@ def accept(
         context: From `server_context`.
         timeout_s: Seconds for the whole of it.
         roles: Who is served here.
+        admit: Raises `Refused` if a peer of this identity is not served now.
+        wrapped: Is given the TLS socket before the handshake, which another thread may then end.
 
     Raises:
         PeerError: TLS failed, or the peer hung up; one sentence says why.
@@ -176,7 +199,8 @@ def accept(
         sock = undo.enter_context(
             context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         )
-        identity = _establish(sock, deadline, roles)
+        wrapped(sock)
+        identity = _establish(sock, deadline, partial(_approve, roles, admit))
         sock.settimeout(timeout_s)
         undo.pop_all()
     return sock, identity
@@ -209,40 +233,31 @@ def _explained(where: str) -> Iterator[None]:
         raise Refused(error.code, f"{where}: {error}") from error
 
 
-def _establish(
-    sock: ssl.SSLSocket, deadline: float, roles: Collection[CertificateRole]
-) -> PeerIdentity:
+def _establish(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdentity:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _agree(sock, deadline, roles)
+        return _agree(sock, deadline, approve)
     except (OSError, PeerError, Refused):
         _linger(sock, deadline)
         raise
 
 
-def _agree(
-    sock: ssl.SSLSocket, deadline: float, roles: Collection[CertificateRole]
-) -> PeerIdentity:
-    _limit(sock, deadline)
+def _agree(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdentity:
+    set_deadline(sock, deadline)
     sock.do_handshake()
     if not sock.server_side:
         _hear_verdict(sock, deadline)  # first, so that a refusal never meets a write of ours
-        return _say_verdict(sock, deadline, roles)
-    identity = _say_verdict(sock, deadline, roles)
+        return _say_verdict(sock, deadline, approve)
+    identity = _say_verdict(sock, deadline, approve)
     _hear_verdict(sock, deadline)
     return identity
 
 
-def _say_verdict(
-    sock: ssl.SSLSocket, deadline: float, roles: Collection[CertificateRole]
-) -> PeerIdentity:
-    _limit(sock, deadline)
+def _say_verdict(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdentity:
+    set_deadline(sock, deadline)
     try:
         identity = peer_identity(sock)
-        if identity.role not in roles:
-            served = " or ".join(roles)
-            words = f"certificate refused: it is a {identity.role}'s; a {served} is wanted here"
-            raise Refused(REFUSED_CODE, words)
+        approve(identity)
     except Refused as error:
         words_sent = str(error).encode()[:VERDICT_BYTES_MAX]
         sock.sendall(len(words_sent).to_bytes(2, "little") + words_sent)
@@ -263,19 +278,12 @@ def _hear_verdict(sock: ssl.SSLSocket, deadline: float) -> None:
 def _receive(sock: ssl.SSLSocket, length: int, deadline: float) -> bytes:
     received = b""
     while len(received) < length:
-        _limit(sock, deadline)
+        set_deadline(sock, deadline)
         part = sock.recv(length - len(received))
         if not part:
             raise PeerError("the other side hung up before both had agreed; its log says why")
         received += part
     return received
-
-
-def _limit(sock: ssl.SSLSocket, deadline: float) -> None:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    sock.settimeout(left)
 
 
 def _linger(sock: ssl.SSLSocket, deadline: float) -> None:
@@ -284,7 +292,7 @@ def _linger(sock: ssl.SSLSocket, deadline: float) -> None:
     with suppress(OSError):  # whatever happens now, the reason is known already
         sock.shutdown(socket.SHUT_WR)
         for _ in range(LINGER_READS_MAX):
-            _limit(sock, end)
+            set_deadline(sock, end)
             if not sock.recv(LINGER_READ_BYTES):
                 return
 

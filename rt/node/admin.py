@@ -6,13 +6,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from archiver.lease import LEASES_MAX, new_lease
 from archiver.policy import policy_of
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
+from rt.net.exchange import Fields, decode_fields, receive_line, send_all
 from rt.net.identity import PeerIdentity
 from rt.node.retention import (
     LEASE_NOTE,
@@ -25,11 +26,11 @@ from sequencer.instruction import Instruction, Note, Roll
 from sequencer.member import Member
 
 REQUEST_BYTES_MAX: Final = 16 << 10
-_REQUEST_S: Final = 10.0
+_REQUEST_S: Final = 10.0  # for all of a request to come
+_ANSWER_S: Final = 50.0  # for all of an answer to be taken; the client waits for a minute
 _DECIDED_S: Final = 10.0  # an instruction is decided in milliseconds, or there is no quorum
 _POLL_S: Final = 0.01
-
-Fields = dict[str, Any]
+_TIME_END_NS: Final = 1 << 63
 
 
 class NodeAdmin:
@@ -63,19 +64,22 @@ class NodeAdmin:
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Take one request and answer it; for the thread of an accepted connection."""
-        sock.settimeout(_REQUEST_S)
         with sock:
-            try:
-                request = _read_request(sock)
-                if request.get("do") == "log-history":
-                    self._demand(identity, changes=False)
-                    self._tell_history(sock)
-                    return
-                answer = self._answer(request, identity)
-            except (Refused, Misuse) as error:
-                code = error.code if isinstance(error, Refused) else "misuse"
-                answer = {"error": str(error), "code": code}
-            sock.sendall(json.dumps(answer).encode())
+            line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
+            send_all(sock, self.answer(line, identity), time.monotonic() + _ANSWER_S)
+
+    def answer(self, line: bytes, identity: PeerIdentity) -> bytes:
+        """Return the answer to the request of a peer of this identity."""
+        try:
+            request = _parsed(line)
+            if request.get("do") == "log-history":
+                self._demand(identity, changes=False)
+                return self._history()
+            answer = self._answer(request, identity)
+        except (Refused, Misuse) as error:
+            code = error.code if isinstance(error, Refused) else "misuse"
+            answer = {"error": str(error), "code": code}
+        return json.dumps(answer).encode()
 
     def _answer(self, request: Fields, identity: PeerIdentity) -> Fields:
         do, changes = self._does.get(str(request.get("do")), (None, False))
@@ -109,7 +113,7 @@ class NodeAdmin:
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
         at_ns = request.get("at_ns", self._archiver.now_ns)
-        if type(at_ns) is not int:
+        if type(at_ns) is not int or not 0 <= at_ns < _TIME_END_NS:
             raise Misuse("at_ns is a time in ns since the epoch")
         files = [each._asdict() for each in self._archiver.plan(at_ns)]
         return {**self._policy(request, _identity), "at_ns": at_ns, "files": files}
@@ -172,10 +176,10 @@ class NodeAdmin:
                 raise Refused("undecided", words)
             time.sleep(_POLL_S)
 
-    def _tell_history(self, sock: ssl.SSLSocket) -> None:
-        """Send the manifest as it is: whoever asks has the time to read it, a node has not."""
+    def _history(self) -> bytes:
+        """Return the manifest as it is: the client has the time to read it, a node does not."""
         log = self._member.executor.appender
-        # The end first: a file that is rolled meanwhile is then in both, and told once by who asks.
+        # The end first: a file that is rolled meanwhile is then in both, and the client drops one.
         # The other way round it would be in neither.
         end, facts = log.end, log.facts
         line = active(end.file, facts, end.offset).line if log.is_open else None
@@ -183,21 +187,11 @@ class NodeAdmin:
             data = file.read()
         head = {"directory": log.directory, "node": self._member.name, "bytes": len(data)}
         head["offloaded"] = json.loads(self._member.executor.ledger.notes.get(OFFLOAD_NOTE, "{}"))
-        sock.sendall(json.dumps({**head, "active": line}).encode() + b"\n")
-        sock.sendall(data)
+        return json.dumps({**head, "active": line}).encode() + b"\n" + data
 
 
-def _read_request(sock: ssl.SSLSocket) -> Fields:
-    data = b""
-    while not data.endswith(b"\n"):
-        part = sock.recv(REQUEST_BYTES_MAX)
-        data += part
-        if not part or len(data) > REQUEST_BYTES_MAX:
-            raise Misuse(f"a request is one line of JSON, at most {REQUEST_BYTES_MAX} bytes")
-    try:
-        request = json.loads(data)
-    except (ValueError, RecursionError):
-        request = None
-    if not isinstance(request, dict):
+def _parsed(line: bytes) -> Fields:
+    request = decode_fields(line)
+    if request is None:
         raise Misuse("a request is a JSON object")
     return request

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -13,14 +14,15 @@ from rt.errors import Misuse, PeerError
 from rt.log.disk import OsDisk
 from rt.names import parse_stream, shown, stream_directory
 from rt.net.certificates import LOCAL_HOSTS, host_name, init_authority, issue
+from rt.net.exchange import decode_fields, receive_all
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, connect, offering
 from rt.node.settings import PORT, parse_address
-from rt.node.status import STATUS_ALPN
+from rt.node.status import STATUS_ALPN, STATUS_S
 from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
-_STATUS_S: Final = 2.0
+_CONNECT_S: Final = 2.0
 _PORTS: Final = 20  # tried from the usual one on, before any that is free
 _STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
 
@@ -111,22 +113,15 @@ def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
     """Ask a node how it stands.
 
     Raises:
-        OSError: it does not answer.
-        PeerError: what it answers is no status.
+        OSError: it does not answer, or not completely within ten seconds.
+        PeerError: the answer is not a status.
     """
     context = offering(contexts.current(), STATUS_ALPN)
-    sock, _ = connect(address, context, _STATUS_S)
+    sock, _ = connect(address, context, _CONNECT_S)
     with sock:
-        parts, length = [], 0
-        while part := sock.recv(1 << 16):
-            parts.append(part)
-            length += len(part)
-            if length > _STATUS_BYTES_MAX:
-                raise PeerError(f"the status of {address[0]}:{address[1]} does not end")
-    try:
-        answer: dict[str, Any] = json.loads(b"".join(parts))
-    except ValueError:
-        raise PeerError(f"{address[0]}:{address[1]} answers with no status") from None
+        answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + STATUS_S))
+    if answer is None:
+        raise PeerError(f"{address[0]}:{address[1]} answers with something other than a status")
     return answer
 
 

@@ -20,6 +20,7 @@ from rt.log.identity import new_identity
 from rt.names import stream_directory
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import certificate_files
+from rt.net.exchange import send_all
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin import NodeAdmin
 from rt.node.engine import engine_of
@@ -32,7 +33,7 @@ from rt.node.sequencer import NodeSequencer
 from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
 from rt.node.state import claim_directory, open_state
-from rt.node.status import STATUS_ALPN, node_status
+from rt.node.status import STATUS_ALPN, STATUS_S, node_status
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from rt.subscriber import MERGED_NAME
@@ -111,7 +112,7 @@ class Node:
         others: dict[str, Handler] = {ALPN: self._peers.serve} if self._peers else {}
         admin = NodeAdmin(self.stream, self._member, self.archiver)
         others |= {STATUS_ALPN: self._tell, ADMIN_ALPN: admin.serve}
-        self._server = Server(settings.address, _contexts(settings), self, others=others)
+        self._server = Server(settings.address, _contexts(settings), self, settings.server, others)
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
             for name, work in (("sync", self._sync), ("sequence", self._sequencer.run))
@@ -138,6 +139,10 @@ class Node:
     def merged_end(self) -> Position:
         """Where the merged log that is served ends."""
         return self._feeds.end
+
+    def is_member(self, name: str) -> bool:
+        """Whether a node belongs to this cluster (`replicator.host.Host`)."""
+        return name in self.settings.member_names
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
         """Give a pushing connection the copy it fills (`replicator.host.Host`)."""
@@ -262,8 +267,8 @@ class Node:
 
     def _tell(self, sock: ssl.SSLSocket, _identity: object) -> None:
         """Tell whoever has a certificate of ours how this node stands (`rt status`)."""
-        sock.sendall(json.dumps(self.status()).encode())
-        sock.close()
+        with sock:
+            send_all(sock, json.dumps(self.status()).encode(), time.monotonic() + STATUS_S)
 
     def status(self) -> dict[str, Any]:
         """How this node stands, as `rt status --json` shows it."""

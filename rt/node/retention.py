@@ -321,7 +321,7 @@ def offload_lease(text: str) -> Lease:
     """Return what holds the files that were not copied yet; `Misuse` if the note is none."""
     try:
         start = Position.parse(str(json.loads(text)["to"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Misuse(f"a note of copies has a url, and a position to: {error}") from None
     return Lease("offload", start, _NEVER_NS, _ALL_BYTES)
 

@@ -8,6 +8,7 @@ from rt.errors import Misuse
 from rt.limits import KIB, MIB
 from rt.names import parse_node, parse_stream, shown
 from rt.node.engine import Engine
+from rt.node.limits import NodeLimits
 from rt.position import FILE_BYTES_MAX
 from sequencer.raft.consensus import MEMBERS_ALLOWED
 from sequencer.raft.core import Settings
@@ -17,7 +18,7 @@ _HEARTBEAT_TICKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSettings:
+class NodeSettings(NodeLimits):
     """Everything a node is told; each field is a key of the file, a variable and an option."""
 
     root: str = field(default="rt-node", metadata={"help": "Directory that holds the stream."})
@@ -71,6 +72,7 @@ class NodeSettings:
     )
 
     def __post_init__(self) -> None:
+        _ = self.server  # which checks the limits
         parse_stream(self.stream)
         parse_node(self.name)
         parse_address(self.listen, "listen")

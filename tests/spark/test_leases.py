@@ -103,7 +103,7 @@ def test_a_lease_lost_to_a_full_disk_fails_the_job_with_position_and_cause(spark
 def test_a_lease_that_no_node_gives_fails_the_load_in_words(cluster):
     """Who asks for a lease relies on it."""
     source = RtSource({**leased(cluster), "leaseNodes": "127.0.0.1:1"})
-    with pytest.raises(Misuse, match=r"no node does it: 127.0.0.1:1: .*refused"):
+    with pytest.raises(Misuse, match=r"no node accepted the request: 127.0.0.1:1: .*refused"):
         source.reader(SCHEMA)
     source = RtSource({**leased(cluster), "leaseIdentity": "publisher"})
     with pytest.raises(Misuse, match="'publisher' may not ask this; a subscriber"):

@@ -27,6 +27,7 @@ from replicator import push as push_module
 from replicator import server as server_module
 from replicator import sessions as sessions_module
 from replicator import watcher as watcher_module
+from replicator.admission import ServerLimits
 from replicator.link import Link
 from replicator.pull import PullClient
 from replicator.push import PushClient
@@ -554,7 +555,7 @@ def test_plaintext_and_silence_end_at_the_deadline_and_others_are_served(
     site, publisher, monkeypatch, caplog
 ):
     """Whoever never finishes a handshake holds a thread for 10 seconds, and nothing else."""
-    monkeypatch.setattr(server_module, "HANDSHAKE_S", 0.5)
+    site.server._admission.limits = ServerLimits(handshake_s=0.5)
     monkeypatch.setattr(link_module, "GREETING_S", 0.5)
     plain = [socket.create_connection(site.node) for _ in range(20)]
     for sock in plain[:10]:
@@ -617,22 +618,6 @@ def test_a_peer_that_falls_silent_is_dropped_and_a_living_one_is_kept(
     silent.close()
 
 
-def test_more_connections_than_the_limit_are_closed_at_once(certs, publisher, tmp_path):
-    """The number of threads has a ceiling, whoever dials."""
-    host = DiskHost(str(tmp_path))
-    server = Server(("localhost", 0), certs.server(), host, connections_max=3)
-    server.start()
-    socks = [socket.create_connection(server.address) for _ in range(3)]
-    assert eventually(lambda: server.connections == 3)
-    late = socket.create_connection(server.address)
-    late.settimeout(5)
-    assert late.recv(1) == b""
-    for sock in (*socks, late):
-        sock.close()
-    server.stop()
-    host.stop()
-
-
 @pytest.mark.parametrize("megabytes", [4, 64])
 def test_memory_does_not_grow_with_the_backlog(site, publisher, subscriber, megabytes):
     """A week of backlog after an outage must fit where a second of it does."""
@@ -679,8 +664,8 @@ def test_a_connection_that_is_agreed_on_during_a_stop_ends_with_it(site, publish
     """Nobody would end it later, and who dialled would speak to nobody."""
     agreed, stopped = threading.Event(), threading.Event()
 
-    def slowly(*args):
-        found = accept(*args)
+    def slowly(*args, **options):
+        found = accept(*args, **options)
         agreed.set()
         assert stopped.wait(10)
         return found

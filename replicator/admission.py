@@ -1,0 +1,187 @@
+"""Admission: who gets a place on a server, before and after a certificate was seen."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address
+from typing import Final
+
+from rt.errors import Misuse, Refused
+from rt.net.identity import CertificateRole, PeerIdentity
+
+_SESSION_S: Final = 86_400.0  # a session counts for a day after it was last claimed
+_BURST_S: Final = 10.0  # connections of so many seconds may come at once
+_PREFIX_BITS: Final = 64  # of an IPv6 address; its holder has all addresses below it
+_RESERVED_ROLES: Final = frozenset({CertificateRole.NODE})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """How much of a server strangers, and the holders of one certificate, may take.
+
+    Attributes:
+        connections: all that are served at once: a thread and 100 KiB each, or 2 MiB while a
+            backlog passes.
+        reserved: of them, for the nodes of the cluster.
+        identity_connections: of the holders of one certificate's name.
+        identity_connects_s: new ones a second, of one name; ten seconds' worth may come at once.
+        identity_sessions: different sessions that one name may push within a day.
+        handshakes: connections whose certificate was not seen yet.
+        address_handshakes: of them, from one address (one /64 of IPv6).
+        handshake_s: seconds that a handshake may take.
+    """
+
+    connections: int = 512
+    reserved: int = 32
+    identity_connections: int = 128
+    identity_connects_s: int = 50
+    identity_sessions: int = 1024
+    handshakes: int = 128
+    address_handshakes: int = 64
+    handshake_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise Misuse(f"{name} is {getattr(self, name)}; use a number above 0")
+        if self.reserved >= self.connections:
+            raise Misuse(f"reserved is {self.reserved}; use less than connections")
+
+
+@dataclass(slots=True)
+class _Account:
+    """What the holders of one name have taken."""
+
+    connections: int = 0
+    tokens: float = 0.0  # connections that may be begun now
+    filled_s: float = 0.0
+    sessions: dict[str, float] = field(default_factory=dict)  # when each was last claimed
+
+
+class Admission:
+    """Counts places, and says who must do without one.
+
+    A newcomer is never refused for want of a handshake slot: the oldest handshake of the address
+    that has most ends instead. So a flood pushes out its own connections; a genuine handshake
+    takes milliseconds, and would have to be the oldest of its address to be among them.
+
+    Threads: any thread may call any method; `_lock` guards all fields but `limits`.
+    """
+
+    def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._handshakes: dict[object, str] = {}  # address of each, oldest first
+        self._admitted: dict[object, str] = {}  # holder of each
+        self._accounts: dict[str, _Account] = {}  # by holder
+
+    def knock(self, key: object, host: str) -> object | None:
+        """Take up a handshake.
+
+        Args:
+            key: of the connection, for the other methods.
+            host: the address it comes from.
+
+        Returns:
+            The key of the handshake that has to end for it, if any.
+        """
+        address = _network(host)
+        with self._lock:
+            victim = self._victim(address)
+            if victim is not None:
+                del self._handshakes[victim]
+            self._handshakes[key] = address
+            return victim
+
+    def admit(self, key: object, identity: PeerIdentity) -> None:
+        """Give a connection whose certificate was verified a place of its own.
+
+        Raises:
+            Refused: `displaced` (its handshake was ended for another), or `busy`: there is no
+                place, or this name has too many or takes them too fast.
+        """
+        with self._lock:
+            if key not in self._handshakes:
+                raise Refused("displaced", "this handshake was ended for a newer one")
+            holder = _holder(identity)
+            account = self._account(holder)
+            self._check(account, identity)
+            account.tokens -= 1
+            account.connections += 1
+            self._admitted[key] = holder
+            del self._handshakes[key]
+
+    def leave(self, key: object) -> None:
+        """Give back what a connection had; one that had nothing changes nothing."""
+        with self._lock:
+            self._handshakes.pop(key, None)
+            holder = self._admitted.pop(key, None)
+            if holder is not None:
+                self._accounts[holder].connections -= 1
+
+    def claim_session(self, identity: PeerIdentity, session: str) -> None:
+        """Count a session that a peer pushes.
+
+        Raises:
+            Refused: `sessions`: its name has pushed too many different ones within a day.
+        """
+        if identity.is_node:
+            return  # it passes on what publishers were granted
+        now_s, most = self._clock(), self.limits.identity_sessions
+        with self._lock:
+            sessions = self._account(_holder(identity)).sessions
+            if session not in sessions and len(sessions) >= most:
+                for name in [each for each, at in sessions.items() if now_s - at > _SESSION_S]:
+                    del sessions[name]
+                if len(sessions) >= most:
+                    words = f"{identity.name!r} pushes {len(sessions)} sessions a day already"
+                    raise Refused("sessions", f"{words}; identity_sessions allows no more")
+            sessions[session] = now_s
+
+    def _victim(self, address: str) -> object | None:
+        counts = Counter(self._handshakes.values())
+        if counts[address] < self.limits.address_handshakes:
+            if len(self._handshakes) < self.limits.handshakes:
+                return None
+            address = max(counts, key=counts.__getitem__)
+        return next(key for key, each in self._handshakes.items() if each == address)
+
+    def _account(self, holder: str) -> _Account:
+        """Return an account; there are at most as many as certificates were issued."""
+        now_s, rate = self._clock(), self.limits.identity_connects_s
+        full = _BURST_S * rate
+        account = self._accounts.setdefault(holder, _Account(0, full, now_s))
+        account.tokens = min(full, account.tokens + rate * (now_s - account.filled_s))
+        account.filled_s = now_s
+        return account
+
+    def _check(self, account: _Account, identity: PeerIdentity) -> None:
+        limits, name = self.limits, identity.name
+        if account.connections >= limits.identity_connections:
+            words = f"{name!r} has {account.connections} connections already"
+            raise Refused("busy", f"{words}; identity_connections allows no more")
+        if account.tokens < 1:
+            words = f"{name!r} connects more than {limits.identity_connects_s} times a second"
+            raise Refused("busy", f"{words}; identity_connects_s allows no more")
+        places = limits.connections
+        if identity.role not in _RESERVED_ROLES:
+            places -= limits.reserved
+        if len(self._admitted) >= places:
+            words = f"{len(self._admitted)} connections are served already"
+            raise Refused("busy", f"{words}, and no place is left for {name!r}")
+
+
+def _holder(identity: PeerIdentity) -> str:
+    return f"{identity.role}/{identity.name}"
+
+
+def _network(host: str) -> str:
+    """Return what addresses of one holder have in common."""
+    host = host.partition("%")[0]  # the zone of a link-local address
+    if ":" not in host:
+        return host
+    number = int(IPv6Address(host)) >> _PREFIX_BITS
+    return f"{number:x}::/{_PREFIX_BITS}"

@@ -1,0 +1,84 @@
+"""Exchange: one request and one answer over TLS, each with a single deadline for all of it.
+
+A deadline for each receive would be none: a peer that sends a byte whenever the time is almost up
+keeps its connection for ever.
+"""
+
+import json
+import socket
+import ssl
+import time
+from typing import Any, Final
+
+from rt.errors import PeerError
+
+_PART_BYTES: Final = 64 * 1024  # four TLS records: a slow reader is noticed between two of them
+_UNREADABLE: Final = (ValueError, RecursionError)  # what `json.loads` raises for hostile text
+
+Fields = dict[str, Any]
+
+
+def set_deadline(sock: socket.socket, deadline_s: float) -> None:
+    """Let the next call on a socket end at `deadline_s` of the monotonic clock.
+
+    Raises:
+        TimeoutError: it has passed.
+    """
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the deadline has passed")
+    sock.settimeout(left_s)
+
+
+def send_all(sock: ssl.SSLSocket, data: bytes, deadline_s: float) -> None:
+    """Send all of `data`; `TimeoutError` if the peer has not taken it by the deadline.
+
+    `SSLSocket.sendall` would start its timeout again with every record.
+    """
+    rest = memoryview(data)
+    while rest:
+        set_deadline(sock, deadline_s)
+        rest = rest[sock.send(rest[:_PART_BYTES]) :]
+
+
+def receive_line(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
+    """Receive up to a newline that ends what has come.
+
+    Raises:
+        PeerError: it is longer than `bytes_max`, or the peer hung up before its end.
+        TimeoutError: its end did not come by the deadline.
+    """
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        set_deadline(sock, deadline_s)
+        part = sock.recv(_PART_BYTES)
+        data += part
+        if not part or len(data) > bytes_max:
+            raise PeerError(f"a request is one line of at most {bytes_max} bytes")
+    return bytes(data)
+
+
+def receive_all(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
+    """Receive until the peer hangs up; errors as for `receive_line`."""
+    data = bytearray()
+    while True:
+        set_deadline(sock, deadline_s)
+        part = sock.recv(_PART_BYTES)
+        if not part:
+            return bytes(data)
+        data += part
+        if len(data) > bytes_max:
+            raise PeerError(f"the answer is longer than {bytes_max} bytes")
+
+
+def decode_fields(data: bytes | str) -> Fields | None:
+    """Return the JSON object that `data` spells, or None if it spells anything else.
+
+    >>> decode_fields(b'{"do": "plan"}'), decode_fields(b"[" * 100_000)
+    ({'do': 'plan'}, None)
+    """
+    try:
+        fields = json.loads(data)
+    except _UNREADABLE:
+        return None
+    return fields if isinstance(fields, dict) else None

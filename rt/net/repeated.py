@@ -1,0 +1,87 @@
+"""RepeatedLines: logs the first line of a kind at once, and counts the rest once a minute.
+
+A flood of connections must not become a flood of log lines: it would fill a disk, and bury the one
+line that matters.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+EVERY_S: Final = 60.0
+KINDS_MAX: Final = 256  # at most this many lines a minute, and as many counts
+_OTHER: Final = "other"  # what further kinds are counted as
+
+
+@dataclass(slots=True)
+class _Window:
+    """What was logged and counted of one kind since `began_s`."""
+
+    level: int
+    began_s: float
+    count: int = 0
+    last: str = ""
+
+
+class RepeatedLines:
+    """Summarises the lines of each kind.
+
+    Threads: any thread may call any method. `_lock` guards `_windows` and `_due_s`; lines are
+    logged while it is held, so that a count never overtakes the line it belongs to.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Log to `log`, and each kind's count once in `every_s` seconds of `clock`."""
+        self._log = log
+        self._every_s = every_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._windows: dict[str, _Window] = {}
+        self._due_s = 0.0  # no window ends before this
+
+    def warn(self, kind: str, line: str) -> None:
+        """Log `line` as a warning, or count it if its kind was logged within the minute."""
+        self.say(logging.WARNING, kind, line)
+
+    def say(self, level: int, kind: str, line: str) -> None:
+        """Log `line` at `level`, or count it; `kind` is what makes two lines alike."""
+        now_s = self._clock()
+        with self._lock:
+            self._flush(now_s)
+            if kind not in self._windows and len(self._windows) >= KINDS_MAX:
+                kind = _OTHER
+            window = self._windows.get(kind)
+            if window is None:
+                self._windows[kind] = _Window(level, now_s)
+                self._log.log(level, "%s", line)
+            else:
+                window.count += 1
+                window.last = line
+
+    def flush(self) -> None:
+        """Log the counts that are due; call it about once a second."""
+        with self._lock:
+            self._flush(self._clock())
+
+    def _flush(self, now_s: float) -> None:
+        if now_s < self._due_s:
+            return
+        for kind, window in list(self._windows.items()):
+            if now_s - window.began_s < self._every_s:
+                continue
+            if not window.count:
+                del self._windows[kind]
+                continue
+            words = "%s (the last of %d such lines within %.0f s)"
+            self._log.log(window.level, words, window.last, window.count, now_s - window.began_s)
+            self._windows[kind] = _Window(window.level, now_s)
+        starts = (window.began_s for window in self._windows.values())
+        self._due_s = min(starts, default=now_s) + self._every_s

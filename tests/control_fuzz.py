@@ -1,0 +1,126 @@
+"""Hostile ballots, admin requests and admin answers, with checksums that are right."""
+
+import json
+import struct
+from types import SimpleNamespace
+
+from archiver.policy import Policy
+from rt.errors import RtError
+from rt.format.checksum import crc32
+from rt.net.admin import parse_history
+from rt.net.identity import CertificateRole, PeerIdentity
+from rt.node.admin import NodeAdmin
+from rt.node.retention import leases_of_ledger
+from rt.position import Position
+from sequencer.instruction import Note
+from sequencer.journal.ballot import decode_slot, encode_slot
+from sequencer.ledger import Ledger
+from sequencer.raft.consensus import Ballot
+
+NODE = PeerIdentity("n1", CertificateRole.NODE)
+REQUESTS = [
+    {"do": "policy"},
+    {"do": "set-policy", "policy": {"time": 10, "limit": "90Gi", "disk": 90}},
+    {"do": "plan", "at_ns": 10**18},
+    {"do": "roll"},
+    {"do": "lease", "start": "0.0.0", "seconds": 60, "bytes": 1000},
+    {"do": "release", "holder": "spark"},
+    {"do": "offloaded", "text": '{"url": "/backup", "to": "0.1.0"}'},
+]
+HEAD = {
+    "directory": "out", "node": "n1", "bytes": 0, "offloaded": {"url": "/b", "to": "0.1.0"},
+    "active": [0, 64, 0, 1, 1, 1, 0, "", "jfk"],
+}  # fmt: skip
+VALUES = [
+    None, True, -1, 0, 1 << 62, 1 << 70, 1e308, -1.5, "", "\ud800", "\x1b[2J", "0.0.0", "9" * 400,
+    [], [[]], {}, {"to": 1}, {"": None}, "[" * 20_000, json.dumps({"to": "0.0.0"}), "x" * 2000,
+]  # fmt: skip
+
+
+def fuzz_ballot(chance):
+    """A slot of any bytes, sealed: it is a ballot or it is not, and nothing else."""
+    data = bytearray(encode_slot(Ballot(chance.getrandbits(40), "n1"), 7))
+    for _ in range(chance.randrange(1, 8)):
+        where = chance.randrange(len(data) + 1)
+        data[where : where + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
+    sealed = data[:4] + struct.pack("<I", crc32(bytes(data[8:]))) + data[8:]
+    found = decode_slot(bytes(sealed), 7)
+    assert found is None or isinstance(found, Ballot)
+
+
+class Archiver:
+    """A node's retention as far as requests reach it."""
+
+    now_ns = 10**18
+    policy = Policy()
+
+    def __init__(self, ledger):
+        self._ledger = ledger
+
+    @property
+    def leases(self):
+        return leases_of_ledger(self._ledger)
+
+    def disks(self):
+        return []
+
+    def plan(self, at_ns):
+        return []
+
+
+def node_admin():
+    """Return the desk of a leader that carries out every instruction at once."""
+    ledger = Ledger()
+
+    def order(instruction):
+        if isinstance(instruction, Note):
+            ledger.note(instruction.name, instruction.text)
+        else:
+            ledger.end = Position.of(0, ledger.end.roll + 1, 64)
+
+    member = SimpleNamespace(
+        name="n1", engine=SimpleNamespace(leads=True), is_executing=False, order=order,
+        executor=SimpleNamespace(ledger=ledger, appender=None),
+    )  # fmt: skip
+    return NodeAdmin("flights", member, Archiver(ledger))
+
+
+def fuzz_request(admin, chance):
+    """Any request is answered with a JSON object: what was asked for, or an error with a code."""
+    request = dict(chance.choice(REQUESTS))
+    for _ in range(chance.randrange(3)):
+        request[chance.choice([*request, "do", "x"])] = chance.choice(VALUES)
+    if isinstance(request.get("policy"), dict) and chance.random() < 0.5:
+        key = chance.choice(["time", "limit", "disk", "x"])
+        request["policy"] = {**request["policy"], key: chance.choice(VALUES)}
+    answer = json.loads(admin.answer(_damaged(request, chance), NODE))
+    assert isinstance(answer, dict)
+    if "error" in answer:
+        assert answer["code"]
+
+
+def fuzz_history(chance):
+    """Any answer of a node is read, or refused as the peer's fault."""
+    head = dict(HEAD)
+    for _ in range(chance.randrange(1, 3)):
+        head[chance.choice(list(head))] = chance.choice(VALUES)
+    if isinstance(head["active"], list) and head["active"] and chance.random() < 0.5:
+        active = list(head["active"])
+        active[chance.randrange(len(active))] = chance.choice(VALUES)
+        head["active"] = active
+    try:
+        _, rows, copies = parse_history(_damaged(head, chance) + b"\n", "n1:1")
+    except RtError:
+        return
+    assert isinstance(copies, dict)
+    for row in rows:
+        assert row.file.startswith("log.")
+
+
+def _damaged(fields, chance):
+    """Return an object as JSON, now and then with a few wrong bytes."""
+    data = bytearray(json.dumps(fields).encode())
+    if chance.random() < 0.3:
+        for _ in range(chance.randrange(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data).replace(b"\n", b" ")

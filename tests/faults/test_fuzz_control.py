@@ -1,0 +1,35 @@
+"""Hostile ballots and admin messages, many of them; `tests/unit` runs a few thousand."""
+
+from random import Random
+
+import pytest
+
+from tests.control_fuzz import fuzz_ballot, fuzz_history, fuzz_request, node_admin
+
+pytestmark = pytest.mark.faults
+
+RUNS = 200_000
+
+
+def test_no_sealed_ballot_raises_an_unnamed_error():
+    """A UnicodeDecodeError at a start says nothing to an operator."""
+    chance = Random(11)
+    for _ in range(RUNS):
+        fuzz_ballot(chance)
+
+
+def test_no_request_raises_an_unnamed_error():
+    """A RecursionError ended the thread that answered."""
+    chance = Random(12)
+    for batch in range(200):
+        admin = node_admin()
+        for _ in range(RUNS // 200):
+            fuzz_request(admin, chance)
+        assert batch >= 0
+
+
+def test_no_answer_raises_an_unnamed_error():
+    """Operators run `rt log-history` against nodes they do not trust yet."""
+    chance = Random(13)
+    for _ in range(RUNS):
+        fuzz_history(chance)
