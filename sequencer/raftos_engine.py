@@ -1,11 +1,10 @@
-"""Raftos: the second engine: raftos' roles, timers and configuration under the rules of `raft`.
+"""The second engine: raftos' roles, timers and configuration under the rules of `raft`.
 
-What a node is, how it becomes something else, and when, is decided by classes of the package
-raftos 0.2.6. What it may believe, vote, log, commit, send and read is decided by
-`sequencer.raft.engine`: raftos' handlers, log, storage, state machine, sockets, serializers and
-keys are never called.
-docs/adr/0005-raftos.md says what of it runs. This module can only be imported where the audited
-files are installed; everything in it but that check is pure.
+Classes of the package raftos 0.2.6 decide which role a node has, how the role changes, and when.
+`sequencer.raft.engine` decides what a node may believe, vote for, log, commit, send and read:
+raftos' handlers, log, storage, state machine, sockets, serializers and keys are never called.
+docs/adr/0005-raftos.md lists which parts of raftos run. This module can only be imported where the
+audited files are installed; everything in it except that check is pure.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from sequencer.raft.election import Election
 from sequencer.raft.engine import Raft
 from sequencer.raft.leader import Leader
 
-# SHA-256 of the files of raftos 0.2.6 as published, which are those that were read line by line.
+# SHA-256 of the files of raftos 0.2.6 as published and audited line by line.
 AUDITED: Final = {
     "__init__.py": "585e8a27d8ad15c5bf08008cfae0f0c96791e3c34fcb6d6e663071d99ad74046",
     "conf.py": "e4e9cdc360e6e59fea5a99384fe181f67bd7ca79ce149b7937061da8ecf998d3",
@@ -42,9 +41,9 @@ _ELECTION_SPREAD: Final = 2  # as `Settings` promises; raftos' own default is 3
 
 
 def _demand_audited() -> None:
-    """Refuse another raftos before a line of it runs.
+    """Refuse any other raftos before a line of it runs.
 
-    This tells versions apart: whoever may write beside our own code needs no raftos to do harm.
+    This detects a wrong version, not an attack: anyone who can write here can change our own code.
     """
     spec = find_spec("raftos")
     if spec is None or spec.origin is None or find_spec("msgpack") is None:
@@ -59,8 +58,8 @@ def _demand_audited() -> None:
     if strange:
         raise Refused(
             "not-audited",
-            f"{directory} is not raftos 0.2.6 as it was audited: {', '.join(sorted(strange))} "
-            "differ; nothing of it was run",
+            f"{directory} is not raftos 0.2.6 as audited: {', '.join(sorted(strange))} "
+            "differ; none of it was run",
         )
 
 
@@ -74,24 +73,24 @@ def _digest(directory: str, name: str) -> str:
 
 _demand_audited()
 
-# After the check, since importing is running.
+# After the check, since importing a module runs it.
 from raftos import state as raftos  # noqa: E402
 from raftos.conf import Configuration  # noqa: E402
 
 
 class RaftosRaft(Raft):
-    """One node's engine; arguments and errors as for `Raft`, with which it may share a cluster."""
+    """One node's engine; arguments and errors as for `Raft`, which it can share a cluster with."""
 
     _roles: "_Roles"
 
     def tick(self) -> None:
-        """Let a tick pass: raftos' timers do what is due."""
+        """Advance time: raftos' timers do what is due."""
         if self._leader is not None:
             near = [each for each in self._leader.peers() if each.counts and not each.silent_ticks]
             self._roles.state.hear(each.name for each in near)
             self._leader.age()
         else:
-            self._silent_ticks += 1
+            self._elapsed_ticks += 1
         self._roles.loop.tick()
 
     def _begin(self) -> None:
@@ -99,75 +98,75 @@ class RaftosRaft(Raft):
         self._roles.start()
         super()._begin()
 
-    def _wait(self) -> None:
-        self._silent_ticks = 0
+    def _reset_election_timer(self) -> None:
+        self._elapsed_ticks = 0
         self._roles.state.election_timer.reset()
 
-    def _follow(self, term: int, leader: str) -> None:
+    def _become_follower(self, term: int, leader: str) -> None:
         if term != self._core.term:
-            self._core.ballot(term, "")
+            self._core.set_ballot(term, "")
         self._roles.to_follower()
         self._core.leader = leader
 
-    def _heed(self, sender: str) -> None:
-        super()._heed(sender)
-        self._roles.state.heed()
+    def _follow_leader(self, sender: str) -> None:
+        super()._follow_leader(sender)
+        self._roles.state.follow_leader()
 
-    def _stand(self, *, pre: bool, forced: bool = False) -> None:
+    def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
         self._core.leader = ""
-        self._roles.election = pre, forced
+        self._roles.election = pre_vote, transfer
         self._roles.to_candidate()
-        self._settle()
+        self._check_election()
 
-    def _settle(self) -> None:
+    def _check_election(self) -> None:
         election = self._election
-        if election is None or not election.won:
+        if election is None or not election.is_won:
             return
-        if election.pre:
-            self._stand(pre=False)
+        if election.pre_vote:
+            self._campaign(pre_vote=False)
         else:
             self._roles.to_leader()
 
-    # What the roles do to the rules
+    # Called by the roles
 
-    def lose_patience(self) -> None:
-        """No leader was heard for too long; a learner only waits on."""
+    def time_out(self) -> None:
+        """The election timeout passed without a leader; a learner keeps waiting."""
         self._core.leader = ""
-        if self._core.voter:
-            self._stand(pre=True)
+        if self._core.is_voter:
+            self._campaign(pre_vote=True)
 
-    def open_election(self, *, pre: bool, forced: bool) -> None:
-        """A candidate begins."""
-        self._election = Election(self._core, pre=pre, forced=forced)
+    def open_election(self, *, pre_vote: bool, transfer: bool) -> None:
+        """Become a candidate."""
+        self._election = Election(self._core, pre_vote=pre_vote, transfer=transfer)
 
     def close_election(self) -> None:
-        """A candidate ends."""
+        """Stop being a candidate."""
         self._election = None
 
     def open_leadership(self) -> None:
-        """A leader begins."""
+        """Become the leader."""
         self._leader = Leader(self._core)
 
     def close_leadership(self) -> None:
-        """A leader ends, and nobody is known to be the next."""
+        """Stop being the leader; the next one is not known."""
         self._leader, self._core.leader = None, ""
 
-    def beat(self) -> None:
-        """Send signs of life."""
+    def heartbeat(self) -> None:
+        """Send heartbeats."""
         if self._leader is not None:
-            self._leader.beat()
+            self._leader.heartbeat()
 
     def interval(self, least: int, most: int) -> int:
-        """Draw a wait."""
+        """Draw a timeout."""
         return least + self._chance.randrange(most - least)
 
     def is_majority(self, count: int) -> bool:
-        """Whether so many members decide."""
-        return count >= self._core.majority
+        """Whether this many members are a quorum."""
+        return count >= self._core.config.majority
 
     @property
     def settings(self) -> Settings:
-        """How long to wait."""
+        """Timeouts and limits."""
         return self._settings
 
     @property
@@ -177,7 +176,7 @@ class RaftosRaft(Raft):
 
 
 class _Handle:
-    """What a timer may cancel; as much of `asyncio.TimerHandle` as raftos asks for."""
+    """What a timer may cancel: as much of `asyncio.TimerHandle` as raftos uses."""
 
     __slots__ = ("callback", "due", "waiting")
 
@@ -189,11 +188,11 @@ class _Handle:
 
 
 class _TickLoop:
-    """As much of an event loop as raftos' `Timer` asks for, with ticks for seconds."""
+    """As much of an event loop as raftos' `Timer` uses, counting ticks instead of seconds."""
 
     def __init__(self) -> None:
         self._now = 0
-        self._waiting: dict[_Handle, None] = {}  # in the order in which they were asked for
+        self._waiting: dict[_Handle, None] = {}  # in the order of the calls
 
     def call_later(self, delay: int, callback: Callable[[], None]) -> _Handle:
         handle = _Handle(self._now + int(delay), callback, self._waiting)
@@ -203,13 +202,13 @@ class _TickLoop:
     def tick(self) -> None:
         self._now += 1
         for handle in [handle for handle in self._waiting if handle.due <= self._now]:
-            if handle in self._waiting:  # else one that was due with it has cancelled it
+            if handle in self._waiting:  # unless one that was due with it cancelled it
                 handle.cancel()
                 handle.callback()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Be the loop that a `Timer` finds when it is made."""
+        """Be the running loop that a `Timer` finds when it is made."""
         loop: Any = self
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
@@ -220,7 +219,7 @@ class _TickLoop:
 
 
 class _Intervals(Configuration):
-    """raftos' configuration, one an engine, in ticks, and without a key for a wire of its own."""
+    """raftos' configuration: one per engine, in ticks, and without a key for a wire of its own."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -239,10 +238,10 @@ class _Intervals(Configuration):
 
 
 class _Roles(raftos.State):
-    """raftos' State: which role a node has, and every change of it.
+    """raftos' State: the role of a node, and every change of it.
 
-    Its constructor, which opens files, is not called. A handler of raftos that were called by
-    mistake would find no storage and fail.
+    Its constructor is not called, because it opens files. If one of raftos' handlers were called by
+    mistake, it would find no storage and fail.
     """
 
     state: Any
@@ -253,7 +252,7 @@ class _Roles(raftos.State):
         self.storage = self.log = self.state_machine = None
         self.loop = _TickLoop()
         self.config = _Intervals(engine.settings)
-        self.election = True, False  # the next one: only a question first, not on a leader's word
+        self.election = True, False  # of the next one: is it a pre-vote, and is it a transfer
         with self.loop.running():
             self.state = _Follower(self)
 
@@ -262,11 +261,11 @@ class _Roles(raftos.State):
             super()._change_state(_ROLES[new_state])
 
     def set_leader(self, leader: object) -> None:
-        """Leave it to the core: raftos keeps one leader for all nodes of a process."""
+        """Do nothing: raftos keeps one leader per process; the core keeps one per node."""
 
 
 class _Electing:
-    """What followers and candidates share: a wait that is drawn from the engine's chance."""
+    """What followers and candidates share: a timeout drawn from the engine's own randomness."""
 
     state: Any
 
@@ -276,40 +275,40 @@ class _Electing:
 
 
 class _Follower(_Electing, raftos.Follower):
-    """raftos' Follower, which keeps its vote at the start and does not stand while it learns."""
+    """raftos' Follower, except that it keeps its vote and does not campaign while a learner."""
 
     def start(self) -> None:
         self.election_timer.start()
 
     def start_election(self) -> None:
-        self.state.engine.lose_patience()
+        self.state.engine.time_out()
 
-    def heed(self) -> None:
+    def follow_leader(self) -> None:
         self.election_timer.reset()
 
 
 class _Candidate(_Electing, raftos.Candidate):
-    """raftos' Candidate, whose votes are asked for and counted by `Election`."""
+    """raftos' Candidate, with votes requested and counted by `Election`."""
 
     def start(self) -> None:
-        pre, forced = self.state.election
-        self.state.engine.open_election(pre=pre, forced=forced)
+        pre_vote, transfer = self.state.election
+        self.state.engine.open_election(pre_vote=pre_vote, transfer=transfer)
         self.election_timer.start()
 
     def stop(self) -> None:
         super().stop()
         self.state.engine.close_election()
 
-    def heed(self) -> None:
+    def follow_leader(self) -> None:
         self.state.to_follower()
 
 
 class _Leader(raftos.Leader):
-    """raftos' Leader, whose followers are minded by `sequencer.raft.leader.Leader`."""
+    """raftos' Leader, with followers tracked by `sequencer.raft.leader.Leader`."""
 
     def __init__(self, state: _Roles) -> None:
         super().__init__(state)
-        # raftos takes them from the one configuration of a process.
+        # raftos would take them from its one configuration per process.
         self.heartbeat_timer.interval = state.config.heartbeat_interval
         self.step_down_timer.interval = state.config.step_down_interval
         self._heard: set[str] = set()
@@ -319,17 +318,17 @@ class _Leader(raftos.Leader):
         self.state.engine.close_leadership()
 
     def init_log(self) -> None:
-        """Know nothing of the followers yet; raftos calls this first."""
+        """Begin to lead, knowing nothing of the followers; raftos calls this first."""
         self.state.engine.open_leadership()
 
     def heartbeat(self) -> None:
-        """Send signs of life; a node of its own has heard its majority with that."""
-        self.state.engine.beat()
-        if self.step_down_timer.is_active:  # not yet at the beat that raftos begins with
+        """Send heartbeats; a cluster of one has thereby heard its majority."""
+        self.state.engine.heartbeat()
+        if self.step_down_timer.is_active:  # not yet at the first heartbeat, which starts it
             self.hear(())
 
     def hear(self, names: Iterable[str]) -> None:
-        """Begin the wait to step down anew once a majority was heard since it last began."""
+        """Restart the step-down timer once a majority was heard since it last started."""
         self._heard.update(names)
         if self.state.engine.is_majority(len(self._heard) + 1):
             self._heard.clear()

@@ -18,8 +18,6 @@ CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/subscriber.py:Subscriber": 20,
     "sequencer/journal/journal.py:Journal": 13,
     "sequencer/peers.py:Outbox": 14,
-    "sequencer/raft/core.py:Core": 23,
-    "sequencer/raft/progress.py:Progress": 15,
 }
 # Classes that start a thread or take a lock, and do not say who may touch what.
 CLASSES_WITHOUT_A_THREADS_BLOCK: set[str] = {

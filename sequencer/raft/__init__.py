@@ -1,1 +1,1 @@
-"""Raft: a pure engine, from messages and ticks to duties."""
+"""Raft as a pure function from messages, ticks and proposals to duties."""

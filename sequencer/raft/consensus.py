@@ -1,17 +1,17 @@
-"""Consensus: the little that a sequencer asks of an engine that makes nodes agree on commands.
+"""Consensus: what a sequencer needs of an engine that makes nodes agree on commands.
 
 An engine is a function from events to effects. It has no file, socket, clock or thread: the node
-brings events (`propose`, `step`, `tick`, `persisted`), takes a `Ready`, and does its duties in the
-order in which its fields stand:
+feeds it events (`propose`, `step`, `tick`, `persisted`), takes a `Ready`, and performs its duties
+in the order of its fields:
 
     while ready := engine.ready():
         send(ready.early)                     # may overlap with the next line
         journal.persist(ready)                # ballot, snapshot, entries: one sync
         engine.persisted(ready)               # only now does this node's own copy count
-        send(ready.messages)                  # what speaks of things that had to be durable first
+        send(ready.messages)                  # these promise what had to be durable first
         restore(ready.snapshot); apply(ready.committed); answer(ready.reads)
 
-Between `ready` and `persisted` the node may go on to bring events; the next `Ready` waits.
+Between `ready` and `persisted` the node may feed further events; the next `Ready` waits.
 """
 
 from collections.abc import Sequence
@@ -19,23 +19,23 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
 
-COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction is ranges: 32 bytes each, 1,000 sessions
+COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction: 32 bytes a session, 1,000 sessions
 MEMBERS_ALLOWED: Final = (1, 3, 5, 7)
-FOUNDER: Final = 0  # the incarnation of every node that was there when the cluster was made
+FOUNDER: Final = 0  # the incarnation of every founding member of a cluster
 
 
 class EntryKind(IntEnum):
-    """What an entry is for; an application applies commands and only counts the rest."""
+    """What an entry is for; the application applies commands and skips the rest."""
 
     COMMAND = 1
-    NOTHING = 2  # a new leader's first entry, which commits what it inherited
-    MEMBER = 3  # a member's incarnation: suspended, or admitted after its state was lost
+    NO_OP = 2  # a new leader's first entry, which commits what it inherited
+    MEMBER = 3  # a change of the roster: a member is suspended, or admitted after it lost its state
 
 
 class EngineRole(IntEnum):
-    """What a node is at the moment."""
+    """The role of a node."""
 
-    LEARNER = 1  # follows, but neither votes nor counts: its state was lost
+    LEARNER = 1  # replicates, but does not count: its state was lost
     FOLLOWER = 2
     PRE_CANDIDATE = 3
     CANDIDATE = 4
@@ -44,7 +44,7 @@ class EngineRole(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One place of the replicated log."""
+    """One entry of the replicated log."""
 
     index: int
     term: int
@@ -54,7 +54,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What a node must never forget of elections: its term, and for whom it voted there."""
+    """What a node must never forget of elections: its term, and its vote in that term."""
 
     term: int = 0
     voted_for: str = ""
@@ -62,7 +62,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The application's state after the entry `index`, and who was a member then.
+    """The application's state after the entry `index`, and the roster as of then.
 
     Attributes:
         index: the last entry whose effect is in `data`.
@@ -79,7 +79,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class PeerMessage:
-    """Bytes for one peer; they may be lost, repeated, late or out of order."""
+    """Bytes for one peer; they may be lost, duplicated, delayed or reordered."""
 
     to: str
     data: bytes
@@ -87,7 +87,7 @@ class PeerMessage:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A read that was asked for may be answered from a state that has applied `index`."""
+    """A requested read may be answered from any state that has applied `index`."""
 
     ticket: int
     index: int
@@ -95,17 +95,17 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The duties of a node, in the order in which they must be done.
+    """The duties of a node, in the order in which they must be performed.
 
     Attributes:
-        early: messages that promise nothing of this node's disk; send them at once.
+        early: messages that promise nothing about this node's disk; send them at once.
         ballot: to be made durable, if not None.
-        snapshot: received from the leader: to be made durable in place of the log before it, and
-            restored into the application before `committed` is applied.
-        entries: to be made durable; the log is first cut at the index of the first of them.
-        messages: to be sent after all of the above is durable, never before.
-        committed: to be applied, in order, each exactly once; a restart begins at the snapshot.
-        reads: may be answered once their index is applied.
+        snapshot: received from the leader: to be made durable in place of the log up to it,
+            and restored into the application before `committed` is applied.
+        entries: to be made durable; the log is first truncated at the index of the first.
+        messages: to be sent once all of the above is durable, never earlier.
+        committed: to be applied, in order, each exactly once; a restart resumes at the snapshot.
+        reads: may be answered once their index has been applied.
     """
 
     early: tuple[PeerMessage, ...] = ()
@@ -118,13 +118,13 @@ class Ready:
 
     @property
     def must_persist(self) -> bool:
-        """Whether the disk has to be touched at all."""
+        """Whether anything has to be written."""
         return bool(self.entries) or self.ballot is not None or self.snapshot is not None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What a journal gives back at the start, and an engine starts from."""
+    """What a journal recovers, and an engine starts from."""
 
     ballot: Ballot = Ballot()
     snapshot: Snapshot | None = None
@@ -140,9 +140,9 @@ class Peer:
         name: the member.
         match: the last entry known to be durable there.
         lag: entries of the leader's log that are not known to be durable there.
-        silent_ticks: ticks since it was last heard.
+        silent_ticks: ticks since it was last heard from.
         counts: False while it is a learner.
-        state: `probe`, `stream` or `snapshot`: how entries are being sent to it.
+        state: `probe`, `replicate` or `snapshot`: how the leader sends to it.
     """
 
     name: str
@@ -155,19 +155,19 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What can be shown of an engine; `peers` is empty unless it leads.
+    """A view of an engine; `peers` is empty unless it leads.
 
     Attributes:
         name: this node.
-        role: what it is now.
+        role: of this node.
         term: the newest term it knows.
-        leader: the leader of that term as far as known, or "".
+        leader: the leader of that term, or "" if unknown.
         commit: the last entry known to be committed.
         last: the last entry of its log.
         durable: the last entry that is durable here.
-        snapshot: the last entry behind the snapshot.
+        snapshot: the last entry that the newest snapshot covers.
         peers: the others, by name.
-        refusal: why a peer's configuration was refused last, or "".
+        refusal: why a peer was last refused, or "".
     """
 
     name: str
@@ -191,56 +191,56 @@ class Consensus(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads now, as far as it knows."""
+        """Whether this node leads, as far as it knows."""
 
     def propose(self, command: bytes) -> Entry:
-        """Append a command; it is decided when the same index and term come back as committed.
+        """Append a command; it is decided once its index and term come back as committed.
 
         Raises:
-            Refused: `not-leader` (names the leader), `busy` (too much is undecided already),
+            Refused: `not-leader` (names the leader), `busy` (too much is uncommitted already),
                 `moving` (leadership is being handed over), `too-large`.
         """
 
     def step(self, sender: str, data: bytes) -> None:
-        """Take a message of `sender`, whose name the transport has proved.
+        """Handle a message of `sender`, whose name the transport has authenticated.
 
         Raises:
-            PeerError: the bytes are malformed, break the protocol, or the sender's configuration
-                is another one; no entry, vote or acknowledgement of the message was taken.
+            PeerError: the bytes are malformed, break the protocol, or come from a node with
+                another configuration; nothing in the message had any effect.
         """
 
     def tick(self) -> None:
-        """Let one unit of time pass."""
+        """Advance time by one unit."""
 
     def ready(self) -> Ready | None:
-        """The next duties, or None if there are none or the last were not yet `persisted`."""
+        """The next duties; None if there are none, or the last were not `persisted` yet."""
 
     def persisted(self, ready: Ready) -> None:
-        """All that `ready` wanted durable is durable."""
+        """Record that everything `ready` wanted durable is durable."""
 
     def compact(self, index: int, data: bytes) -> Snapshot | None:
-        """Take the application's state as of the applied entry `index`; the log is cut behind it.
+        """Make a snapshot of the application's state as of the applied entry `index`.
 
         Returns:
-            The snapshot, for the journal to save; until it has, a restart uses the older one.
-            None if a newer one is there already, such as one that the leader has just sent.
+            The snapshot, for the journal to save; until then a restart uses the older one. None if
+            there is a newer one already, such as one that the leader has just sent.
         """
 
     def read_index(self, ticket: int) -> None:
-        """Ask from where a read is linearizable; a `Read` with this ticket answers in a `Ready`.
+        """Request the index from which a read is linearizable; a later `Ready` holds the `Read`.
 
-        No answer means that leadership moved or a message was lost: ask again, with a new ticket.
+        If none comes, leadership moved or a message was lost: ask again with a new ticket.
 
         Raises:
             Refused: `no-leader`, or `busy`.
         """
 
     def transfer(self, to: str) -> None:
-        """Hand leadership to a member, for a planned stop; given up after an election timeout.
+        """Hand leadership to a member, for a planned stop; abandoned after an election timeout.
 
         Raises:
             Refused: `not-leader`, or `not-a-member`.
         """
 
     def status(self) -> Status:
-        """What can be shown; costs a few microseconds per peer."""
+        """A view of the engine; costs a few microseconds per peer."""

@@ -1,64 +1,64 @@
-"""Elections: standing for one, and giving a vote."""
+"""Elections: campaigning, and granting votes."""
 
 from sequencer.raft.core import Core
-from sequencer.raft.messages import AskVote, Vote
+from sequencer.raft.messages import RequestVote, VoteReply
 
 
 class Election:
-    """One attempt of this node to lead; `pre` only asks whether a real one would succeed.
+    """One campaign of this node; a pre-vote only asks whether a real one would succeed.
 
-    A pre-election changes nobody's term, so a node that was cut off does not disturb a leader
-    when it comes back.
+    A pre-vote changes nobody's term, so a node that was partitioned away does not disrupt the
+    leader when it returns.
     """
 
-    __slots__ = ("_core", "_votes", "pre", "term")
+    __slots__ = ("_core", "_votes", "pre_vote", "term")
 
-    def __init__(self, core: Core, *, pre: bool, forced: bool = False) -> None:
+    def __init__(self, core: Core, *, pre_vote: bool, transfer: bool = False) -> None:
         self._core = core
         self._votes = {core.name}
-        self.pre = pre
+        self.pre_vote = pre_vote
         self.term = core.term + 1
-        if not pre:
-            core.ballot(self.term, core.name)
-        self._ask(forced)
+        if not pre_vote:
+            core.set_ballot(self.term, core.name)
+        self._request_votes(transfer)
 
-    def _ask(self, forced: bool) -> None:
+    def _request_votes(self, transfer: bool) -> None:
         log = self._core.log
-        message = AskVote(self.term, log.last, log.last_term, self.pre, forced)
-        say = self._core.say_early if self.pre else self._core.say
-        for other in self._core.others:
-            say(other, message)
+        request = RequestVote(self.term, log.last, log.last_term, self.pre_vote, transfer)
+        send = self._core.send_now if self.pre_vote else self._core.send_after_sync
+        for other in self._core.config.others:
+            send(other, request)
 
-    def count(self, voter: str, incarnation: int, vote: Vote) -> None:
+    def count(self, voter: str, incarnation: int, vote: VoteReply) -> None:
         """Count a vote of this election, once per member, if that copy of the member counts."""
-        ours = vote.term == self.term and vote.pre == self.pre
-        if ours and vote.granted and self._core.roster.now[voter] == incarnation:
+        is_ours = vote.term == self.term and vote.pre_vote == self.pre_vote
+        if is_ours and vote.granted and self._core.roster.now[voter] == incarnation:
             self._votes.add(voter)
 
     @property
-    def won(self) -> bool:
-        """Whether a majority is for this node."""
-        return len(self._votes) >= self._core.majority
+    def is_won(self) -> bool:
+        """Whether a majority has voted for this node."""
+        return len(self._votes) >= self._core.config.majority
 
 
-def give_vote(core: Core, candidate: str, ask: AskVote) -> Vote:
-    """Decide on a request whose term is not behind; a vote is remembered before it is sent."""
-    if ask.pre:
-        granted = ask.term > core.term and complete(core, ask)
-        return Vote(ask.term if granted else core.term, granted, True)
-    granted = free(core, candidate) and complete(core, ask)
+def reply_to_request(core: Core, candidate: str, request: RequestVote) -> VoteReply:
+    """Decide on a request that is not of an older term; a vote is durable before it is sent."""
+    if request.pre_vote:
+        granted = request.term > core.term and is_up_to_date(core, request)
+        return VoteReply(request.term if granted else core.term, granted, True)
+    granted = may_vote_for(core, candidate) and is_up_to_date(core, request)
     if granted:
-        core.ballot(core.term, candidate)
-    return Vote(core.term, granted)
+        core.set_ballot(core.term, candidate)
+    return VoteReply(core.term, granted)
 
 
-def free(core: Core, candidate: str) -> bool:
-    """Whether this node's vote in this term is not another's already."""
+def may_vote_for(core: Core, candidate: str) -> bool:
+    """Whether this node's vote in this term is still free, or already the candidate's."""
     if core.voted_for:
         return core.voted_for == candidate
     return not core.leader
 
 
-def complete(core: Core, ask: AskVote) -> bool:
-    """Whether the candidate's log holds all that this log might have helped to commit."""
-    return (ask.last_term, ask.last_index) >= (core.log.last_term, core.log.last)
+def is_up_to_date(core: Core, request: RequestVote) -> bool:
+    """Whether the candidate's log holds everything this log may have helped to commit."""
+    return (request.last_term, request.last_index) >= (core.log.last_term, core.log.last)

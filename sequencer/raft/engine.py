@@ -5,42 +5,42 @@ from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
 from sequencer.raft.consensus import EngineRole, EngineState, Entry, Ready, Snapshot, Status
-from sequencer.raft.core import Chance, Core, Settings
-from sequencer.raft.election import Election, give_vote
+from sequencer.raft.core import Chance, Core, Settings, node_config
+from sequencer.raft.election import Election, reply_to_request
 from sequencer.raft.leader import Leader
 from sequencer.raft.messages import (
     AnyMessage,
-    Append,
-    Appended,
-    AskRead,
-    AskVote,
-    Chunk,
-    ChunkTaken,
-    Lead,
-    ReadFrom,
-    Vote,
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    ReadIndex,
+    ReadIndexReply,
+    RequestVote,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
 )
 from sequencer.raft.reads import READS_MAX
-from sequencer.raft.receive import take_append, take_chunk
+from sequencer.raft.receive import take_append, take_snapshot
 
 
 class Raft:
     """One node's engine; see `sequencer.raft.consensus.Consensus` for how to drive it.
 
-    A node leads (`_leader`), stands (`_election`) or does neither; what it holds in any case is
-    in its core. The rules of Ongaro's thesis, with pre-vote (9.6), a leader that steps down when
-    it hears no majority (6.2), reads without a log entry (6.4) and transfer (3.10).
+    A node leads (`_leader`), campaigns (`_election`) or does neither; its core holds the state of
+    every role. The rules are those of Ongaro's thesis, with pre-vote (9.6), a leader that steps
+    down when it hears no majority (6.2), ReadIndex (6.4) and leadership transfer (3.10).
 
     Args:
         name: this node.
-        members: all nodes, this one among them: 1, 3, 5 or 7.
+        members: all nodes, including this one: 1, 3, 5 or 7.
         cluster: the cluster's id; messages of another cluster are refused.
-        chance: spreads the election timeouts.
-        state: what the journal gave back.
-        settings: how long to wait, how much to send.
+        chance: randomizes the election timeouts.
+        state: what the journal recovered.
+        settings: timeouts and limits.
 
     Raises:
-        Misuse: the members are not such a list, or not those of the state.
+        Misuse: the members are impossible, or not those of the state.
     """
 
     def __init__(
@@ -53,30 +53,32 @@ class Raft:
         state: EngineState | None = None,
         settings: Settings | None = None,
     ) -> None:
+        state = state or EngineState()
         self._chance = chance
         self._settings = settings or Settings()
-        self._core = Core(name, members, cluster, state or EngineState(), self._settings)
+        config = node_config(name, members, state.incarnation, self._settings)
+        self._core = Core(config, cluster, state)
         self._leader: Leader | None = None
         self._election: Election | None = None
         self._out: Ready | None = None
         self._refusal = ""
         self._handlers: dict[type, Callable[[str, int, Any], None]] = {
-            AskVote: self._on_ask_vote,
-            Vote: self._on_vote,
-            Append: self._on_append,
-            Appended: self._on_appended,
-            Chunk: self._on_chunk,
-            ChunkTaken: self._on_chunk_taken,
-            Lead: self._on_lead,
-            AskRead: self._on_ask_read,
-            ReadFrom: self._on_read_from,
+            RequestVote: self._on_request_vote,
+            VoteReply: self._on_vote_reply,
+            AppendEntries: self._on_append_entries,
+            AppendReply: self._on_append_reply,
+            InstallSnapshot: self._on_install_snapshot,
+            SnapshotReply: self._on_snapshot_reply,
+            TimeoutNow: self._on_timeout_now,
+            ReadIndex: self._on_read_index,
+            ReadIndexReply: self._on_read_index_reply,
         }
         self._begin()
 
     def _begin(self) -> None:
-        self._wait()
-        if self._core.voter and self._core.majority == 1:
-            self._stand(pre=False)
+        self._reset_election_timer()
+        if self._core.is_voter and self._core.config.majority == 1:
+            self._campaign(pre_vote=False)
 
     # The interface
 
@@ -95,7 +97,7 @@ class Raft:
         return self._leading().propose(command)
 
     def transfer(self, to: str) -> None:
-        """Hand leadership over; nothing to do if it is here already."""
+        """Hand leadership over; does nothing if this node is to lead and does."""
         leader = self._leading()
         if to != self._core.name:
             leader.transfer(to)
@@ -106,44 +108,44 @@ class Raft:
         return self._leader
 
     def read_index(self, ticket: int) -> None:
-        """Ask from where a read is linearizable."""
+        """Request the index from which a read is linearizable."""
         if self._leader is not None:
             if self._leader.reads.full:
                 raise Refused("busy", f"{READS_MAX} reads are waiting already")
             self._leader.reads.ask(self._core.name, ticket)
         elif self._core.leader:
-            self._core.say_early(self._core.leader, AskRead(self._core.term, ticket))
+            self._core.send_now(self._core.leader, ReadIndex(self._core.term, ticket))
         else:
             raise Refused("no-leader", "no leader is known")
 
     def step(self, sender: str, data: bytes) -> None:
-        """Take a message; `PeerError` if it is not one of this cluster's."""
+        """Handle a message; `PeerError` if it is not one of this cluster's."""
         core = self._core
-        if sender not in core.others:
-            raise PeerError(f"{sender!r} is not another member of {list(core.members)}")
+        if sender not in core.config.others:
+            raise PeerError(f"{sender!r} is not another member of {list(core.config.members)}")
         try:
             incarnation, message = core.decode(data)
         except PeerError as error:
             self._refusal = f"{sender}: {error}"
             raise
-        if message.term == core.term or self._is_current(sender, message):
+        if message.term == core.term or self._admit_term(sender, message):
             self._handlers[type(message)](sender, incarnation, message)
 
     def tick(self) -> None:
-        """Let a tick pass: signs of life as leader, patience otherwise."""
+        """Advance time: heartbeats as leader, the election timer otherwise."""
         if self._leader is not None:
             if not self._leader.tick():
-                self._follow(self._core.term, "")
+                self._become_follower(self._core.term, "")
             return
-        self._silent_ticks += 1
-        if self._silent_ticks >= self._patience_ticks:
+        self._elapsed_ticks += 1
+        if self._elapsed_ticks >= self._timeout_ticks:
             self._core.leader = ""
-            self._wait()
-            if self._core.voter:
-                self._stand(pre=True)
+            self._reset_election_timer()
+            if self._core.is_voter:
+                self._campaign(pre_vote=True)
 
     def ready(self) -> Ready | None:
-        """The next duties, if the last ones are done."""
+        """The next duties, once the previous ones are done."""
         if self._out is not None:
             return None
         if self._leader is not None:
@@ -158,16 +160,16 @@ class Raft:
         self._out = None
         self._core.persisted(ready)
         if self._leader is not None:
-            self._leader.advance()
+            self._leader.advance_commit()
 
     def compact(self, index: int, data: bytes) -> Snapshot | None:
-        """Take the application's state and cut the log behind it."""
+        """Make a snapshot of the application's state and drop the entries that it covers."""
         needed = index if self._leader is None else self._leader.needed(index)
         return self._core.compact(index, data, needed)
 
     def status(self) -> Status:
         """What can be shown."""
-        core = self._core
+        core, newest = self._core, self._core.snapshots.newest
         return Status(
             name=core.name,
             role=self._role(),
@@ -176,7 +178,7 @@ class Raft:
             commit=core.commit,
             last=core.log.last,
             durable=core.log.durable,
-            snapshot=core.snapshot.index if core.snapshot else 0,
+            snapshot=newest.index if newest else 0,
             peers=tuple(self._leader.peers()) if self._leader else (),
             refusal=self._refusal,
         )
@@ -185,128 +187,130 @@ class Raft:
         if self._leader is not None:
             return EngineRole.LEADER
         if self._election is not None:
-            return EngineRole.PRE_CANDIDATE if self._election.pre else EngineRole.CANDIDATE
-        return EngineRole.FOLLOWER if self._core.voter else EngineRole.LEARNER
+            return EngineRole.PRE_CANDIDATE if self._election.pre_vote else EngineRole.CANDIDATE
+        return EngineRole.FOLLOWER if self._core.is_voter else EngineRole.LEARNER
 
     # Terms
 
-    def _is_current(self, sender: str, message: AnyMessage) -> bool:
-        """Come to the term of a message with another one; False if it is not to be handled."""
+    def _admit_term(self, sender: str, message: AnyMessage) -> bool:
+        """Move to the term of a message of another term; False if it must not be handled."""
         if message.term < self._core.term:
-            self._answer_stale(sender, message)
+            self._reject_stale(sender, message)
             return False
-        if isinstance(message, AskVote):
-            if self._hears_leader() and not message.forced:
+        if isinstance(message, RequestVote):
+            if self._hears_leader() and not message.transfer:
                 return False
-            if message.pre:
+            if message.pre_vote:
                 return True
-        if isinstance(message, Vote) and message.pre and message.granted:
+        if isinstance(message, VoteReply) and message.pre_vote and message.granted:
             return True
-        self._follow(message.term, "")
+        self._become_follower(message.term, "")
         return True
 
-    def _answer_stale(self, sender: str, message: AnyMessage) -> None:
-        """Tell a node of an older term that there is a newer one; its other words are void."""
+    def _reject_stale(self, sender: str, message: AnyMessage) -> None:
+        """Tell a candidate or leader of an older term about the newer one; ignore the rest."""
         core = self._core
-        if isinstance(message, Append | Chunk):
-            core.say(sender, Appended(core.term, False, 0, 0))
-        elif isinstance(message, AskVote):
-            core.say(sender, Vote(core.term, False, message.pre))
+        if isinstance(message, AppendEntries | InstallSnapshot):
+            core.send_after_sync(sender, AppendReply(core.term, False, 0, 0))
+        elif isinstance(message, RequestVote):
+            core.send_after_sync(sender, VoteReply(core.term, False, message.pre_vote))
 
     def _hears_leader(self) -> bool:
-        """Whether there is a leader that needs no replacing: it was heard a moment ago."""
+        """Whether the leader was heard within the minimum election timeout (leader stickiness)."""
         if self._leader is not None:
             return True
-        return bool(self._core.leader) and self._silent_ticks < self._settings.election_ticks
+        return bool(self._core.leader) and self._elapsed_ticks < self._settings.election_ticks
 
-    def _follow(self, term: int, leader: str) -> None:
-        """Lead and stand no more; in a new term, no vote is given yet."""
+    def _become_follower(self, term: int, leader: str) -> None:
+        """Stop leading and campaigning; in a new term, no vote has been given yet."""
         if term != self._core.term:
-            self._core.ballot(term, "")
+            self._core.set_ballot(term, "")
         self._leader = self._election = None
         self._core.leader = leader
-        self._wait()
+        self._reset_election_timer()
 
-    def _wait(self) -> None:
-        """Begin a new wait, of one to two election timeouts."""
-        self._silent_ticks = 0
+    def _reset_election_timer(self) -> None:
+        """Draw a new timeout, of one to two minimum election timeouts."""
+        self._elapsed_ticks = 0
         least = self._settings.election_ticks
-        self._patience_ticks = least + self._chance.randrange(least)
+        self._timeout_ticks = least + self._chance.randrange(least)
 
     # Elections
 
-    def _stand(self, *, pre: bool, forced: bool = False) -> None:
+    def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
         self._core.leader = ""
-        self._election = Election(self._core, pre=pre, forced=forced)
-        self._settle()
+        self._election = Election(self._core, pre_vote=pre_vote, transfer=transfer)
+        self._check_election()
 
-    def _settle(self) -> None:
-        """Go on from a won election; one that is not won ends with the wait."""
+    def _check_election(self) -> None:
+        """Act on a won election; one that is not won ends with its timeout."""
         election = self._election
         if election is None:
             return
-        if election.won and election.pre:
-            self._wait()
-            self._stand(pre=False)
-        elif election.won:
+        if election.is_won and election.pre_vote:
+            self._reset_election_timer()
+            self._campaign(pre_vote=False)
+        elif election.is_won:
             self._election = None
             self._leader = Leader(self._core)
 
-    def _on_ask_vote(self, sender: str, _incarnation: int, message: AskVote) -> None:
-        if not self._core.voter:
+    def _on_request_vote(self, sender: str, _incarnation: int, message: RequestVote) -> None:
+        if not self._core.is_voter:
             return
-        vote = give_vote(self._core, sender, message)
-        if vote.granted and not vote.pre:
-            self._wait()
-        self._core.say(sender, vote)
+        vote = reply_to_request(self._core, sender, message)
+        if vote.granted and not vote.pre_vote:
+            self._reset_election_timer()
+        self._core.send_after_sync(sender, vote)
 
-    def _on_vote(self, sender: str, incarnation: int, message: Vote) -> None:
+    def _on_vote_reply(self, sender: str, incarnation: int, message: VoteReply) -> None:
         if self._election is not None:
             self._election.count(sender, incarnation, message)
-            self._settle()
+            self._check_election()
 
-    def _on_lead(self, sender: str, _incarnation: int, _message: Lead) -> None:
-        if sender == self._core.leader and self._core.voter:
-            self._stand(pre=False, forced=True)
+    def _on_timeout_now(self, sender: str, _incarnation: int, _message: TimeoutNow) -> None:
+        if sender == self._core.leader and self._core.is_voter:
+            self._campaign(pre_vote=False, transfer=True)
 
     # Following
 
-    def _on_append(self, sender: str, _incarnation: int, message: Append) -> None:
-        self._heed(sender)
-        answer = take_append(self._core, message)
-        if not (message.quiet and answer.taken):
-            self._core.acknowledge(sender, answer)
+    def _on_append_entries(self, sender: str, _incarnation: int, message: AppendEntries) -> None:
+        self._follow_leader(sender)
+        reply = take_append(self._core, message)
+        if not (message.no_reply and reply.success):
+            self._core.reply_to_append(sender, reply)
 
-    def _on_chunk(self, sender: str, _incarnation: int, message: Chunk) -> None:
-        self._heed(sender)
-        answer = take_chunk(self._core, message)
-        if isinstance(answer, Appended):
-            self._core.acknowledge(sender, answer)
+    def _on_install_snapshot(
+        self, sender: str, _incarnation: int, message: InstallSnapshot
+    ) -> None:
+        self._follow_leader(sender)
+        reply = take_snapshot(self._core, message)
+        if isinstance(reply, AppendReply):
+            self._core.reply_to_append(sender, reply)
         else:
-            self._core.say(sender, answer)
+            self._core.send_after_sync(sender, reply)
 
-    def _heed(self, sender: str) -> None:
-        """Follow the sender, which leads this term."""
+    def _follow_leader(self, sender: str) -> None:
+        """Recognize the sender as the leader of this term."""
         if self._leader is not None or self._core.leader not in {"", sender}:
             raise PeerError(f"{sender} and {self._core.leader} both lead term {self._core.term}")
         self._core.leader = sender
         self._election = None
-        self._silent_ticks = 0
+        self._elapsed_ticks = 0
 
     # Leading
 
-    def _on_appended(self, sender: str, incarnation: int, message: Appended) -> None:
+    def _on_append_reply(self, sender: str, incarnation: int, message: AppendReply) -> None:
         if self._leader is not None:
-            self._leader.on_appended(sender, incarnation, message)
+            self._leader.on_append_reply(sender, incarnation, message)
 
-    def _on_chunk_taken(self, sender: str, incarnation: int, message: ChunkTaken) -> None:
+    def _on_snapshot_reply(self, sender: str, incarnation: int, message: SnapshotReply) -> None:
         if self._leader is not None:
-            self._leader.on_chunk_taken(sender, incarnation, message)
+            self._leader.on_snapshot_reply(sender, incarnation, message)
 
-    def _on_ask_read(self, sender: str, _incarnation: int, message: AskRead) -> None:
+    def _on_read_index(self, sender: str, _incarnation: int, message: ReadIndex) -> None:
         if self._leader is not None and not self._leader.reads.full:
             self._leader.reads.ask(sender, message.ticket)
 
-    def _on_read_from(self, sender: str, _incarnation: int, message: ReadFrom) -> None:
+    def _on_read_index_reply(self, sender: str, _incarnation: int, message: ReadIndexReply) -> None:
         if sender == self._core.leader:
-            self._core.answer_read(message.ticket, message.index)
+            self._core.finish_read(message.ticket, message.index)

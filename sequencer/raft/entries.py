@@ -1,6 +1,6 @@
-"""Entries in bytes: the same between nodes and in a journal.
+"""The encoding of entries, the same on the wire and in the journal.
 
-Little endian. Each: term u64, length of the command u32, kind u8, command; indexes follow from
+Little endian. Each: term u64, length of the command u32, kind u8, command; indexes count up from
 the first. The command of an entry of kind `MEMBER` is an incarnation u64 and a name.
 """
 
@@ -11,8 +11,8 @@ from typing import Final
 from sequencer.raft.consensus import Entry, EntryKind
 
 NUMBER_MAX: Final = (1 << 62) - 1  # 146 years at a thousand million entries a second
-ENTRIES_MAX: Final = 4096  # per message: bounds the objects one message can make
-ENTRY_BYTES: Final = 13  # beside its command
+ENTRIES_MAX: Final = 4096  # per message: bounds the objects one message can create
+ENTRY_BYTES: Final = 13  # without its command
 
 _ENTRY: Final = struct.Struct("<QIB")
 _MEMBER: Final = struct.Struct("<Q")
@@ -20,7 +20,7 @@ _KINDS: Final = {int(kind): kind for kind in EntryKind}
 
 
 def pack_entries(entries: Sequence[Entry]) -> bytes:
-    """The bytes of consecutive entries; their indexes follow from the first."""
+    """Encode consecutive entries; their indexes count up from the first."""
     pack = _ENTRY.pack
     parts: list[bytes] = []
     for entry in entries:
@@ -31,7 +31,7 @@ def pack_entries(entries: Sequence[Entry]) -> bytes:
 
 
 def unpack_entries(data: bytes, start: int, index: int, term: int) -> tuple[Entry, ...]:
-    """The entries after `index` and `term` that fill `data` from `start`; else `ValueError`."""
+    """Decode the entries that fill `data` from `start`; `ValueError` if they are malformed."""
     entries: list[Entry] = []
     while start < len(data):
         least = term
@@ -41,7 +41,7 @@ def unpack_entries(data: bytes, start: int, index: int, term: int) -> tuple[Entr
         command = data[start : start + length]
         start += length
         if len(command) != length or term < least or len(entries) == ENTRIES_MAX:
-            raise ValueError("an entry is cut short, goes back in time, or is one too many")
+            raise ValueError("a truncated entry, a term that decreases, or too many entries")
         entries.append(Entry(index, term, command, _KINDS[kind]))
     return tuple(entries)
 
@@ -52,7 +52,7 @@ def pack_member(name: str, incarnation: int) -> bytes:
 
 
 def unpack_member(command: bytes) -> tuple[str, int]:
-    """The name and incarnation in a command; `ValueError` if it is not of that kind."""
+    """The name and incarnation in a `MEMBER` command; `ValueError` if it is malformed."""
     if len(command) <= _MEMBER.size:
         raise ValueError("a member entry without a name")
     (incarnation,) = _MEMBER.unpack_from(command)

@@ -1,4 +1,4 @@
-"""Leading: bringing the other logs to this one, and deciding what is committed."""
+"""The leader: replicating the log, deciding what is committed, and handing leadership over."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,35 +6,41 @@ from rt.errors import PeerError, Refused
 from sequencer.raft.consensus import COMMAND_BYTES_MAX, Entry, EntryKind, Peer
 from sequencer.raft.core import Core
 from sequencer.raft.entries import pack_member
-from sequencer.raft.messages import Append, Appended, Chunk, ChunkTaken, Lead
-from sequencer.raft.progress import UNKNOWN, Progress, Way
+from sequencer.raft.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    SnapshotReply,
+    TimeoutNow,
+)
+from sequencer.raft.progress import UNKNOWN, Progress, ProgressState
 from sequencer.raft.quorum import SUSPENDED, reached
 from sequencer.raft.reads import Reads
 
 
 class Leader:
-    """A node's leadership of one term; it begins with an entry that commits what it inherited."""
+    """A node's leadership of one term; it begins with a no-op, which commits what it inherited."""
 
     __slots__ = (
-        "_beat_ticks",
         "_core",
-        "_first",
-        "_moving_now",
-        "_moving_ticks",
-        "_moving_to",
+        "_heartbeat_ticks",
+        "_no_op",
         "_peers",
+        "_transfer_due",
+        "_transfer_ticks",
+        "_transferee",
         "_undecided_bytes",
         "reads",
     )
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._peers = {name: Progress(name, core.log.last + 1) for name in core.others}
-        self._beat_ticks = 0
-        self._moving_to, self._moving_ticks, self._moving_now = "", 0, False
+        self._peers = {name: Progress(name, core.log.last + 1) for name in core.config.others}
+        self._heartbeat_ticks = 0
+        self._transferee, self._transfer_ticks, self._transfer_due = "", 0, False
         self._undecided_bytes = bytes_of(core.log.between(core.commit + 1, core.log.last))
         self.reads = Reads(core)
-        self._first = self._append(b"", EntryKind.NOTHING).index
+        self._no_op = self._append(b"", EntryKind.NO_OP).index
         core.leader = core.name
 
     def _append(self, command: bytes, kind: EntryKind) -> Entry:
@@ -42,34 +48,35 @@ class Leader:
         self._core.append(entry)
         return entry
 
-    # Proposals and commitment
+    # Proposals and the commit index
 
     def propose(self, command: bytes) -> Entry:
-        """Append a command; it goes out with the next `Ready`."""
+        """Append a command; it is sent with the next `Ready`."""
         self._check(len(command))
         self._undecided_bytes += len(command)
         return self._append(command, EntryKind.COMMAND)
 
     def _check(self, length: int) -> None:
-        if self._moving_to:
-            raise Refused("moving", f"leadership is being handed to {self._moving_to}")
+        if self._transferee:
+            raise Refused("moving", f"leadership is being handed to {self._transferee}")
         if length > COMMAND_BYTES_MAX:
             raise Refused("too-large", f"command of {length} bytes; limit {COMMAND_BYTES_MAX}")
-        if self._undecided_bytes + length > self._core.settings.undecided_bytes_max:
+        if self._undecided_bytes + length > self._core.config.settings.undecided_bytes_max:
             raise Refused("busy", f"{self._undecided_bytes} bytes are undecided already")
 
-    def advance(self) -> None:
-        """Commit what a majority holds durably, if it ends in an entry of this term.
+    def advance_commit(self) -> None:
+        """Commit what is durable on a majority, if it ends in an entry of this term.
 
-        An older entry on a majority can still be replaced; with a newer one behind it, it cannot.
+        An older entry on a majority can still be overwritten; once an entry of this term follows
+        it there, it cannot (figure 8 of the Raft paper).
         """
         core = self._core
-        index = reached([core.log.durable, *self._matches()], core.majority)
-        if index > core.commit and self.decides(index):
+        index = reached([core.log.durable, *self._matches()], core.config.majority)
+        if index > core.commit and self.may_commit(index):
             self._undecided_bytes -= bytes_of(core.log.between(core.commit + 1, index))
             core.commit_to(index)
 
-    def decides(self, index: int) -> bool:
+    def may_commit(self, index: int) -> bool:
         """Whether a majority that holds this entry commits it."""
         return self._core.log.term_at(index) == self._core.term
 
@@ -77,153 +84,162 @@ class Leader:
         return [peer.match for peer in self._peers.values() if self.counts(peer)]
 
     def counts(self, peer: Progress) -> bool:
-        """Whether what is known of a peer is about the copy of its state that counts."""
+        """Whether the copy of the peer's state that we hear from is the one that counts."""
         return self._core.roster.now[peer.name] == peer.incarnation
 
     # Sending
 
     def flush(self) -> None:
-        """Send what is new: entries, the commit index, a round of signs of life for reads."""
-        self.reads.open_round(self._core.commit >= self._first)
+        """Send what is new: entries, the commit index, a ReadIndex round."""
+        self.reads.open_round(self._core.commit >= self._no_op)
         self._settle_reads()
         last, commit, round_ = self._core.log.last, self._core.commit, self.reads.round
         for peer in self._peers.values():
-            if peer.next <= last or peer.commit_told < commit or peer.round_told < round_:
+            if peer.next <= last or peer.commit_sent < commit or peer.round_sent < round_:
                 self._send(peer)
-        self._hand_over()
+        self._send_timeout_now()
 
-    def beat(self) -> None:
-        """Send everyone a sign of life, which also repeats what may have been lost."""
-        self._moving_now = bool(self._moving_to)
+    def heartbeat(self) -> None:
+        """Send every peer a heartbeat, which also repeats what may have been lost."""
+        self._transfer_due = bool(self._transferee)
         for peer in self._peers.values():
-            if peer.way is Way.SNAPSHOT:
+            if peer.snapshot is not None:
                 self._send_chunk(peer)
             else:
-                self._send_append(peer, (), opens=True)
+                self._send_append(peer, (), heartbeat=True)
                 if peer.match < peer.recover and self._is_live(peer):
                     peer.waiting = False
 
     def _send(self, peer: Progress) -> None:
         log = self._core.log
-        while peer.way is Way.STREAM or (peer.way is Way.PROBE and not peer.waiting):
+        while self._may_send(peer):
             if log.term_at(peer.next - 1) is None:
                 self._begin_snapshot(peer)
                 return
             entries = self._due(peer)
-            if not entries and not self._news(peer):
+            if not entries and not self._has_news(peer):
                 return
             self._send_append(peer, entries)
             peer.waiting = True
-            if peer.way is Way.STREAM:
+            if peer.state is ProgressState.REPLICATE:
                 peer.next += len(entries)
 
+    def _may_send(self, peer: Progress) -> bool:
+        if peer.state is ProgressState.PROBE:
+            return not peer.waiting
+        return peer.state is ProgressState.REPLICATE
+
     def _due(self, peer: Progress) -> tuple[Entry, ...]:
-        settings, log = self._core.settings, self._core.log
+        settings, log = self._core.config.settings, self._core.log
         if peer.next > log.last or peer.next - peer.match > settings.window_entries_max:
             return ()
         return log.batch(peer.next, settings.batch_bytes_max)
 
-    def _news(self, peer: Progress) -> bool:
-        return peer.commit_told < self._core.commit or peer.round_told < self.reads.round
+    def _has_news(self, peer: Progress) -> bool:
+        return peer.commit_sent < self._core.commit or peer.round_sent < self.reads.round
 
     def _send_append(
-        self, peer: Progress, entries: tuple[Entry, ...], *, opens: bool = False
+        self, peer: Progress, entries: tuple[Entry, ...], *, heartbeat: bool = False
     ) -> None:
         core, prev = self._core, peer.next - 1
         prev_term = core.log.term_at(prev)
         if prev_term is None:
             self._begin_snapshot(peer)
             return
-        quiet = not (entries or opens) and self._needs_no_answer(peer)
-        peer.commit_told, peer.round_told = core.commit, self.reads.round
-        core.say_early(
-            peer.name,
-            Append(
-                core.term, prev, prev_term, core.commit, self.reads.round, entries, opens, quiet
-            ),
+        no_reply = not (entries or heartbeat) and self._needs_no_reply(peer)
+        peer.commit_sent, peer.round_sent = core.commit, self.reads.round
+        message = AppendEntries(
+            core.term, prev, prev_term, core.commit, self.reads.round, entries, heartbeat, no_reply
         )
+        core.send_now(peer.name, message)
 
-    def _needs_no_answer(self, peer: Progress) -> bool:
-        """Whether a peer's answer would say nothing: a lost word is repeated by the next beat."""
-        no_round = peer.round_told == self.reads.round
-        return no_round and peer.way is Way.STREAM and self.counts(peer)
+    def _needs_no_reply(self, peer: Progress) -> bool:
+        """Whether a reply would say nothing new; if the message is lost, a heartbeat repeats it."""
+        is_same_round = peer.round_sent == self.reads.round
+        return is_same_round and peer.state is ProgressState.REPLICATE and self.counts(peer)
 
     def _begin_snapshot(self, peer: Progress) -> None:
-        snapshot = self._core.snapshot
-        if snapshot is not None:
-            peer.send_snapshot(self._core.blob, snapshot.index, snapshot.term)
+        store = self._core.snapshots
+        if store.newest is not None:
+            peer.begin_snapshot(store.blob, store.newest.index, store.newest.term)
             self._send_chunk(peer)
 
     def needed(self, index: int) -> int:
-        """The entry, at most `index`, behind which none may go: a live peer's snapshot ends there.
+        """The index, at most `index`, after which a live peer that gets a snapshot needs entries.
 
-        Otherwise a snapshot that takes longer than the log lasts would be followed by another.
+        If those were compacted, a snapshot that takes longer to send than the log lasts would have
+        to be followed by another.
         """
         sending = [
-            peer.blob_index for peer in self._peers.values() if peer.blob and self._is_live(peer)
+            peer.snapshot.index
+            for peer in self._peers.values()
+            if peer.snapshot is not None and self._is_live(peer)
         ]
         return min([index, *sending])
 
     def _send_chunk(self, peer: Progress) -> None:
-        end = peer.offset + self._core.settings.chunk_bytes
-        peer.round_told = self.reads.round
-        chunk = Chunk(
+        transfer = peer.snapshot
+        if transfer is None:
+            return
+        end = transfer.offset + self._core.config.settings.chunk_bytes
+        peer.round_sent = self.reads.round
+        chunk = InstallSnapshot(
             self._core.term,
-            peer.blob_index,
-            peer.blob_term,
-            peer.offset,
-            len(peer.blob),
+            transfer.index,
+            transfer.term,
+            transfer.offset,
+            len(transfer.blob),
             self.reads.round,
-            peer.blob[peer.offset : end],
+            transfer.blob[transfer.offset : end],
         )
-        self._core.say_early(peer.name, chunk)
+        self._core.send_now(peer.name, chunk)
 
-    # Answers
+    # Replies
 
-    def on_appended(self, sender: str, incarnation: int, message: Appended) -> None:
-        """Take an answer to entries or to the last part of a snapshot."""
-        if message.taken and message.index > self._core.log.last:
+    def on_append_reply(self, sender: str, incarnation: int, message: AppendReply) -> None:
+        """Handle the reply to entries or to the last part of a snapshot."""
+        if message.success and message.index > self._core.log.last:
             raise PeerError(f"{sender} claims entry {message.index}, which does not exist")
         peer = self._heard(sender, incarnation, message.round)
         if peer is None:
             return
-        if message.taken:
-            peer.taken(message.index)
-            self.advance()
-            self._mind_member(peer)
+        if message.success:
+            peer.acknowledge(message.index)
+            self.advance_commit()
+            self._update_roster(peer)
         else:
-            peer.refused(message.index, message.hint_index, message.hint_term, self._core.log)
+            peer.reject(message.index, message.hint_index, message.hint_term, self._core.log)
 
-    def on_chunk_taken(self, sender: str, incarnation: int, message: ChunkTaken) -> None:
-        """Take an answer to a part of a snapshot."""
+    def on_snapshot_reply(self, sender: str, incarnation: int, message: SnapshotReply) -> None:
+        """Handle the reply to a part of a snapshot."""
         peer = self._heard(sender, incarnation, message.round)
-        if peer is not None and peer.chunk_taken(message.index, message.offset):
+        if peer is not None and peer.acknowledge_chunk(message.last_index, message.offset):
             self._send_chunk(peer)
 
     def _heard(self, sender: str, incarnation: int, round_: int) -> Progress | None:
-        """The peer, unless this is a late word of a copy of its state that is gone."""
+        """The peer; None if the message is a late one of another copy than the live one."""
         peer = self._peers[sender]
         if peer.incarnation == UNKNOWN:
             peer.incarnation = incarnation
         if incarnation != peer.incarnation:
             if self.counts(peer) and self._is_live(peer):
                 return None
-            peer.begin(incarnation, self._core.log.last + 1)
+            peer.reset(incarnation, self._core.log.last + 1)
         peer.silent_ticks = 0
         peer.round = max(peer.round, min(round_, self.reads.round))
         self._settle_reads()
         return peer
 
-    # Members whose state was lost
+    # Members that lost their state
 
-    def _mind_member(self, peer: Progress) -> None:
-        """Suspend the lost copy of a peer's state; once that is decided, admit the new one.
+    def _update_roster(self, peer: Progress) -> None:
+        """Suspend the lost copy of a peer's state; once that is committed, admit the new one.
 
-        One change at a time, and only with an entry of this term behind, as for any change of
-        who counts. The new copy holds the log up to its suspension before it counts.
+        One change at a time, and only after an entry of this term is committed, as for every
+        membership change. The new copy holds the log up to its suspension before it counts.
         """
         core = self._core
-        if self.counts(peer) or core.commit < max(core.roster.changed_at, self._first):
+        if self.counts(peer) or core.commit < max(core.roster.changed_at, self._no_op):
             return
         if core.roster.now[peer.name] != SUSPENDED:
             self._append(pack_member(peer.name, SUSPENDED), EntryKind.MEMBER)
@@ -235,58 +251,58 @@ class Leader:
     def _settle_reads(self) -> None:
         if self.reads.waiting:
             rounds = [peer.round for peer in self._peers.values() if self.counts(peer)]
-            self.reads.settle(reached([self.reads.round, *rounds], self._core.majority))
+            self.reads.settle(reached([self.reads.round, *rounds], self._core.config.majority))
 
-    # Handing over
+    # Leadership transfer
 
     def transfer(self, to: str) -> None:
         """Hand leadership to `to` as soon as it holds the whole log."""
         if to not in self._peers or not self.counts(self._peers[to]):
             raise Refused("not-a-member", f"{to} is not a member that can vote")
-        self._moving_to, self._moving_ticks, self._moving_now = to, 0, True
+        self._transferee, self._transfer_ticks, self._transfer_due = to, 0, True
 
-    def _hand_over(self) -> None:
-        """Ask once per heartbeat: the word may be lost."""
-        if self._moving_now and self._peers[self._moving_to].match == self._core.log.last:
-            self._core.say_early(self._moving_to, Lead(self._core.term))
-            self._moving_now = False
+    def _send_timeout_now(self) -> None:
+        """Ask the transferee to campaign, once per heartbeat, since the message may be lost."""
+        if self._transfer_due and self._peers[self._transferee].match == self._core.log.last:
+            self._core.send_now(self._transferee, TimeoutNow(self._core.term))
+            self._transfer_due = False
 
     # Time
 
     def tick(self) -> bool:
-        """Let a tick pass; False once no majority has been heard for an election timeout."""
+        """Advance time; False once no majority was heard for an election timeout (check quorum)."""
         self.age()
-        self._beat_ticks += 1
-        if self._beat_ticks >= self._core.settings.heartbeat_ticks:
-            self._beat_ticks = 0
-            self.beat()
-        return self._is_followed()
+        self._heartbeat_ticks += 1
+        if self._heartbeat_ticks >= self._core.config.settings.heartbeat_ticks:
+            self._heartbeat_ticks = 0
+            self.heartbeat()
+        return self._hears_quorum()
 
     def age(self) -> None:
-        """Be a tick longer without a word of a peer, or of the one to hand over to."""
+        """Count a tick of silence for each peer, and for a transfer under way."""
         for peer in self._peers.values():
             peer.silent_ticks += 1
-        self._moving_ticks += 1
-        if self._moving_ticks >= self._core.settings.election_ticks:
-            self._moving_to, self._moving_now = "", False
+        self._transfer_ticks += 1
+        if self._transfer_ticks >= self._core.config.settings.election_ticks:
+            self._transferee, self._transfer_due = "", False
 
-    def _is_followed(self) -> bool:
+    def _hears_quorum(self) -> bool:
         live = [peer for peer in self._peers.values() if self._is_live(peer)]
         heard = [peer for peer in live if peer.incarnation == UNKNOWN or self.counts(peer)]
-        return len(heard) + 1 >= self._core.majority
+        return len(heard) + 1 >= self._core.config.majority
 
     def _is_live(self, peer: Progress) -> bool:
-        return peer.silent_ticks <= self._core.settings.election_ticks
+        return peer.silent_ticks <= self._core.config.settings.election_ticks
 
     def peers(self) -> Iterator[Peer]:
-        """What can be shown of the others."""
+        """The status of each peer."""
         for peer in self._peers.values():
             lag = self._core.log.last - peer.match
             yield Peer(
-                peer.name, peer.match, lag, peer.silent_ticks, self.counts(peer), str(peer.way)
+                peer.name, peer.match, lag, peer.silent_ticks, self.counts(peer), str(peer.state)
             )
 
 
 def bytes_of(entries: Sequence[Entry]) -> int:
-    """The bytes of the commands of these entries."""
+    """The total length of these entries' commands."""
     return sum([len(entry.command) for entry in entries])

@@ -1,4 +1,4 @@
-"""The log in memory: entries behind a snapshot, and how many of them are durable."""
+"""The log in memory: the entries after a snapshot, and how many of them are durable."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from sequencer.raft.entries import ENTRIES_MAX
 
 
 class Log:
-    """Entries with consecutive indexes after a base whose term is known.
+    """Consecutive entries after a base index whose term is known.
 
     Attributes:
         base: the index before the first entry held.
         base_term: the term of that index.
         last: the index of the last entry.
-        durable: the last entry that is on stable storage here.
+        durable: the last entry on stable storage here.
     """
 
     __slots__ = ("_entries", "base", "base_term", "durable", "last")
@@ -37,12 +37,12 @@ class Log:
         return self.base_term if index == self.base else None
 
     def append(self, entry: Entry) -> None:
-        """Put an entry at the end."""
+        """Add an entry to the end."""
         self._entries.append(entry)
         self.last += 1
 
-    def cut(self, index: int) -> None:
-        """Forget the entries from `index` on; what was durable of them is not any more."""
+    def truncate(self, index: int) -> None:
+        """Drop the entries from `index` on; none of them counts as durable any more."""
         del self._entries[index - self.base - 1 :]
         self.last = self.base + len(self._entries)
         self.durable = min(self.durable, index - 1)
@@ -52,7 +52,7 @@ class Log:
         return tuple(self._entries[max(0, start - self.base - 1) : end - self.base])
 
     def batch(self, start: int, bytes_max: int) -> tuple[Entry, ...]:
-        """The entries from `start` on, as many as fit a message, and one even if it does not."""
+        """The entries from `start` on that fit into a message; one even if it does not fit."""
         entries = self._entries[start - self.base - 1 : start - self.base - 1 + ENTRIES_MAX]
         if len(entries) == 1:
             return tuple(entries)
@@ -70,14 +70,14 @@ class Log:
         return self.between(self.durable + 1, self.last)
 
     def saved(self, entry: Entry) -> None:
-        """Everything up to this entry is durable, if it is still this entry."""
+        """Everything up to this entry is durable, unless another entry has replaced it since."""
         if self.term_at(entry.index) == entry.term:
             self.durable = max(self.durable, entry.index)
 
-    def agree_by(self, index: int, term: int) -> tuple[int, int]:
-        """Where a log that has `term` at `index` may agree with this one: no later than here.
+    def last_possible_match(self, index: int, term: int) -> tuple[int, int]:
+        """The last index, with its term, at which a log with `term` at `index` may match this one.
 
-        Skips a whole conflicting term in one exchange instead of an entry.
+        Skips a whole conflicting term per exchange instead of one entry.
         """
         index = min(index, self.last)
         while index > self.base and (self.term_at(index) or 0) > term:
@@ -85,7 +85,7 @@ class Log:
         return index, self.term_at(index) or 0
 
     def compact(self, index: int) -> None:
-        """Forget the entries up to `index`."""
+        """Drop the entries up to `index`, which a snapshot covers."""
         term = self.term_at(index)
         if term is None or index <= self.base:
             return
@@ -93,6 +93,6 @@ class Log:
         self.base, self.base_term = index, term
 
     def reset(self, index: int, term: int) -> None:
-        """Replace everything by a snapshot that is not durable yet."""
+        """Replace everything with a snapshot that is not durable yet."""
         self._entries.clear()
         self.base, self.base_term, self.durable, self.last = index, term, 0, index

@@ -1,5 +1,6 @@
-"""Progress: how far one peer's copy of the log is known to reach, and what it is sent next."""
+"""Progress: what the leader knows of one peer's log, and what to send it next."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -8,110 +9,117 @@ from sequencer.raft.log import Log
 UNKNOWN: Final = -1  # no member has this incarnation
 
 
-class Way(StrEnum):
-    """How entries go to a peer."""
+class ProgressState(StrEnum):
+    """How the leader sends entries to a peer."""
 
-    PROBE = "probe"  # one message at a time, until both logs agree up to all that was sent
-    STREAM = "stream"  # message after message, without waiting for answers
-    SNAPSHOT = "snapshot"  # the entries it needs are gone; it gets the state instead
+    PROBE = "probe"  # one message at a time, until the logs match up to everything sent
+    REPLICATE = "replicate"  # message after message, without waiting for replies
+    SNAPSHOT = "snapshot"  # the entries it needs were compacted; it gets the snapshot instead
+
+
+@dataclass(slots=True)
+class SnapshotTransfer:
+    """A snapshot on its way to a peer, of which `offset` bytes have been acknowledged."""
+
+    blob: bytes
+    index: int
+    term: int
+    offset: int = 0
 
 
 class Progress:
     """What the leader knows of one peer.
 
     Attributes:
-        match: the last entry known to be durable there and the same as here.
+        name: the peer.
+        incarnation: which copy of its state the rest is about.
+        match: the last entry known to be durable there and equal to the leader's.
         next: the next entry to send.
-        way: how entries go there.
-        recover: the last entry that was sent when one before it was missing there.
-        waiting: the probe is out, its answer or the next heartbeat is not there.
-        silent_ticks: since it was last heard.
-        incarnation: which copy of its state the above is about.
-        round: the last round of signs of life that it answered.
-        commit_told, round_told: what it was last told.
+        state: how entries are sent.
+        recover: the last entry that had been sent when the peer turned out to lack an earlier one.
+        waiting: a probe was sent; neither its reply nor the next heartbeat has come.
+        snapshot: the one being sent, or None.
+        silent_ticks: since it was last heard from.
+        round: the last ReadIndex round that it confirmed.
+        commit_sent, round_sent: the newest commit index and round sent to it.
     """
 
     __slots__ = (
-        "blob",
-        "blob_index",
-        "blob_term",
-        "commit_told",
+        "commit_sent",
         "incarnation",
         "match",
         "name",
         "next",
-        "offset",
         "recover",
         "round",
-        "round_told",
+        "round_sent",
         "silent_ticks",
+        "snapshot",
+        "state",
         "waiting",
-        "way",
     )
 
     def __init__(self, name: str, following: int) -> None:
         self.name = name
         self.silent_ticks = 0
-        self.begin(UNKNOWN, following)
+        self.reset(UNKNOWN, following)
 
-    def begin(self, incarnation: int, following: int) -> None:
-        """Know nothing, except which copy of the state it is about."""
+    def reset(self, incarnation: int, following: int) -> None:
+        """Forget everything known of the peer's log, which is that of another copy."""
         self.incarnation = incarnation
         self.match = self.recover = 0
         self.next = following
-        self.round = self.round_told = 0
-        self.commit_told = 0
+        self.round = self.round_sent = 0
+        self.commit_sent = 0
+        self.snapshot: SnapshotTransfer | None = None
         self.probe()
-        self.forget_snapshot()
 
     def probe(self) -> None:
-        """Find out where the logs agree before sending more."""
-        self.way, self.waiting = Way.PROBE, False
+        """Find out where the logs match before sending more."""
+        self.state, self.waiting = ProgressState.PROBE, False
 
-    def forget_snapshot(self) -> None:
-        """Hold no snapshot for this peer."""
-        self.blob, self.blob_index, self.blob_term, self.offset = b"", 0, 0, 0
+    def begin_snapshot(self, blob: bytes, index: int, term: int) -> None:
+        """Start sending a snapshot."""
+        self.state = ProgressState.SNAPSHOT
+        self.snapshot = SnapshotTransfer(blob, index, term)
 
-    def send_snapshot(self, blob: bytes, index: int, term: int) -> None:
-        """Begin to send a snapshot."""
-        self.way = Way.SNAPSHOT
-        self.blob, self.blob_index, self.blob_term, self.offset = blob, index, term, 0
-
-    def taken(self, index: int) -> None:
-        """Learn that everything up to `index` is durable there."""
+    def acknowledge(self, index: int) -> None:
+        """Record that everything up to `index` is durable at the peer."""
         is_news = index > self.match
         self.match = max(self.match, index)
         self.next = max(self.next, self.match + 1)
-        if self.way is Way.SNAPSHOT and self.match >= self.blob_index:
-            self.forget_snapshot()
-            self.way = Way.STREAM
-        elif self.way is Way.PROBE:
+        if self.snapshot is not None and self.match >= self.snapshot.index:
+            self.snapshot = None
+            self.state = ProgressState.REPLICATE
+        elif self.state is ProgressState.PROBE:
             self.next = self.match + 1
             if self.match >= self.recover:
-                self.way = Way.STREAM
+                self.state = ProgressState.REPLICATE
             elif is_news:
                 self.waiting = False
 
-    def refused(self, index: int, hint_index: int, hint_term: int, log: Log) -> None:
-        """Learn that the logs differ at `index`, and by where they may agree.
+    def reject(self, index: int, hint_index: int, hint_term: int, log: Log) -> None:
+        """Record that the logs do not match at `index`, and where they may match.
 
-        An answer to an older message says nothing new and is dropped. What else is under way may
-        arrive, or be refused as this was: it is not sent again before the answers have said which,
-        or a network that reorders would be sent everything again for each word out of turn.
+        A reply to an older message is dropped: it says nothing new. Messages still in flight may
+        be accepted, or be rejected like this one, so nothing is resent before their replies have
+        arrived; otherwise a network that reorders would resend the window for each message that
+        arrives out of turn.
         """
-        if self.way is Way.SNAPSHOT or index <= self.match:
+        if self.state is ProgressState.SNAPSHOT or index <= self.match:
             return
-        if self.way is Way.PROBE and index != self.next - 1:
+        if self.state is ProgressState.PROBE and index != self.next - 1:
             return
-        if self.way is Way.STREAM:
+        if self.state is ProgressState.REPLICATE:
             self.recover = self.next - 1
-        agreed, _ = log.agree_by(min(hint_index, index - 1), hint_term)
+        agreed, _ = log.last_possible_match(min(hint_index, index - 1), hint_term)
         self.next = max(self.match, agreed) + 1
         self.probe()
 
-    def chunk_taken(self, index: int, offset: int) -> bool:
-        """Learn how much of the snapshot is there; False if it is no news."""
-        if self.way is not Way.SNAPSHOT or index != self.blob_index or offset == self.offset:
+    def acknowledge_chunk(self, index: int, offset: int) -> bool:
+        """Record how much of the snapshot the peer holds; False if that was known already."""
+        transfer = self.snapshot
+        if transfer is None or index != transfer.index or offset == transfer.offset:
             return False
-        self.offset = min(offset, len(self.blob))
+        transfer.offset = min(offset, len(transfer.blob))
         return True

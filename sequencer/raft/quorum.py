@@ -1,4 +1,4 @@
-"""Quorum: who counts, and what a majority of them has reached."""
+"""Quorums: which copies of which members count, and what a majority of them has reached."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -6,27 +6,27 @@ from typing import Final
 from rt.errors import Misuse
 from sequencer.raft.consensus import FOUNDER, MEMBERS_ALLOWED
 
-# A member with this incarnation counts nowhere: its old state is lost, its new one is not complete.
+# In place of an incarnation: the old copy is lost and the new one is not complete; neither counts.
 SUSPENDED: Final = (1 << 62) - 1
 
 Incarnations = Mapping[str, int]
 
 
 def checked_members(members: Iterable[str]) -> tuple[str, ...]:
-    """Return the members sorted; `Misuse` unless they are 1, 3, 5 or 7 different names."""
+    """Return the members sorted; `Misuse` unless they are 1, 3, 5 or 7 distinct names."""
     names = tuple(sorted(members))
     if len(names) not in MEMBERS_ALLOWED or len(set(names)) != len(names) or "" in names:
-        raise Misuse(f"a cluster has 1, 3, 5 or 7 members with different names, not {list(names)}")
+        raise Misuse(f"a cluster has 1, 3, 5 or 7 members with distinct names, not {list(names)}")
     return names
 
 
 def majority_of(count: int) -> int:
-    """The fewest of `count` members of which any two groups share one."""
+    """The smallest quorum of `count` members: any two of that size share a member."""
     return count // 2 + 1
 
 
 def reached(values: Sequence[int], majority: int) -> int:
-    """The largest value that `majority` of the values have reached; 0 if there are too few.
+    """The largest value that at least `majority` of the values reach; 0 if there are too few.
 
     >>> reached([7, 5, 9], 2)
     7
@@ -37,14 +37,15 @@ def reached(values: Sequence[int], majority: int) -> int:
 
 
 class Roster:
-    """The incarnation of each member as the log has it: which copy of a node's state counts.
+    """The configuration: the incarnation of each member, that is, which copy of its state counts.
 
-    The names are fixed for the life of a cluster. A node that lost its state comes back under its
-    name with another incarnation, and the log says, one entry at a time, that the old one is
-    suspended and the new one admitted. Because the majority stays the same number while a member
-    is suspended, any two quorums share a member, before, while and after.
+    The names are fixed for the life of a cluster. A node that lost its state returns under its
+    name with a new incarnation; the log then suspends the old one and admits the new one, one
+    entry at a time. The size of a majority does not change while a member is suspended, so any two
+    quorums share a member before, during and after.
 
-    An entry takes effect when it is in the log, committed or not, and loses it when it is cut.
+    A configuration takes effect when its entry is appended, committed or not, and ends when that
+    entry is truncated.
     """
 
     __slots__ = ("_history",)
@@ -59,12 +60,12 @@ class Roster:
 
     @property
     def now(self) -> Incarnations:
-        """The incarnations that count at the end of the log."""
+        """The incarnations that count as of the last entry of the log."""
         return self._history[-1][1]
 
     @property
     def changed_at(self) -> int:
-        """The index of the entry that made the present roster."""
+        """The index of the entry that made this the roster."""
         return self._history[-1][0]
 
     def at(self, index: int) -> tuple[tuple[str, int], ...]:
@@ -73,11 +74,11 @@ class Roster:
         return tuple(sorted(before[-1].items()))
 
     def change(self, index: int, name: str, incarnation: int) -> None:
-        """Take the change that the entry `index` makes."""
+        """Apply the change that the entry `index` makes."""
         self._history.append((index, {**self.now, name: incarnation}))
 
-    def cut(self, index: int) -> None:
-        """Forget the changes of the entries from `index` on."""
+    def truncate(self, index: int) -> None:
+        """Undo the changes of the entries from `index` on."""
         while self._history[-1][0] >= index and len(self._history) > 1:
             self._history.pop()
 

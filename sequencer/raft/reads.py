@@ -1,21 +1,21 @@
-"""Linearizable reads: a majority confirms the leader after the question was asked."""
+"""Linearizable reads: a majority confirms the leader after the read was requested."""
 
 from typing import Final
 
 from sequencer.raft.core import Core
-from sequencer.raft.messages import ReadFrom
+from sequencer.raft.messages import ReadIndexReply
 
-READS_MAX: Final = 1024  # questions that wait, of all nodes together
+READS_MAX: Final = 1024  # requests that wait, from all nodes together
 
 
 class Reads:
-    """The questions that wait for a majority to confirm that this node still leads.
+    """The reads that wait for a majority to confirm that this node still leads.
 
-    All questions between two rounds of signs of life share the later round. A question is
-    answered with the commit index as of its round, which holds every write that ended before it.
+    All reads requested between two rounds of heartbeats share the later round. A read is answered
+    with the commit index as of its round, which covers every write that completed before it.
 
     Attributes:
-        round: the newest round; every message to a peer carries it and every answer returns it.
+        round: the newest round; every message to a peer carries it and every reply returns it.
     """
 
     __slots__ = ("_asked", "_core", "_rounds", "round")
@@ -33,17 +33,17 @@ class Reads:
 
     @property
     def full(self) -> bool:
-        """Whether no question can be taken."""
+        """Whether further reads must be refused."""
         return len(self._asked) + sum(len(asked) for _, _, asked in self._rounds) >= READS_MAX
 
     def ask(self, asker: str, ticket: int) -> None:
-        """Take a question of this node or of a follower."""
+        """Accept a read of this node or of a follower."""
         self._asked.append((asker, ticket))
 
     def open_round(self, confirmed: bool) -> None:
-        """Open a round for what was asked, once an entry of this term is committed.
+        """Open a round for the reads requested so far, once an entry of this term is committed.
 
-        Before that the commit index may be behind what an older leader has answered.
+        Until then the commit index may be lower than one that an earlier leader has answered with.
         """
         if self._asked and confirmed:
             self.round += 1
@@ -51,7 +51,7 @@ class Reads:
             self._asked = []
 
     def settle(self, round_: int) -> None:
-        """Answer the questions of the rounds that a majority has returned."""
+        """Answer the reads of every round that a majority has returned."""
         while self._rounds and self._rounds[0][0] <= round_:
             _, index, asked = self._rounds.pop(0)
             for asker, ticket in asked:
@@ -59,6 +59,6 @@ class Reads:
 
     def _answer(self, asker: str, ticket: int, index: int) -> None:
         if asker == self._core.name:
-            self._core.answer_read(ticket, index)
+            self._core.finish_read(ticket, index)
         else:
-            self._core.say_early(asker, ReadFrom(self._core.term, ticket, index))
+            self._core.send_now(asker, ReadIndexReply(self._core.term, ticket, index))

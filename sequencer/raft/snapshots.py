@@ -1,6 +1,6 @@
-"""Snapshots: the bytes of one, the same on disk and between nodes.
+"""Snapshots: their encoding, the same on disk and on the wire, and the ones a node holds.
 
-Little endian. Magic with version 8 bytes, CRC-32 of all that follows u32, count of members u8,
+Little endian. Magic with version 8 bytes, CRC-32 of everything after it u32, member count u8,
 index u64, term u64; per member: incarnation u64, length of the name u8, name; then the
 application's bytes to the end.
 """
@@ -13,7 +13,7 @@ from sequencer.raft.consensus import MEMBERS_ALLOWED, Snapshot
 from sequencer.raft.entries import NUMBER_MAX
 
 MAGIC: Final = b"rtsnap\x00\x01"
-# 1,000 sessions at some 200 bytes each are 200 KB; three hundred times that is a mistake.
+# 1,000 sessions at about 200 bytes each are 200 KB; 300 times that is a mistake.
 SNAPSHOT_BYTES_MAX: Final = 64 << 20
 
 _HEAD: Final = struct.Struct("<8sI")
@@ -32,10 +32,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(blob: bytes) -> Snapshot:
-    """The snapshot of these bytes.
+    """Decode a snapshot.
 
     Raises:
-        ValueError: they are not what `encode_snapshot` made.
+        ValueError: the bytes are not what `encode_snapshot` returned.
     """
     try:
         magic, crc = _HEAD.unpack_from(blob)
@@ -44,7 +44,7 @@ def decode_snapshot(blob: bytes) -> Snapshot:
         count, index, term = _FIELDS.unpack_from(blob, _HEAD.size)
         roster, offset = _roster(blob, count, _HEAD.size + _FIELDS.size)
     except struct.error:
-        raise ValueError("snapshot: cut short") from None
+        raise ValueError("snapshot: truncated") from None
     if count not in MEMBERS_ALLOWED or max(index, term) > NUMBER_MAX:
         raise ValueError("snapshot: a number out of range")
     return Snapshot(index, term, roster, blob[offset:])
@@ -61,7 +61,7 @@ def _roster(blob: bytes, count: int, offset: int) -> tuple[tuple[tuple[str, int]
 
 
 class Assembly:
-    """A snapshot that arrives in parts; it holds one at a time and never more than its total."""
+    """A snapshot that arrives in parts: one at a time, and never more bytes than announced."""
 
     __slots__ = ("_key", "_parts")
 
@@ -70,7 +70,7 @@ class Assembly:
         self._parts = bytearray()
 
     def take(self, key: tuple[int, ...], offset: int, data: bytes) -> int:
-        """Take a part of the snapshot `key`; return how much of it is here, without gaps."""
+        """Add a part of the snapshot `key`; return how many bytes are here without a gap."""
         if key != self._key:
             self._key, self._parts = key, bytearray()
         if offset == len(self._parts):
@@ -78,7 +78,34 @@ class Assembly:
         return len(self._parts)
 
     def finish(self) -> bytes:
-        """Hand over the whole and forget it."""
+        """Return the complete snapshot and forget it."""
         blob = bytes(self._parts)
         self._key, self._parts = (), bytearray()
         return blob
+
+
+class SnapshotStore:
+    """The newest snapshot of a node, and the one it is receiving.
+
+    Attributes:
+        newest: made here or received, or None; `blob` is its encoding, for peers.
+        to_install: received from the leader and not yet handed to the application.
+        assembly: the parts of the one that is being received.
+    """
+
+    __slots__ = ("assembly", "blob", "newest", "to_install")
+
+    def __init__(self, newest: Snapshot | None) -> None:
+        self.newest = newest
+        self.blob = encode_snapshot(newest) if newest else b""
+        self.to_install: Snapshot | None = None
+        self.assembly = Assembly()
+
+    def keep(self, snapshot: Snapshot) -> Snapshot:
+        """Make a snapshot of this node's own the newest; return it."""
+        self.newest, self.blob = snapshot, encode_snapshot(snapshot)
+        return snapshot
+
+    def receive(self, snapshot: Snapshot, blob: bytes) -> None:
+        """Make a received snapshot the newest, and have it installed."""
+        self.newest, self.blob, self.to_install = snapshot, blob, snapshot

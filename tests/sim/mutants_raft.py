@@ -14,7 +14,7 @@ from sequencer.raft.core import Core
 from sequencer.raft.election import Election
 from sequencer.raft.engine import Raft
 from sequencer.raft.leader import Leader
-from sequencer.raft.messages import Append, Appended, Vote
+from sequencer.raft.messages import AppendEntries, AppendReply, VoteReply
 
 from .mutation import Patch, mutant
 
@@ -50,7 +50,7 @@ def ballot_not_written() -> list[Patch]:
 @mutant
 def two_votes_in_a_term() -> list[Patch]:
     """A node grants whoever asks."""
-    return [(elections, "free", lambda core, candidate: True)]
+    return [(elections, "may_vote_for", lambda core, candidate: True)]
 
 
 @mutant
@@ -58,10 +58,10 @@ def candidate_keeps_the_term() -> list[Patch]:
     """A candidate stands in the present term instead of the next."""
     right = Election.__init__
 
-    def begin(self: Election, core: Core, *, pre: bool, forced: bool = False) -> None:
-        if not pre and core.term:
+    def begin(self: Election, core: Core, *, pre_vote: bool, transfer: bool = False) -> None:
+        if not pre_vote and core.term:
             core.term -= 1
-        right(self, core, pre=pre, forced=forced)
+        right(self, core, pre_vote=pre_vote, transfer=transfer)
 
     return [(Election, "__init__", begin)]
 
@@ -69,21 +69,21 @@ def candidate_keeps_the_term() -> list[Patch]:
 @mutant
 def incomplete_logs_may_lead() -> list[Patch]:
     """The vote does not compare logs."""
-    return [(elections, "complete", lambda core, ask: True)]
+    return [(elections, "is_up_to_date", lambda core, ask: True)]
 
 
 @mutant
 def longer_log_wins() -> list[Patch]:
     """The vote compares lengths, not terms first."""
-    return [(elections, "complete", lambda core, ask: ask.last_index >= core.log.last)]
+    return [(elections, "is_up_to_date", lambda core, ask: ask.last_index >= core.log.last)]
 
 
 @mutant
 def votes_counted_not_voters() -> list[Patch]:
     """A repeated vote counts twice (raftos counts datagrams)."""
 
-    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
-        if vote.term == self.term and vote.pre == self.pre and vote.granted:
+    def count(self: Election, voter: str, incarnation: int, vote: VoteReply) -> None:
+        if vote.term == self.term and vote.pre_vote == self.pre_vote and vote.granted:
             self._votes.add(f"{voter} {len(self._votes)}")
 
     return [(Election, "count", count)]
@@ -92,22 +92,22 @@ def votes_counted_not_voters() -> list[Patch]:
 @mutant
 def stale_votes_counted() -> list[Patch]:
     """A vote of an older term counts in this one."""
-    right = Raft._answer_stale
+    right = Raft._reject_stale
 
     def answer(self: Raft, sender: str, message: Any) -> None:
-        if isinstance(message, Vote) and self._election is not None and message.granted:
+        if isinstance(message, VoteReply) and self._election is not None and message.granted:
             self._election._votes.add(sender)
-            self._settle()
+            self._check_election()
         right(self, sender, message)
 
-    return [(Raft, "_answer_stale", answer)]
+    return [(Raft, "_reject_stale", answer)]
 
 
 @mutant
 def pre_votes_elect() -> list[Patch]:
     """A granted pre-vote counts as a vote."""
 
-    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
+    def count(self: Election, voter: str, incarnation: int, vote: VoteReply) -> None:
         if vote.granted:
             self._votes.add(voter)
 
@@ -127,12 +127,12 @@ def half_is_a_majority() -> list[Patch]:
 def conflict_by_message_term() -> list[Patch]:
     """Entries older than the message's term are cut as conflicts (raftos 0.2.6)."""
 
-    def take(core: Core, message: Append) -> Appended:
+    def take(core: Core, message: AppendEntries) -> AppendReply:
         if message.entries and core.log.term_at(message.entries[0].index) not in {
             None,
             message.term,
         }:
-            core.cut(message.entries[0].index)
+            core.truncate(message.entries[0].index)
             core.commit = min(core.commit, core.log.last)
         return right(core, message)
 
@@ -144,13 +144,13 @@ def conflict_by_message_term() -> list[Patch]:
 def any_append_cuts_the_log() -> list[Patch]:
     """Whatever follows a message's entries is cut, even by a late repeat (pysyncobj)."""
 
-    def take(core: Core, message: Append) -> Appended:
+    def take(core: Core, message: AppendEntries) -> AppendReply:
         answer = right(core, message)
         end = message.prev_index + len(message.entries)
-        if answer.taken and core.log.base < end < core.log.last:
-            core.cut(end + 1)
+        if answer.success and core.log.base < end < core.log.last:
+            core.truncate(end + 1)
             core.commit = min(core.commit, end)
-            core._handed = min(core._handed, end)
+            core._delivered = min(core._delivered, end)
         return answer
 
     right = receiving.take_append
@@ -167,31 +167,37 @@ def previous_term_not_compared() -> list[Patch]:
 def acknowledges_its_whole_log() -> list[Patch]:
     """The answer names the follower's last entry, verified or not (raftos HEAD)."""
 
-    def take(core: Core, message: Append) -> Appended:
+    def take(core: Core, message: AppendEntries) -> AppendReply:
         answer = right(core, message)
-        return Appended(answer.term, True, core.log.last, answer.round) if answer.taken else answer
+        return (
+            AppendReply(answer.term, True, core.log.last, answer.round)
+            if answer.success
+            else answer
+        )
 
     right = receiving.take_append
-    return [(rafts, "take_append", take), (Leader, "on_appended", _trusting_on_appended)]
+    return [(rafts, "take_append", take), (Leader, "on_append_reply", _trusting_on_append_reply)]
 
 
-def _trusting_on_appended(self: Leader, sender: str, incarnation: int, message: Appended) -> None:
+def _trusting_on_append_reply(
+    self: Leader, sender: str, incarnation: int, message: AppendReply
+) -> None:
     peer = self._heard(sender, incarnation, message.round)
-    if peer is not None and message.taken:
-        peer.taken(min(message.index, self._core.log.last))
-        self.advance()
-        self._mind_member(peer)
+    if peer is not None and message.success:
+        peer.acknowledge(min(message.index, self._core.log.last))
+        self.advance_commit()
+        self._update_roster(peer)
     elif peer is not None:
-        peer.refused(message.index, message.hint_index, message.hint_term, self._core.log)
+        peer.reject(message.index, message.hint_index, message.hint_term, self._core.log)
 
 
 @mutant
 def commits_an_unverified_tail() -> list[Patch]:
     """A follower commits up to the leader's index whatever its own entries are (raftos HEAD)."""
 
-    def take(core: Core, message: Append) -> Appended:
+    def take(core: Core, message: AppendEntries) -> AppendReply:
         answer = right(core, message)
-        if answer.taken:
+        if answer.success:
             core.commit_to(min(message.commit, core.log.last))
         return answer
 
@@ -202,17 +208,17 @@ def commits_an_unverified_tail() -> list[Patch]:
 @mutant
 def older_terms_committed_by_count() -> list[Patch]:
     """A majority is enough for an entry of an older term (figure 8 of the paper)."""
-    return [(Leader, "decides", lambda self, index: True)]
+    return [(Leader, "may_commit", lambda self, index: True)]
 
 
 @mutant
 def stale_append_taken() -> list[Patch]:
     """Entries of a deposed leader are taken."""
-    right = Raft._answer_stale
+    right = Raft._reject_stale
 
     def answer(self: Raft, sender: str, message: Any) -> None:
-        if isinstance(message, Append) and self._leader is None:
-            self._core.acknowledge(sender, rafts.take_append(self._core, message))
+        if isinstance(message, AppendEntries) and self._leader is None:
+            self._core.reply_to_append(sender, rafts.take_append(self._core, message))
         right(self, sender, message)
 
-    return [(Raft, "_answer_stale", answer)]
+    return [(Raft, "_reject_stale", answer)]

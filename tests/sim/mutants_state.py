@@ -10,13 +10,13 @@ from sequencer.journal.ballot import Ballots, encode_slot
 from sequencer.journal.journal import Journal, Opened
 from sequencer.journal.records import RecordScan
 from sequencer.ledger import Ledger
-from sequencer.raft import core as cores
 from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Entry, Snapshot
 from sequencer.raft.core import Core
 from sequencer.raft.election import Election
 from sequencer.raft.leader import Leader
 from sequencer.raft.log import Log
-from sequencer.raft.messages import Vote
+from sequencer.raft.messages import VoteReply
+from sequencer.raft.outgoing import Outgoing
 from sequencer.raft.reads import Reads
 from sequencer.raft.snapshots import Assembly
 
@@ -30,7 +30,7 @@ from .mutation import Patch, mutant
 @mutant
 def speaks_before_the_sync() -> list[Patch]:
     """Votes and acknowledgements leave before what they promise is durable."""
-    return [(Core, "say", Core.say_early)]
+    return [(Outgoing, "send_after_sync", Outgoing.send_now)]
 
 
 @mutant
@@ -77,14 +77,14 @@ def page_cache_trusted() -> list[Patch]:
 def truncation_keeps_durability() -> list[Patch]:
     """Entries that replace durable ones are taken for durable."""
 
-    def cut(self: Log, index: int) -> None:
+    def truncate(self: Log, index: int) -> None:
         del self._entries[index - self.base - 1 :]
         self.last = self.base + len(self._entries)
 
     def unsaved(self: Log) -> tuple[Entry, ...]:
         return self.between(self.durable + 1, self.last) if self.last > self.durable else ()
 
-    return [(Log, "cut", cut), (Log, "unsaved", unsaved)]
+    return [(Log, "truncate", truncate), (Log, "unsaved", unsaved)]
 
 
 @mutant
@@ -169,8 +169,7 @@ def snapshot_claims_an_entry_more() -> list[Patch]:
     def compact(self: Core, index: int, data: bytes, needed: int) -> Snapshot | None:
         made = right(self, index, data, needed)
         if made is not None:
-            self.snapshot = replace(made, index=made.index + 1)
-            self.blob = cores.encode_snapshot(self.snapshot)
+            self.snapshots.keep(replace(made, index=made.index + 1))
         return made
 
     return [(Core, "compact", compact)]
@@ -222,15 +221,15 @@ def empty_disk_votes() -> list[Patch]:
 def lost_copies_count() -> list[Patch]:
     """Votes and acknowledgements count by name, whichever copy of the state they come from."""
 
-    def count(self: Election, voter: str, incarnation: int, vote: Vote) -> None:
-        if vote.term == self.term and vote.pre == self.pre and vote.granted:
+    def count(self: Election, voter: str, incarnation: int, vote: VoteReply) -> None:
+        if vote.term == self.term and vote.pre_vote == self.pre_vote and vote.granted:
             self._votes.add(voter)
 
     voter = property(lambda self: True)
     return [
         (Leader, "counts", lambda self, peer: True),
         (Election, "count", count),
-        (Core, "voter", voter),
+        (Core, "is_voter", voter),
     ]
 
 
@@ -244,9 +243,7 @@ def snapshot_forgets_the_roster() -> list[Patch]:
         if made is None:
             return None
         founders = tuple((name, FOUNDER) for name, _ in made.roster)
-        self.snapshot = Snapshot(made.index, made.term, founders, made.data)
-        self.blob = cores.encode_snapshot(self.snapshot)
-        return self.snapshot
+        return self.snapshots.keep(replace(made, roster=founders))
 
     return [(Core, "compact", compact)]
 

@@ -1,1 +1,1 @@
-"""Dialogues between nodes, as text that can be read aloud, and the player that holds them true."""
+"""Dialogues between nodes as text that can be read aloud, and the player that checks them."""

@@ -1,4 +1,4 @@
-"""Play every transcript; `--rewrite` puts down what is said now, to be read before it is kept."""
+"""Play every transcript; `--rewrite` records the new output, for review."""
 
 import sys
 from pathlib import Path
@@ -9,15 +9,15 @@ HERE = Path(__file__).parent
 
 
 def play(text: str) -> str:
-    """The same transcript with what is heard and seen now.
+    """The same transcript with the output of the current code.
 
-    A line that begins with `> ` is a command; what follows it, up to an empty line or the next
-    command, is what came of it; every other line is kept as it is.
+    A line that begins with `> ` is a command; the indented lines after it are its output; every
+    other line is kept as it is.
     """
     stage, lines, answering = Stage(), [], False
     for line in text.splitlines():
         if line.startswith("> "):
-            lines += [line, *(f"  {said}" for said in stage.perform(line[2:]))]
+            lines += [line, *(f"  {output}" for output in stage.perform(line[2:]))]
             answering = True
         elif not answering or not line.startswith("  "):
             lines.append(line)

@@ -1,4 +1,4 @@
-"""A stage for nodes whose every message waits until the transcript says what becomes of it."""
+"""A stage for nodes on which every message waits until the transcript decides its fate."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,17 +18,17 @@ from sequencer.raft.consensus import (
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
 
-from .words import duty_words, entry_words, message_words
+from .words import duty_lines, entry_text, message_text
 
 
 class Steady:
-    """No chance: the first node always waits 10 ticks, the second 11, and so on."""
+    """No randomness: the first node times out after 10 ticks, the second after 11, and so on."""
 
     def __init__(self, more: int = 0) -> None:
         self._more = more
 
     def randrange(self, stop: int, /) -> int:
-        """What this node waits beyond the least."""
+        """What this node waits beyond the minimum."""
         return self._more
 
 
@@ -39,7 +39,7 @@ class Actor:
     raft: Raft
     state: EngineState
     applied: list[str] = field(default_factory=list)
-    holding: bool = False  # its disk takes its time
+    holding: bool = False  # its disk is slow
     pending: Ready | None = None
 
 
@@ -79,7 +79,7 @@ class Stage:
         }
 
     def perform(self, command: str) -> list[str]:
-        """Do one command; return what is heard and seen."""
+        """Run one command; return what happened."""
         self._lines = []
         verb, *words = command.split()
         try:
@@ -112,17 +112,17 @@ class Stage:
         self._settle(name)
 
     def _elect(self, name: str) -> None:
-        """What the first transcript shows, without the words."""
+        """What the first transcript shows, in one line."""
         self._timeout(name)
         self._deliver()
         self._lines = [f"{name} leads term {self._actors[name].raft.status().term}"]
 
     def _timeout(self, name: str) -> None:
-        """This node alone loses patience; the others have heard the leader a moment ago."""
+        """Let the election timeout of this node alone pass."""
         self._tick(name, str(self._settings.election_ticks + self._names.index(name)))
 
     def _wait(self, count: str) -> None:
-        """Time passes for all."""
+        """Advance time for all nodes."""
         for _ in range(int(count)):
             for name in self._actors:
                 self._tick(name)
@@ -138,7 +138,7 @@ class Stage:
         self._settle(name)
 
     def _deliver(self, *links: str) -> None:
-        """Everything until all is quiet, or what is on the way now over the named links."""
+        """Deliver everything until no message is left, or what is in flight on the named links."""
         if not links:
             while self._wire:
                 self._arrive(*self._wire.pop(0))
@@ -160,8 +160,8 @@ class Stage:
         if actor is None or {source, message.to} & self._cut:
             self._lines.append(f"{source} -> {message.to}: lost")
             return
-        said = message_words(actor.raft._core.decode(message.data)[1])
-        self._lines.append(f"{source} -> {message.to}: {said}")
+        text = message_text(actor.raft._core.decode(message.data)[1])
+        self._lines.append(f"{source} -> {message.to}: {text}")
         actor.raft.step(source, message.data)
         self._settle(message.to)
 
@@ -200,7 +200,7 @@ class Stage:
         snapshot = actor.raft.compact(index, " ".join(actor.applied).encode())
         if snapshot is not None:
             self._keep_snapshot(actor, snapshot)
-            self._lines.append(f"{name} keeps its state after {snapshot.index}/{snapshot.term}")
+            self._lines.append(f"{name} saves a snapshot at {snapshot.index}/{snapshot.term}")
 
     def _read(self, name: str, ticket: str) -> None:
         self._actors[name].raft.read_index(int(ticket))
@@ -211,7 +211,7 @@ class Stage:
         self._settle(name)
 
     def _stranger(self, name: str, *names: str) -> None:
-        """A node that was configured with other members speaks to `name`."""
+        """Let a node that was configured with other members send to `name`."""
         raft = Raft(names[0], names, cluster="demo", chance=Steady(), settings=self._settings)
         for _ in range(self._settings.election_ticks):
             raft.tick()
@@ -228,7 +228,7 @@ class Stage:
             actor = self._actors[name]
             status = actor.raft.status()
             role = EngineRole(status.role).name.lower().replace("_", "-")
-            log = f"log to {status.last}, committed {status.commit}"
+            log = f"last {status.last}, commit {status.commit}"
             applied = " ".join(actor.applied) or "-"
             self._lines.append(f"{name} {role} term {status.term}, {log}: {applied}")
 
@@ -240,14 +240,14 @@ class Stage:
             self._wire += [(name, message) for message in ready.early]
             if actor.holding and ready.must_persist:
                 actor.pending = ready
-                self._lines.append(f"{name} begins to write: {'; '.join(duty_words(ready))}")
+                self._lines.append(f"{name} starts to write: {'; '.join(duty_lines(ready))}")
                 return
             self._persist(name, ready)
 
     def _persist(self, name: str, ready: Ready) -> None:
         actor = self._actors[name]
         actor.state = _persisted(actor.state, ready)
-        self._lines += [f"{name} {words}" for words in duty_words(ready)]
+        self._lines += [f"{name} {line}" for line in duty_lines(ready)]
         actor.raft.persisted(ready)
         self._wire += [(name, message) for message in ready.messages]
         if ready.snapshot is not None:
@@ -255,10 +255,10 @@ class Stage:
         for entry in ready.committed:
             self._apply(name, entry)
         for read in ready.reads:
-            self._lines.append(f"{name} may answer read {read.ticket} from {read.index} on")
+            self._lines.append(f"{name} may answer read {read.ticket} from index {read.index}")
 
     def _apply(self, name: str, entry: Entry) -> None:
-        self._lines.append(f"{name} applies {entry_words(entry)}")
+        self._lines.append(f"{name} applies {entry_text(entry)}")
         if entry.kind is EntryKind.COMMAND:
             self._actors[name].applied.append(entry.command.decode())
 
@@ -268,7 +268,7 @@ class Stage:
 
 
 def _persisted(state: EngineState, ready: Ready) -> EngineState:
-    """What a disk holds after a `Ready`."""
+    """What a disk holds after persisting a `Ready`."""
     ballot: Ballot = ready.ballot or state.ballot
     snapshot, entries = state.snapshot, list(state.entries)
     if ready.snapshot is not None:

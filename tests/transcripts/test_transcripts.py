@@ -1,4 +1,4 @@
-"""What nodes say to each other is what the transcripts say."""
+"""Nodes exchange exactly the messages that the transcripts show."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ REWRITE = "python -m tests.transcripts --rewrite"
 
 
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.stem)
-def test_the_dialogue_is_what_we_think(path: Path) -> None:
-    """A rule that changes shows as words that change, to be read by a person."""
-    assert play(path.read_text()) == path.read_text(), f"if it is meant: {REWRITE}"
+def test_the_messages_are_those_of_the_transcript(path: Path) -> None:
+    """A changed rule shows up as a changed transcript, for a person to review."""
+    assert play(path.read_text()) == path.read_text(), f"if this is intended: {REWRITE}"
 
 
 def test_there_are_at_least_twenty() -> None:
-    """Dialogues do not quietly go missing."""
+    """Transcripts do not silently go missing."""
     assert len(transcripts()) >= 20

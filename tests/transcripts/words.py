@@ -1,26 +1,26 @@
-"""Messages and duties in words."""
+"""Messages and duties as text."""
 
 from sequencer.raft.consensus import Entry, EntryKind, Ready
 from sequencer.raft.entries import unpack_member
 from sequencer.raft.messages import (
     AnyMessage,
-    Append,
-    Appended,
-    AskRead,
-    AskVote,
-    Chunk,
-    ChunkTaken,
-    Lead,
-    ReadFrom,
-    Vote,
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    ReadIndex,
+    ReadIndexReply,
+    RequestVote,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
 )
 from sequencer.raft.quorum import SUSPENDED
 
 
-def entry_words(entry: Entry) -> str:
+def entry_text(entry: Entry) -> str:
     """An entry: its index, its term, and what it holds."""
-    if entry.kind is EntryKind.NOTHING:
-        what = "nothing"
+    if entry.kind is EntryKind.NO_OP:
+        what = "no-op"
     elif entry.kind is EntryKind.MEMBER:
         name, incarnation = unpack_member(entry.command)
         what = f"suspend {name}" if incarnation == SUSPENDED else f"admit {name}"
@@ -29,72 +29,75 @@ def entry_words(entry: Entry) -> str:
     return f"{entry.index}/{entry.term} {what}"
 
 
-def list_words(entries: tuple[Entry, ...]) -> str:
+def entries_text(entries: tuple[Entry, ...]) -> str:
     """Entries, in order."""
-    return ", ".join(map(entry_words, entries))
+    return ", ".join(map(entry_text, entries))
 
 
-def message_words(message: AnyMessage) -> str:
-    """What one node says to another."""
-    say = _SAYINGS[type(message)]
-    return f"[{message.term}] {say(message)}"
+def message_text(message: AnyMessage) -> str:
+    """A message: its term, its name, and its fields."""
+    text = _TEXTS[type(message)]
+    return f"[{message.term}] {text(message)}"
 
 
-def _ask_vote(m: AskVote) -> str:
-    ask = "would you vote for me?" if m.pre else "vote for me!"
-    forced = " The leader wants it." if m.forced else ""
-    return f"{ask} My log ends at {m.last_index}/{m.last_term}.{forced}"
+def _request_vote(m: RequestVote) -> str:
+    name = "RequestPreVote" if m.pre_vote else "RequestVote"
+    transfer = ", leadership transfer" if m.transfer else ""
+    return f"{name} last={m.last_index}/{m.last_term}{transfer}"
 
 
-def _vote(m: Vote) -> str:
-    if m.pre:
-        return "I would." if m.granted else "I would not."
-    return "You have my vote." if m.granted else "No."
+def _vote_reply(m: VoteReply) -> str:
+    name = "PreVoteReply" if m.pre_vote else "VoteReply"
+    return f"{name} {'granted' if m.granted else 'denied'}"
 
 
-def _append(m: Append) -> str:
-    follows = f"after {m.prev_index}/{m.prev_term}"
-    entries = f"take {list_words(m.entries)}" if m.entries else "I am here"
-    asked = f" Round {m.round}." if m.round else ""
-    quiet = " No need to answer." if m.quiet else ""
-    return f"{entries}, {follows}. Committed: {m.commit}.{asked}{quiet}"
+def _append_entries(m: AppendEntries) -> str:
+    name = "Heartbeat" if m.heartbeat else "AppendEntries"
+    entries = f" [{entries_text(m.entries)}]" if m.entries else ""
+    no_reply = ", no reply" if m.no_reply else ""
+    prev = f"prev={m.prev_index}/{m.prev_term}"
+    return f"{name} {prev}{entries} commit={m.commit}{_round(m.round)}{no_reply}"
 
 
-def _appended(m: Appended) -> str:
-    asked = f" Round {m.round}." if m.round else ""
-    if m.taken:
-        return f"durable up to {m.index}.{asked}"
+def _append_reply(m: AppendReply) -> str:
+    if m.success:
+        return f"AppendReply match={m.index}{_round(m.round)}"
     if not m.index:
-        return "there is a newer term."
-    return f"I differ at {m.index}; perhaps we agree at {m.hint_index}/{m.hint_term}.{asked}"
+        return "AppendReply rejected, stale term"
+    hint = f"try {m.hint_index}/{m.hint_term}"
+    return f"AppendReply rejected at {m.index}, {hint}{_round(m.round)}"
 
 
-def _chunk(m: Chunk) -> str:
+def _round(number: int) -> str:
+    return f" round={number}" if number else ""
+
+
+def _install_snapshot(m: InstallSnapshot) -> str:
     end = m.offset + len(m.data)
-    return f"my state after {m.index}/{m.index_term}, bytes {m.offset} to {end} of {m.total}."
+    return f"InstallSnapshot {m.last_index}/{m.last_term} bytes {m.offset}..{end} of {m.total}"
 
 
-_SAYINGS = {
-    AskVote: _ask_vote,
-    Vote: _vote,
-    Append: _append,
-    Appended: _appended,
-    Chunk: _chunk,
-    ChunkTaken: lambda m: f"of the state after {m.index} I have {m.offset} bytes.",
-    Lead: lambda m: "stand for election now.",
-    AskRead: lambda m: f"from where may I answer read {m.ticket}?",
-    ReadFrom: lambda m: f"answer read {m.ticket} from {m.index} on.",
+_TEXTS = {
+    RequestVote: _request_vote,
+    VoteReply: _vote_reply,
+    AppendEntries: _append_entries,
+    AppendReply: _append_reply,
+    InstallSnapshot: _install_snapshot,
+    SnapshotReply: lambda m: f"SnapshotReply {m.last_index} has {m.offset} bytes",
+    TimeoutNow: lambda m: "TimeoutNow",
+    ReadIndex: lambda m: f"ReadIndex ticket={m.ticket}",
+    ReadIndexReply: lambda m: f"ReadIndexReply ticket={m.ticket} index={m.index}",
 }
 
 
-def duty_words(ready: Ready) -> list[str]:
+def duty_lines(ready: Ready) -> list[str]:
     """What a node has to make durable."""
     lines = []
     if ready.ballot is not None:
         vote = f", votes for {ready.ballot.voted_for}" if ready.ballot.voted_for else ""
-        lines.append(f"is in term {ready.ballot.term}{vote}")
+        lines.append(f"persists term {ready.ballot.term}{vote}")
     if ready.snapshot is not None:
-        lines.append(f"has the state after {ready.snapshot.index}/{ready.snapshot.term}")
+        lines.append(f"persists the snapshot at {ready.snapshot.index}/{ready.snapshot.term}")
     if ready.entries:
-        lines.append(f"has {list_words(ready.entries)}")
+        lines.append(f"persists {entries_text(ready.entries)}")
     return lines

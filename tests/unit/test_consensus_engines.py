@@ -16,10 +16,11 @@ from rt.node.engine import engine_of
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
 from sequencer.journal.journal import found, open_journal
+from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import Ballot, EngineRole, Entry, Ready
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
-from sequencer.raft.messages import Append, AskVote, MessageCodec, Vote
+from sequencer.raft.messages import AppendEntries, RequestVote, VoteReply
 from tests.sim import node as sim_node
 from tests.sim.checkers import Violation
 from tests.sim.cluster import Cluster
@@ -33,7 +34,7 @@ CODEC = MessageCodec("demo", MEMBERS, 0)
 
 
 def the_engines():
-    """Both, the second skipped with the engine's own words where it cannot be loaded."""
+    """Both; the second is skipped, with its own error message, if it cannot be loaded."""
     try:
         return [Raft, engine_of("raftos")]
     except (Misuse, Refused) as reason:
@@ -48,25 +49,25 @@ needs_raftos = pytest.mark.skipif(
 
 @pytest.fixture(params=ENGINES, ids=["raft", "raftos"])
 def engine(request, monkeypatch):
-    """One of the engines, in the transcripts' stage and in the simulation too."""
+    """One of the engines, which the transcripts' stage and the simulation use as well."""
     monkeypatch.setattr(player, "Raft", request.param)
     monkeypatch.setattr(sim_node, "Raft", request.param)
     return request.param
 
 
 def play(*commands):
-    """Do these commands on a stage; return what the last one showed."""
+    """Run these commands on a stage; return the output of the last one."""
     stage = player.Stage()
     return [stage.perform(command) for command in commands][-1]
 
 
 def applied(lines):
-    """What each node has applied, from the lines of `status`."""
+    """What each node has applied, from the output of `status`."""
     return [line.rpartition(": ")[2] for line in lines]
 
 
 def settle(node):
-    """Do all duties; return what was said, and what was decided."""
+    """Perform all duties; return the messages sent and the entries committed."""
     said, decided = [], []
     while ready := node.ready():
         node.persisted(ready)
@@ -79,22 +80,22 @@ def settle(node):
 
 
 def test_one_node_is_elected_and_the_others_follow_it(engine):
-    """The first thing an engine is for."""
+    """The first job of an engine."""
     lines = play("cluster n1 n2 n3", "timeout n1", "deliver", "status")
     assert [line.split(",")[0] for line in lines] == [
         "n1 leader term 1", "n2 follower term 1", "n3 follower term 1",
     ]  # fmt: skip
 
 
-def test_without_a_majority_nobody_leads_and_no_term_is_used_up(engine):
-    """A node that was cut off comes back and disturbs nobody (raftos counts terms up)."""
+def test_without_a_majority_no_node_leads_and_the_term_does_not_grow(engine):
+    """A node that returns from a partition disrupts no leader (raftos increments terms)."""
     lines = play("cluster n1 n2 n3", "cut n2 n3", "wait 500", "deliver", "status")
     assert {line.split()[3] for line in lines} == {"0,"}
     assert not any(" leader " in line for line in lines)
 
 
-def test_a_leader_that_is_killed_is_followed_by_another(engine):
-    """The point of having three."""
+def test_another_node_leads_after_the_leader_is_killed(engine):
+    """The point of having three nodes."""
     lines = play(
         "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver", "crash n1",
         *["wait 1", "deliver"] * 100, "status",
@@ -104,7 +105,7 @@ def test_a_leader_that_is_killed_is_followed_by_another(engine):
 
 
 def test_a_leader_that_hears_no_majority_steps_down(engine):
-    """Its clients must not wait for what it cannot decide (raftos' timer, our majority)."""
+    """Its clients must not wait for what it cannot commit (raftos' timer, our majority)."""
     commands = ["cluster n1 n2 n3", "elect n1", "cut n1", *["wait 1", "deliver"] * 25, "status"]
     assert not play(*commands)[0].startswith("n1 leader")
 
@@ -116,22 +117,22 @@ def test_a_leader_that_hears_a_majority_stays(engine):
 
 
 def test_the_same_vote_twice_is_one_vote(engine):
-    """Raftos counts datagrams: two of five elected a leader."""
+    """Raftos counts datagrams: two of five nodes elected a leader."""
     members = ("n1", "n2", "n3", "n4", "n5")
     codec = MessageCodec("demo", members, 0)
     node = engine("n1", members, cluster="demo", chance=Random(1))
     while node.status().role is not EngineRole.PRE_CANDIDATE:
         node.tick()
-    for pre, before in ((True, EngineRole.PRE_CANDIDATE), (False, EngineRole.CANDIDATE)):
+    for pre_vote, before in ((True, EngineRole.PRE_CANDIDATE), (False, EngineRole.CANDIDATE)):
         for _ in range(3):
-            node.step("n2", codec.encode(Vote(1, True, pre=pre)))
+            node.step("n2", codec.encode(VoteReply(1, True, pre_vote=pre_vote)))
         assert node.status().role is before
-        node.step("n3", codec.encode(Vote(1, True, pre=pre)))
+        node.step("n3", codec.encode(VoteReply(1, True, pre_vote=pre_vote)))
     assert node.leads
 
 
-def test_one_node_leads_at_once_and_for_ever(engine):
-    """There is nobody to wait for (raftos alone never leads)."""
+def test_a_single_node_leads_at_once_and_for_ever(engine):
+    """There is no other node to wait for (raftos on its own never leads)."""
     node = engine("n1", ["n1"], chance=Random(1))
     assert node.leads
     for _ in range(1_000):
@@ -145,16 +146,16 @@ def test_one_node_leads_at_once_and_for_ever(engine):
 # Replication
 
 
-def test_what_a_leader_decides_is_applied_everywhere_in_order(engine):
-    """The second thing an engine is for."""
+def test_committed_commands_are_applied_everywhere_in_order(engine):
+    """The second job of an engine."""
     lines = play(
         "cluster n1 n2 n3", "elect n1", "propose n1 apple pear plum", "deliver", "status"
     )  # fmt: skip
     assert applied(lines) == ["apple pear plum"] * 3
 
 
-def test_entries_that_were_never_decided_give_way(engine):
-    """An isolated leader's tail is replaced, and nothing else."""
+def test_uncommitted_entries_of_an_isolated_leader_are_replaced(engine):
+    """Its uncommitted tail is replaced, and nothing else."""
     lines = play(
         "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver",
         "cut n1", "propose n1 lost", "tick n3 10", "timeout n2", "deliver",
@@ -163,16 +164,16 @@ def test_entries_that_were_never_decided_give_way(engine):
     assert applied(lines) == ["apple pear"] * 3
 
 
-def test_a_late_repeat_of_an_old_message_cuts_nothing(engine):
-    """Raftos 0.2.6 cut acknowledged entries on a late duplicate."""
+def test_a_late_duplicate_of_an_old_message_truncates_nothing(engine):
+    """Raftos 0.2.6 dropped acknowledged entries on a late duplicate."""
     node = engine("n1", MEMBERS, cluster="demo", chance=Random(1))
     entries = tuple(Entry(index, 1, b"%d" % index) for index in range(1, 6))
-    first = CODEC.encode(Append(1, 0, 0, 0, 0, entries[:1]))
+    first = CODEC.encode(AppendEntries(1, 0, 0, 0, 0, entries[:1]))
     node.step("n2", first)
-    node.step("n2", CODEC.encode(Append(2, 1, 1, 5, 0, entries[1:])))
+    node.step("n2", CODEC.encode(AppendEntries(2, 1, 1, 5, 0, entries[1:])))
     assert [entry.index for entry in settle(node)[1]] == [1, 2, 3, 4, 5]
     node.step("n2", first)
-    node.step("n2", CODEC.encode(Append(2, 0, 0, 5, 0, entries[:1])))
+    node.step("n2", CODEC.encode(AppendEntries(2, 0, 0, 5, 0, entries[:1])))
     settle(node)
     assert node.status().last == 5
 
@@ -181,7 +182,7 @@ def test_a_late_repeat_of_an_old_message_cuts_nothing(engine):
 
 
 def a_disk():
-    """A disk with the state of founding member n1."""
+    """A disk with the state of the founding member n1."""
     disk = SimDisk(Random(1))
     found(disk, "state", cluster="demo", node="n1", directory=7)
     disk.settle_all()
@@ -189,17 +190,17 @@ def a_disk():
 
 
 def opened(disk):
-    """What the journal gives back."""
+    """What the journal recovers."""
     return open_journal(disk, "state", cluster="demo", node="n1", fresh=9)
 
 
-def test_vote_and_entries_are_there_after_a_power_cut(engine):
-    """Raftos forgets its vote at every start, and votes for another in the same term."""
+def test_vote_and_entries_survive_a_power_cut(engine):
+    """Raftos forgets its vote at every start, and votes again in the same term."""
     disk = a_disk()
     journal = opened(disk).journal
     node = engine("n1", MEMBERS, cluster="demo", chance=Random(1))
-    node.step("n2", CODEC.encode(AskVote(5, 0, 0)))
-    node.step("n3", CODEC.encode(Append(4, 0, 0, 0, 0)))
+    node.step("n2", CODEC.encode(RequestVote(5, 0, 0)))
+    node.step("n3", CODEC.encode(AppendEntries(4, 0, 0, 0, 0)))
     ready = node.ready()
     assert isinstance(ready, Ready)
     journal.persist(ready)
@@ -207,11 +208,11 @@ def test_vote_and_entries_are_there_after_a_power_cut(engine):
     state = opened(disk).state
     assert state.ballot == Ballot(5, "n2")
     again = engine("n1", MEMBERS, cluster="demo", chance=Random(1), state=state)
-    again.step("n3", CODEC.encode(AskVote(5, 9, 4)))
-    assert settle(again)[0] == [Vote(5, False)]
+    again.step("n3", CODEC.encode(RequestVote(5, 9, 4)))
+    assert settle(again)[0] == [VoteReply(5, False)]
 
 
-def test_entries_survive_a_power_cut_and_are_decided_again(engine):
+def test_entries_survive_a_power_cut_and_are_committed_again(engine):
     """Raftos 0.2.6 never committed anything again after a full restart."""
     disk = a_disk()
     for fruit in (b"apple", b"pear"):
@@ -228,7 +229,7 @@ def test_entries_survive_a_power_cut_and_are_decided_again(engine):
 
 
 def test_a_whole_cluster_that_restarts_goes_on(engine):
-    """A power cut in the building loses nothing."""
+    """A power cut of the whole building loses nothing."""
     lines = play(
         "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver",
         "crash n1 n2 n3", "restart n1 n2 n3", "timeout n2", "deliver",
@@ -237,8 +238,8 @@ def test_a_whole_cluster_that_restarts_goes_on(engine):
     assert applied(lines) == ["apple pear"] * 3
 
 
-def test_a_node_for_which_entries_are_gone_gets_the_state(engine):
-    """Otherwise a log could never be cut (raftos never cuts it)."""
+def test_a_node_whose_next_entries_were_compacted_gets_a_snapshot(engine):
+    """Otherwise a log could never be compacted (raftos never compacts it)."""
     lines = play(
         "cluster n1 n2 n3 trail_entries=0 chunk_bytes=40", "elect n1", "cut n3",
         "propose n1 apple pear plum", "deliver", "snapshot n1", "heal",
@@ -251,22 +252,22 @@ def test_a_node_for_which_entries_are_gone_gets_the_state(engine):
 
 
 def test_leadership_is_handed_over_without_a_timeout(engine):
-    """A planned stop costs no pause."""
+    """A planned stop causes no outage."""
     lines = play("cluster n1 n2 n3", "elect n1", "transfer n1 n2", "deliver", "status")
     assert [line.split(",")[0] for line in lines] == [
         "n1 follower term 2", "n2 leader term 2", "n3 follower term 2",
     ]  # fmt: skip
 
 
-def test_a_read_is_answered_from_what_was_decided_before_it(engine):
-    """Also when a follower is asked."""
+def test_a_read_sees_everything_committed_before_it(engine):
+    """Even when a follower is asked."""
     lines = play("cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver", "read n2 7",
                  "deliver")  # fmt: skip
-    assert "n2 may answer read 7 from 2 on" in lines
+    assert "n2 may answer read 7 from index 2" in lines
 
 
-def test_a_leader_that_was_deposed_answers_no_read(engine):
-    """It may not know yet that others decide (raftos reads its own dictionary)."""
+def test_a_deposed_leader_answers_no_read(engine):
+    """It may not know yet that another leader commits (raftos reads its own dictionary)."""
     stage = player.Stage()
     said = []
     for command in ("cluster n1 n2 n3", "elect n1", "cut n1", "tick n3 10", "timeout n2",
@@ -280,8 +281,11 @@ def test_a_leader_that_was_deposed_answers_no_read(engine):
 
 @pytest.mark.parametrize("make", ENGINES, ids=["raft", "raftos"])
 def test_hostile_bytes_raise_nothing_but_the_peers_error(make):
-    """Whatever a peer sends, the node goes on and keeps its term."""
-    honest = [CODEC.encode(each) for each in (AskVote(1, 0, 0, pre=True), Append(0, 0, 0, 0, 0))]
+    """Whatever a peer sends, the node carries on and does not become leader."""
+    honest = [
+        CODEC.encode(each)
+        for each in (RequestVote(1, 0, 0, pre_vote=True), AppendEntries(0, 0, 0, 0, 0))
+    ]
 
     @settings(max_examples=200)
     @given(st.binary(max_size=200), st.sampled_from(honest), st.integers(0, 60))
@@ -400,7 +404,7 @@ def test_another_raftos_is_refused_before_a_line_of_it_runs(monkeypatch, tmp_pat
     (tmp_path / "msgpack.py").write_text("")
     without(monkeypatch, "raftos", "msgpack")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(Refused, match=r"__init__\.py.*timer\.py differ; nothing of it was run"):
+    with pytest.raises(Refused, match=r"__init__\.py.*timer\.py differ; none of it was run"):
         engine_of("raftos")
 
 

@@ -1,0 +1,295 @@
+"""The encoding of Raft messages.
+
+Little endian. Header: kind u8, flags u8, zero u16, CRC-32 of the cluster id and members u32,
+sender's incarnation u64, term u64. Then the fields of the kind, then its tail. RequestVote and
+heartbeats carry the list of members, so that a mismatch can be reported with both lists.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rt.errors import PeerError
+from rt.format.checksum import crc32
+from sequencer.raft.consensus import MEMBERS_ALLOWED, Entry, EntryKind
+from sequencer.raft.entries import (
+    ENTRIES_MAX,
+    NUMBER_MAX,
+    pack_entries,
+    unpack_entries,
+    unpack_member,
+)
+from sequencer.raft.messages import (
+    CHUNK_BYTES,
+    MESSAGE_BYTES_MAX,
+    AnyMessage,
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    ReadIndex,
+    ReadIndexReply,
+    RequestVote,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
+)
+
+NAME_BYTES_MAX: Final = 255  # its length is one byte
+
+_HEADER: Final = struct.Struct("<BBHIQQ")
+_NAME_LENGTH: Final = struct.Struct("<B")
+_REQUEST_VOTE: Final = struct.Struct("<QQ")
+_APPEND_ENTRIES: Final = struct.Struct("<QQQQI")
+_APPEND_REPLY: Final = struct.Struct("<QQQQ")
+_INSTALL_SNAPSHOT: Final = struct.Struct("<QQQQQ")
+_SNAPSHOT_REPLY: Final = struct.Struct("<QQQ")
+_READ_INDEX: Final = struct.Struct("<Q")
+_READ_INDEX_REPLY: Final = struct.Struct("<QQ")
+_FLAG_1: Final = 1  # pre_vote, success, heartbeat
+_FLAG_2: Final = 2  # transfer, granted, no_reply
+
+
+class MessageCodec:
+    """Encodes and decodes for one node of one cluster."""
+
+    __slots__ = ("_entries", "_incarnation", "_members", "_names", "_packed", "digest")
+
+    def __init__(self, cluster: str, members: Sequence[str], incarnation: int) -> None:
+        self._members = tuple(members)
+        self._names = pack_names(cluster, members)
+        self.digest = crc32(self._names)
+        self._incarnation = incarnation
+        self._entries: tuple[Entry, ...] = ()
+        self._packed = b""
+
+    def encode(self, message: AnyMessage) -> bytes:
+        """The bytes of a message."""
+        tag, flags, body = _ENCODERS[type(message)](self, message)
+        header = _HEADER.pack(tag, flags, 0, self.digest, self._incarnation, message.term)
+        return header + body
+
+    def decode(self, data: bytes) -> tuple[int, AnyMessage]:
+        """The sender's incarnation and its message; `PeerError` if the bytes are malformed."""
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise PeerError(f"message of {len(data)} bytes; the limit is {MESSAGE_BYTES_MAX}")
+        try:
+            tag, flags, zero, digest, incarnation, term = _HEADER.unpack_from(data)
+            decoder = _DECODERS[tag]
+            if digest != self.digest:
+                raise PeerError(self._mismatch(tag, flags, data))
+            message = decoder(self, flags, term, data)
+        except (struct.error, KeyError, ValueError) as error:
+            raise PeerError(f"malformed consensus message: {error}") from None
+        if zero or max(incarnation, term) > NUMBER_MAX:
+            raise PeerError("malformed consensus message: a number out of range")
+        return incarnation, message
+
+    def packed(self, entries: tuple[Entry, ...]) -> bytes:
+        """Pack entries, once for all peers that are sent the same tuple."""
+        if entries is not self._entries:
+            self._entries, self._packed = entries, pack_entries(entries)
+        return self._packed
+
+    def check(self, entry: Entry) -> None:
+        """Raise `ValueError` unless an entry of the engine's own is well formed."""
+        if entry.kind is EntryKind.MEMBER and unpack_member(entry.command)[0] not in self._members:
+            raise ValueError("a member entry that names a non-member")
+
+    @property
+    def names(self) -> bytes:
+        """The member list, as the tail of RequestVote and of heartbeats."""
+        return self._names
+
+    def _mismatch(self, tag: int, flags: int, data: bytes) -> str:
+        ours = unpack_names(self._names)
+        offset = _HEADER.size + _REQUEST_VOTE.size if tag == _TAG_REQUEST_VOTE else 0
+        if tag == _TAG_APPEND_ENTRIES and flags & _FLAG_1:
+            offset = _HEADER.size + _APPEND_ENTRIES.size
+        if not offset:
+            return f"a peer of another cluster, or with other members; ours is {describe(ours)}"
+        theirs = unpack_names(data[offset:])
+        return f"the peer's configuration is {describe(theirs)}, ours is {describe(ours)}"
+
+
+def describe(names: Sequence[str]) -> str:
+    """A cluster and its members, for an error message."""
+    return f"cluster {names[0]!r} of {', '.join(names[1:])}"
+
+
+def pack_names(cluster: str, members: Sequence[str]) -> bytes:
+    """The bytes of the cluster's name and its members' names."""
+    parts = [bytes([len(members) + 1])]
+    for name in (cluster, *members):
+        encoded = name.encode()
+        if len(encoded) > NAME_BYTES_MAX:
+            raise ValueError(f"a name of {len(encoded)} bytes; the limit is {NAME_BYTES_MAX}")
+        parts += [bytes([len(encoded)]), encoded]
+    return b"".join(parts)
+
+
+def unpack_names(data: bytes) -> tuple[str, ...]:
+    """The cluster's name, then its members'; any bytes after them are ignored."""
+    if not data or data[0] - 1 not in MEMBERS_ALLOWED:
+        raise ValueError("not a list of 1, 3, 5 or 7 members")
+    names, offset = [], 1
+    for _ in range(data[0]):
+        (length,) = _NAME_LENGTH.unpack_from(data, offset)
+        name = data[offset + 1 : offset + 1 + length]
+        if len(name) != length:
+            raise ValueError("a truncated name")
+        names.append(name.decode())
+        offset += 1 + length
+    return tuple(names)
+
+
+_Encoded = tuple[int, int, bytes]
+_TAG_REQUEST_VOTE: Final = 1
+_TAG_APPEND_ENTRIES: Final = 3
+
+
+def _encode_request_vote(codec: MessageCodec, m: RequestVote) -> _Encoded:
+    body = _REQUEST_VOTE.pack(m.last_index, m.last_term) + codec.names
+    return _TAG_REQUEST_VOTE, m.pre_vote * _FLAG_1 | m.transfer * _FLAG_2, body
+
+
+def _encode_vote_reply(_: MessageCodec, m: VoteReply) -> _Encoded:
+    return 2, m.pre_vote * _FLAG_1 | m.granted * _FLAG_2, b""
+
+
+def _encode_append_entries(codec: MessageCodec, m: AppendEntries) -> _Encoded:
+    body = _APPEND_ENTRIES.pack(m.prev_index, m.prev_term, m.commit, m.round, len(m.entries))
+    if m.heartbeat:
+        body += codec.names
+    if m.entries:
+        body += codec.packed(m.entries)
+    return _TAG_APPEND_ENTRIES, m.heartbeat * _FLAG_1 | m.no_reply * _FLAG_2, body
+
+
+def _encode_append_reply(_: MessageCodec, m: AppendReply) -> _Encoded:
+    return 4, m.success * _FLAG_1, _APPEND_REPLY.pack(m.index, m.round, m.hint_index, m.hint_term)
+
+
+def _encode_install_snapshot(_: MessageCodec, m: InstallSnapshot) -> _Encoded:
+    fields = (m.last_index, m.last_term, m.offset, m.total, m.round)
+    return 5, 0, _INSTALL_SNAPSHOT.pack(*fields) + m.data
+
+
+def _encode_snapshot_reply(_: MessageCodec, m: SnapshotReply) -> _Encoded:
+    return 6, 0, _SNAPSHOT_REPLY.pack(m.last_index, m.offset, m.round)
+
+
+def _encode_timeout_now(_: MessageCodec, _message: TimeoutNow) -> _Encoded:
+    return 7, 0, b""
+
+
+def _encode_read_index(_: MessageCodec, m: ReadIndex) -> _Encoded:
+    return 8, 0, _READ_INDEX.pack(m.ticket)
+
+
+def _encode_read_index_reply(_: MessageCodec, m: ReadIndexReply) -> _Encoded:
+    return 9, 0, _READ_INDEX_REPLY.pack(m.ticket, m.index)
+
+
+_ENCODERS: Final[dict[type, Callable[..., _Encoded]]] = {
+    RequestVote: _encode_request_vote,
+    VoteReply: _encode_vote_reply,
+    AppendEntries: _encode_append_entries,
+    AppendReply: _encode_append_reply,
+    InstallSnapshot: _encode_install_snapshot,
+    SnapshotReply: _encode_snapshot_reply,
+    TimeoutNow: _encode_timeout_now,
+    ReadIndex: _encode_read_index,
+    ReadIndexReply: _encode_read_index_reply,
+}
+
+
+def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...]:
+    """The fields after the header, which exactly `tail` more bytes must follow."""
+    fields: tuple[int, ...] = layout.unpack_from(data, _HEADER.size)
+    if len(data) != _HEADER.size + layout.size + tail:
+        raise ValueError("a length that does not fit the kind")
+    if max(fields) > NUMBER_MAX:
+        raise ValueError("a number out of range")
+    return fields
+
+
+def _decode_request_vote(codec: MessageCodec, flags: int, term: int, data: bytes) -> RequestVote:
+    index, index_term = _fields(_REQUEST_VOTE, data, len(codec.names))
+    if not data.endswith(codec.names):
+        raise ValueError("the member list contradicts its checksum")
+    return RequestVote(term, index, index_term, bool(flags & _FLAG_1), bool(flags & _FLAG_2))
+
+
+def _decode_vote_reply(_: MessageCodec, flags: int, term: int, data: bytes) -> VoteReply:
+    if len(data) != _HEADER.size:
+        raise ValueError("a length that does not fit the kind")
+    return VoteReply(term, bool(flags & _FLAG_2), bool(flags & _FLAG_1))
+
+
+def _decode_append_entries(
+    codec: MessageCodec, flags: int, term: int, data: bytes
+) -> AppendEntries:
+    prev_index, prev_term, commit, round_, count = _APPEND_ENTRIES.unpack_from(data, _HEADER.size)
+    if max(prev_index, prev_term, commit, round_) > NUMBER_MAX or count > ENTRIES_MAX:
+        raise ValueError("a number out of range")
+    heartbeat, no_reply = bool(flags & _FLAG_1), bool(flags & _FLAG_2)
+    start = _HEADER.size + _APPEND_ENTRIES.size
+    if heartbeat:
+        if not data.startswith(codec.names, start):
+            raise ValueError("the member list contradicts its checksum")
+        start += len(codec.names)
+    entries = unpack_entries(data, start, prev_index, prev_term)
+    if len(entries) != count or prev_term > term or (entries and entries[-1].term > term):
+        raise ValueError("missing entries, or entries newer than the leader's term")
+    for entry in entries:
+        if entry.kind is not EntryKind.COMMAND:
+            codec.check(entry)
+    return AppendEntries(term, prev_index, prev_term, commit, round_, entries, heartbeat, no_reply)
+
+
+def _decode_append_reply(_: MessageCodec, flags: int, term: int, data: bytes) -> AppendReply:
+    index, round_, hint_index, hint_term = _fields(_APPEND_REPLY, data)
+    return AppendReply(term, bool(flags & _FLAG_1), index, round_, hint_index, hint_term)
+
+
+def _decode_install_snapshot(
+    _: MessageCodec, _flags: int, term: int, data: bytes
+) -> InstallSnapshot:
+    body = data[_HEADER.size + _INSTALL_SNAPSHOT.size :]
+    index, index_term, offset, total, round_ = _fields(_INSTALL_SNAPSHOT, data, len(body))
+    if len(body) > CHUNK_BYTES or offset + len(body) > total or index_term > term:
+        raise ValueError("a chunk that extends past the end of its snapshot")
+    return InstallSnapshot(term, index, index_term, offset, total, round_, body)
+
+
+def _decode_snapshot_reply(_: MessageCodec, _flags: int, term: int, data: bytes) -> SnapshotReply:
+    return SnapshotReply(term, *_fields(_SNAPSHOT_REPLY, data))
+
+
+def _decode_timeout_now(_: MessageCodec, _flags: int, term: int, data: bytes) -> TimeoutNow:
+    if len(data) != _HEADER.size:
+        raise ValueError("a length that does not fit the kind")
+    return TimeoutNow(term)
+
+
+def _decode_read_index(_: MessageCodec, _flags: int, term: int, data: bytes) -> ReadIndex:
+    return ReadIndex(term, *_fields(_READ_INDEX, data))
+
+
+def _decode_read_index_reply(
+    _: MessageCodec, _flags: int, term: int, data: bytes
+) -> ReadIndexReply:
+    return ReadIndexReply(term, *_fields(_READ_INDEX_REPLY, data))
+
+
+_DECODERS: Final[dict[int, Callable[[MessageCodec, int, int, bytes], AnyMessage]]] = {
+    _TAG_REQUEST_VOTE: _decode_request_vote,
+    2: _decode_vote_reply,
+    _TAG_APPEND_ENTRIES: _decode_append_entries,
+    4: _decode_append_reply,
+    5: _decode_install_snapshot,
+    6: _decode_snapshot_reply,
+    7: _decode_timeout_now,
+    8: _decode_read_index,
+    9: _decode_read_index_reply,
+}
