@@ -8,7 +8,7 @@ from collections.abc import Callable
 from benchmarks.report import Row, show
 from rt.errors import Misuse
 
-# each module is imported when it is wanted: Spark's needs more than the others
+# imported on demand: Spark's needs more than the others
 SUITES: dict[str, str] = {
     "log": "benchmarks.log:rows",
     "push": "benchmarks.replicator:rows",
@@ -22,7 +22,7 @@ SUITES: dict[str, str] = {
 
 
 def main() -> int:
-    """Run what was asked for; 1 if a figure was not reached."""
+    """Run the chosen suites; return 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less data: a tenth; of Spark a fifth")
     parser.add_argument("--only", choices=SUITES, action="append", help="this suite; may repeat")
@@ -35,7 +35,7 @@ def main() -> int:
         try:
             suite: Callable[[bool], list[Row]] = getattr(importlib.import_module(module), function)
             rows += suite(arguments.quick)
-        except (ImportError, Misuse) as error:  # there is no pyspark, or no Java
+        except (ImportError, Misuse) as error:  # no pyspark, or no Java
             print(f"{name} was not run: {error}", file=sys.stderr)
     show(rows, arguments.json)
     return 0 if all(row.met for row in rows) else 1

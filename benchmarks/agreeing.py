@@ -1,10 +1,9 @@
 """The limit program of a cluster: nodes that sync, agree, and sync again, and nothing else.
 
-As `benchmarks.bare`, and besides: followers tell the leader, which is the first node, what they
-have synced; it decides on what a majority has, syncs the decision while the followers do, and
-merges once a majority has done so. One decision is under way at a time, and carries all that came
-meanwhile. No checks, no elections, no recovery: the least that three nodes in Python have to do
-before a subscriber may read a message that no crash takes back.
+Like `benchmarks.bare`, plus agreement: followers report to the leader, the first node, what they
+have synced. It decides on what a majority has, syncs the decision while the followers do, and
+merges once a majority has synced it. One decision is in flight at a time and carries everything
+that arrived meanwhile. No checks, no elections, no recovery.
 """
 
 import os
@@ -21,12 +20,12 @@ from benchmarks.bare import Place, accepted, dial
 
 MEMBERS: Final = 3
 MAJORITY: Final = 2
-_SAID: Final = struct.Struct("<cQ")  # what, up to where
+_SAID: Final = struct.Struct("<cQ")  # kind, end
 _HELD, _DECIDED, _TAKEN, _COMMITTED = b"H", b"D", b"T", b"C"
 
 
 class Files:
-    """What a node has on its disk."""
+    """A node's files."""
 
     def __init__(self, root: str) -> None:
         self._input, self._decisions, self._output = (
@@ -55,7 +54,7 @@ class Files:
 
 
 class Leading:
-    """The leader: whoever brings news does what follows from it."""
+    """The leader; the thread that brings news acts on it."""
 
     def __init__(self, files: Files, followers: list[ssl.SSLSocket]) -> None:
         self._files = files
@@ -67,14 +66,14 @@ class Leading:
         self._lock = threading.Lock()
 
     def hear(self, sender: int, said: list[tuple[bytes, int]]) -> None:
-        """Take what a follower said; go on."""
+        """Take a follower's report; continue."""
         with self._lock:
             for what, end in said:
                 (self._held if what == _HELD else self._taken)[sender] = end
             self._go_on()
 
     def hold(self) -> None:
-        """More was synced here; go on."""
+        """More was synced here; continue."""
         with self._lock:
             self._held[0] = self._files.held
             self._go_on()

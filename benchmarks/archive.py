@@ -1,4 +1,4 @@
-"""Retention: what GC costs merging, and what a question about 100,000 files costs."""
+"""Retention: what GC costs merging, and what listing 100,000 files costs."""
 
 import os
 import subprocess
@@ -63,18 +63,18 @@ class Stream:
             try:
                 self.node._member.order(Note(time.time_ns(), "policy", policy.text()))
                 return
-            except Refused:  # it has just started, and is being elected
+            except Refused:  # just started; an election is under way
                 time.sleep(0.05)
 
     def close(self) -> None:
-        """Stop all of it."""
+        """Stop everything."""
         self.push.stop()
         self.publisher.close()
         self.node.stop()
 
 
 class Merging(threading.Thread):
-    """Publishes all the time, and notes each pause in what is merged."""
+    """Publishes continuously and records each pause in merging."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(daemon=True)
@@ -136,7 +136,7 @@ def policy_row() -> Row:
 
 
 def history_rows(quick: bool) -> list[Row]:
-    """`rt log-history --json` of 100,000 files, half of them archived; and reading it is all."""
+    """`rt log-history --json` of 100,000 files, half archived, and reading their manifest."""
     count = 10_000 if quick else 100_000
     with directory() as root:
         identity = new_identity(MERGED, STREAM, "out", created_ns=1)

@@ -2,8 +2,8 @@
 
 A publisher process (append, a push thread a node) -> node processes (receive, sync, merge, send)
 -> a subscriber process (receive, append, read), which takes from the first node, TLS 1.3 on all
-links. No checks, no agreement, no recovery: what a log-shipping transport in Python cannot go
-below.
+links. No checks, no agreement, no recovery: a floor for any log-shipping transport in
+Python.
 """
 
 import os
@@ -21,7 +21,7 @@ from rt.net.certificates import certificate_files, init_authority, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import client_context, server_context
 
-HEAD = struct.Struct("<qI")  # of a message: when it was sent, ns; bytes of its payload
+HEAD = struct.Struct("<qI")  # of a message: time sent in ns, bytes of payload
 
 
 class Tail:
@@ -33,7 +33,7 @@ class Tail:
         self._more = threading.Condition()
 
     def append(self, data: bytes) -> None:
-        """Write, and tell who waits."""
+        """Write, and wake the readers."""
         os.write(self.fd, data)
         self.announce(self.end + len(data))
 
@@ -51,7 +51,7 @@ class Tail:
 
 
 def ship(tail: Tail, sock: ssl.SSLSocket) -> None:
-    """Send what is appended, for ever."""
+    """Send whatever is appended, until the process ends."""
     place = 0
     while True:
         data = tail.read_from(place)
@@ -60,7 +60,7 @@ def ship(tail: Tail, sock: ssl.SSLSocket) -> None:
 
 
 def receive(sock: ssl.SSLSocket, tail: Tail) -> None:
-    """Append what comes, until the other side hangs up."""
+    """Append whatever arrives, until the peer hangs up."""
     while data := sock.recv(1 << 20):
         tail.append(data)
 
@@ -83,8 +83,8 @@ def node(place: Place, ready: Connection, *, decides: bool = False) -> None:
     Args:
         place: of the node.
         ready: is sent the port.
-        decides: whether what goes where is synced too before it is merged, as a node must do that
-            is to merge the same again after a crash.
+        decides: whether the decision is also synced before merging, as a node must do to merge the
+            same again after a crash.
     """
     root = place.root
     listener = socket.create_server(("127.0.0.1", 0))
@@ -119,7 +119,7 @@ def node(place: Place, ready: Connection, *, decides: bool = False) -> None:
 def publish(
     ports: list[int], certs: str, root: str, plan: tuple[int, int, float], go: Connection
 ) -> None:
-    """Append messages with their times; a thread a node ships the file."""
+    """Append messages with their times; one thread per node ships the file."""
     tail = Tail(os.path.join(root, "session"))
     for port in ports:
         sock = dial(port, certs, "pub")

@@ -1,4 +1,4 @@
-"""Three nodes on one machine: latency, throughput, what they say, a death, a return."""
+"""Three nodes on one machine: latency, throughput, traffic, a death, a return."""
 
 import os
 import threading
@@ -94,7 +94,7 @@ def rows(quick: bool) -> list[Row]:
 
 
 def relayed(root: str, megabytes: int) -> float:
-    """MB/s until all nodes have merged what a publisher brings to one of them."""
+    """MB/s until all nodes have merged what a publisher pushes to one of them."""
     with nodes(root, MEMBERS) as (places, _), _Shipping(root, places[:1]) as publisher:
         began = time.perf_counter()
         for _ in range(megabytes // 10):
@@ -179,7 +179,7 @@ def pausing(root: str) -> float:
 
 
 def returning(root: str, megabytes: int) -> float:
-    """How fast a node that missed so much catches up, as a multiple of the live rate."""
+    """How fast a node that missed this many MB catches up, as a multiple of the live rate."""
     with nodes(root, MEMBERS) as (places, children), _Shipping(root, places) as publisher:
         leader = str(_await(lambda: _status(root, places[0])["leader"]))
         away = next(number for number, place in enumerate(places) if place.name != leader)

@@ -70,7 +70,7 @@ def publishing(count: int) -> list[Row]:
 
 
 def _limit_write(count: int, payload: bytes) -> None:
-    """Join, checksum and write as many bytes in as many frames: what no log can do without."""
+    """Join, checksum and write as many bytes in as many frames: the least any log does."""
     with directory() as root, open(os.path.join(root, "limit"), "wb", buffering=0) as file:
         per_frame = FRAME_BYTES // (len(payload) + 12)
         for _ in range(count // per_frame):

@@ -1,4 +1,4 @@
-"""What node, push and pull need of memory with a small and with a large backlog."""
+"""Memory of node, push and pull with a small and with a large backlog."""
 
 import os
 import re
@@ -61,7 +61,7 @@ def _peaks(megabytes: int) -> dict[str, float]:
 
 
 def _await_copy(root: str, total: int) -> None:
-    """Wait until the last message of the copy is the last that was published."""
+    """Wait until the copy ends with the last message published."""
     deadline = time.monotonic() + 900
     while time.monotonic() < deadline:
         with Subscriber(root, stream=STREAM, start=Last(1), follow=False) as subscriber:

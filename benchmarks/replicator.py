@@ -4,7 +4,7 @@
 
 Both move what a publisher wrote, 1 KiB messages in frames of 256 KiB, from one process to another
 over loopback, and end when the receiver has synced it. The limit program is the shortest Python
-that does it: it reads, sends, receives and writes, and looks at nothing.
+that does it: read, send, receive and write, without looking at a byte.
 """
 
 import os
@@ -50,7 +50,7 @@ class BenchInbox:
         threading.Thread(target=self._sync, daemon=True).start()
 
     def written(self) -> None:
-        """Sync soon."""
+        """Schedule a sync."""
         self.news.set()
 
     def confirmed(self) -> Confirmations:
@@ -74,7 +74,7 @@ class BenchInbox:
 
 
 class BenchHost:
-    """The least a server needs."""
+    """The minimum a server needs."""
 
     stream = STREAM
     is_first = True
@@ -93,7 +93,7 @@ class BenchHost:
         """Its inboxes sync by themselves."""
 
     def feed(self, _wake: Bell) -> Any:
-        """Nothing is pulled here."""
+        """Refuses: this host serves no log."""
         raise Refused("feed", "this host takes pushes only")
 
 

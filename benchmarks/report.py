@@ -1,4 +1,4 @@
-"""Report: rows of what was measured, what the limit program reached, and what was asked for."""
+"""Report: rows of figures, the limit program's figures, and targets."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def show(rows: list[Row], path: str | None = None) -> None:
         )
     console = Console()
     if not console.is_terminal:
-        console.width = _WIDTH  # a file has no edge to fold at
+        console.width = _WIDTH  # a file has no edge to wrap at
     console.print(table)
     if path:
         with open(path, "w", encoding="utf-8") as file:
@@ -66,7 +66,7 @@ def show(rows: list[Row], path: str | None = None) -> None:
 
 
 def conditions() -> str:
-    """Say on what this ran."""
+    """Describe the machine."""
     return (
         f"Python {platform.python_version()}, {os.cpu_count()} cores, "
         f"{platform.system()} {platform.release()}"

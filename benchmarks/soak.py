@@ -11,7 +11,7 @@ from benchmarks.log import directory
 from benchmarks.report import Row, show
 
 PAYLOAD = b"x" * 1000
-BEHIND_MAX = 32_000  # messages; a publisher that is further ahead waits until all are merged
+BEHIND_MAX = 32_000  # messages in flight; beyond that the publisher waits until all are merged
 
 
 def rows(quick: bool) -> list[Row]:
@@ -20,7 +20,7 @@ def rows(quick: bool) -> list[Row]:
 
 
 def soak(run_s: float, file_bytes: int, limit: int) -> list[Row]:
-    """Publish for so long as fast as it is merged; look at the directory all the time.
+    """Publish as fast as it is merged while watching the directory.
 
     Args:
         run_s: how long.
@@ -54,7 +54,7 @@ def held(path: str) -> int:
 
 
 def main() -> int:
-    """Soak as the arguments say; 1 if the files were too far above the limit."""
+    """Soak as the arguments say; return 1 if the files exceeded the limit by too much."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="how long")
     parser.add_argument("--file", default="64Mi", help="bytes of a merged file")

@@ -28,14 +28,14 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @contextmanager
 def nodes(root: str, count: int) -> Iterator[tuple[list[Place], list[Child]]]:
-    """A process for each node of a cluster; gives where they are, and the processes."""
+    """Run a process for each node of a cluster; yield their addresses and processes."""
     places = init_cluster(root, STREAM, free_addresses(count))
     with Children() as children:
         yield places, start_nodes(children, root, STREAM, places)
 
 
 def publish(root: str, places: list[Address], plan: dict[str, float], ready: Connection) -> None:
-    """Publish by plan, pushing from the same process; for a process of its own."""
+    """Publish by plan and push from the same process; the target of a child process."""
     data, certs = os.path.join(root, "pub"), os.path.join(root, "certs")
     contexts = Contexts(certificate_files(certs, "publisher"), client_context)
     writer = WriterSettings(fsync=Fsync.INTERVAL)
@@ -68,7 +68,7 @@ def _paced(publisher: Publisher, payload: bytes, count: int, rate: float) -> Non
 
 
 def run(root: str, size: int, count: int, rate: float, members: int = 1) -> dict[str, float]:
-    """Run one stream through so many nodes; return its figures."""
+    """Run one stream through this many nodes; return its figures."""
     with nodes(root, members) as (places, _):
         addresses = [parse_address(place.address) for place in places]
         here, there = SPAWN.Pipe()

@@ -4,6 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from rt.client.client import Client, connect
+    from rt.client.publisher import ClientPublisher
+    from rt.client.subscription import Subscription
     from rt.errors import (
         CorruptLog,
         FlushTimeout,
@@ -30,6 +33,8 @@ __all__ = [
     "Batch",
     "Batching",
     "CaughtUp",
+    "Client",
+    "ClientPublisher",
     "Confirmations",
     "Confirmed",
     "CorruptLog",
@@ -49,9 +54,11 @@ __all__ = [
     "RtError",
     "Stopped",
     "Subscriber",
+    "Subscription",
     "WriterFailed",
     "WriterSettings",
     "__version__",
+    "connect",
 ]
 # Where each is: imported when it is asked for, so that a command does not wait for all of them.
 _MODULES: Final = {
@@ -59,6 +66,8 @@ _MODULES: Final = {
     "Batch": "rt.format.message",
     "Batching": "rt.publisher",
     "CaughtUp": "rt.events",
+    "Client": "rt.client.client",
+    "ClientPublisher": "rt.client.publisher",
     "Confirmations": "rt.log.confirmations",
     "Confirmed": "rt.publisher",
     "CorruptLog": "rt.errors",
@@ -78,9 +87,11 @@ _MODULES: Final = {
     "RtError": "rt.errors",
     "Stopped": "rt.errors",
     "Subscriber": "rt.subscriber",
+    "Subscription": "rt.client.subscription",
     "WriterFailed": "rt.errors",
     "WriterSettings": "rt.log.writer",
     "__version__": "rt.version",
+    "connect": "rt.client.client",
 }
 
 

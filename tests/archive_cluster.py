@@ -25,7 +25,7 @@ NODE = {"file_bytes": FILE_BYTES, "snapshot_s": 0.3, "reserve": 0, "missing_s": 
 
 
 class ArchiveCluster:
-    """Starts what is asked for, and stops it all."""
+    """Starts nodes and clients on request, and stops them all."""
 
     def __init__(self, root, nodes=1, *, clients=None, **settings):
         self.root = str(root)
@@ -59,7 +59,7 @@ class ArchiveCluster:
                 (each.address.split(":") for each in self.places)]  # fmt: skip
 
     def ask(self, request, who="n1"):
-        """Ask whichever node does it, and try again while none leads."""
+        """Ask the leader; retry while there is none."""
         end = time.monotonic() + 15
         while True:
             try:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rt.cli.program import rt
 from rt.publisher import Publisher
 
-PATIENCE_S = 60  # no test waits so long; one that does has failed
+PATIENCE_S = 60  # a test that waits this long has failed
 
 
 def run(*arguments, env=None):
@@ -31,7 +31,7 @@ def clean_environment():
 
 
 def finish(process, data=None):
-    """Wait for a process; return its exit code, output and what it said."""
+    """Wait for a process; return its exit code, stdout and stderr."""
     out, err = process.communicate(data, timeout=PATIENCE_S)
     return process.returncode, out, err.decode() if err is not None else ""
 

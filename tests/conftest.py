@@ -1,7 +1,7 @@
-"""Settings of the tests that hold for all of them."""
+"""Settings for all tests."""
 
 from hypothesis import settings
 
-# No deadline: a machine that also does other things is not a fault of the code.
+# No deadline: a busy machine is not a fault of the code.
 settings.register_profile("rt", deadline=None)
 settings.load_profile("rt")

@@ -1,4 +1,4 @@
-"""Writes a session as docs/LOG_FORMAT.md says, with nothing of ours: ROOT STREAM SESSION TEXT..."""
+"""Writes a session by docs/LOG_FORMAT.md alone, without our code: ROOT STREAM SESSION TEXT..."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Golden logs: the directories under tests/golden, made again from the same inputs.
+"""Golden logs: the directories under tests/golden, rebuilt from the same inputs.
 
 `python tests/golden_logs.py` writes them: only for a new version of the format, beside the old.
 """
@@ -22,7 +22,7 @@ NOT_COMMITTED = {"lock"}
 
 @contextmanager
 def fixed():
-    """Fix what a log takes from the clock and from chance."""
+    """Replace the clock and randomness that a log uses by fixed values."""
     with (
         mock.patch("time.time_ns", return_value=TIME_NS),
         mock.patch("secrets.token_hex", lambda count: "0f" * count),

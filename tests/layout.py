@@ -27,6 +27,7 @@ RANKS: list[tuple[str, ...]] = [
     ("sequencer/journal/",),
     ("archiver/", "replicator/", "sequencer/"),
     ("rt/node/",),
+    ("rt/client/",),
     ("rt/spark/",),
     ("rt/cli/",),
     ("rt/demo/",),

@@ -34,7 +34,7 @@ class Shell:
     """A shell in an empty directory, whose jobs end with it."""
 
     def __init__(self, directory):
-        """Start it; what a job says goes nowhere, but for the first line of `rt up`."""
+        """Start it; a job's output goes to a file, and only `rt up` is waited for."""
         self._process = subprocess.Popen(
             ["bash"], cwd=directory, env=shell_environment(), text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -1,0 +1,157 @@
+"""The asyncio twin of the client: the same names and arguments, awaited."""
+
+import asyncio
+import os
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Self
+
+from rt.client.client import Client
+from rt.client.client import connect as connect_blocking
+from rt.client.publisher import ClientPublisher
+from rt.client.receipts import Receipt
+from rt.client.subscription import Subscription
+from rt.log.confirmations import Confirmations, Level
+from rt.publisher import Confirmed
+from rt.subscriber import Subscriber
+
+
+class AsyncPublisher:
+    """`ClientPublisher` for asyncio. Made by `AsyncClient.publisher`.
+
+    Publishing appends to a local file and needs no thread; waiting for a confirmation leaves the
+    loop free. Cancelling a wait does not take back the message.
+    """
+
+    def __init__(self, publisher: ClientPublisher) -> None:
+        self._publisher = publisher
+
+    @property
+    def name(self) -> str:
+        """The session."""
+        return self._publisher.name
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence number that the next message gets."""
+        return self._publisher.next_sequence
+
+    async def publish(
+        self,
+        payload: bytes,
+        key: bytes | None = None,
+        time_ns: int | None = None,
+        *,
+        confirm: str | Level | None = None,
+    ) -> int:
+        """Publish one message and return its sequence number; with `confirm`, once it is reached.
+
+        Use `asyncio.timeout` to bound the wait.
+        """
+        if confirm is None:
+            return self._publisher.publish(payload, key, time_ns)
+        sequence = self._publisher.next_sequence
+        await asyncio.wrap_future(
+            self._publisher.publish_future(payload, key, time_ns, confirm=confirm)
+        )
+        return sequence
+
+    def publish_future(
+        self,
+        payload: bytes,
+        key: bytes | None = None,
+        time_ns: int | None = None,
+        *,
+        confirm: str | Level | None = None,
+    ) -> "asyncio.Future[Confirmed]":
+        """Publish one message and return an awaitable of its confirmation."""
+        receipt: Receipt = self._publisher.publish_future(payload, key, time_ns, confirm=confirm)
+        return asyncio.wrap_future(receipt)
+
+    def publish_many(
+        self,
+        payloads: Iterable[bytes],
+        keys: Iterable[bytes] | None = None,
+        times_ns: Iterable[int] | None = None,
+    ) -> range:
+        """Publish messages in order and return their sequence numbers."""
+        return self._publisher.publish_many(payloads, keys, times_ns)
+
+    async def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
+        """Wait until everything published so far has reached `level`."""
+        return await asyncio.to_thread(self._publisher.flush, level, timeout_s)
+
+    def confirmed(self) -> Confirmations:
+        """Return how far the nodes have confirmed the session."""
+        return self._publisher.confirmed()
+
+    async def close(self, timeout_s: float = 10.0) -> bool:
+        """Close as `ClientPublisher.close` does."""
+        return await asyncio.to_thread(self._publisher.close, timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+
+class AsyncClient:
+    """`Client` for asyncio; its subscribers are iterated by `async for`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self._client.stream
+
+    async def publisher(self, session: str, **settings: Any) -> AsyncPublisher:
+        """Open a session for publishing; arguments as of `Client.publisher`."""
+        opened = await asyncio.to_thread(self._client.publisher, session, **settings)
+        return AsyncPublisher(opened)
+
+    async def subscriber(
+        self,
+        *,
+        cursor: str | None = None,
+        sessions: Collection[str] | None = None,
+        **settings: Any,
+    ) -> Subscriber | Subscription:
+        """Read the merged stream; arguments as of `Client.subscriber`."""
+        return await asyncio.to_thread(
+            self._client.subscriber, cursor=cursor, sessions=sessions, **settings
+        )
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """Close everything that was opened."""
+        await asyncio.to_thread(self._client.close, timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+
+def connect(
+    config: str | os.PathLike[str] | None = None,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    stream: str | None = None,
+    nodes: Sequence[str] | None = None,
+    certs: str | os.PathLike[str] | None = None,
+    identity: str | None = None,
+) -> AsyncClient:
+    """Return a client for asyncio; arguments and errors as of `rt.connect`.
+
+    Example:
+        >>> from rt.client import aio
+        >>> aio.connect(nodes=["localhost:7420"], stream="flights").stream
+        'flights'
+    """
+    return AsyncClient(
+        connect_blocking(
+            config, root=root, stream=stream, nodes=nodes, certs=certs, identity=identity
+        )
+    )

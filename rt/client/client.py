@@ -1,0 +1,269 @@
+"""Client: one program's connection to a stream, with its publishers and subscribers."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from typing import Final, Self
+
+from replicator.pull import PullClient
+from rt.client.cursor import LocalCursor
+from rt.client.publisher import ClientPublisher
+from rt.client.settings import ConnectionSettings
+from rt.client.subscription import Acknowledgement, Subscription
+from rt.config.settings import load
+from rt.errors import Misuse, Stopped
+from rt.events import Event
+from rt.log.confirmations import Level
+from rt.log.start import Start, parse_start
+from rt.log.writer import WriterSettings
+from rt.net.identity import CertificateRole
+from rt.publisher import Batching
+from rt.subscriber import OnGap, Subscriber
+
+_log: Final = logging.getLogger("rt.client")
+_READERS: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE)
+
+
+class Client:
+    """Publishes to a stream and reads it, shipping and copying from inside this process.
+
+    Nothing is dialled before the first publisher or subscriber is asked for. The merged log is
+    copied once for all subscribers of this client, into `root/<stream>/out`; where another process
+    (`rt pull`, another client) keeps that copy already, it is read as it is.
+
+    Threads:
+        Any thread may call any method. `_lock` guards `_pull`, `_open` and `_is_closed`; what is
+        handed out has its own rules.
+    """
+
+    def __init__(self, publishing: ConnectionSettings, reading: ConnectionSettings) -> None:
+        """Use `connect` instead.
+
+        Args:
+            publishing: settings for publishers.
+            reading: settings for subscribers; of the same stream and directory.
+        """
+        self._publishing = publishing
+        self._reading = reading
+        self._lock = threading.Lock()
+        self._pull: PullClient | None = None
+        self._open: list[ClientPublisher | Subscriber | Subscription] = []
+        self._is_closed = False
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self._publishing.stream
+
+    def publisher(
+        self,
+        session: str,
+        *,
+        confirm: str | Level = Level.MERGED,
+        group: str = "",
+        writer: WriterSettings | None = None,
+        batching: Batching | None = None,
+    ) -> ClientPublisher:
+        """Open a session for publishing and ship it from this process.
+
+        Args:
+            session: its name; one live publisher at a time.
+            confirm: what `publish_future` waits for unless told otherwise: `written`, `synced`,
+                `received`, `replicated` or `merged`.
+            group: as of `rt.Publisher`.
+            writer: durability, sizes, compression.
+            batching: how messages become frames.
+
+        Raises:
+            Misuse: a name or level is wrong, the session has a live publisher, or the certificate
+                is not a publisher's.
+            Stopped: the client is closed.
+        """
+        contexts = self._publishing.contexts(CertificateRole.PUBLISHER)
+        with self._lock:
+            self._demand_open()
+            publisher = ClientPublisher(
+                self._publishing, contexts, session,
+                confirm=confirm, group=group, writer=writer, batching=batching,
+            )  # fmt: skip
+            self._open.append(publisher)
+        return publisher
+
+    def subscriber(
+        self,
+        *,
+        cursor: str | None = None,
+        ack: Acknowledgement = "auto",
+        start: Start | str = "earliest",
+        follow: bool = True,
+        sessions: Collection[str] | None = None,
+        key_prefix: bytes = b"",
+        on_gap: OnGap = "raise",
+        on_event: Callable[[Event], None] | None = None,
+        timeout_s: float = 30.0,
+    ) -> Subscriber | Subscription:
+        """Read the merged stream.
+
+        Args:
+            cursor: a name under which the place is remembered on this machine; without one the
+                reader begins at `start` each time.
+            ack: with a cursor, `auto` or `explicit`; see `rt.client.subscription.Subscription`.
+            start: as of `rt.Subscriber`, or as text: `earliest`, `latest`, `last:100`, a position
+                or a time. A cursor that exists goes on where it is.
+            follow: whether to wait for more at the end. Without it the copy is first brought up
+                to date, so the end is the stream's and not that of an older copy.
+            sessions: names or globs of the sessions wanted.
+            key_prefix: only messages whose key begins with this.
+            on_gap: `raise`, `notify` or `skip`.
+            on_event: is called with each event.
+            timeout_s: without `follow`, how long bringing the copy up to date may take.
+
+        Returns:
+            A `Subscription` if a cursor is named, otherwise a `Subscriber`.
+
+        Raises:
+            Misuse: an argument is wrong, the cursor has a reader, or the certificate is not a
+                subscriber's.
+            TimeoutError: without `follow`, the copy is not up to date; the message says why.
+            Stopped: the client is closed.
+        """
+        begin = checked_start_text(start)
+        root, stream = self._reading.root, self._reading.stream
+        with self._lock:
+            self._demand_open()
+            self._begin_copy()
+        if not follow and self._pull is not None:
+            self.wait_caught_up(timeout_s)
+        with ExitStack() as undo:
+            reader: Subscriber | Subscription
+            if cursor is None:
+                reader = Subscriber(
+                    root, stream=stream, start=begin, follow=follow, sessions=sessions,
+                    key_prefix=key_prefix, on_gap=on_gap, on_event=on_event,
+                )  # fmt: skip
+            else:
+                held = LocalCursor(root, stream, cursor)
+                undo.callback(held.close)
+                reader = Subscription(
+                    root, stream, held, start=begin, ack=ack, follow=follow, sessions=sessions,
+                    key_prefix=key_prefix, on_gap=on_gap, on_event=on_event,
+                )  # fmt: skip
+            undo.pop_all()
+        with self._lock:
+            self._open.append(reader)
+        return reader
+
+    def wait_caught_up(self, timeout_s: float = 30.0) -> None:
+        """Wait until the local copy has everything that the node it comes from has.
+
+        Raises:
+            TimeoutError: it has not; the message says why.
+            Misuse: nothing is copied by this client.
+        """
+        if self._pull is None:
+            raise Misuse("nothing is copied by this client; ask for a subscriber first")
+        if not self._pull.wait_caught_up(timeout_s):
+            reason = self._pull.status().error or "it is still copying"
+            raise TimeoutError(f"the copy is not up to date after {timeout_s:g} s: {reason}")
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Close everything that was opened, within this time as far as shipping goes. Idempotent.
+
+        What the nodes lack then stays in the sessions' logs and is shipped by the next client or
+        `rt push`; a warning says so.
+        """
+        with self._lock:
+            self._is_closed = True
+            left, self._open = self._open, []
+            pull, self._pull = self._pull, None
+        deadline = time.monotonic() + timeout_s
+        for each in left:
+            if isinstance(each, ClientPublisher):
+                each.close(max(0.0, deadline - time.monotonic()))
+            else:
+                each.close()
+        if pull is not None:
+            pull.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(self._publishing.nodes)
+        return f"<Client of stream {self.stream!r} at {nodes}{', closed' * self._is_closed}>"
+
+    def _demand_open(self) -> None:
+        if self._is_closed:
+            raise Stopped(f"the client of stream {self.stream!r} is closed")
+
+    def _begin_copy(self) -> None:
+        """Copy the merged log, unless somebody else does that here already; under the lock."""
+        if self._pull is not None:
+            return
+        settings = self._reading
+        contexts = settings.contexts(*_READERS)
+        try:
+            pull = PullClient(settings.root, settings.stream, settings.addresses(), contexts)
+        except Misuse:
+            _log.info("reading the copy in %s, which another process keeps", settings.root)
+            return  # its lock is taken; names and nodes were checked with the settings
+        pull.start()
+        self._pull = pull
+
+
+def connect(
+    config: str | os.PathLike[str] | None = None,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    stream: str | None = None,
+    nodes: Sequence[str] | None = None,
+    certs: str | os.PathLike[str] | None = None,
+    identity: str | None = None,
+) -> Client:
+    """Return a client of a stream.
+
+    Each setting comes from its argument, else from `RT_...` in the environment, else from the file:
+    tables `[push]` for publishers and `[pull]` for subscribers, as `rt cluster init` writes them.
+
+    Args:
+        config: a TOML file such as `clients.toml`; `RT_CONFIG` names one otherwise.
+        root: directory for sessions and for the copy of the merged log.
+        stream: name of the stream.
+        nodes: `host:port` of each node.
+        certs: directory of the certificates.
+        identity: name of the certificate to show, for publishing and for reading.
+
+    Raises:
+        Misuse: a setting is missing or wrong; the message names it and where it came from.
+        OSError: the file cannot be read.
+
+    Example:
+        >>> import rt
+        >>> with rt.connect(nodes=["localhost:7420"], stream="flights") as client:
+        ...     client
+        <Client of stream 'flights' at localhost:7420>
+    """
+    path = config or os.environ.get("RT_CONFIG") or None
+    options: dict[str, object] = {
+        "root": None if root is None else os.fspath(root),
+        "stream": stream,
+        "nodes": None if nodes is None else tuple(nodes),
+        "certs": None if certs is None else os.fspath(certs),
+        "identity": identity,
+    }
+    publishing, reading = (
+        load(ConnectionSettings, path, table if path else None, options=options)
+        for table in ("push", "pull")
+    )
+    return Client(publishing, reading)
+
+
+def checked_start_text(start: Start | str) -> Start:
+    """Return a start, read from text where it is text; `Misuse` if it is not one."""
+    return parse_start(start) if isinstance(start, str) else start

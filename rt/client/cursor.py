@@ -1,0 +1,215 @@
+"""Cursor: a named place in a stream, remembered in a small file beside the local copy."""
+
+import os
+import re
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import CorruptLog, Misuse
+from rt.format.checksum import crc32
+from rt.log.disk import Disk, OsDisk
+from rt.log.lock import take_lock
+from rt.names import shown, stream_directory
+from rt.position import Position
+
+DIRECTORY: Final = ".cursors"  # no session's name begins with a dot
+# Without dots, so that no cursor is called like the lock or the new file of another.
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
+_MAGIC: Final = b"RTK\x01"
+_BODY: Final = struct.Struct("<QQq16s")  # position, epoch, when it was stored in ns, id of the log
+_RECORD_BYTES: Final = 8 + _BODY.size
+
+
+@dataclass(frozen=True, slots=True)
+class CursorState:
+    """What a cursor remembers.
+
+    Attributes:
+        position: where the next message is; everything before it is acknowledged.
+        epoch: how often the cursor was opened; a higher one replaces a lower one.
+        stored_ns: when this was stored, ns since the epoch.
+        log_id: id of the merged log, 32 hexadecimal digits; "" while it is unknown.
+    """
+
+    position: Position
+    epoch: int
+    stored_ns: int
+    log_id: str
+
+    def encode(self) -> bytes:
+        """Lay it out, with a CRC."""
+        log_id = bytes.fromhex(self.log_id).ljust(16, b"\0")
+        body = _BODY.pack(self.position, self.epoch, self.stored_ns, log_id)
+        return _MAGIC + crc32(body).to_bytes(4, "little") + body
+
+
+def decode_cursor(data: bytes) -> CursorState | None:
+    """Read a cursor's file; None if it is not whole."""
+    body = data[8:]
+    if len(data) != _RECORD_BYTES or data[:8] != _MAGIC + crc32(body).to_bytes(4, "little"):
+        return None
+    position, epoch, stored_ns, log_id = _BODY.unpack(body)
+    return CursorState(
+        Position(position), epoch, stored_ns, log_id.hex() if any(log_id) else ""
+    )  # fmt: skip
+
+
+def parse_cursor(name: str) -> str:
+    """Return the name of a cursor; `Misuse` if it is not one.
+
+    >>> parse_cursor("billing-eu")
+    'billing-eu'
+    """
+    if not _NAME.fullmatch(name):
+        raise Misuse(
+            f"{shown(name)} is not a name for a cursor; use up to 64 of a-z, 0-9, dash and "
+            "underscore, beginning and ending with a letter or digit"
+        )
+    return name
+
+
+def read_cursors(root: str, stream: str) -> dict[str, CursorState]:
+    """Return the cursors of a stream by name, for people who want to look.
+
+    Raises:
+        CorruptLog: a cursor's file is damaged.
+    """
+    directory = os.path.join(stream_directory(root, stream), DIRECTORY)
+    try:
+        names = sorted(name for name in os.listdir(directory) if _NAME.fullmatch(name))
+    except FileNotFoundError:
+        return {}
+    return {name: _read(os.path.join(directory, name)) for name in names}
+
+
+def _read(path: str) -> CursorState:
+    with open(path, "rb") as file:
+        state = decode_cursor(file.read(_RECORD_BYTES + 1))
+    if state is None:
+        raise CorruptLog(path, Position(0), "the cursor is damaged; move it away and start again")
+    return state
+
+
+class LocalCursor:
+    """One cursor, held by this process until it is closed.
+
+    Threads:
+        `_state` and `_unstored` are guarded by `_lock`; any thread may acknowledge.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        stream: str,
+        name: str,
+        *,
+        interval_s: float = 1.0,
+        disk: Disk | None = None,
+    ) -> None:
+        """Take the cursor.
+
+        Args:
+            root: directory under which streams live.
+            stream: name of the stream.
+            name: of the cursor.
+            interval_s: how often acknowledgements are stored; a crash repeats what came since.
+            disk: where; the operating system's unless given.
+
+        Raises:
+            Misuse: the name is wrong, or another reader holds the cursor.
+            CorruptLog: its file is damaged.
+        """
+        self.name = parse_cursor(name)
+        self._disk = disk or OsDisk()
+        self._interval_s = interval_s
+        directory = os.path.join(stream_directory(root, stream), DIRECTORY)
+        self._disk.make_directory(os.path.dirname(directory))
+        self._disk.make_directory(directory)
+        self._path = os.path.join(directory, name)
+        self._lock_fd = take_lock(
+            directory, f"cursor {name!r} of stream {stream!r} has a reader; stop that one, or use "
+            "another name", f"{name}.lock",
+        )  # fmt: skip
+        self._lock = threading.Lock()
+        self._stored_s = time.monotonic()
+        self._unstored: CursorState | None = None
+        try:
+            self._state = _read(self._path)
+        except FileNotFoundError:
+            self._state = CursorState(Position(0), 0, 0, "")
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        self.is_new = self._state.epoch == 0
+
+    @property
+    def state(self) -> CursorState:
+        """What is acknowledged, stored or not."""
+        return self._unstored or self._state
+
+    def open_at(self, position: Position, log_id: str) -> None:
+        """Begin an epoch at this place, durably.
+
+        Raises:
+            Misuse: the cursor belongs to another log: the stream was deleted and made again.
+            OSError: it cannot be stored.
+        """
+        known = self._state.log_id
+        if known and log_id and known != log_id:
+            raise Misuse(
+                f"cursor {self.name!r} was made for another log of this stream, which was deleted "
+                f"and made again since; remove {self._path} to start over"
+            )
+        with self._lock:
+            state = CursorState(position, self._state.epoch + 1, time.time_ns(), log_id or known)
+            self._store(state)
+
+    def ack(self, position: Position, *, sync: bool = False) -> None:
+        """Acknowledge everything before `position`; it never goes back.
+
+        Args:
+            position: a message's `next_position`.
+            sync: store it durably before this returns, and not within the interval.
+
+        Raises:
+            OSError: it cannot be stored; the acknowledgement is kept in memory.
+        """
+        with self._lock:
+            known = self.state
+            if position > known.position:
+                self._unstored = CursorState(
+                    position, known.epoch, time.time_ns(), known.log_id
+                )  # fmt: skip
+            if sync or time.monotonic() - self._stored_s >= self._interval_s:
+                self._flush()
+
+    def close(self) -> None:
+        """Store what is acknowledged and let another reader take the cursor. Idempotent."""
+        if self._lock_fd < 0:
+            return
+        try:
+            with self._lock:
+                self._flush()
+        finally:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _flush(self) -> None:
+        if self._unstored is not None:
+            self._store(self._unstored)
+
+    def _store(self, state: CursorState) -> None:
+        temporary = f"{self._path}.new"
+        file = self._disk.open(temporary, create=True)
+        try:
+            file.truncate(0)  # a life that ended here may have left it
+            file.append([state.encode()])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.replace(temporary, self._path)
+        self._state, self._unstored = state, None
+        self._stored_s = time.monotonic()

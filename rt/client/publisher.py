@@ -1,0 +1,218 @@
+"""ClientPublisher: a publisher that ships its own session, and answers when a message is safe."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Final, Self
+
+from replicator.push import PushClient
+from rt.client.receipts import Receipt, Receipts
+from rt.client.settings import ConnectionSettings
+from rt.errors import FlushTimeout, Misuse
+from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
+from rt.log.writer import WriterSettings
+from rt.names import session_directory
+from rt.net.tls import Contexts
+from rt.publisher import Batching, Confirmed, Publisher
+
+_log: Final = logging.getLogger("rt.client")
+
+
+def checked_level(level: str | Level, argument: str) -> Level:
+    """Return a level; `Misuse` names the argument."""
+    try:
+        return level if isinstance(level, Level) else Level.parse(level)
+    except ValueError as error:
+        raise Misuse(f"{argument}: {error}") from None
+
+
+class ClientPublisher:
+    """Publishes to one session and ships it to the nodes from this process.
+
+    Publishing appends to the local session and never waits for a network, unless it is asked to
+    by `confirm`. Made by `rt.client.client.Client.publisher`.
+
+    Threads:
+        Any thread may publish, flush and close. Futures complete on a thread of the receipts;
+        the nodes are dialled by threads of the push client. `_closing` makes `close` idempotent.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        contexts: Contexts,
+        session: str,
+        *,
+        confirm: str | Level = Level.MERGED,
+        group: str = "",
+        writer: WriterSettings | None = None,
+        batching: Batching | None = None,
+    ) -> None:
+        """Open the session and begin to ship it.
+
+        Args:
+            settings: where the stream is.
+            contexts: TLS, of the publisher's certificate.
+            session: its name; one live publisher at a time.
+            confirm: what `publish_future` waits for unless told otherwise.
+            group: as of `rt.Publisher`.
+            writer: durability, sizes, compression.
+            batching: how messages become frames.
+
+        Raises:
+            Misuse: a name or level is wrong, or the session has a live publisher.
+            CorruptLog: the session's log is damaged.
+        """
+        self._confirm = checked_level(confirm, "confirm")
+        self._publisher = Publisher(
+            settings.root, stream=settings.stream, session=session, group=group,
+            writer=writer, batching=batching,
+        )  # fmt: skip
+        directory = session_directory(settings.root, settings.stream, session)
+        self._confirmations = ConfirmationsFile(directory)
+        self._receipts = Receipts(self._publisher, self._confirmations)
+        self._push = PushClient(
+            settings.root, settings.stream, settings.addresses(), contexts, [session]
+        )
+        self._push.start()
+        self._closing = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The session."""
+        return self._publisher.name
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence number that the next message gets."""
+        return self._publisher.next_sequence
+
+    def publish(
+        self,
+        payload: bytes,
+        key: bytes | None = None,
+        time_ns: int | None = None,
+        *,
+        confirm: str | Level | None = None,
+        timeout_s: float = 30.0,
+    ) -> int:
+        """Publish one message and return its sequence number.
+
+        Args:
+            payload: the message.
+            key: by which subscribers may select; optional.
+            time_ns: when it happened, ns since the epoch; now if not given.
+            confirm: a level to wait for; without it the call returns at once.
+            timeout_s: how long to wait.
+
+        Raises:
+            FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
+            As `rt.Publisher.publish`.
+        """
+        level = None if confirm is None else checked_level(confirm, "confirm")
+        sequence = self._publisher.publish(payload, key, time_ns)
+        if level is not None:
+            self._await(self._receipts.future(level), level, timeout_s)
+        return sequence
+
+    def publish_many(
+        self,
+        payloads: Iterable[bytes],
+        keys: Iterable[bytes] | None = None,
+        times_ns: Iterable[int] | None = None,
+    ) -> range:
+        """Publish messages in order and return their sequence numbers; as `rt.Publisher`."""
+        return self._publisher.publish_many(payloads, keys, times_ns)
+
+    def publish_future(
+        self,
+        payload: bytes,
+        key: bytes | None = None,
+        time_ns: int | None = None,
+        *,
+        confirm: str | Level | None = None,
+    ) -> Receipt:
+        """Publish one message and return a future of its confirmation.
+
+        The future needs no other call to end. Cancelling it stops the wait, not the message. It
+        fails with `Stopped` when the publisher is closed first, and with `WriterFailed` when the
+        local disk fails.
+
+        Args:
+            payload: the message.
+            key: by which subscribers may select; optional.
+            time_ns: when it happened, ns since the epoch; now if not given.
+            confirm: the level to wait for; the publisher's own unless given.
+
+        Returns:
+            A `concurrent.futures.Future` of `rt.Confirmed`; `merged_at` is a position of the
+            merged log at or after the end of the message. Use `add_done_callback` for a callback,
+            or `asyncio.wrap_future` to await it.
+
+        Raises:
+            As `publish`.
+        """
+        level = self._confirm if confirm is None else checked_level(confirm, "confirm")
+        self._publisher.publish(payload, key, time_ns)
+        return self._receipts.future(level)
+
+    def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
+        """Wait until everything published so far has reached `level`; as `rt.Publisher.flush`."""
+        wanted = self._confirm if level is None else checked_level(level, "level")
+        return self._publisher.flush(wanted, timeout_s)
+
+    def confirmed(self) -> Confirmations:
+        """Return how far the nodes have confirmed the session, also from before this process."""
+        return self._confirmations.read()
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Wait for open futures and for the nodes, then release the session. Idempotent.
+
+        Args:
+            timeout_s: the longest it may take; what the nodes lack then stays in the log, and the
+                next publisher or `rt push` of this session ships it.
+
+        Returns:
+            Whether a majority of the nodes has synced everything.
+        """
+        if not self._closing.acquire(blocking=False):
+            return True
+        deadline = time.monotonic() + timeout_s
+        self._receipts.wait_idle(timeout_s)
+        self._receipts.close()
+        try:
+            self._publisher.close()
+        finally:
+            drained = self._push.stop(max(0.0, deadline - time.monotonic()))
+        if not drained:
+            _log.warning(
+                "session %s: a majority of the nodes does not have everything yet; it stays in "
+                "the log, and the next push ships it", self.name,
+            )  # fmt: skip
+        return drained
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ClientPublisher {self.name!r}, next sequence {self.next_sequence}>"
+
+    def _await(self, receipt: Receipt, level: Level, timeout_s: float) -> None:
+        try:
+            receipt.result(timeout_s)
+        except FutureTimeout:
+            if receipt.done() and not receipt.cancelled():
+                raise  # it failed with a time-out of its own
+            receipt.cancel()
+            raise FlushTimeout(self._reached().name, level.name, timeout_s) from None
+
+    def _reached(self) -> Level:
+        """The highest level that everything published so far has reached."""
+        end, known = self._publisher.flush(Level.WRITTEN).position, self._confirmations.read()
+        levels = (Level.RECEIVED, Level.REPLICATED, Level.MERGED)
+        return max((each for each in levels if known.reached(each) >= end), default=Level.WRITTEN)

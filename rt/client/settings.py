@@ -1,0 +1,51 @@
+"""ConnectionSettings: where a stream is, and which certificate to show."""
+
+from dataclasses import dataclass, field
+
+from rt.errors import Misuse
+from rt.names import parse_peer, parse_stream
+from rt.net.certificates import certificate_files, check_own
+from rt.net.identity import CertificateRole
+from rt.net.tls import Contexts, client_context
+from rt.node.settings import PORT, parse_address
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """What a client needs to reach the nodes of a stream."""
+
+    root: str = field(default="rt-data", metadata={"help": "Directory that holds the stream."})
+    stream: str = field(default="stream", metadata={"help": "Name of the stream."})
+    nodes: tuple[str, ...] = field(
+        default=(f"localhost:{PORT}",), metadata={"help": "Address of a node; once for each."}
+    )
+    certs: str = field(
+        default="certs", metadata={"help": "Directory of ca.pem, NAME.pem and NAME.key."}
+    )
+    identity: str = field(default="client", metadata={"help": "NAME of the certificate to show."})
+
+    def __post_init__(self) -> None:
+        parse_stream(self.stream)
+        parse_peer(self.identity)
+        if not self.nodes:
+            raise Misuse("nodes is empty; name at least one, such as localhost:7420")
+        for node in self.nodes:
+            parse_address(node, "nodes")
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each node."""
+        return [parse_address(node) for node in self.nodes]
+
+    def contexts(self, *roles: CertificateRole) -> Contexts:
+        """Return TLS contexts that follow the certificate when it is renewed.
+
+        Args:
+            roles: the certificate must have one of these.
+
+        Raises:
+            Misuse: it has another role, has expired, or cannot be read.
+        """
+        files = certificate_files(self.certs, self.identity)
+        contexts = Contexts(files, client_context)
+        check_own(files, roles or tuple(CertificateRole))
+        return contexts

@@ -1,0 +1,308 @@
+"""The client: programs publish and read through a cluster without any further process."""
+
+import asyncio
+import logging
+import os
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster
+
+import rt
+from rt.client import aio
+from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
+from rt.client.handler import StreamHandler
+from rt.errors import CorruptLog, FlushTimeout, Misuse, Stopped
+from rt.position import Position
+
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Return a cluster of one node that all tests share; each uses sessions of its own."""
+    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def connected(cluster, tmp_path):
+    """Return a client of it with directories of its own."""
+    with connect(cluster, tmp_path) as client:
+        yield client
+
+
+def connect(cluster, root):
+    """Return a client, from the file that `rt cluster init` wrote."""
+    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
+
+
+def payloads_of(client, session, count, **settings):
+    """Return the first messages of a session as the merged stream has them."""
+    with client.subscriber(sessions=[session], **settings) as subscriber:
+        return [
+            message.payload
+            for _, message in zip(range(count), subscriber.messages(PATIENCE_S), strict=False)
+        ]
+
+
+def test_a_program_publishes_and_reads_with_nothing_else_running(connected):
+    """Two more processes to start were two more things to forget."""
+    publisher = connected.publisher("tour")
+    assert publisher.publish(b"AA1") == 0
+    assert publisher.publish_many([b"B6 2", b"DL3"]) == range(1, 3)
+    assert payloads_of(connected, "tour", 3) == [b"AA1", b"B6 2", b"DL3"]
+    assert "tour" in repr(publisher)
+    assert STREAM in repr(connected)
+
+
+def test_publish_waits_for_the_level_it_is_asked_for(connected):
+    """`merged` must mean that any subscriber can have it."""
+    publisher = connected.publisher("waiting")
+    assert publisher.publish(b"AA1", confirm="merged", timeout_s=PATIENCE_S) == 0
+    assert publisher.confirmed().merged >= publisher.flush("written").position
+    assert payloads_of(connected, "waiting", 1, follow=False) == [b"AA1"]
+
+
+def test_a_future_resolves_to_a_place_in_the_merged_log_at_or_after_the_message(connected):
+    """A reader that has come there has read the message."""
+    publisher = connected.publisher("futures")
+    futures = [publisher.publish_future(b"%d" % number) for number in range(500)]
+    ends = [future.result(PATIENCE_S).merged_at for future in futures]
+    assert ends == sorted(ends)
+    with connected.subscriber(sessions=["futures"], follow=False) as subscriber:
+        for end, message in zip(ends, subscriber, strict=True):
+            assert message.next_position <= end
+
+
+def test_futures_resolve_for_every_level_and_call_back(connected):
+    """Each level is somebody's idea of safe; a callback suits who has no thread to spare."""
+    publisher = connected.publisher("levels")
+    called = threading.Event()
+    for level in ("written", "synced", "received", "replicated", "merged"):
+        future = publisher.publish_future(b"x", confirm=level)
+        assert future.result(PATIENCE_S).level.name.lower() == level
+    publisher.publish_future(b"y").add_done_callback(lambda _: called.set())
+    assert called.wait(PATIENCE_S)
+
+
+def test_many_threads_that_wait_share_one_round(connected):
+    """Group commit: thirty-two waits must not cost thirty-two rounds each."""
+    publisher = connected.publisher("threads")
+    done = []
+
+    def work():
+        for _ in range(20):
+            publisher.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
+        done.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 32
+    assert publisher.next_sequence == 640
+
+
+def test_a_cancelled_future_takes_nothing_back_and_disturbs_no_other(connected):
+    """To stop waiting is not to unsay."""
+    publisher = connected.publisher("cancelled")
+    first, second = publisher.publish_future(b"1"), publisher.publish_future(b"2")
+    was_cancelled = first.cancel()
+    assert second.result(PATIENCE_S).merged_at
+    if was_cancelled:
+        with pytest.raises(CancelledError):
+            first.result(0)
+    assert payloads_of(connected, "cancelled", 2) == [b"1", b"2"]
+
+
+def test_nothing_is_confirmed_by_nodes_that_are_not_there(cluster, tmp_path):
+    """A level that was not reached is said, with what was; the message stays."""
+    client = rt.connect(
+        os.path.join(cluster.root, "clients.toml"), root=tmp_path, nodes=["localhost:1"]
+    )
+    publisher = client.publisher("alone")
+    with pytest.raises(FlushTimeout, match="merged was not reached") as caught:
+        publisher.publish(b"AA1", confirm="merged", timeout_s=0.05)
+    assert caught.value.reached == "written"
+    future = publisher.publish_future(b"AA2", confirm="received")
+    client.close(timeout_s=0.1)
+    with pytest.raises(Stopped, match="was closed before that"):
+        future.result(PATIENCE_S)
+    with pytest.raises(Stopped):
+        publisher.publish(b"AA3")
+    with pytest.raises(Stopped):
+        client.publisher("later")
+    with connect(cluster, tmp_path) as again:
+        again.publisher("alone").flush("merged", PATIENCE_S)
+        assert payloads_of(again, "alone", 2) == [b"AA1", b"AA2"], "the next client ships it"
+
+
+def test_a_reader_that_does_not_follow_waits_for_the_copy_or_says_why_not(cluster, tmp_path):
+    """An old copy's end is not the stream's."""
+    with (
+        rt.connect(
+            os.path.join(cluster.root, "clients.toml"), root=tmp_path, nodes=["localhost:1"]
+        ) as client,
+        pytest.raises(TimeoutError, match="is not up to date after"),
+    ):
+        client.subscriber(follow=False, timeout_s=0.05)
+
+
+# Cursors
+
+
+def test_a_cursor_goes_on_where_its_last_reader_stopped(cluster, tmp_path):
+    """Nobody should have to write a position down."""
+    with connect(cluster, tmp_path) as client:
+        publisher = client.publisher("durable")
+        publisher.publish_many([b"%d" % number for number in range(10)])
+        publisher.flush("merged", PATIENCE_S)
+        with client.subscriber(cursor="etl", sessions=["durable"]) as reader:
+            first = [m.payload for _, m in zip(range(4), reader, strict=False)]
+    with connect(cluster, tmp_path) as client:
+        with client.subscriber(cursor="etl", sessions=["durable"], follow=False) as reader:
+            rest = [message.payload for message in reader]
+        assert read_cursors(tmp_path, STREAM)["etl"].epoch == 2
+    assert first + rest == [b"%d" % number for number in range(10)]
+
+
+def test_what_was_not_handled_comes_again(cluster, tmp_path):
+    """At least once: a handler that failed has not handled."""
+    with connect(cluster, tmp_path) as client:
+        client.publisher("failing").publish_many([b"0", b"1", b"2"])
+        reader = client.subscriber(cursor="etl", sessions=["failing"], ack="explicit")
+        with pytest.raises(ZeroDivisionError):
+            reader.run(lambda message: 1 // (1 - int(message.payload)))
+        reader.close()
+        again = client.subscriber(cursor="etl", sessions=["failing"], ack="auto")
+        with pytest.raises(KeyError), again:
+            {}[next(iter(again)).payload]
+        with client.subscriber(cursor="etl", sessions=["failing"]) as last:
+            assert next(iter(last)).payload == b"1", "the failed block acknowledged nothing"
+
+
+def test_a_cursor_has_one_reader_at_a_time(connected):
+    """Two that share a place would each miss what the other took."""
+    refusal = pytest.raises(Misuse, match="cursor 'only' of stream 'flights' has a reader")
+    with connected.subscriber(cursor="only"), refusal:
+        connected.subscriber(cursor="only")
+    connected.subscriber(cursor="only").close()
+
+
+def test_a_cursor_of_another_log_is_refused(tmp_path):
+    """A stream that was deleted and made again has other messages at the same places."""
+    cursor = LocalCursor(str(tmp_path), STREAM, "etl")
+    cursor.open_at(Position(100), "ab" * 16)
+    cursor.close()
+    cursor = LocalCursor(str(tmp_path), STREAM, "etl")
+    assert not cursor.is_new
+    assert cursor.state.position == 100
+    with pytest.raises(Misuse, match="was made for another log"):
+        cursor.open_at(Position(0), "cd" * 16)
+    cursor.close()
+
+
+def test_every_flipped_bit_and_cut_of_a_cursor_is_damage(tmp_path):
+    """A wrong place is messages lost, or doubled, without a word."""
+    data = CursorState(Position(4096), 3, 5, "ab" * 16).encode()
+    assert decode_cursor(data) == CursorState(Position(4096), 3, 5, "ab" * 16)
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert decode_cursor(bytes(flipped)) is None
+    assert not any(decode_cursor(data[:end]) for end in range(len(data)))
+    LocalCursor(str(tmp_path), STREAM, "etl").close()
+    with open(tmp_path / STREAM / ".cursors" / "etl", "wb") as file:
+        file.write(data[:-1])
+    with pytest.raises(CorruptLog, match="the cursor is damaged"):
+        LocalCursor(str(tmp_path), STREAM, "etl")
+
+
+def test_acknowledgements_never_go_back_and_are_stored_in_time(tmp_path):
+    """A late acknowledgement of an earlier message must not repeat what is done."""
+    cursor = LocalCursor(str(tmp_path), STREAM, "etl", interval_s=3600)
+    cursor.open_at(Position(0), "")
+    cursor.ack(Position(500))
+    cursor.ack(Position(100))
+    assert cursor.state.position == 500
+    assert read_cursors(str(tmp_path), STREAM)["etl"].position == 0, "within the interval"
+    cursor.ack(Position(600), sync=True)
+    assert read_cursors(str(tmp_path), STREAM)["etl"].position == 600
+    cursor.ack(Position(700))
+    cursor.close()
+    assert read_cursors(str(tmp_path), STREAM)["etl"].position == 700
+
+
+@pytest.mark.parametrize("name", ["", "A", "a.b", "../x", "a" * 65, "-a", ".a"])
+def test_a_name_that_could_leave_the_directory_is_no_cursors(tmp_path, name):
+    """A name becomes a path."""
+    with pytest.raises(Misuse, match="is not a name for a cursor"):
+        LocalCursor(str(tmp_path), STREAM, name)
+
+
+# asyncio and logging
+
+
+def test_the_asyncio_twin_publishes_confirms_and_reads(cluster, tmp_path):
+    """The same names, awaited; the loop stays free."""
+
+    async def main():
+        async with aio.connect(os.path.join(cluster.root, "clients.toml"), root=tmp_path) as client:
+            publisher = await client.publisher("async")
+            assert await publisher.publish(b"1") == 0
+            assert await publisher.publish(b"2", confirm="merged") == 1
+            confirmed = await publisher.publish_future(b"3")
+            assert confirmed.merged_at
+            subscriber = await client.subscriber(sessions=["async"])
+            found = []
+            async for message in subscriber:
+                found.append(message.payload)
+                if len(found) == 3:
+                    break
+            return found
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == [b"1", b"2", b"3"]
+
+
+def test_log_records_become_messages_and_our_own_do_not(connected):
+    """A handler that published what publishing logs would never end."""
+    publisher = connected.publisher("logging")
+    handler = StreamHandler(publisher)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logger, ours = logging.getLogger("shop.orders"), logging.getLogger("rt.client")
+    for each in (logger, ours):
+        each.addHandler(handler)
+    try:
+        logger.warning("order %d is late", 7)
+        ours.warning("never published")
+        handler.handle(
+            logging.makeLogRecord(
+                {"name": "shop.orders", "levelname": "ERROR", "msg": "bad \udc80 byte"}
+            )
+        )
+        handler.flush()
+    finally:
+        for each in (logger, ours):
+            each.removeHandler(handler)
+    with connected.subscriber(sessions=["logging"]) as subscriber:
+        found = [next(iter(subscriber)) for _ in range(2)]
+    assert [m.payload for m in found] == [b"WARNING order 7 is late", b"ERROR bad \x80 byte"]
+    assert {m.key for m in found} == {b"shop.orders"}
+
+
+def test_wrong_arguments_are_named(cluster, tmp_path):
+    """The one who is wrong reads which argument, and what to use."""
+    with connect(cluster, tmp_path) as client:
+        for argument in ({"confirm": "soon"}, {"session": "../x"}):
+            with pytest.raises(Misuse):
+                client.publisher(**{"session": "wrong", **argument})
+        with pytest.raises(Misuse, match="ack is 'later'; use auto or explicit"):
+            client.subscriber(cursor="wrong", ack="later")
+        with pytest.raises(Misuse, match="no start"):
+            client.subscriber(start="yesterday-ish")
+        client.subscriber(cursor="wrong").close()
+    with pytest.raises(Misuse, match="nodes"):
+        rt.connect(nodes=[], stream=STREAM)
