@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         Stopped,
         WriterFailed,
     )
-    from rt.events import CaughtUp, Gap, NewRun
+    from rt.events import BeyondEnd, CaughtUp, Gap, NewRun
     from rt.format.message import Batch, Message
     from rt.log.confirmations import Confirmations, Level
     from rt.log.start import AtTime, Last
@@ -32,6 +32,7 @@ __all__ = [
     "AtTime",
     "Batch",
     "Batching",
+    "BeyondEnd",
     "CaughtUp",
     "Client",
     "ClientPublisher",
@@ -65,6 +66,7 @@ _MODULES: Final = {
     "AtTime": "rt.log.start",
     "Batch": "rt.format.message",
     "Batching": "rt.publisher",
+    "BeyondEnd": "rt.events",
     "CaughtUp": "rt.events",
     "Client": "rt.client.client",
     "ClientPublisher": "rt.client.publisher",

@@ -7,15 +7,15 @@ from rt.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Part of the log is not there any more; reading goes on at `end`.
+    """Part of the log is no longer there; reading continues at `end`.
 
     Args:
-        begin: the position that was to be read next.
-        end: the first position that is there.
-        files: the files that are gone, by name; at most the first 100 of them.
-        reason: as the manifest has it, for example `time`, `limit`, `disk`; `missing` if nothing
-            accounts for it.
-        at_ns: when the last of them was archived, ns since the epoch; 0 if nothing tells.
+        begin: the position that would have been read next.
+        end: the first position that can be read; where the rest of the log is gone, its end.
+        files: names of the missing files; at most the first 100.
+        reason: from the manifest, for example `time`, `limit` or `disk`; `missing` if nothing
+            accounts for the loss.
+        at_ns: when the last of the files was archived, ns since the epoch; 0 if unknown.
     """
 
     begin: Position
@@ -28,23 +28,54 @@ class Gap:
         names = ", ".join(self.files[:3]) + (", ..." if len(self.files) > 3 else "")
         return (
             f"the log from {self.begin} to {self.end} was archived ({self.reason}; {names}); "
-            f"start from {self.end} to go on behind it"
+            f"start from {self.end} to continue after it"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A session's writer was started again."""
+    """A session's publisher was restarted.
+
+    Args:
+        session: its name.
+        position: where the new run begins, in the session's own log.
+    """
 
     session: str
-    position: Position  # in the session
+    position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Everything that is there has been read."""
+    """Everything that is in the log has been read.
+
+    Args:
+        position: the end of the log, where the next message will be.
+    """
 
     position: Position
 
 
-Event = Gap | NewRun | CaughtUp
+@dataclass(frozen=True, slots=True)
+class BeyondEnd:
+    """The log ends before the position to read from, so there is nothing to read yet.
+
+    Normal for a short while where a copy lags behind the one that the position came from. If it
+    lasts, the position belongs to another log, or the log lost its end.
+
+    Args:
+        position: where reading will begin.
+        end: where the log ends.
+    """
+
+    position: Position
+    end: Position
+
+    def __str__(self) -> str:
+        return (
+            f"the log ends at {self.end}, before the start {self.position}; "
+            f"start at {self.end} or before, or wait until the log reaches the start"
+        )
+
+
+Event = Gap | NewRun | CaughtUp | BeyondEnd

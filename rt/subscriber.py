@@ -4,31 +4,32 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import closing
 from operator import length_hint
-from typing import Final, Literal, Self
+from typing import Final, Self
 
-from rt.errors import CorruptLog, FrameError, GapError, Misuse
-from rt.events import CaughtUp, Event, Gap
+from rt.errors import CorruptLog, FrameError, Misuse
+from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.log.directory import LogDirectory
-from rt.log.reader import Reader
-from rt.log.start import Start, checked_start, resolve
+from rt.log.follower import Follower, OnGap, SessionFilter
+from rt.log.forked import ForkGuard
+from rt.log.start import Start, checked_start
 from rt.log.watch import POLL_S, Wake, Watch
-from rt.names import glob_matches, parse_glob, session_directory, stream_directory
+from rt.names import session_directory, stream_directory
 from rt.offload.copied_log import CopiedLog
 from rt.offload.store import open_store
 from rt.position import Position
 
+__all__ = ["MERGED_NAME", "OnGap", "Subscriber"]
+
 MERGED_NAME: Final = "out"
-OnGap = Literal["raise", "notify", "skip"]
 
 
 class Subscriber:
     """Reads messages from a log directory, and follows it while it grows.
 
-    The directory may not be there yet, may be empty, and may be written meanwhile. Each subscriber
-    keeps its own place and disturbs nobody. One thread iterates; `stop` may come from another.
+    The directory may not exist yet, may be empty, and may be written meanwhile. Each subscriber
+    keeps its own place and affects no other reader or writer.
 
     Example:
         >>> import tempfile
@@ -39,86 +40,94 @@ class Subscriber:
         >>> with Subscriber(root, stream="flights", session="jfk", follow=False) as subscriber:
         ...     [(message.sequence, message.payload) for message in subscriber]
         [(0, b'AA1'), (1, b'B6 2')]
+
+    Threads:
+        One thread at a time iterates, and touches everything else. `stop` may be called by any
+        thread or signal handler: it writes `_stopped`, which only ever becomes true, and `_waiter`
+        wakes the iterating thread. In asyncio the log is read in a worker thread, one call at a
+        time, while the event loop only hands out the batch at hand. After a fork the child's copy
+        raises `Misuse`; the parent's continues.
     """
 
     def __init__(
         self,
-        root: str,
+        root: str | os.PathLike[str],
         *,
         stream: str,
         session: str | None = None,
-        start: Start = "earliest",
+        start: Start | str = "earliest",
         follow: bool = True,
         sessions: Collection[str] | None = None,
-        key_prefix: bytes = b"",
+        key_prefix: bytes | bytearray | memoryview = b"",
         on_gap: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
         watch: str = "auto",
-        copies: str | None = None,
+        copies: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Stand ready to read; nothing is opened before the first message is asked for.
+        """Prepare to read; nothing is opened before the first message is asked for.
 
         Args:
-            root: directory under which streams live.
+            root: directory that holds the streams.
             stream: name of the stream.
-            session: read this session's own log, where it was published, and not the merged log.
-            start: `"earliest"`, `"latest"`, a `Position` (as a message's `next_position`), an
-                aware `datetime` or `AtTime`, or `Last(n)` messages.
-            follow: whether to wait for more at the end, or to end there.
+            session: read this session's own log, on the machine that publishes it, instead of the
+                merged log.
+            start: `"earliest"`, `"latest"`, a `Position` (such as a message's `next_position`), an
+                aware `datetime` or `AtTime`, `Last(n)` messages, or any of these as text, such as
+                `"last:3"` or `"0.0.4096"`.
+            follow: whether to wait for more at the end of the log, or to end there.
             sessions: names or globs (`jfk`, `eu-*`) of the sessions wanted; frames of others are
                 not decoded.
-            key_prefix: only messages whose key begins with this.
+            key_prefix: give out only messages whose key begins with this.
             on_gap: what to do where messages were archived before they were read: `raise` a
-                `GapError`, `notify` through `on_event` and go on, or `skip` silently.
-            on_event: is called with `Gap`, `NewRun` and `CaughtUp`, by the thread that iterates.
+                `GapError`, `notify` through `on_event` and continue, or `skip` silently.
+            on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp` and
+                `BeyondEnd`.
             watch: `auto`, `inotify` or `poll`.
-            copies: the directory or URL that the log was offloaded to: archived files are read
-                back from there, each proven whole before a message of it is given out.
+            copies: directory or URL that the log was offloaded to. Archived files are read back
+                from there, each verified before any of its messages is given out.
 
         Raises:
-            Misuse: a name is none, `start` is no start, `on_gap` is no such policy, or `copies` a
-                URL that nothing here can read.
+            Misuse: a name, `start`, `on_gap` or `key_prefix` is not valid, or nothing installed
+                can read `copies`.
         """
+        root = os.fspath(root)
         if on_gap not in ("raise", "notify", "skip"):
             raise Misuse(f"on_gap is {on_gap!r}; use raise, notify or skip")
+        if not isinstance(key_prefix, bytes | bytearray | memoryview):
+            raise Misuse(f"key_prefix is bytes, not {type(key_prefix).__name__}; encode it first")
         if session is None:
             self.directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         else:
             self.directory = session_directory(root, stream, session)
-        self._start = checked_start(start)
-        self._follow = follow
-        self._globs = None if sessions is None else [parse_glob(each) for each in sessions]
-        self._wanted: dict[str, bool] = {}
-        self._key_prefix = key_prefix
-        self._on_gap = on_gap
-        self._on_event = on_event or (lambda _event: None)
-        self._watch_mode = watch
-        self._watch: Watch | None = None
-        self._wake = Wake()
-        self._log = (
+        log = (
             LogDirectory(self.directory)
             if copies is None
-            else CopiedLog(self.directory, open_store(copies))
+            else CopiedLog(self.directory, open_store(os.fspath(copies)))
         )
-        self._reader: Reader | None = None
+        self._follower = Follower(
+            log, checked_start(start), SessionFilter(sessions),
+            on_gap=on_gap, on_event=on_event or (lambda _event: None), follow=follow,
+        )  # fmt: skip
+        self._follow = follow
+        self._key_prefix = bytes(key_prefix)
+        self._waiter = _Waiter(self.directory, watch)
         self._current: Iterator[Message] = iter(())
-        self._places: Iterator[int] = iter(())  # of what `_current` has yet to give
+        self._places: Iterator[int] = iter(())  # of the messages that `_current` has yet to give
         self._places_end = Position(0)
-        self._damage: CorruptLog | None = None
-        self._unheard: BaseException | None = None  # of a look whose caller was cancelled
-        self._caught_up = False
+        self._unheard: BaseException | None = None  # raised while its caller was being cancelled
         self._stopped = False
+        self._guard = ForkGuard("a Subscriber", self._abandon)
 
     @property
     def position(self) -> Position:
-        """Where to resume to get what comes after the last message that was given out."""
+        """Where to resume to get what comes after the last message given out.
+
+        Store it, and pass it as `start` to continue there.
+        """
         remaining = length_hint(self._places)
         if remaining:
             return Position(self._places_end - remaining)
-        if self._reader is not None:
-            return self._reader.position
-        with closing(self._log):
-            return resolve(self._log, self._start)
+        return self._follower.position
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
@@ -126,46 +135,52 @@ class Subscriber:
     def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
         """Iterate over messages; ends when stopped, at the end unless following, or after a pause.
 
-        Iterating again goes on where the last iteration ended.
+        A later iteration continues where this one ended.
 
         Args:
-            timeout_s: ends the iteration when nothing came for so long; None waits for ever.
+            timeout_s: end the iteration when no message came for this long; None waits for ever.
 
         Raises:
-            GapError: messages were archived before they were read, and `on_gap` is `raise`.
-            CorruptLog: the log is damaged at this place.
+            GapError: messages were archived before they were read, and `on_gap` is `raise`. The
+                gap is reported once; iterating again continues after it.
+            CorruptLog: the log is damaged at `position`; raised again by every later call.
+            Misuse: the log ends before `start` and `follow` is False, or this is a copy of the
+                subscriber in a forked child.
         """
         more = not self._stopped
         while more:
             for message in self._current:
                 yield message
                 if self._stopped:
+                    self._guard.demand_owner()
                     return
             more = self._advance(timeout_s)
+        self._guard.demand_owner()
 
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
-        """Iterate over the messages frame by frame, in columns: for those who read fast.
+        """Iterate frame by frame over messages in columns, for those who read fast.
 
-        Sessions that are not wanted are left out; `key_prefix` is not applied. Ends and raises
-        as `messages` does.
+        Batches of unwanted sessions are left out; `key_prefix` is not applied. Ends and raises
+        like `messages`.
         """
         while (batch := self.next_batch(timeout_s)) is not None:
             yield batch
 
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
-        """Return the next frame's messages, or None where `batches` would end."""
+        """Return the messages of the next frame, or None where `batches` would end."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._guard.demand_owner()
         while not self._stopped:
             batch = self._poll()
             if batch is not None:
                 return batch
             if not self._follow or (deadline is not None and time.monotonic() >= deadline):
                 return None
-            self._wait(deadline)
+            self._waiter.wait(deadline)
         return None
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Iterate inside asyncio; waiting happens in a thread, so the loop stays free."""
+        """Iterate inside asyncio; waiting happens in a thread, so the event loop stays free."""
         more = not self._stopped
         while more:
             for message in self._current:
@@ -183,20 +198,16 @@ class Subscriber:
             more = (found or self._follow) and not self._stopped
 
     def stop(self) -> None:
-        """End every iteration, from any thread; what was given out stays given out."""
+        """End every iteration, from any thread, without losing `position`."""
         self._stopped = True
-        self._wake.set()
+        if not self._guard.is_copy:
+            self._waiter.wake()
 
     def close(self) -> None:
         """Stop and release the files; `position` can still be asked for."""
         self.stop()
-        if self._reader is not None:
-            self._reader.close()
-        self._log.close()  # where no reader came to be, what was looked at is open
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
-        self._wake.close()
+        if not self._guard.is_copy:
+            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -204,12 +215,23 @@ class Subscriber:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def _abandon(self) -> None:
+        """In a forked child: release what it inherited, so that the parent alone has it open."""
+        self._stopped = True
+        self._current = iter(())
+        self._waiter.renew_lock()
+        self._release()
+
+    def _release(self) -> None:
+        self._follower.close()
+        self._waiter.close()
+
     def _advance(self, timeout_s: float | None) -> bool:
         """Make the next batch the current one; False where the iteration ends."""
         batch = self.next_batch(timeout_s)
         if batch is None:
             return False
-        # before it is looked into: what cannot be given out is where to resume, and not passed
+        # Set before decoding: a frame that cannot be decoded is where to resume, not passed over.
         places = self._places = batch.places
         self._places_end = batch.next_position
         try:
@@ -218,51 +240,48 @@ class Subscriber:
             else:
                 self._current = batch.messages(places)
         except FrameError as error:
-            path = self._log.file_path(batch.position)
-            self._damage = CorruptLog(path, batch.position, str(error))
-            raise self._damage from None
+            path = self._follower.log.file_path(batch.position)
+            self._follower.damage = CorruptLog(path, batch.position, str(error))
+            raise self._follower.damage from None
         return True
 
     def _poll(self) -> Batch | None:
-        """Return the next wanted batch that is there; events on the way are told of."""
+        """Return the next batch that is there, or raise what a cancelled caller did not hear."""
         unheard, self._unheard = self._unheard, None
-        if error := unheard or self._damage:
-            raise error
-        if self._reader is None:
-            self._reader = Reader(self._log, resolve(self._log, self._start))
-        reader = self._reader
-        while (found := reader.poll()) is not None:
-            if isinstance(found, Batch):
-                if self._wants(found.session):
-                    self._caught_up = False
-                    return found
-                reader.skip_range()
-            elif isinstance(found, Gap):
-                self._meet_gap(found)
-            else:
-                self._on_event(found)
-        if not self._caught_up and self._log.is_there:
-            self._caught_up = True
-            self._on_event(CaughtUp(reader.position))
-        return None
+        if unheard is not None:
+            raise unheard
+        return self._follower.next()
 
-    def _meet_gap(self, gap: Gap) -> None:
-        if self._on_gap == "raise":
-            raise GapError(gap)
-        if self._on_gap == "notify":
-            self._on_event(gap)
 
-    def _wants(self, session: str) -> bool:
-        if self._globs is None:
-            return True
-        if session not in self._wanted:
-            self._wanted[session] = any(glob_matches(glob, session) for glob in self._globs)
-        return self._wanted[session]
+class _Waiter:
+    """Waits until the directory of a log may have changed."""
 
-    def _wait(self, deadline: float | None) -> None:
+    def __init__(self, directory: str, mode: str) -> None:
+        self._directory = directory
+        self._mode = mode
+        self._watch: Watch | None = None
+        self._wake = Wake()
+
+    def wait(self, deadline_s: float | None) -> None:
+        """Wait until something may have changed, `wake` was called, or it is `deadline_s`."""
         if self._watch is None:
-            self._watch = Watch(self._watch_mode)
-            self._watch.add(self.directory)
-            return  # something may have come before the watch was there: look once more
-        left = POLL_S if deadline is None else deadline - time.monotonic()
-        self._watch.wait(min(POLL_S, left), self._wake)
+            self._watch = Watch(self._mode)
+            self._watch.add(self._directory)
+            return  # the log may have changed before it was watched: look once more
+        left_s = POLL_S if deadline_s is None else deadline_s - time.monotonic()
+        self._watch.wait(min(POLL_S, left_s), self._wake)
+
+    def wake(self) -> None:
+        """End the wait, from any thread."""
+        self._wake.set()
+
+    def renew_lock(self) -> None:
+        """In a forked child: replace the lock that a thread of the parent may have held."""
+        self._wake.renew_lock()
+
+    def close(self) -> None:
+        """Release the descriptors."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        self._wake.close()

@@ -15,7 +15,6 @@ CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/node/sweeper.py:NodeSweeper": 14,
     "rt/publisher.py:Publisher": 19,
     "rt/spark/options.py:ReadOptions": 17,
-    "rt/subscriber.py:Subscriber": 20,
     "sequencer/journal/journal.py:Journal": 13,
     "sequencer/peers.py:Outbox": 14,
 }

@@ -14,7 +14,7 @@ from rt.cli.read_settings import ReadSettings
 from rt.cli.render import Output, render_messages, render_payloads
 from rt.cli.stop_signals import StopSignals
 from rt.errors import CorruptLog, FrameError, Misuse
-from rt.events import CaughtUp, Event, Gap
+from rt.events import BeyondEnd, CaughtUp, Event, Gap
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.log.start import parse_start
@@ -151,7 +151,7 @@ class _Out:
 
 
 def _tell(event: Event) -> None:
-    if isinstance(event, Gap):
+    if isinstance(event, Gap | BeyondEnd):
         note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)

@@ -60,6 +60,23 @@ class Reader:
                 if gap or self._scan is not None:
                     return gap
 
+    @property
+    def place(self) -> Position | None:
+        """Where the open file is read up to; None if no file is open."""
+        return None if self._scan is None else self._scan.walk.position
+
+    @property
+    def is_beyond_end(self) -> bool:
+        """Whether the log ends before the position, asked where `poll` has found nothing."""
+        if self._scan is not None:
+            return self._scan.walk.position < self.position
+        order = self.log.manifest.order
+        if not order:
+            return self.position > START
+        end = Position(order[-1] + self.log.manifest.rolled[order[-1]].end)
+        # of a log whose last file has ended, the next file's start is its end as well
+        return self.position > end and self.position != order[-1].next_file()
+
     def skip_range(self) -> None:
         """Pass over the rest of the current range of a merged log without reading it."""
         walk = self._scan.walk if self._scan else None

@@ -97,16 +97,30 @@ def resolve(log: LogDirectory, start: Start) -> Position:
         return start
     log.refresh()
     files = log.files() if log.is_there else []
-    if not files:  # it is empty, or all of it is archived: then behind that, whoever begins
-        order = log.manifest.order
-        return Position(order[-1] + log.manifest.rolled[order[-1]].end) if order else START
+    if isinstance(start, AtTime | datetime):
+        return _at_time(log, start.ns if isinstance(start, AtTime) else _nanoseconds(start))
+    if not files:
+        return _archived_end(log)
     if start == "earliest":
         return files[0]
     if start == "latest":
         return _end(log, files)
-    if isinstance(start, Last):
-        return _last(log, files, start.messages)
-    return _at_time(log, files, start.ns if isinstance(start, AtTime) else _nanoseconds(start))
+    return _last(log, files, start.messages)
+
+
+def readable_at(log: LogDirectory, time_ns: int) -> Position:
+    """Return the first message at `time_ns` or later in the files that can still be read.
+
+    The end of the log if there is none. `log` was refreshed.
+    """
+    files = log.files() if log.is_there else []
+    if not files:
+        return _archived_end(log)
+    # what the next file begins with, for a session's last frame may end later than it begins
+    later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
+    file = files[max(0, later - 1)]
+    begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
+    return _first(log, begin, lambda batch: _place_of_time(log, batch, time_ns))
 
 
 def end_of(log: LogDirectory) -> Position:
@@ -145,12 +159,20 @@ def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
     return _first(log, begin, lambda batch: _place_of_number(batch, wanted))
 
 
-def _at_time(log: LogDirectory, files: list[Position], time_ns: int) -> Position:
-    # what the next file begins with, for a session's last frame may end later than it begins
-    later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
-    file = files[max(0, later - 1)]
-    begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
-    return _first(log, begin, lambda batch: _place_of_time(log, batch, time_ns))
+def _archived_end(log: LogDirectory) -> Position:
+    """Where a log ends that is empty, or of which everything is archived."""
+    order = log.manifest.order
+    return Position(order[-1] + log.manifest.rolled[order[-1]].end) if order else START
+
+
+def _at_time(log: LogDirectory, time_ns: int) -> Position:
+    """Find a time, which may be in an archived file: reading from there begins with the gap."""
+    found, known = readable_at(log, time_ns), log.manifest
+    gone = (known.rolled[file] for file in known.order if log.is_gone(file))
+    archived = next(
+        (line.file for line in gone if line.last_time_ns >= time_ns and line.end), found
+    )
+    return min(found, archived)
 
 
 def _next_number(log: LogDirectory, files: list[Position]) -> int:

@@ -41,6 +41,10 @@ class Wake:
         self._lock = threading.RLock()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
+    def renew_lock(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock for good."""
+        self._lock = threading.RLock()
+
     def fileno(self) -> int:
         """The descriptor to poll for reading."""
         return self._fd

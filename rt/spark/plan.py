@@ -16,7 +16,7 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.gaps import gaps_between
 from rt.log.growth import BadFrames, DamagedFrame
-from rt.log.start import AtTime, resolve
+from rt.log.start import readable_at, resolve
 from rt.position import Position
 from rt.spark.options import FAILFAST, ReadOptions
 from rt.spark.storage import open_storage
@@ -212,7 +212,7 @@ def edge(
     if time_ns is None:
         return view.end() if place == "latest" else resolve(view.log, "earliest")
     manifest = view.log.manifest
-    found = resolve(view.log, AtTime(time_ns)) if view.log.files() else view.end()
+    found = readable_at(view.log, time_ns) if view.log.files() else view.end()
     # What was archived had times too: those of a window are not passed over in silence. So it
     # begins before the file that may hold its first message, and ends behind that with its last.
     lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)

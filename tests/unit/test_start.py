@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import TIME_NS, MergedLog
 
-from rt import AtTime, Last, Misuse, Publisher, Subscriber, WriterSettings
+from rt import AtTime, GapError, Last, Misuse, Publisher, Subscriber, WriterSettings
 from rt.format.manifest import Archived
 from rt.limits import KIB
 from rt.log.directory import LogDirectory
@@ -109,7 +109,7 @@ def test_a_log_that_is_not_there_or_empty_begins_at_its_start(tmp_path):
     log.close()
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest", Last(5), AtTime(TIME_NS)])
+@pytest.mark.parametrize("start", ["earliest", "latest", Last(5), AtTime(TIME_NS + 10**9)])
 def test_a_log_of_which_all_is_archived_begins_behind_it(tmp_path, start):
     """On a quiet stream everything goes by its age; who begins then has missed nothing."""
     with MergedLog(str(tmp_path / "flights" / "out")) as log:
@@ -123,6 +123,29 @@ def test_a_log_of_which_all_is_archived_begins_behind_it(tmp_path, start):
             assert list(subscriber.messages(0.1)) == []
             log.merge("jfk", [b"new"])
             assert [each.payload for each in subscriber.messages(0.1)] == [b"new"]
+
+
+def test_a_time_whose_messages_are_archived_begins_with_a_gap(tmp_path):
+    """Replaying since this morning must not begin at noon without saying so."""
+    with MergedLog(str(tmp_path / "flights" / "out")) as log:
+        for _ in range(3):
+            log.merge("jfk", [b"a"])
+            log.roll()
+        times = [row.merge_time_ns for row in log.expected]
+        order = log.appender.manifest.order
+        log.appender.archive_all([Archived(file, TIME_NS, "time") for file in order[:2]])
+    for time_ns, missing in zip(times, (order[:2], order[1:2]), strict=False):
+        with Subscriber(
+            str(tmp_path), stream="flights", start=AtTime(time_ns), follow=False
+        ) as subscriber:
+            with pytest.raises(GapError) as error:
+                list(subscriber)
+            assert error.value.gap.files == tuple(file.file_name for file in missing)
+            assert [message.payload for message in subscriber] == [b"a"]
+    assert read(log, AtTime(times[2])) == [b"a"]
+    directory = LogDirectory(log.directory)
+    assert resolve(directory, AtTime(times[2] + 1)) == log.appender.end
+    directory.close()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from logs import TIME_NS, MergedLog, rows
 from rt import (
     AtTime,
     Batching,
+    BeyondEnd,
     CaughtUp,
     CorruptLog,
     Gap,
@@ -28,6 +29,7 @@ from rt.format.frame import HEADER_BYTES, parse_header, seal_header
 from rt.format.manifest import Archived, encode_entry
 from rt.limits import KIB
 from rt.log import directory as log_directory_module
+from rt.log.follower import Follower
 
 PAUSE_S = 10.0  # far more than it takes; a test that waits so long has failed
 
@@ -76,7 +78,7 @@ def test_every_message_position_and_every_byte_is_a_place_to_resume(tmp_path, me
     for place, message in enumerate(every):
         assert read(tmp_path, start=message.position) == every[place:]
         assert read(tmp_path, start=message.next_position) == every[place + 1 :]
-    for byte in range(merged.appender.end.offset + 70):
+    for byte in range(merged.appender.end.offset + 1):
         start = Position.of(0, 1, byte)
         expected = [message for message in every if message.position >= start]
         assert read(tmp_path, start=start) == expected
@@ -376,12 +378,12 @@ def test_a_gap_is_an_error_that_says_what_is_left(tmp_path, rolled):
 def test_a_gap_that_a_cancelled_wait_met_is_told_by_the_next(tmp_path, rolled, monkeypatch):
     """A timeout in the wrong moment would make a silence of it."""
     met, cancelled = threading.Event(), threading.Event()
-    meet_gap = Subscriber._meet_gap
+    meet_gap = Follower._meet_gap
 
-    def slowly(subscriber, gap):
+    def slowly(follower, gap):
         met.set()
         assert cancelled.wait(PAUSE_S)
-        meet_gap(subscriber, gap)
+        meet_gap(follower, gap)
 
     async def run(subscriber):
         return [message.payload async for message in subscriber]
@@ -400,7 +402,7 @@ def test_a_gap_that_a_cancelled_wait_met_is_told_by_the_next(tmp_path, rolled, m
 
     with subscriber_of(tmp_path, follow=False, start=Position.of(1, 0, 0)) as subscriber:
         rolled(1, 2)
-        monkeypatch.setattr(Subscriber, "_meet_gap", slowly)
+        monkeypatch.setattr(Follower, "_meet_gap", slowly)
         assert asyncio.run(cancel(subscriber)) == [b"3", b"4"]
 
 
@@ -438,6 +440,53 @@ def test_the_file_being_read_may_be_archived_under_the_reader(tmp_path):
     assert rest[:19] == list(range(1, 20)), "what was read already is given out"
     assert any(isinstance(event, Gap) for event in events)
     assert rest[19:] == list(range(28, 148))
+
+
+def test_a_rest_that_is_archived_is_a_gap_and_not_the_end(tmp_path, rolled):
+    """Without a newer file the loss looked like a log that was read to its end."""
+    rolled(0, 1, 2, 3, 4)
+    with subscriber_of(tmp_path, follow=False, start=Position(0)) as subscriber:
+        with pytest.raises(GapError, match=r"archived \(limit; log\.0\.0, log\.1\.0") as error:
+            list(subscriber)
+        assert error.value.gap.end == subscriber.position == Position.of(4, 0, 88)
+        assert list(subscriber) == [], "it is raised once"
+
+
+BEYOND = {"a file that is growing": (0, 50_000), "a file to come": (7, 0)}
+
+
+@pytest.mark.parametrize("place", BEYOND)
+def test_a_start_beyond_the_end_is_an_error_unless_it_is_waited_for(tmp_path, place):
+    """A position of another log, or a log that lost its end: an empty answer would hide both."""
+    start = Position.of(0, *BEYOND[place])
+    with publisher_of(tmp_path) as publisher:
+        publisher.publish(b"a")
+        publisher.flush("written")
+        with (
+            subscriber_of(tmp_path, start=start, follow=False) as subscriber,
+            pytest.raises(Misuse, match=rf"the log ends at 0\.0\.88, before the start {start}"),
+        ):
+            list(subscriber)
+        events = []
+        with subscriber_of(tmp_path, start=start, on_event=events.append) as subscriber:
+            for _ in range(3):
+                assert subscriber.next_batch(timeout_s=0) is None
+        assert events == [BeyondEnd(start, Position(88))], "said once, and not called caught up"
+
+
+def test_a_copy_that_reaches_the_start_is_caught_up_there(tmp_path):
+    """A copy may lag behind the one that a position came from; that passes."""
+    events = []
+    with publisher_of(tmp_path, batching=Batching(linger_s=0)) as publisher:
+        publisher.publish(b"a")
+        start = Position(176)
+        with subscriber_of(tmp_path, start=start, on_event=events.append) as subscriber:
+            assert subscriber.next_batch(timeout_s=0) is None
+            publisher.publish(b"b")
+            assert subscriber.next_batch(timeout_s=0) is None
+            publisher.publish(b"c")
+            assert subscriber.next_batch(timeout_s=0).payloads() == [b"c"]
+    assert events == [BeyondEnd(start, Position(88)), CaughtUp(start)]
 
 
 def test_earliest_begins_behind_what_is_archived(tmp_path, rolled):
@@ -514,9 +563,23 @@ def test_the_position_can_be_asked_for_before_and_after(tmp_path, merged):
     assert every
 
 
+def test_every_type_that_makes_sense_is_taken(tmp_path, merged):
+    """A path is a path, one name is a list of one, and a start may come from a configuration."""
+    every = read(tmp_path)
+    assert list(Subscriber(tmp_path, stream="flights", follow=False)) == every
+    assert read(tmp_path, start="last:3") == every[-3:]
+    assert read(tmp_path, sessions="jfk") == read(tmp_path, sessions=["jfk"])
+    for prefix in (bytearray(b"02"), memoryview(b"02")):
+        assert read(tmp_path, key_prefix=prefix) == read(tmp_path, key_prefix=b"02")
+
+
 @pytest.mark.parametrize(
-    "kwargs", [{"stream": "../x"}, {"session": "A"}, {"sessions": ["a/b"]}, {"on_gap": "ignore"}]
-)
+    "kwargs",
+    [
+        {"stream": "../x"}, {"session": "A"}, {"sessions": ["a/b"]}, {"on_gap": "ignore"},
+        {"key_prefix": "AA"}, {"start": "newest"},
+    ],
+)  # fmt: skip
 def test_what_cannot_be_is_refused_at_once(tmp_path, kwargs):
     """Not in the thread that iterates."""
     with pytest.raises(Misuse):

@@ -1,0 +1,128 @@
+"""Follower: finds one wanted batch of a log after another, and reports what it meets between."""
+
+from collections.abc import Callable, Collection
+from contextlib import closing
+from typing import Literal
+
+from rt.errors import CorruptLog, GapError, Misuse
+from rt.events import BeyondEnd, CaughtUp, Event, Gap
+from rt.format.message import Batch
+from rt.log.directory import LogDirectory
+from rt.log.reader import Reader
+from rt.log.start import Start, end_of, resolve
+from rt.names import glob_matches, parse_glob
+from rt.position import Position
+
+OnGap = Literal["raise", "notify", "skip"]
+
+
+class SessionFilter:
+    """Which sessions are wanted, by name or glob; every session if no names are given."""
+
+    def __init__(self, names: Collection[str] | None) -> None:
+        """Compile names or globs, or a single one; `Misuse` if one is not valid."""
+        if isinstance(names, str):
+            names = [names]
+        self._globs = None if names is None else [parse_glob(each) for each in names]
+        self._known: dict[str, bool] = {}
+
+    def wants(self, session: str) -> bool:
+        """Whether messages of `session` are wanted; remembered, since every frame asks."""
+        if self._globs is None:
+            return True
+        if session not in self._known:
+            self._known[session] = any(glob_matches(glob, session) for glob in self._globs)
+        return self._known[session]
+
+
+class Follower:
+    """Reads a log batch by batch. It opens nothing before the first batch is asked for."""
+
+    def __init__(
+        self,
+        log: LogDirectory,
+        start: Start,
+        sessions: SessionFilter,
+        *,
+        on_gap: OnGap = "raise",
+        on_event: Callable[[Event], None] = lambda _event: None,
+        follow: bool = True,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            log: where to read.
+            start: where to begin.
+            sessions: whose batches are wanted; the others are passed over undecoded.
+            on_gap: what to do where part of the log is gone.
+            on_event: receives what is met between batches.
+            follow: whether more may come; otherwise a start beyond the end is an error.
+        """
+        self.log = log
+        self.damage: CorruptLog | None = None  # raised again by every later call
+        self._start = start
+        self._sessions = sessions
+        self._on_gap = on_gap
+        self._on_event = on_event
+        self._follow = follow
+        self._reader: Reader | None = None
+        self._end_said: type[Event] | None = None  # how the end of the log was last reported
+
+    @property
+    def position(self) -> Position:
+        """Where the next batch will be looked for."""
+        if self._reader is not None:
+            return self._reader.position
+        with closing(self.log):
+            return resolve(self.log, self._start)
+
+    def next(self) -> Batch | None:
+        """Return the next wanted batch, or None where there is none yet.
+
+        Raises:
+            GapError: part of the log is gone, and `on_gap` is `raise`.
+            CorruptLog: the log is damaged here.
+            Misuse: the log ends before the start, and nothing is followed.
+        """
+        if self.damage is not None:
+            raise self.damage
+        if self._reader is None:
+            self._reader = Reader(self.log, resolve(self.log, self._start))
+        reader = self._reader
+        while (found := reader.poll()) is not None:
+            if isinstance(found, Batch):
+                if self._sessions.wants(found.session):
+                    self._end_said = None
+                    return found
+                reader.skip_range()
+            elif isinstance(found, Gap):
+                self._meet_gap(found)
+            else:
+                self._on_event(found)
+        if self.log.is_there and self._end_said is not CaughtUp:
+            self._meet_end(reader)
+        return None
+
+    def close(self) -> None:
+        """Release the files; `position` can still be asked for."""
+        if self._reader is not None:
+            self._reader.close()
+        self.log.close()  # without a reader, the search for a start may have opened it
+
+    def _meet_gap(self, gap: Gap) -> None:
+        if self._on_gap == "raise":
+            raise GapError(gap)
+        if self._on_gap == "notify":
+            self._on_event(gap)
+
+    def _meet_end(self, reader: Reader) -> None:
+        """Report, once, that all was read, or that the log ends before the start."""
+        event: Event = CaughtUp(reader.position)
+        if reader.is_beyond_end:
+            if self._end_said is BeyondEnd:
+                return
+            event = BeyondEnd(reader.position, reader.place or end_of(self.log))
+            if not self._follow:
+                raise Misuse(f"{self.log.path}: {event}")
+        self._end_said = type(event)
+        self._on_event(event)
