@@ -15,9 +15,11 @@ from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
 from rt.log.writer import WriterSettings
 from rt.names import session_directory
 from rt.net.tls import Contexts
+from rt.position import Position
 from rt.publisher import Batching, Confirmed, Publisher
 
 _log: Final = logging.getLogger("rt.client")
+_POLL_S: Final = 0.005
 
 
 def checked_level(level: str | Level, argument: str) -> Level:
@@ -183,9 +185,11 @@ class ClientPublisher:
         self._receipts.wait_idle(timeout_s)
         self._receipts.close()
         try:
+            end = self._publisher.flush(Level.WRITTEN).position
             self._publisher.close()
+            drained = self._await_replicated(end, deadline)
         finally:
-            drained = self._push.stop(max(0.0, deadline - time.monotonic()))
+            self._push.stop()
         if not drained:
             _log.warning(
                 "session %s: a majority of the nodes does not have everything yet; it stays in "
@@ -201,6 +205,14 @@ class ClientPublisher:
 
     def __repr__(self) -> str:
         return f"<ClientPublisher {self.name!r}, next sequence {self.next_sequence}>"
+
+    def _await_replicated(self, end: Position, deadline: float) -> bool:
+        """Wait until a majority has everything, whoever ships it: `rt push` may run as well."""
+        while self.confirmed().replicated < end:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
 
     def _await(self, receipt: Receipt, level: Level, timeout_s: float) -> None:
         try:
