@@ -255,7 +255,7 @@ def test_a_push_that_nobody_answers_says_so_and_keeps_all(site):
     process = site.start("push", "--root", site.root / "data", *site.link("publisher", DEAD))
     line = process.stderr.readline()
     assert line.endswith(
-        b"push to localhost:1: nobody answers at localhost:1 (connection refused); trying on\n"
+        b"push to localhost:1: nobody answers at localhost:1 (connection refused); trying again\n"
     )
     code, out, said = ended(process)
     assert (code, said) == (0, "")  # it tried again, and said it once
