@@ -15,7 +15,7 @@ from replicator.pull import PullClient
 from replicator.push import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
 from rt.cli.children import Child, Children
-from rt.cli.cluster import start_nodes
+from rt.cli.up import start_nodes
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.cluster import Place, free_addresses, init_cluster

@@ -1,4 +1,4 @@
-"""`python -m rt` is `rt`."""
+"""Lets `python -m rt` run the command `rt`."""
 
 from rt.cli.program import main
 

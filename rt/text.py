@@ -1,5 +1,6 @@
-"""Text: times and bytes as text, and text as times, one way for every part of rt."""
+"""Text: times and bytes as text, and text that is safe to show, one way for every part of rt."""
 
+import json
 import re
 from base64 import b64encode
 from datetime import UTC, date, datetime, timedelta
@@ -10,12 +11,17 @@ from rt.errors import Misuse
 from rt.names import shown
 
 _TIME: Final = re.compile(r"(.+?[0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?([^.,]*)")
+# What can move a cursor, forge a line or reverse what is read: C0 and C1 controls, DEL, line and
+# paragraph separators, the bidirectional controls, and lone surrogates, which no encoder takes.
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _TWO_DIGITS: Final = [f"{number:02d}" for number in range(60)]
 _MINUTES: Final = [f"T{hour:02d}:{minute:02d}:" for hour in range(24) for minute in range(60)]
 
 
 def time_text(time_ns: int) -> str:
-    """Return ns since the epoch as ISO 8601 with nine decimals; "" if no calendar has the day.
+    """Return ns since the epoch as ISO 8601 with nine decimals; "" for a day beyond the calendar.
 
     >>> time_text(1357017420000000001)
     '2013-01-01T05:17:00.000000001Z'
@@ -63,6 +69,41 @@ def parse_time(value: Any) -> int:
     if not -(1 << 63) <= time_ns < 1 << 63:
         raise Misuse(f"the time {shown(value)} is not of the years 1678 to 2261")
     return time_ns
+
+
+def printable(text: str) -> str:
+    r"""Return a text that a terminal or a log may show: one line, controls escaped.
+
+    For everything that a peer or a file had a hand in: names, keys, reasons, payloads, errors.
+
+    >>> print(printable("AA1\x1b[2J\n\u202egnp.exe"))
+    AA1\x1b[2J\x0a\u202egnp.exe
+    """
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escaped, text)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    r"""Return a value as JSON, in UTF-8 where that is safe to show, escaped where it is not.
+
+    >>> print(json_text({"key": "Zürich \u202e\x9b"}))
+    {"key": "Zürich \u202e\u009b"}
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return text if indent is None and text.isascii() and text.isprintable() else json_safe(text)
+
+
+def json_safe(text: str) -> str:
+    """Escape the unsafe characters of encoded JSON, which has them inside strings only."""
+    return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else _json_escaped(match), text)
+
+
+def _json_escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def text_field(name: str, value: bytes) -> dict[str, str]:

@@ -20,61 +20,71 @@ _INTERRUPTING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
-    """One `rt` command in a process of its own; what it says on stderr is kept for the case."""
+    """One `rt` command in a process of its own; its stderr is kept for an error message."""
 
     def __init__(self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()) -> None:
         """Start it.
 
         Args:
-            name: what to call it in an error.
-            arguments: of `rt`.
-            prefix: a command that runs it, such as `nice -n 5` or `ip netns exec NAME`.
+            name: What an error calls it.
+            arguments: The arguments of `rt`.
+            prefix: A command that runs it, such as `nice -n 5` or `ip netns exec NAME`.
         """
         self.name = name
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "rt", *arguments],
             env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
-            stdin=subprocess.PIPE,  # ends with us, be we killed
+            stdin=subprocess.PIPE,  # closes when we end, even if killed
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            start_new_session=True,  # ctrl-C is for the parent, who stops its children in order
+            start_new_session=True,  # ctrl-C is for the parent, which stops its children in order
         )
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it has not ended yet."""
         return self._process.poll() is None
 
     def first_line(self, pattern: str) -> re.Match[str]:
-        """Wait for its first line, which must match; `RtError` with its last words if not."""
+        """Wait for its first line and match it.
+
+        Raises:
+            RtError: The line does not match; the message has the end of its stderr.
+        """
         line = self._process.stdout.readline() if self._process.stdout else ""
         found = re.search(pattern, line)
         if found is None:
             self._process.kill()
             self._process.wait()
-            raise RtError(f"{self.name} did not start: {self.last_words()}")
+            raise RtError(f"{self.name} did not start: {self.last_errors()}")
         return found
 
     def wait(self) -> None:
-        """Wait for its end; `RtError` with its last words if it failed."""
-        if code := self._process.wait():
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            raise RtError(f"{self.name} {how}: {self.last_words()}")
+        """Wait for it to end; `RtError` with the end of its stderr if it failed."""
+        if self._process.wait():
+            raise RtError(f"{self.name} {self.outcome()}: {self.last_errors()}")
+
+    def outcome(self) -> str:
+        """Return how it ended: `was ended by SIGKILL`, `ended with 70`; "" while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return ""
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
     def kill(self) -> None:
-        """End it as a power cut would, with no chance to tidy up."""
+        """End it as a power cut would, without a chance to tidy up."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, wait, and take no for an answer only so long."""
+        """Ask it to end, and kill it if it does not within 15 s."""
         if self.running:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -86,17 +96,17 @@ class Child:
                 pipe.close()
         self._errors.close()
 
-    def last_words(self) -> str:
-        """What it said on stderr at the end."""
+    def last_errors(self) -> str:
+        """Return the end of its stderr."""
         if self._errors.closed:
             return "it was stopped"
         self._errors.seek(0, 2)
         self._errors.seek(max(0, self._errors.tell() - _TAIL_BYTES))
-        return self._errors.read().decode(errors="replace").strip() or "it said nothing"
+        return self._errors.read().decode(errors="replace").strip() or "it gave no reason"
 
 
 class Children:
-    """Processes that are stopped in the opposite order of their start, whatever happens."""
+    """Processes that are stopped in reverse order of their start, whatever happens."""
 
     def __init__(self) -> None:
         self._children: list[Child] = []
@@ -108,8 +118,13 @@ class Children:
             self._children.append(child)
         return child
 
+    def drop(self, child: Child) -> None:
+        """Release a child that has ended."""
+        self._children.remove(child)
+        child.stop()
+
     def check(self) -> None:
-        """Raise `RtError` with its last words if one that should run does not."""
+        """Raise `RtError`, with the end of its stderr, if a child has ended."""
         for child in self._children:
             if not child.running:
                 child.wait()
@@ -118,16 +133,16 @@ class Children:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        with ExitStack() as undo:  # goes on with the others where one is interrupted or fails
+        with ExitStack() as undo:  # carries on with the others if one is interrupted or fails
             for child in self._children:
                 undo.callback(child.stop)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Take a signal when what is done is done: a process that nobody knows of runs for ever.
+    """Delay signals until the block is done: a process that was not recorded would run for ever.
 
-    It is not blocked, for a child would inherit that. Only the main thread is interrupted by one.
+    They are not blocked, since a child would inherit that. Only the main thread receives any.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""`rt completion`: the script that lets a shell complete the command line."""
+"""`rt completion`: prints the script that completes the command line in a shell."""
 
 import click
 from click.shell_completion import get_completion_class

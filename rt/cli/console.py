@@ -1,12 +1,15 @@
-"""Console: what a command says to a person on stderr; colours and progress on a terminal only."""
+"""Console: shows people what a command has to say; colours and progress on a terminal only."""
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
+
+from rt.text import json_text, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -15,14 +18,24 @@ _SHOW_AFTER_S: Final = 1.0
 _SHOW_EVERY_S: Final = 0.1
 
 
-def complain(words: str) -> None:
-    """Say why the program ends."""
-    click.echo(f"{_styled('rt:', fg='red', bold=True)} {words}", err=True)
+def say(text: str) -> None:
+    """Print lines to stdout, with control characters escaped."""
+    click.echo("\n".join(map(printable, text.split("\n"))))
 
 
-def note(words: str) -> None:
-    """Say something beside the output."""
-    click.echo(f"{_styled('rt:', fg='cyan')} {words}", err=True)
+def print_json(value: Any) -> None:
+    """Print a value to stdout as indented JSON, for a script."""
+    click.echo(json_text(value, indent=1))
+
+
+def complain(reason: str) -> None:
+    """Say on stderr why the program ends."""
+    click.echo(f"{_styled('rt:', fg='red', bold=True)} {printable(reason)}", err=True)
+
+
+def note(remark: str) -> None:
+    """Say something on stderr that is not part of the output."""
+    click.echo(f"{_styled('rt:', fg='cyan')} {printable(remark)}", err=True)
 
 
 def counted(number: int, noun: str = "message") -> str:
@@ -35,17 +48,38 @@ def counted(number: int, noun: str = "message") -> str:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in aligned columns, as wide as they need: they may go into a pipe.
+    """Return rows in aligned columns.
+
+    A pipe gets columns as wide as they need to be. On a terminal that is too narrow each row
+    becomes a block of lines, one per cell, so that nothing is cut off or wrapped out of its column.
 
     >>> print(table(["file", "bytes"], [["log.0.0", "12"]]))
     file     bytes
     log.0.0  12
     """
-    columns = zip(names, *rows, strict=True)
+    safe = [[printable(cell) for cell in row] for row in rows]
+    columns = zip(names, *safe, strict=True)
     widths = [max(map(len, column)) for column in columns]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    if sum(widths) + 2 * (len(widths) - 1) > room:
+        return _blocks(names, safe)
     layout = "  ".join(f"{{:<{width}}}" for width in widths).format
-    head, *lines = (layout(*row).rstrip() for row in [names, *rows])
+    head, *lines = (layout(*row).rstrip() for row in [names, *safe])
     return "\n".join([_styled(head, to=sys.stdout, bold=True), *lines])
+
+
+def _blocks(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return each row as lines of a name and a cell; empty cells are left out."""
+    width = max(map(len, names))
+    blocks = (
+        "\n".join(
+            f"{_styled(f'{name:<{width}}', to=sys.stdout, bold=True)}  {cell}"
+            for name, cell in zip(names, row, strict=True)
+            if cell
+        )
+        for row in rows
+    )
+    return "\n\n".join(blocks)
 
 
 def _styled(text: str, to: Any = None, **style: Any) -> str:
@@ -55,9 +89,9 @@ def _styled(text: str, to: Any = None, **style: Any) -> str:
 
 
 class ProgressBar:
-    """One line on stderr that tells how far a long command came.
+    """One line on stderr that shows how far a long command has come.
 
-    Nothing is shown before a second has passed, nor where stderr is no terminal.
+    It appears after a second, and only on a terminal.
     """
 
     def __init__(self, total: int | None = None) -> None:
@@ -65,23 +99,23 @@ class ProgressBar:
         self._bar: RichProgress | None = None
         self._next_s = time.monotonic() + _SHOW_AFTER_S if sys.stderr.isatty() else float("inf")
 
-    def show(self, words: str, done: int = 0) -> None:
-        """Tell where the work stands; cheap enough to be called for every piece of work.
+    def show(self, text: str, done: int = 0) -> None:
+        """Show the state of the work; cheap enough to call for every piece of it.
 
         Args:
-            words: what was done so far.
-            done: how much of the total.
+            text: What has been done so far.
+            done: How much of the total that is.
         """
         now = time.monotonic()
         if now >= self._next_s:
             self._next_s = now + _SHOW_EVERY_S
-            self._draw(words, done)
+            self._draw(printable(text), done)
 
-    def _draw(self, words: str, done: int) -> None:
+    def _draw(self, text: str, done: int) -> None:
         if self._bar is None:
             self._bar = _bar(self._total)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], description=words, completed=done)
+        self._bar.update(self._bar.task_ids[0], description=text, completed=done)
         self._bar.refresh()
 
     def __enter__(self) -> Self:
@@ -98,8 +132,8 @@ def _bar(total: int | None) -> "RichProgress":
     from rich.progress import BarColumn, SpinnerColumn, TextColumn  # noqa: PLC0415
     from rich.progress import Progress as RichProgress  # noqa: PLC0415
 
-    words = TextColumn("{task.description}", markup=False)
-    columns = [words, BarColumn()] if total else [SpinnerColumn(), words]
+    text = TextColumn("{task.description}", markup=False)
+    columns = [text, BarColumn()] if total else [SpinnerColumn(), text]
     bar = RichProgress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
     bar.add_task("", total=total)
     return bar

@@ -1,15 +1,15 @@
-"""Descriptors: as many as the system lets a program have."""
+"""Descriptors: as many open files as the system lets this process have."""
 
 import resource
 from contextlib import suppress
 
 
-def allow_all() -> None:
-    """Raise the soft limit of this process to its hard one, as who needs many is meant to.
+def raise_descriptor_limit() -> None:
+    """Raise this process's soft limit of open files to its hard limit.
 
-    The soft one, 1,024 most often, is that low for programs that call select(2), which none of
-    ours does. A node holds 5 a session, and who pushes 2 a session and node while there is much.
+    The soft limit, usually 1,024, is that low for the sake of programs that call select(2), which
+    none of ours does. A node holds 5 descriptors per session; a busy pusher 2 per session and node.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # a hard limit that even the system's is below
+    with suppress(OSError, ValueError):  # the hard limit exceeds the system's own
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

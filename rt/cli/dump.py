@@ -1,15 +1,14 @@
-"""`rt dump`: the frames of a log as they are."""
+"""`rt dump`: shows the frames of a log as they are."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import click
 
-from rt.cli.console import complain, counted
+from rt.cli.console import complain, counted, say
+from rt.cli.options import parse_position
 from rt.errors import CorruptLog, FrameError, Misuse
 from rt.format.ranges import Range
 from rt.format.scan import Frame
@@ -18,24 +17,18 @@ from rt.log.appender import log_files
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.position import Position
-
-
-def _position(_context: Any, _parameter: Any, text: str | None) -> Position | None:
-    try:
-        return None if text is None else Position.parse(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+from rt.text import json_text
 
 
 @click.command()
 @click.argument("path", metavar="FILE|DIR")
 @click.option(
-    "--from", "begin", metavar="POSITION", callback=_position, help="Leave out what is before."
+    "--from", "begin", metavar="POSITION", callback=parse_position, help="Skip everything before."
 )
-@click.option("--count", type=click.IntRange(min=0), metavar="N", help="End after N frames.")
+@click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N frames.")
 @click.option("--headers", is_flag=True, help="Headers and ranges only, no messages.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a frame.")
-@click.option("--hex", "as_hex", is_flag=True, help="The bytes of each frame, too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per frame.")
+@click.option("--hex", "as_hex", is_flag=True, help="Also the bytes of each frame.")
 @click.pass_context
 def dump(
     context: click.Context,
@@ -55,7 +48,7 @@ def dump(
     rt dump rt-data/flights/out/log.0.3 --from 0.3.4096 --count 1 --hex
     rt dump rt-data/flights/out --json --headers | jq .range.session
 
-    A damaged file is shown up to where it breaks, and ends with exit code 1.
+    A damaged file is shown up to where it breaks; the exit code is 1 then.
     """  # noqa: D301 - click reads the backspace character
     log, files = _find(path, begin)
     broken: list[str] = []
@@ -69,7 +62,7 @@ def dump(
 def _frames(
     log: LogDirectory, files: list[str], begin: Position | None, broken: list[str]
 ) -> Iterator[tuple[Frame, Range | None]]:
-    """Yield the frames of all files; those that break are told of, and added to `broken`."""
+    """Yield the frames of all files; report those that break, and add them to `broken`."""
     left_out = 0
     for file in files:
         if os.path.getsize(file) == 0:
@@ -82,17 +75,17 @@ def _frames(
             broken.append(file)
             complain(f"{file}: breaks at {frames.position}: {frames.broken}")
     if left_out:
-        complain(f"{counted(left_out, 'file')} without bytes left out, archived or just begun")
+        complain(f"skipped {counted(left_out, 'file')} without bytes, archived or just begun")
 
 
 def _find(path: str, begin: Position | None) -> tuple[LogDirectory, list[str]]:
-    """Return the log that `path` is or lies in, and the files to show."""
+    """Return the log that `path` is, or is part of, and the files to show."""
     if not os.path.isdir(path):
         return _opened(os.path.dirname(path) or "."), [path]
     log = _opened(path)
     starts = log_files(OsDisk(), path)
     if not starts:
-        raise Misuse(f"{path}: there is no log file in it")
+        raise Misuse(f"{path}: no log file in it")
     wanted = [start for start in starts if begin is None or start >= begin.file]
     return log, [log.file_path(start) for start in wanted]
 
@@ -102,7 +95,7 @@ def _opened(directory: str) -> LogDirectory:
     try:
         log.refresh()
     except CorruptLog as error:
-        complain(str(error))  # what its lines before the damage said still helps
+        complain(str(error))  # the lines before the damage still help
     return log
 
 
@@ -111,7 +104,7 @@ def _show(
 ) -> None:
     facts = frame_facts(frame, current)
     if not as_json:
-        click.echo("\n".join([frame_line(facts), *_lines(frame, headers=headers, as_hex=as_hex)]))
+        say("\n".join([frame_line(facts), *_lines(frame, headers=headers, as_hex=as_hex)]))
         return
     if not headers:
         try:
@@ -120,7 +113,7 @@ def _show(
             facts["error"] = str(error)
     if as_hex:
         facts["body"] = frame.body.hex()
-    click.echo(json.dumps(facts, ensure_ascii=False))
+    click.echo(json_text(facts))
 
 
 def _lines(frame: Frame, *, headers: bool, as_hex: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Exits: what a failed command says in one sentence, and the exit code it leaves behind."""
+"""Exits: the sentence that a failed command says, and its exit code."""
 
 from typing import Final
 
@@ -18,27 +18,26 @@ from rt.errors import (
     spoken,
 )
 
-OK: Final = 0
-FOUND_WRONG: Final = 1  # damage, a gap, two copies that differ, a level that was not reached
-BAD_USE: Final = 2  # also bad input, and a file or directory that is not there
-REFUSED: Final = 3  # by a peer, a certificate, a limit or a policy
-DISK_FAILED: Final = 4  # or whatever else the operating system would not do
-OUR_FAULT: Final = 70  # EX_SOFTWARE: an error nobody foresaw
-INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell tells it
-PIPE_CLOSED: Final = 141  # 128 + SIGPIPE: whoever read our output stopped
+FOUND_WRONG: Final = 1  # damage, a gap, copies that differ, a level not reached, a degraded cluster
+BAD_USE: Final = 2  # also bad input, and a missing file or directory
+REFUSED: Final = 3  # by a peer, a certificate, a limit or a policy; a cluster without quorum
+DISK_FAILED: Final = 4  # or anything else the operating system would not do
+OUR_FAULT: Final = 70  # EX_SOFTWARE: an unforeseen error
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
+PIPE_CLOSED: Final = 141  # 128 + SIGPIPE: the reader of our output stopped
 
 CODES_HELP: Final = """\b
 Exit codes:
   0    done
-  1    something is wrong with the data: damage, a gap, a level not reached
+  1    found wrong: damage, a gap, a level not reached; status: degraded
   2    wrong use, bad input, no such file
-  3    refused by a peer, a certificate, a limit or a policy
+  3    refused by a peer, a certificate, a limit or a policy; status: no quorum
   4    the disk or the operating system failed
   70   internal error; --debug shows the traceback
   130  interrupted
-  141  whoever read the output has closed it"""
+  141  the reader of the output closed it"""
 
-# The first class an error is an instance of decides; FlushTimeout and DiskFailed are also OSErrors.
+# The first class that fits an error decides; FlushTimeout and DiskFailed are also OSErrors.
 _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (click.UsageError, BAD_USE),
     (Misuse, BAD_USE),
@@ -58,14 +57,14 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (KeyboardInterrupt, INTERRUPTED),
     (BrokenPipeError, PIPE_CLOSED),
     (OSError, DISK_FAILED),
-    (RtError, DISK_FAILED),  # what is left: our own writer failed
+    (RtError, DISK_FAILED),  # what remains: our own writer failed
 )
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the code a program ends with because of `error`.
+    """Return the code that a program ends with because of `error`.
 
-    A command that words an error itself raises a `click.ClickException` from it; the cause counts.
+    A command that rewords an error raises a `click.ClickException` from it; the cause counts.
 
     >>> exit_code(FileNotFoundError()), exit_code(PermissionError()), exit_code(TypeError())
     (2, 4, 70)
@@ -76,7 +75,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def sentence(error: BaseException) -> str:
-    """Return what to tell the user: one line, "" where nothing need be said.
+    """Return what to tell the user, in one line; "" if nothing need be said.
 
     >>> sentence(FileNotFoundError(2, "No such file or directory", "x.log"))
     'x.log: no such file or directory'
@@ -91,10 +90,10 @@ def sentence(error: BaseException) -> str:
         )
     if code == INTERRUPTED:
         return "interrupted"
-    return _line(_words(error))
+    return _line(_text(error))
 
 
-def _words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
     return spoken(error)

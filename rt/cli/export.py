@@ -1,12 +1,14 @@
-"""`rt export`: a log in the formats of others."""
+"""`rt export`: converts a log to the formats of other systems."""
 
 import click
 
-from rt.cli.console import ProgressBar, counted, note
+from rt.cli.console import ProgressBar, counted, note, print_json
+from rt.cli.groups import Group
+from rt.cli.options import json_option
 from rt.errors import Misuse
 
 
-@click.group()
+@click.group(cls=Group)
 def export() -> None:
     """Convert a log for data that is read many times.
 
@@ -20,13 +22,14 @@ def export() -> None:
 @click.argument("out", type=click.Path(file_okay=False))
 @click.option(
     "--allow-gaps", is_flag=True,
-    help="Go on behind files that were archived before they were exported.",
+    help="Continue after files that were archived before they were exported.",
 )  # fmt: skip
-def parquet(directory: str, out: str, *, allow_gaps: bool) -> None:
+@json_option("the outcome")
+def parquet(directory: str, out: str, *, allow_gaps: bool, as_json: bool) -> None:
     """Add the rolled files of the log in DIRECTORY to the Parquet dataset in OUT.
 
-    Only what was not added before is read, and no message is added twice, though a run be
-    killed. The active file is left for a later run.
+    Reads only what was not added before, and adds no message twice, even if a run is killed. The
+    active file is left for a later run.
 
     \b
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
@@ -41,7 +44,13 @@ def parquet(directory: str, out: str, *, allow_gaps: bool) -> None:
             progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
 
         done = to_parquet(directory, out, allow_gaps=allow_gaps, progress=show)
-    words = f"added {counted(done.files, 'file')} with {counted(done.messages)} to {out}"
-    note(f"{words}; {counted(done.left, 'file')} had been added before")
+    if as_json:
+        print_json({
+            "directory": out, "files": done.files, "messages": done.messages,
+            "added_before": done.left, "gaps": list(done.gaps),
+        })  # fmt: skip
+        return
+    added = f"added {counted(done.files, 'file')} with {counted(done.messages)} to {out}"
+    note(f"{added}; {counted(done.left, 'file')} had been added before")
     if done.gaps:
         note(f"{counted(len(done.gaps), 'file')} were archived before: {', '.join(done.gaps[:5])}")

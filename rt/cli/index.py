@@ -1,8 +1,12 @@
-"""`rt index`: checks or rebuilds the index of a log, which only ever costs time if it is gone."""
+"""`rt index`: checks or rebuilds the index of a log; without one, seeking takes longer."""
+
+from typing import Final
 
 import click
 
-from rt.cli.console import ProgressBar, counted, note
+from rt.cli.console import ProgressBar, counted, note, print_json, say
+from rt.cli.groups import Group
+from rt.cli.options import json_option
 from rt.errors import FrameError, Misuse
 from rt.log.appender import log_files
 from rt.log.directory import LogDirectory
@@ -10,10 +14,10 @@ from rt.log.disk import OsDisk
 from rt.log.indexing import IndexState, check_index, rebuild_index
 from rt.position import Position
 
-_ACTIVE_HELP = "The file that is written last, too; no program may be writing it."
+_ACTIVE_HELP: Final = "Include the last file; no program may be writing to it."
 
 
-@click.group()
+@click.group(cls=Group)
 def index() -> None:
     """Check or rebuild the index of a log.
 
@@ -21,21 +25,22 @@ def index() -> None:
     rt index check rt-data/flights/out
     rt index rebuild rt-data/flights/out
 
-    Readers check every frame an index leads them to, so a wrong one costs time and nothing else.
+    Readers check every frame that an index leads them to: a wrong one costs time, nothing else.
     """  # noqa: D301 - click reads the backspace character
 
 
 @index.command()
 @click.argument("directory", metavar="DIR")
 @click.option("--active", is_flag=True, help=_ACTIVE_HELP)
-def rebuild(*, directory: str, active: bool) -> None:
-    """Make the indexes of the log in DIR anew from its frames.
+@json_option("the outcome")
+def rebuild(*, directory: str, active: bool, as_json: bool) -> None:
+    """Rebuild the indexes of the log in DIR from its frames.
 
     \b
     rt index rebuild rt-data/flights/out
     rt index rebuild rt-data/flights/out --active
 
-    Each index is replaced as a whole: killed at any point, the old one or the new one is there.
+    Each index is replaced in one step: if killed, the old one or the new one is there.
     """  # noqa: D301 - click reads the backspace character
     log = _open(directory)
     files = _files(log, active=active)
@@ -44,30 +49,37 @@ def rebuild(*, directory: str, active: bool) -> None:
         for place, start in enumerate(files):
             progress.show(start.file_name, place)
             total += rebuild_index(OsDisk(), log, start)
-    note(f"{directory}: the index of {counted(len(files), 'file')} rebuilt, {total:,} entries")
+    if as_json:
+        print_json({"directory": directory, "files": len(files), "entries": total})
+    else:
+        note(f"{directory}: the index of {counted(len(files), 'file')} rebuilt, {total:,} entries")
 
 
 @index.command()
 @click.argument("directory", metavar="DIR")
 @click.option("--active", is_flag=True, help=_ACTIVE_HELP)
+@json_option("the outcome")
 @click.pass_context
-def check(context: click.Context, *, directory: str, active: bool) -> None:
+def check(context: click.Context, *, directory: str, active: bool, as_json: bool) -> None:
     """Compare the indexes of the log in DIR with its frames; exit code 1 if one differs.
 
     \b
     rt index check rt-data/flights/out
     """  # noqa: D301 - click reads the backspace character
     log = _open(directory)
-    wrong = 0
+    states: dict[str, str] = {}
     for start in _files(log, active=active):
         try:
-            state: str = check_index(log, start)
+            states[start.file_name] = check_index(log, start).value
         except FrameError as error:
-            state = f"the file is damaged: {error}"
-        click.echo(f"{start.file_name}  {state}")
-        wrong += state != IndexState.GOOD
-    if wrong:
-        note(f"mend with: rt index rebuild {directory}")
+            states[start.file_name] = f"the file is damaged: {error}"
+        if not as_json:
+            say(f"{start.file_name}  {states[start.file_name]}")
+    if as_json:
+        files = [{"file": file, "index": state} for file, state in states.items()]
+        print_json({"directory": directory, "files": files})
+    if any(state != IndexState.GOOD for state in states.values()):
+        note(f"rebuild with: rt index rebuild {directory}")
         context.exit(1)
 
 
@@ -75,7 +87,7 @@ def _open(directory: str) -> LogDirectory:
     log = LogDirectory(directory)
     log.refresh()
     if not log.is_there:
-        raise Misuse(f"{directory}: there is no log, for it holds no manifest")
+        raise Misuse(f"{directory}: not a log, since it has no manifest")
     return log
 
 

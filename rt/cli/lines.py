@@ -1,10 +1,10 @@
-"""Lines: cuts bytes that arrive in any pieces into lines, each as soon as it is whole."""
+"""Lines: cuts bytes that arrive in arbitrary pieces into lines, each as soon as it is whole."""
 
 from rt.errors import Misuse
 
 
 class LineCutter:
-    r"""Takes bytes in any cut and gives out the lines that are complete, without their newline.
+    r"""Takes pieces of input and returns the lines that they complete, without their newline.
 
     >>> cutter = LineCutter(line_bytes_max=10)
     >>> cutter.feed(b"AA1\nB6"), cutter.feed(b" 2\n"), cutter.finish()
@@ -12,22 +12,22 @@ class LineCutter:
     """
 
     def __init__(self, line_bytes_max: int) -> None:
-        self.lines = 0  # that were given out
+        self.lines = 0  # returned so far
         self._max = line_bytes_max
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 
     @property
     def unfinished(self) -> int:
-        """The bytes of the last line, whose newline has not come."""
+        """The bytes of the last line, whose newline has not arrived."""
         return self._rest_bytes
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what arrived; return the lines that it completes.
+        """Take a piece of input; return the lines that it completes.
 
         Raises:
-            Misuse: the line that is not yet complete is too long already; what came before it
-                was given out by earlier calls.
+            Misuse: The unfinished line is too long already; the lines before it were returned by
+                earlier calls.
         """
         if self._rest_bytes > self._max:
             raise Misuse(f"the line is longer than {self._max} bytes; send it in parts")
@@ -43,7 +43,7 @@ class LineCutter:
         return lines
 
     def finish(self) -> list[bytes]:
-        """Return the last line if it has no newline: the input ends there."""
+        """Return the last line, if the input ended without a newline."""
         lines = [b"".join(self._rest)] if self._rest else []
         self._rest, self._rest_bytes = [], 0
         self.lines += len(lines)

@@ -1,19 +1,17 @@
-"""`rt log-history`: one row for each file a log ever had."""
+"""`rt log-history`: shows one row for each file a log ever had."""
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import Any, Final
 
 import click
 
 from rt.cli.console import counted, note, table
-from rt.errors import RtError
+from rt.cli.options import parse_position
 from rt.inspect.history import STATES, Row, history, selected
 from rt.inspect.history_text import HEADINGS, HistoryText
-from rt.limits import MIB
 from rt.log.gc_pause import uncollected
 from rt.offload.offloaded import Offloaded, offloaded_of, read_offloaded
 from rt.position import Position
@@ -25,44 +23,40 @@ _STATES: Final = {
     None: STATES,
 }
 _ROWS_A_WRITE: Final = 500
-_ROWS_ALONE_MAX: Final = 20_000  # as many take 0.1 s
 
 
 def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
     return None if text is None else parse_time(text)
 
 
-def _position(_context: Any, _parameter: Any, text: str | None) -> Position | None:
-    try:
-        return None if text is None else Position.parse(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command()
 @click.argument("directory", metavar="[DIR]", default="")
-@click.option("--node", metavar="ADDRESS", help="Ask this node, over mutual TLS, and not a DIR.")
-@click.option("--certs", default="certs", help="With --node: directory of the certificates.")
-@click.option("--identity", default="client", help="With --node: NAME of the certificate to show.")
-@click.option("--json", "form", flag_value="json", help="An array of objects, all fields.")
+@click.option("--node", metavar="ADDRESS", help="Ask this node, over mutual TLS, instead of a DIR.")
+@click.option("--certs", default="certs", help="With --node: directory of certificates.")
+@click.option(
+    "--identity", default="client", help="With --node: NAME of the certificate to present."
+)
+@click.option("--json", "form", flag_value="json", help="An array of objects with all fields.")
 @click.option(
     "--json-rt", "form", flag_value="json-rt",
-    help="The same with logPath, logTime, logPos, logAge and truncationTime only.",
+    help="The same, with only logPath, logTime, logPos, logAge and truncationTime.",
 )  # fmt: skip
 @click.option(
-    "--since", metavar="TIME", callback=_time, help="Files with messages of then or later."
+    "--since", metavar="TIME", callback=_time, help="Files with messages of this time or later."
 )
-@click.option("--until", metavar="TIME", callback=_time, help="Files with messages before that.")
 @click.option(
-    "--from-position", "begin", metavar="POSITION", callback=_position,
-    help="The file that holds this position (0.3.0, or the integer), and later ones.",
+    "--until", metavar="TIME", callback=_time, help="Files with messages before this time."
+)
+@click.option(
+    "--from-position", "begin", metavar="POSITION", callback=parse_position,
+    help="The file with this position (0.3.0, or the integer), and later ones.",
 )  # fmt: skip
 @click.option(
-    "--to-position", "end", metavar="POSITION", callback=_position,
+    "--to-position", "end", metavar="POSITION", callback=parse_position,
     help="Files that begin before this position.",
 )  # fmt: skip
-@click.option("--archived", "which", flag_value="archived", help="Only files that are archived.")
-@click.option("--live", "which", flag_value="live", help="Only files that are not.")
+@click.option("--archived", "which", flag_value="archived", help="Only archived files.")
+@click.option("--live", "which", flag_value="live", help="Only files that are not archived.")
 @uncollected()
 def log_history(
     *,
@@ -77,7 +71,7 @@ def log_history(
     end: Position | None,
     which: str | None,
 ) -> None:
-    """Tell the history of every file of the log in DIR: a session, or a merged log (out).
+    """Show the history of every file of the log in DIR: a session, or a merged log (out).
 
     \b
     rt log-history rt-data/flights/out
@@ -85,8 +79,8 @@ def log_history(
     rt log-history rt-data/flights/out --archived --from-position 0.3.0 --to-position 0.9.0
     rt log-history --node localhost:7420 --identity subscriber
 
-    Needs no running process: it reads the manifest, and so also tells of files that are archived.
-    A file's age counts from when it was rolled; times are UTC.
+    Needs no running process: it reads the manifest, which also lists archived files. A file's age
+    counts from when it was rolled; times are UTC.
     """  # noqa: D301 - click reads the backspace character
     if bool(directory) == bool(node):
         raise click.UsageError("name the directory of a log, or a --node")
@@ -105,46 +99,14 @@ def log_history(
     _write_array(rows, text.json if form == "json" else text.json_rt)
 
 
-def _write_array(rows: list[Row], worded: Callable[[Row], str]) -> None:
-    """Write rows as a JSON array."""
+def _write_array(rows: list[Row], encoded: Callable[[Row], str]) -> None:
+    """Write rows as a JSON array, some at a time: 100,000 are 70 MB of text."""
     out = sys.stdout.buffer
     out.write(b"[\n" if rows else b"[")
-    write = _write_in_two if len(rows) > _ROWS_ALONE_MAX else _write_rows
-    write(out, rows, worded)
-    out.write(b"\n]\n" if rows else b"]\n")
-
-
-def _write_in_two(out: BinaryIO, rows: list[Row], worded: Callable[[Row], str]) -> None:
-    """Write rows, of which another process words the second half."""
-    half = len(rows) // 2
-    with open(os.memfd_create("history"), "w+b") as aside:
-        child = os.fork()
-        if not child:
-            _write_and_exit(aside, rows[half:], worded)
-        _write_rows(out, rows[:half], worded)
-        if os.waitpid(child, 0)[1]:
-            raise RtError("the half of the history that another process worded is not there")
-        out.write(b",\n")
-        aside.seek(0)
-        shutil.copyfileobj(aside, out, MIB)
-
-
-def _write_and_exit(out: BinaryIO, rows: list[Row], worded: Callable[[Row], str]) -> NoReturn:
-    """Write rows and end this process, at once: the parent does all the rest."""
-    code = 1
-    try:
-        _write_rows(out, rows, worded)
-        out.flush()
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _write_rows(out: BinaryIO, rows: list[Row], worded: Callable[[Row], str]) -> None:
-    """Write rows, some at a time: 100,000 are 70 MB of text."""
     for start in range(0, len(rows), _ROWS_A_WRITE):
-        part = map(worded, rows[start : start + _ROWS_A_WRITE])
+        part = map(encoded, rows[start : start + _ROWS_A_WRITE])
         out.write(((",\n" if start else "") + ",\n".join(part)).encode())
+    out.write(b"\n]\n" if rows else b"]\n")
 
 
 _Found = tuple[str, list[Row], Offloaded | None]
@@ -156,7 +118,7 @@ def _of_directory(directory: str) -> _Found:
 
 
 def _of_node(node: str, certs: str, identity: str) -> _Found:
-    # TLS is heavy, and the history of a directory needs none of it
+    # TLS is heavy, and the history of a directory does without it
     from rt.net.admin import ask_history  # noqa: PLC0415
     from rt.net.certificates import certificate_files  # noqa: PLC0415
     from rt.net.tls import Contexts, client_context  # noqa: PLC0415

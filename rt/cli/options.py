@@ -1,16 +1,17 @@
-"""Options: the command line of a program, made from the dataclass of its settings."""
+"""Options: makes the options of a command from the dataclass of its settings."""
 
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from typing import Any, Final, TypeVar
 
 import click
 
 from rt.config.kinds import SettingKind
-from rt.config.settings import SettingsType, kinds_of, load, option_name, variable_name
+from rt.config.settings import SettingsType, load, option_name, settings_of, variable_name
 from rt.errors import Misuse, spoken
+from rt.position import Position
 
 SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -21,20 +22,20 @@ def click_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that gives a command `--config` and an option for each field of `cls`.
 
-    The command is called with the loaded settings as `settings`, beside its other parameters.
-    Options are read as text and converted by `rt.config.settings.load`, as the environment is: one
-    definition, one grammar, one wording of errors. A field's help is its metadata `help`.
+    The command is called with the loaded settings as `settings`, next to its other parameters.
+    Options are read as text and converted by `rt.config.settings.load`, just as the environment
+    is: one definition, one grammar, one wording of errors. A field's help is its metadata `help`.
 
     Args:
         cls: The frozen dataclass.
         table: The table of the file that belongs to this program.
     """
-    names = [field.name for field in fields(cls)]
+    names = list(settings_of(cls))
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def run(*args: Any, config: str | None, **parameters: Any) -> Any:
-            options = {name: _said(parameters.pop(name)) for name in names}
+            options = {name: _given(parameters.pop(name)) for name in names}
             try:
                 settings = load(cls, config, table, options=options)
             except (Misuse, FileNotFoundError) as error:
@@ -48,22 +49,35 @@ def click_options(
     return decorate
 
 
+def json_option(what: str) -> Callable[[Command], Command]:
+    """Return the option `--json` of a command that can print `what` for a script."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+
+
+def parse_position(_context: Any, _parameter: Any, text: str | None) -> Position | None:
+    """Read the value of an option that takes a position."""
+    try:
+        return None if text is None else Position.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 class Seconds(click.FloatRange):
-    """A time to wait, on the command line; no time and ever are none."""
+    """A time to wait, on the command line; neither negative nor endless."""
 
     def __init__(self) -> None:
         super().__init__(min=0, max=SECONDS_MAX)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Return the number; one that is none is refused too."""
+        """Return the number; NaN, which no range excludes, is refused."""
         seconds = float(super().convert(value, param, ctx))
         if math.isnan(seconds):
-            self.fail(f"{value} is no number of seconds.", param, ctx)
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
         return seconds
 
 
-def _said(value: Any) -> Any:
-    """Tell a repeated option that was not given, an empty tuple, from one that was."""
+def _given(value: Any) -> Any:
+    """Return None for an option that was not given; a repeatable one is an empty tuple then."""
     return None if value == () else value
 
 
@@ -78,22 +92,20 @@ def _config_option(table: str | None) -> Callable[[Command], Command]:
 
 
 def _options(cls: type[SettingsType]) -> list[Callable[[Command], Command]]:
-    kinds = kinds_of(cls)
     options = []
-    for field in fields(cls):
-        kind = kinds[field.name]
+    for name, (field, kind) in settings_of(cls).items():
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        words = f"{field.metadata.get('help', '')}  [{variable_name(field.name)}"
-        words += (
+        text = f"{field.metadata.get('help', '')}  [{variable_name(name)}"
+        text += (
             "; required]" if default is MISSING else f"; default {kind.text(default) or 'none'}]"
         )
-        options.append(_option(field.name, kind, words.lstrip()))
+        options.append(_option(name, kind, text.lstrip()))
     return options
 
 
-def _option(name: str, kind: SettingKind, words: str) -> Callable[[Command], Command]:
+def _option(name: str, kind: SettingKind, text: str) -> Callable[[Command], Command]:
     declared = option_name(name)
     if kind.native == (bool,):
-        return click.option(f"{declared}/--no-{declared[2:]}", name, default=None, help=words)
+        return click.option(f"{declared}/--no-{declared[2:]}", name, default=None, help=text)
     multiple = list in kind.native
-    return click.option(declared, name, multiple=multiple, metavar="VALUE", help=words)
+    return click.option(declared, name, multiple=multiple, metavar="VALUE", help=text)

@@ -8,12 +8,12 @@ from rt.names import shown
 
 _RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kM]?)(?:/s)?")
 _UNITS: Final = {"": 1.0, "k": 1e3, "M": 1e6}
-_PIECES_PER_S: Final = 100  # at high rates, pieces of 10 ms keep the cost of waiting small
-_CATCH_UP_S: Final = 0.1  # a late source may make up for so much; more would be a flood
+_PIECES_PER_S: Final = 100  # at high rates, pieces of 10 ms keep the cost of waiting low
+_CATCH_UP_S: Final = 0.1  # how much a late source may make up for; more would be a flood
 
 
 def parse_rate(text: str) -> float:
-    """Return messages per second; `Misuse` if `text` is no rate.
+    """Return messages per second; `Misuse` if `text` is not a rate.
 
     >>> parse_rate("250/s"), parse_rate("1.5k"), parse_rate("2M/s")
     (250.0, 1500.0, 2000000.0)
@@ -21,12 +21,12 @@ def parse_rate(text: str) -> float:
     match = _RATE.fullmatch(text)
     rate = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if rate <= 0:
-        raise Misuse(f"no rate: {shown(text)}; use messages per second, such as 250/s or 10k/s")
+        raise Misuse(f"not a rate: {shown(text)}; use messages per second, such as 250/s or 10k/s")
     return rate
 
 
 class Pace:
-    """Says how long to wait before more may be sent; the clock is given from outside."""
+    """Tells how long to wait before more may be sent; the caller brings the clock."""
 
     def __init__(self, per_s: float) -> None:
         self.piece = max(1, int(per_s / _PIECES_PER_S))  # messages to send between two waits
@@ -34,7 +34,7 @@ class Pace:
         self._due_s: float | None = None  # when the next message is due; None before the first
 
     def wait_s(self, messages: int, now_s: float) -> float:
-        """Return how long to wait before `messages` more are sent, which they then count as."""
+        """Return how long to wait before sending `messages` more, and count them as sent."""
         due_s = now_s if self._due_s is None else max(self._due_s, now_s - _CATCH_UP_S)
         self._due_s = due_s + messages / self._per_s
         return max(0.0, due_s - now_s)

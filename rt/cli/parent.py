@@ -1,15 +1,15 @@
-"""Parent: lets a process end with the one that started it, be that killed."""
+"""Parent: ends a process together with the one that started it, even if that is killed."""
 
 import os
 import signal
 import threading
 from typing import Final
 
-PARENT_VARIABLE: Final = "_RT_PARENT"  # set: standard input ends with whoever started us
+PARENT_VARIABLE: Final = "_RT_PARENT"  # if set, standard input closes when the parent ends
 
 
 def end_with_parent() -> None:
-    """Stop in order when who started us has ended, by SIGKILL say, if it asked for that."""
+    """Stop cleanly when the parent ends, by SIGKILL say, if it asked for that."""
     if os.environ.pop(PARENT_VARIABLE, ""):
         threading.Thread(target=_watch, name="parent", daemon=True).start()
 

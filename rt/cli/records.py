@@ -1,4 +1,4 @@
-"""Records: what a line of input says: a message, and perhaps its key and its time."""
+"""Records: reads a line of input as a message, perhaps with its key and its time."""
 
 import json
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from rt.text import json_noun, parse_time
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How lines are to be read.
+    """How lines are read.
 
-    Args:
-        ndjson: whether each line is a JSON object; else it is what it is.
-        key_field: the field that holds the key; "" for no keys.
-        time_field: the field that holds the publish time; "" for now.
+    Attributes:
+        ndjson: Whether each line is a JSON object; otherwise it is taken as it is.
+        key_field: The field with the key; "" for no keys.
+        time_field: The field with the publish time; "" for now.
     """
 
     ndjson: bool = False
@@ -31,16 +31,16 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Messages in order, as `Publisher.publish_many` takes them; a bad line ends them."""
+    """Messages in order, as `Publisher.publish_many` takes them, up to the first bad line."""
 
     payloads: list[bytes]
     keys: list[bytes] | None
     times_ns: list[int] | None
-    bad_line: int | None = None  # its place among the lines that were given, from 0
+    bad_line: int | None = None  # its index among the given lines
     reason: str = ""
 
     def cut(self, size: int) -> "list[Records]":
-        """Return the same records in pieces of up to `size`."""
+        """Return the same records in pieces of at most `size`."""
         return [self._piece(start, start + size) for start in range(0, len(self.payloads), size)]
 
     def _piece(self, start: int, end: int) -> "Records":

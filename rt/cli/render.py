@@ -1,4 +1,4 @@
-"""Render: messages as bytes for a pipe: as they are, one a line, or one JSON object a line."""
+"""Render: writes messages as bytes: as they are, one a line, or one JSON object a line."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rt.format.message import Message
 from rt.position import OFFSET_BITS, OFFSET_END, ROLL_BITS, ROLL_END
-from rt.text import text_field, time_text
+from rt.text import json_safe, printable, text_field, time_text
 
 
 class Output(StrEnum):
@@ -16,12 +16,15 @@ class Output(StrEnum):
     RAW = "raw"
     LINES = "lines"
     JSON = "json"
+    TERMINAL = "terminal"  # lines, with control characters escaped
 
 
 def render_payloads(output: Output, payloads: list[bytes]) -> bytes:
-    """Return the bytes for payloads alone; not for JSON, which tells more of a message."""
+    """Return the bytes for payloads alone; not for JSON, which has all fields of a message."""
     if output is Output.RAW:
         return b"".join(payloads)
+    if output is Output.TERMINAL:
+        payloads = [printable(each.decode(errors="backslashreplace")).encode() for each in payloads]
     return b"\n".join((*payloads, b"")) if payloads else b""
 
 
@@ -33,9 +36,9 @@ def render_messages(output: Output, messages: Iterable[Message]) -> bytes:
 
 
 def json_line(message: Message) -> bytes:
-    """Return all there is to know of a message as one line of JSON.
+    """Return all fields of a message as one line of JSON.
 
-    A payload or key that is no UTF-8 stands in `payload_base64` or `key_base64` instead.
+    A payload or key that is not UTF-8 is in `payload_base64` or `key_base64` instead.
     """
     at, merged, key = message.at, "", ""
     if message.merge_time_ns is not None:
@@ -52,14 +55,17 @@ def json_line(message: Message) -> bytes:
 
 
 def _place(at: int) -> str:
-    # as str(Position(at)), which a million messages a second cannot afford twice
+    # the same as str(Position(at)), which is too slow for a million messages a second
     file = at >> OFFSET_BITS
     return f"{file >> ROLL_BITS}.{file & (ROLL_END - 1)}.{at & (OFFSET_END - 1)}"
 
 
 def _field(name: str, value: bytes) -> str:
     ((found, text),) = text_field(name, value).items()
-    return f',"{found}":{_quoted(text)}'
+    quoted = _quoted(text)
+    return (
+        f',"{found}":{quoted if quoted.isascii() and quoted.isprintable() else json_safe(quoted)}'
+    )
 
 
 _quoted: Final[Callable[[Any], str]] = json.JSONEncoder(ensure_ascii=False).encode

@@ -1,4 +1,4 @@
-"""StopSignals: lets a command end by its own order where a signal asks it to."""
+"""StopSignals: lets a command end in its own order when a signal asks it to."""
 
 import select
 import signal
@@ -12,24 +12,28 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Readable(Protocol):
-    """What can be waited for."""
+    """Anything that can be polled."""
 
     def fileno(self) -> int:
-        """The descriptor to poll for reading."""
+        """Return the descriptor to poll for reading."""
 
 
 class StopSignals:
-    """While open, the first signal is remembered and wakes who waits; a second one interrupts.
+    """While open, the first signal is remembered and ends waits; a second one interrupts.
 
-    Not a hang-up, of which a closed terminal and its shell send one each, and which is left alone
-    where it is ignored (nohup). Made by the main thread, since only that one is told of signals.
+    A second SIGHUP does not: a closed terminal and its shell send one each. An ignored SIGHUP
+    (nohup) stays ignored. To be made in the main thread, which is the one that gets signals.
+
+    Threads:
+        The main thread only. `_received` is set by its signal handler, between any two
+        instructions, and `_wake` is how the handler ends a poll.
     """
 
     def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
-        """Stand ready.
+        """Make it; signals are taken from `__enter__` on.
 
         Args:
-            on_stop: is called by the first signal; must be quick and take no lock.
+            on_stop: Called by the first signal, in its handler; must be quick and take no lock.
         """
         self._received = 0
         self._on_stop = on_stop
@@ -37,11 +41,11 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def has_come(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return bool(self._received)
 
     def wait_readable(self, source: Readable) -> bool:
-        """Wait until `source` can be read; False when a signal has come."""
+        """Wait until `source` can be read; return False if a signal arrived."""
         poller = select.poll()
         poller.register(source.fileno(), select.POLLIN)
         poller.register(self._wake.fileno(), select.POLLIN)
@@ -49,7 +53,7 @@ class StopSignals:
         return not self._received
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for so long; False when a signal has come."""
+        """Wait for this long; return False if a signal arrived."""
         if timeout_s > 0 and not self._received:
             poller = select.poll()
             poller.register(self._wake.fileno(), select.POLLIN)
@@ -57,7 +61,7 @@ class StopSignals:
         return not self._received
 
     def raise_interrupt(self) -> None:
-        """Raise `KeyboardInterrupt` if it was SIGINT, now that everything is in order."""
+        """Raise `KeyboardInterrupt` if it was SIGINT; call it once everything is in order."""
         if self._received == signal.SIGINT:
             raise KeyboardInterrupt
 

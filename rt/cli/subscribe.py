@@ -1,8 +1,9 @@
-"""`rt subscribe`: the messages of a stream, or of one session, on stdout."""
+"""`rt subscribe`: writes the messages of a stream, or of one session, to stdout."""
 
 import logging
 import os
 import sys
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import BinaryIO, Final
 
@@ -10,7 +11,6 @@ import click
 
 from rt.cli.console import counted, note
 from rt.cli.options import Seconds, click_options
-from rt.cli.read_settings import ReadSettings
 from rt.cli.render import Output, render_messages, render_payloads
 from rt.cli.stop_signals import StopSignals
 from rt.errors import CorruptLog, FrameError, Misuse
@@ -18,17 +18,29 @@ from rt.events import BeyondEnd, CaughtUp, Event, Gap
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.log.start import parse_start
+from rt.names import parse_stream
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
 
 _log: Final = logging.getLogger("rt.subscribe")
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """The stream to read; each field is a key of the file, a variable and an option."""
+
+    root: str = field(default="rt-data", metadata={"help": "Directory that holds streams."})
+    stream: str = field(default="stream", metadata={"help": "Name of the stream."})
+
+    def __post_init__(self) -> None:
+        parse_stream(self.stream)
+
+
 @click.command()
 @click.option(
-    "--output", type=click.Choice([each.value for each in Output]), default="lines",
+    "--output", type=click.Choice(["raw", "lines", "json"]), default="lines",
     show_default=True,
-    help="raw: payloads as they are; lines: a newline behind each; json: all fields.",
+    help="raw: payloads as they are; lines: each with a newline; json: all fields.",
 )  # fmt: skip
 @click.option(
     "--from", "start", metavar="START", default="earliest", show_default=True,
@@ -38,24 +50,24 @@ _log: Final = logging.getLogger("rt.subscribe")
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="End after N messages.")
 @click.option(
     "--session", "sessions", metavar="GLOB", multiple=True,
-    help="Only sessions of this name; repeat for more.",
+    help="Only these sessions; repeat for more.",
 )  # fmt: skip
 @click.option("--own-session", metavar="NAME", help="Read a session's own log, not the merged one.")
 @click.option("--key-prefix", metavar="TEXT", default="", help="Only keys that begin with this.")
 @click.option(
     "--timeout", "timeout_s", type=Seconds(), metavar="S",
-    help="End when nothing came for so many seconds.",
+    help="End when nothing has come for this many seconds.",
 )  # fmt: skip
 @click.option(
     "--on-gap", type=click.Choice(["raise", "notify", "skip"]), default="raise", show_default=True,
-    help="Where messages were archived unread: end, say so and go on, or go on.",
+    help="If messages were archived unread: end with code 1, continue with a note, or continue.",
 )  # fmt: skip
 @click.option(
     "--copies",
     metavar="DIR|URL",
-    help="Read archived files back from where `rt archive offload` put them.",
+    help="Read archived files from the copies of `rt archive offload`.",
 )
-@click.option("--show-position", is_flag=True, help="Say at the end where to resume.")
+@click.option("--show-position", is_flag=True, help="Say where to resume, at the end.")
 @click_options(ReadSettings, "subscribe")
 def subscribe(
     *,
@@ -80,15 +92,16 @@ def subscribe(
     rt subscribe --stream flights --session 'eu-*' --key-prefix AA --from 2013-01-01T05:17:00Z
     rt subscribe --stream flights --own-session jfk --count 1 --timeout 5
 
-    With --count and --timeout, fewer messages than asked for end it with exit code 1.
+    With --count and --timeout, fewer messages than asked for are exit code 1. So is a gap, unless
+    --on-gap allows it.
     """  # noqa: D301 - click reads the backspace character
     with Subscriber(
         settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
         follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix), on_gap=on_gap,
-        on_event=_tell, copies=copies,
+        on_event=_show_event, copies=copies,
     ) as subscriber:  # fmt: skip
-        _expect(subscriber.directory, follow=follow)
-        out = _Out(subscriber, Output(output), os.fsencode(key_prefix), count)
+        _demand_log(subscriber.directory, follow=follow)
+        out = _MessageWriter(subscriber, Output(output), os.fsencode(key_prefix), count)
         with StopSignals(on_stop=subscriber.stop) as stop:
             out.run(timeout_s)
         if show_position:
@@ -103,7 +116,7 @@ def _shortage(count: int, left: int, timeout_s: float | None) -> str:
     return f"{counted(count)} wanted, {left} missing at {ended}"
 
 
-class _Out:
+class _MessageWriter:
     """Writes batch after batch, and knows where the next reader resumes."""
 
     def __init__(
@@ -111,13 +124,14 @@ class _Out:
     ) -> None:
         self.left = count  # messages still wanted; None for all
         self._subscriber = subscriber
-        self._output = output
+        # a payload must not speak to the terminal
+        self._output = Output.TERMINAL if output is Output.LINES and sys.stdout.isatty() else output
         self._key_prefix = key_prefix
         self._next: Position | None = None
         self._file: BinaryIO = sys.stdout.buffer
 
     def run(self, timeout_s: float | None) -> None:
-        """Write until the iteration ends or enough has come."""
+        """Write until the iteration ends or enough messages have come."""
         while self.left != 0 and (batch := self._subscriber.next_batch(timeout_s)) is not None:
             try:
                 data = self._render(batch)
@@ -128,7 +142,7 @@ class _Out:
             self._file.flush()
 
     def position(self) -> Position:
-        """Where to resume to get what comes after the last message that was written."""
+        """Return where to resume for whatever follows the last message written."""
         return self._subscriber.position if self._next is None else self._next
 
     def _render(self, batch: Batch) -> bytes:
@@ -150,17 +164,17 @@ class _Out:
             self.left -= messages
 
 
-def _tell(event: Event) -> None:
+def _show_event(event: Event) -> None:
     if isinstance(event, Gap | BeyondEnd):
         note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)
     else:
-        note(f"session {event.session} was started again, at {event.position}")
+        note(f"session {event.session} was restarted, at {event.position}")
 
 
-def _expect(directory: str, *, follow: bool) -> None:
-    """Say so if there is no log; it is an error only for those who do not wait for one."""
+def _demand_log(directory: str, *, follow: bool) -> None:
+    """Say so if there is no log, which is an error only if we do not wait for one."""
     if os.path.exists(os.path.join(directory, FILE_NAME)):
         return
     if not follow:

@@ -1,4 +1,4 @@
-"""Kinds: what a setting may be, how it is written, and how it is shown."""
+"""Kinds: the types that a setting may have, and how each is read and shown."""
 
 import math
 import re
@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 from rt.errors import Misuse
 
 TEXT_LENGTH_MAX: Final = 32  # of a number with its unit; 64 bits take 20 digits
-NUMBER_MAX: Final = (1 << 63) - 1  # what the kernel takes as a length
-NONE: Final = "none"  # how an optional setting is told to be absent
+NUMBER_MAX: Final = (1 << 63) - 1  # the longest length that the kernel takes
+NONE: Final = "none"  # how the absence of an optional setting is written
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _FLOAT: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
@@ -43,15 +43,15 @@ class SettingKind:
     """One kind of setting.
 
     Attributes:
-        words: What is expected, for an error: "a size such as 256Ki".
-        parse: From text; `ValueError` if it is not of this kind.
+        expected: What an error says was expected: "a size such as 256Ki".
+        parse: Reads text; `ValueError` if it is not of this kind.
         native: The types that a TOML or Python value of this kind may have.
-        take: From a native value; `ValueError` if it is out of range.
-        show: To the text that `parse` reads.
+        take: Checks a native value; `ValueError` if it is out of range.
+        show: Writes the text that `parse` reads.
         optional: Whether it may be None, written `none`.
     """
 
-    words: str
+    expected: str
     parse: Callable[[str], Any]
     native: tuple[type, ...]
     take: Callable[[Any], Any]
@@ -59,18 +59,26 @@ class SettingKind:
     optional: bool = False
 
     def convert_text(self, text: str) -> Any:
-        """Return what an option or an environment variable says; `ValueError` if nothing."""
+        """Return the value that an option or an environment variable gives.
+
+        Raises:
+            ValueError: The text is not of this kind.
+        """
         return None if self.optional and text == NONE else self.parse(text)
 
     def convert(self, value: object) -> Any:
-        """Return what a TOML file or a caller gave; `ValueError` if it is not of this kind."""
+        """Return the value that a TOML file or a caller gives.
+
+        Raises:
+            ValueError: The value is not of this kind.
+        """
         if self.optional and (value is None or value == NONE):
             return None
         # True is an int to Python; a port of true is a mistake all the same.
         if type(value) is bool and bool not in self.native:
-            raise ValueError("true and false are no number")
+            raise ValueError("true and false are not numbers")
         if not isinstance(value, self.native):
-            raise ValueError(f"{type(value).__name__} is another type")
+            raise ValueError(f"{type(value).__name__} is the wrong type")
         return self.take(value)
 
     def text(self, value: object) -> str:
@@ -116,10 +124,10 @@ def show_seconds(seconds: float) -> str:
 
 
 def kind_of(hint: Any) -> SettingKind:
-    """Return the kind that a dataclass field of this type hint is.
+    """Return the kind of a dataclass field with this type hint.
 
     Raises:
-        Misuse: Nobody has said how such a field is written.
+        Misuse: There is no kind for this type.
     """
     if get_origin(hint) in (UnionType, Union):
         inner = [argument for argument in get_args(hint) if argument is not NoneType]
@@ -139,19 +147,19 @@ def kind_of(hint: Any) -> SettingKind:
 def _amount(text: str, units: Mapping[str, Decimal | int]) -> Decimal:
     match = _AMOUNT.fullmatch(text) if len(text) <= TEXT_LENGTH_MAX else None
     if match is None or match[2] not in units:
-        raise ValueError("it is no number with a unit known here")
+        raise ValueError("not a number with a known unit")
     return Decimal(match[1]) * units[match[2]]
 
 
 def _whole(size: Decimal | float) -> int:
     if not 0 <= size <= NUMBER_MAX or size != int(size):
-        raise ValueError("it is no whole number of bytes that fits in 63 bits")
+        raise ValueError("not a whole number of bytes below 2**63")
     return int(size)
 
 
 def _span(seconds: float) -> float:
     if not 0 <= seconds < math.inf:
-        raise ValueError("it is no length of time")
+        raise ValueError("not a length of time")
     return float(seconds)
 
 
@@ -165,25 +173,25 @@ def _take_seconds(value: str | float) -> float:
 
 def _parse_choice(choices: type[StrEnum], text: str) -> StrEnum:
     if text not in list(choices):
-        raise ValueError("it is none of them")
+        raise ValueError("not one of them")
     return choices(text)
 
 
 def _parse_integer(text: str) -> int:
     if len(text) > TEXT_LENGTH_MAX or not _INTEGER.fullmatch(text):
-        raise ValueError("it is no whole number")
+        raise ValueError("not a whole number")
     return int(text)
 
 
 def _parse_float(text: str) -> float:
     if len(text) > TEXT_LENGTH_MAX or not _FLOAT.fullmatch(text):
-        raise ValueError("it is no number")
+        raise ValueError("not a number")
     return _finite(float(text))
 
 
 def _finite(number: float) -> float:
     if not math.isfinite(number):
-        raise ValueError("it is not finite")
+        raise ValueError("not finite")
     return float(number)
 
 
@@ -191,12 +199,12 @@ def _parse_truth(text: str) -> bool:
     try:
         return (_TRUTHS | _UNTRUTHS)[text.lower()]
     except KeyError:
-        raise ValueError("it is neither yes nor no") from None
+        raise ValueError("neither yes nor no") from None
 
 
 def _parse_path(text: str) -> Path:
     if not text or "\0" in text:
-        raise ValueError("it is no path")
+        raise ValueError("not a path")
     return Path(text)
 
 
@@ -207,11 +215,11 @@ def _parse_texts(text: str) -> tuple[str, ...]:
 def _take_texts(values: Sequence[object]) -> tuple[str, ...]:
     texts = tuple(value for value in values if isinstance(value, str))
     if len(texts) != len(values):
-        raise ValueError("not all of them are texts")
+        raise ValueError("not a list of strings")
     return texts
 
 
-# TOML has no units, so a size or a time may be a text there.
+# TOML has no units, so a size or a time may be a string there.
 _NUMBER_OR_TEXT: Final = (int, float, str)
 _KINDS: Final[dict[Any, SettingKind]] = {
     bool: SettingKind(
@@ -219,10 +227,10 @@ _KINDS: Final[dict[Any, SettingKind]] = {
     ),
     int: SettingKind("a whole number", _parse_integer, (int,), int),
     float: SettingKind("a number", _parse_float, (int, float), _finite),
-    str: SettingKind("a text", str, (str,), str),
+    str: SettingKind("a string", str, (str,), str),
     Path: SettingKind("a path", _parse_path, (str, Path), lambda value: _parse_path(str(value))),
     tuple[str, ...]: SettingKind(
-        "texts with commas between them", _parse_texts, (list, tuple), _take_texts, ",".join
+        "names separated by commas", _parse_texts, (list, tuple), _take_texts, ",".join
     ),
 }
 

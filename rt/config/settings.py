@@ -1,7 +1,8 @@
-"""Settings: one dataclass a program, from defaults, a TOML file, the environment and options.
+"""Settings: loads a program's dataclass from defaults, a TOML file, the environment and options.
 
-Each later source wins over the earlier ones. A field is called `frame_bytes` in the file,
+Each later source overrides the earlier ones. A field is called `frame_bytes` in the file,
 `RT_FRAME_BYTES` in the environment and `--frame-bytes` on the command line (`rt.cli.options`).
+A field whose type is itself a dataclass is a part: its fields are settings of the same level.
 """
 
 import difflib
@@ -9,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 
 from rt.config.kinds import SettingKind, kind_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ENVIRONMENT_PREFIX: Final = "RT_"
-# Of the file that several programs may share: one each, and the policy of `rt archive policy set`.
+# A file may be shared by several programs: one table each, and one for `rt archive policy set`.
 TABLES: Final = ("archive", "node", "policy", "publish", "pull", "push", "status", "subscribe")
 FILE_BYTES_MAX: Final = 1 << 20  # a thousand settings of a thousand bytes
 
@@ -29,7 +30,7 @@ SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One value and where it came from.
+    """A value and its source.
 
     Attributes:
         value: The converted value.
@@ -50,21 +51,21 @@ def load(
     """Return the settings of a program.
 
     Args:
-        cls: A frozen dataclass whose fields are of types that `rt.config.kinds` knows, and whose
-            `__post_init__` raises `ValueError` with a text that names the field.
+        cls: A frozen dataclass whose fields have types that `rt.config.kinds` knows, and whose
+            `__post_init__` raises a `ValueError` that names the field.
         toml_path: The file, if there is one.
-        table: The table of the file that is ours; the whole file if None.
+        table: The file's table for this program; the whole file if None.
         environment: Where `RT_<FIELD>` is looked up.
         options: Field name to text or value; None means that the option was not given.
 
     Raises:
-        Misuse: An unknown key, a value of the wrong kind or out of its range, or one that is
-            missing; one sentence names the key, the value and where it came from.
+        Misuse: An unknown key, a value of the wrong kind or out of range, or a missing one; one
+            sentence names the key, the value and its source.
         OSError: The file cannot be read.
     """
     given = explain(cls, toml_path, table, environment, options)
     try:
-        return cls(**{name: each.value for name, each in given.items()})
+        return _built(cls, given)
     except ValueError as error:
         raise Misuse(f"{error}{_culprits(str(error), cls, given)}") from error
 
@@ -76,9 +77,11 @@ def explain(
     environment: Mapping[str, str] = os.environ,
     options: Mapping[str, object] | None = None,
 ) -> dict[str, Given]:
-    """Return every field's value and where it came from; arguments and errors as for `load`."""
+    """Return every field's value and its source; arguments and errors are those of `load`."""
     kinds = kinds_of(cls)
-    given = {field.name: Given(_default(field), "default") for field in fields(cls)}
+    given = {
+        name: Given(_default(field), "default") for name, (field, _) in settings_of(cls).items()
+    }
     if toml_path is not None:
         given |= _from_file(kinds, os.fspath(toml_path), table)
     given |= _from_environment(kinds, environment)
@@ -92,14 +95,38 @@ def explain(
     return given
 
 
-def kinds_of(cls: type[SettingsType]) -> dict[str, SettingKind]:
-    """Return the kind of each field, in the order of the class."""
+def settings_of(cls: type["DataclassInstance"]) -> dict[str, tuple[Field[Any], SettingKind]]:
+    """Return field and kind of each setting, in the order of the class; parts where they stand."""
     hints = get_type_hints(cls, include_extras=True)
-    return {field.name: kind_of(hints[field.name]) for field in fields(cls)}
+    found: dict[str, tuple[Field[Any], SettingKind]] = {}
+    for field in fields(cls):
+        hint = hints[field.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            found |= settings_of(hint)
+        else:
+            found[field.name] = field, kind_of(hint)
+    return found
+
+
+def kinds_of(cls: type["DataclassInstance"]) -> dict[str, SettingKind]:
+    """Return the kind of each setting, in the order of the class."""
+    return {name: kind for name, (_, kind) in settings_of(cls).items()}
+
+
+def _built(cls: type[SettingsType], given: dict[str, Given]) -> SettingsType:
+    """Make the settings, each part first."""
+    hints = get_type_hints(cls)
+    parts = {
+        name: _built(hint, given)
+        for name, hint in hints.items()
+        if isinstance(hint, type) and is_dataclass(hint)
+    }
+    values = {field.name: given[field.name].value for field in fields(cls) if field.name in given}
+    return cls(**values, **parts)
 
 
 def option_name(name: str) -> str:
-    """Return what a field is called on the command line.
+    """Return a field's name on the command line.
 
     >>> option_name("frame_bytes"), variable_name("frame_bytes")
     ('--frame-bytes', 'RT_FRAME_BYTES')
@@ -108,7 +135,7 @@ def option_name(name: str) -> str:
 
 
 def variable_name(name: str) -> str:
-    """Return what a field is called in the environment."""
+    """Return a field's name in the environment."""
     return f"{ENVIRONMENT_PREFIX}{name.upper()}"
 
 
@@ -120,7 +147,7 @@ def _from_file(kinds: dict[str, SettingKind], path: str, table: str | None) -> d
     with open(path, "rb") as file:
         content = file.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
-        raise Misuse(f"{path}: longer than {FILE_BYTES_MAX} bytes; this is no file of settings")
+        raise Misuse(f"{path}: longer than {FILE_BYTES_MAX} bytes; not a file of settings")
     try:
         document = tomllib.loads(content.decode())
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both
@@ -139,18 +166,18 @@ def _from_file(kinds: dict[str, SettingKind], path: str, table: str | None) -> d
 
 
 def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
-    """A table that is misspelt, or settings above the first one, would be left out in silence."""
+    """Refuse a misspelt table, and settings above the first one: both would be ignored silently."""
     for name, value in document.items():
         if name not in TABLES:
             if not isinstance(value, dict):
-                raise Misuse(f"{path}: {shown(name)} stands in no table; write it below [{table}]")
-            raise Misuse(f"{path}: no table is called {shown(name)}; use {', '.join(TABLES)}")
+                raise Misuse(f"{path}: {shown(name)} is in no table; write it below [{table}]")
+            raise Misuse(f"{path}: unknown table {shown(name)}; use {', '.join(TABLES)}")
 
 
 def _from_environment(
     kinds: dict[str, SettingKind], environment: Mapping[str, str]
 ) -> dict[str, Given]:
-    # An unknown RT_ variable is no error: it may belong to another of our programs.
+    # An unknown RT_ variable is not an error: another of our programs may use it.
     return {
         name: _given(kind.convert_text, kind, environment[variable], f"environment {variable}")
         for name, kind in kinds.items()
@@ -173,8 +200,8 @@ def _refuse_unknown(names: Iterable[str], kinds: dict[str, SettingKind], where: 
     for name in names:
         if name not in kinds:
             nearest = difflib.get_close_matches(name, kinds, n=1, cutoff=0)
-            hint = f"did you mean {nearest[0]}?" if nearest else "it takes none"
-            raise Misuse(f"{where}: no setting is called {shown(name)}; {hint}")
+            hint = f"did you mean {nearest[0]}?" if nearest else "there are none"
+            raise Misuse(f"{where}: unknown setting {shown(name)}; {hint}")
 
 
 def _given(convert: Callable[[Any], Any], kind: SettingKind, value: object, source: str) -> Given:
@@ -182,11 +209,11 @@ def _given(convert: Callable[[Any], Any], kind: SettingKind, value: object, sour
         return Given(convert(value), source)
     except ValueError as error:
         said = shown(value if isinstance(value, str) else repr(value))
-        raise Misuse(f"{source}: {said} is not {kind.words}: {error}") from error
+        raise Misuse(f"{source}: {said} is not {kind.expected}: {error}") from error
 
 
 def _culprits(message: str, cls: type[SettingsType], given: dict[str, Given]) -> str:
-    """Say where the values of the fields that a message names came from."""
+    """Return the sources of the values that a message names."""
     words = set(re.findall(r"\w+", message))
     kinds = kinds_of(cls)
     named = [name for name in given if name in words] or [

@@ -14,8 +14,8 @@ from typing import Final
 import click
 
 from rt.cli.children import Child, Children
-from rt.cli.cluster import start_nodes
 from rt.cli.console import ProgressBar, note
+from rt.cli.up import start_nodes
 from rt.demo.flights import AIRPORTS, flights_path, read_flights
 from rt.demo.report import show_counts, show_report
 from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there

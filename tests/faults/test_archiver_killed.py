@@ -10,7 +10,7 @@ from replicator_host import eventually
 
 from replicator.push import PushClient
 from rt.cli.children import Children
-from rt.cli.cluster import start_nodes
+from rt.cli.up import start_nodes
 from rt.errors import RtError
 from rt.inspect.history import history
 from rt.log.writer import WriterSettings
@@ -90,7 +90,7 @@ def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, see
             return {tuple(history(out(place.name))[:-1]) for place in places}
 
         # one may still be copying what is archived
-        words = {name: child.last_words for name, child in running.items()}
+        words = {name: child.last_errors for name, child in running.items()}
         assert eventually(lambda: len(told()) == 1, 30), {n: said() for n, said in words.items()}
         assert sum(row.gone.reason == "limit" for row in history(out("n1")) if row.gone) > 20
         publisher.close()

@@ -44,7 +44,7 @@ def test_line_without_an_end_is_refused():
 @pytest.mark.parametrize("text", ["", "fast", "-1", "0/s", "1/min", "1e9", "10K", "1" * 40])
 def test_what_is_no_rate_is_refused(text):
     """A rate of nothing would wait for ever."""
-    with pytest.raises(Misuse, match="no rate"):
+    with pytest.raises(Misuse, match="not a rate"):
         parse_rate(text)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from logs import MergedLog
 
-from rt.cli.run import LinkSettings
+from rt.cli.link import LinkSettings
 from rt.config.settings import load
 from rt.errors import Misuse
 from rt.log.disk import OsDisk
@@ -40,26 +40,29 @@ def here(tmp_path, monkeypatch):
     [
         ([*PUBLISH, "--root", ""], "root is empty; name the directory"),
         ([*PUBLISH, "--root", "file"], "file: file exists already, and is not what is wanted"),
-        ([*PUBLISH, "--rate", ""], "no rate: ''"),
+        ([*PUBLISH, "--rate", ""], "not a rate: ''"),
         ([*PUBLISH, "--compression", "20"], "compression is 20; use 0 (none) to 19"),
         (["certs", "show", "/dev/zero"], "/dev/zero: not a certificate in PEM form"),
         ([*READ, "--root", ""], "root is empty"),
         ([*READ, "--copies", ""], "the place of the copies is empty"),
         ([*READ, "--copies", "nix://x"], "nix://x"),
         (["export", "parquet", "rt-data/stream/out", "a\udcff"], "'a\\udcff' is not UTF-8"),
-        ([*READ, "--timeout", "nan"], "nan is no number of seconds"),
+        ([*READ, "--timeout", "nan"], "nan is not a number of seconds"),
         ([*READ, "--timeout", "1e300"], "is not in the range 0<=x<="),
         (["restore", "nowhere"], "nowhere holds no copies of a log"),
         (["restore", ""], "the place of the copies is empty"),
         (["restore", "nix://x"], "nix://x"),
         (["archive", "offload", "", "--dir", "rt-data/stream/out"], "is empty; name a directory"),
         (["archive", "offload", "to", "--dir", "rt-data/stream/ewr"], "ewr is a session's log"),
-        (["archive", "policy", "set", "--file", "file"], "file is no text; name a file with a pol"),
+        (
+            ["archive", "policy", "set", "--file", "file"],
+            "file is not text; name a file with a pol",
+        ),
         (["archive", "policy", "set", "x"], 'write it as {"time"'),
         (["archive", "lease", "--bytes", "x"], "bytes is 'x'; use bytes, or a size"),
-        (["archive", "lease", "--bytes", "none"], "bytes is 'none'; a lease has a bound"),
-        (["archive", "offload", "--dir", "rt-data/stream/out"], "name where the copies go"),
-        (["archive", "offload", "to"], "and with --dir the merged log"),
+        (["archive", "lease", "--bytes", "none"], "bytes is 'none', but a lease has a bound"),
+        (["archive", "offload", "--dir", "rt-data/stream/out"], "name the target of the copies"),
+        (["archive", "offload", "to"], "and the merged log with --dir"),
         (["archive", "offload", "to", "--stop"], "--stop copies nothing; give it alone"),
         (["archive", "plan", "--at", ""], "the time '' is not ISO 8601, such as 2013"),
         (["archive", "plan", "--dir", ""], "holds no merged log"),
@@ -138,8 +141,8 @@ def test_restore_makes_no_stream_of_a_wrong_name(here, stream):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[nodes]\nroot = "x"\n', "node.toml: no table is called 'nodes'; use archive, node"),
-        ('root = "x"\n', "node.toml: 'root' stands in no table; write it below [node]"),
+        ('[nodes]\nroot = "x"\n', "node.toml: unknown table 'nodes'; use archive, node"),
+        ('root = "x"\n', "node.toml: 'root' is in no table; write it below [node]"),
     ],
 )
 def test_settings_that_nobody_would_read_are_refused(here, text, words):

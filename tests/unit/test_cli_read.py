@@ -216,7 +216,7 @@ def test_new_run_is_told_on_stderr(tmp_path):
     publish(tmp_path, [b"2"])
     result = read(tmp_path, *OWN)
     assert result.stdout == "1\n2\n"
-    assert result.stderr == "rt: session jfk was started again, at 1.0.0\n"
+    assert result.stderr == "rt: session jfk was restarted, at 1.0.0\n"
 
 
 def test_caught_up_is_told_to_those_who_ask(tmp_path):

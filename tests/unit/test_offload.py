@@ -8,7 +8,7 @@ import pytest
 from logs import MergedLog
 
 from rt.cli import offload as cli_offload
-from rt.cli.offload import restore as restore_command
+from rt.cli.restore import restore as restore_command
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.format.manifest import Archived, decode_entry, encode_entry
 from rt.inspect.history import history
@@ -244,7 +244,7 @@ def test_nodes_are_not_told_of_a_copy_that_gave_files_up_by_itself(
     assert done.exit_code == code
     note = {"url": backup, "to": "0.3.0", "gaps": [["0.0.0", "0.2.0"]]}
     assert told == ([note] if by else [])
-    assert "but not what was archived before it was copied: log.0.0 and 1 more" in done.output
+    assert "except what was archived before it was copied: log.0.0 and 1 more" in done.output
     if not by:
         assert done.stderr.splitlines()[-1] == (
             f"rt: the nodes are not told: {out} archived files by a rule of its own before they "
@@ -259,7 +259,10 @@ def test_offload_on_the_command_line(out, tmp_path):
     backup = str(tmp_path / "backup")
     for count in ("3 files", "0 files"):
         done = run("archive", "offload", backup, "--dir", out)
-        assert (done.exit_code, done.output.endswith("all before 0.3.0 is there\n")) == (0, True)
+        assert (done.exit_code, done.output.endswith("everything before 0.3.0 is there\n")) == (
+            0,
+            True,
+        )
         assert done.output.startswith(f"{count} copied to {backup}")
     assert read_offloaded(out) == Offloaded(backup, Position.of(0, 3, 0))
 

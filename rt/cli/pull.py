@@ -1,0 +1,68 @@
+"""`rt pull`: keeps a copy of a stream's merged log."""
+
+import click
+
+from archiver.keep import parse_keep
+from replicator.pull import PullClient, PullStatus
+from rt.cli.console import print_json
+from rt.cli.link import LinkSettings, timeout_option, wait_until
+from rt.cli.options import click_options, json_option
+from rt.cli.stop_signals import StopSignals
+from rt.errors import RtError
+from rt.net.identity import CertificateRole
+
+
+@click.command()
+@click_options(LinkSettings, "pull")
+@click.option(
+    "--keep", "kept", default="follow", show_default=True,
+    help="What to keep: what the nodes keep (follow), all, a time (14d), or a size (90Gi).",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="End once the copy has everything the node has.")
+@timeout_option("--once")
+@json_option("the outcome")
+def pull(
+    settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | None, as_json: bool
+) -> None:
+    """Keep a copy of a stream's merged log, from any of its nodes.
+
+    Stops cleanly on SIGTERM, SIGHUP and ctrl-C; the next pull resumes where this one ended.
+
+    \b
+    rt pull --root copy --stream flights --nodes n1:7420 --identity spark
+    rt pull --root copy --stream flights --once --timeout 60
+    """  # noqa: D301 - click reads the backspace character
+    if timeout_s is not None and not once:
+        raise click.UsageError("--timeout goes with --once")
+    keep = parse_keep(kept)
+    client = PullClient(
+        settings.root, settings.stream, settings.addresses(),
+        settings.contexts(CertificateRole.SUBSCRIBER, CertificateRole.NODE), keep.keeps,
+        sweep=keep.sweep,
+    )  # fmt: skip
+    with StopSignals() as signals:
+        client.start()
+        done = wait_until(
+            signals, lambda: not client.running or (once and client.wait_caught_up(0)), timeout_s,
+            ends=once,
+        )  # fmt: skip
+        broken = not client.running  # read first: the status then says what broke it
+        status = client.status()
+        client.stop()
+    if broken:
+        raise RtError(status.error)
+    _report(status, complete=done or not once, once=once, as_json=as_json)
+
+
+def _report(status: PullStatus, *, complete: bool, once: bool, as_json: bool) -> None:
+    """Say where the copy ends; with --once an incomplete one is an error."""
+    if as_json:
+        reached = {"complete": complete} if once else {}
+        print_json({"position": str(status.position), **reached, "error": status.error})
+    if not complete:
+        raise click.ClickException(
+            f"the copy ends at {status.position}, which is not everything the node has "
+            f"({status.error or 'time ran out'}); the next pull resumes there"
+        )
+    if not as_json:
+        click.echo(f"the copy ends at {status.position}")

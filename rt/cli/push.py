@@ -1,0 +1,85 @@
+"""`rt push`: ships the sessions of a stream to its nodes."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from replicator.progress import Release
+from replicator.push import PushClient
+from rt.cli.console import print_json
+from rt.cli.descriptors import raise_descriptor_limit
+from rt.cli.link import LinkSettings, timeout_option, wait_until
+from rt.cli.options import click_options, json_option
+from rt.cli.stop_signals import StopSignals
+from rt.errors import Misuse
+from rt.net.identity import CertificateRole
+
+_DRAIN_S: Final = 5.0  # how long a push that is told to stop goes on shipping
+
+
+@click.command()
+@click_options(LinkSettings, "push")
+@click.option("--session", "sessions", multiple=True, default=("*",), help="Name or glob to ship.")
+@click.option(
+    "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
+    show_default=True, help="When to archive the sessions' own rolled files: merged; by all nodes.",
+)  # fmt: skip
+@click.option("--drain", is_flag=True, help="End once the nodes have merged everything there is.")
+@timeout_option("--drain")
+@json_option("the outcome")
+def push(
+    settings: LinkSettings,
+    sessions: tuple[str, ...],
+    *,
+    release: str,
+    drain: bool,
+    timeout_s: float | None,
+    as_json: bool,
+) -> None:
+    """Ship sessions to the nodes of a stream, and keep shipping as they grow.
+
+    On SIGTERM, SIGHUP or ctrl-C it ships what is left, for up to 5 seconds, and ends.
+
+    \b
+    rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk
+    rt push --root data --stream flights --session 'eu-*' --drain --timeout 60
+    """  # noqa: D301 - click reads the backspace character
+    if timeout_s is not None and not drain:
+        raise click.UsageError("--timeout goes with --drain")
+    raise_descriptor_limit()
+    client = PushClient(
+        settings.root, settings.stream, settings.addresses(),
+        settings.contexts(CertificateRole.PUBLISHER), sessions, release=Release(release),
+    )  # fmt: skip
+    if drain and not client.status():
+        raise Misuse(f"there is no session to ship; check --root {settings.root} and --session")
+    with StopSignals() as signals:
+        client.start()
+        merged = wait_until(
+            signals, lambda: drain and client.drained(merged=True), timeout_s, ends=drain
+        )
+        status = client.status()
+        connected = any(each.connected for each in status)
+        synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
+    reasons = sorted({each.error for each in status if each.error})
+    _report(reasons, done=merged if drain else merged or synced, drain=drain, as_json=as_json)
+
+
+def _report(reasons: Sequence[str], *, done: bool, drain: bool, as_json: bool) -> None:
+    """Say how it ended; a drain that is not done is an error."""
+    level = "merged" if drain else "synced"
+    if as_json:
+        print_json({"level": level, "reached": done, "reasons": [] if done else list(reasons)})
+    if done:
+        if not as_json:
+            click.echo(f"everything that was published is {level} by a majority of the nodes")
+        return
+    unfinished = (
+        f"not everything is {level} by a majority of the nodes "
+        f"({'; '.join(reasons) or 'time ran out'}); it stays in the log, and the next push ships it"
+    )
+    if drain:
+        raise click.ClickException(unfinished)
+    if not as_json:
+        click.echo(unfinished)

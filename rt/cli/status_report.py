@@ -1,0 +1,227 @@
+"""ClusterReport: what nodes answer to `rt status`, checked, and how healthy that makes the cluster.
+
+Nothing that a node answers can end the command: a field of the wrong type is refused as a whole
+answer, and one that is missing, as an older node's may be, counts as empty.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, TypeVar, cast
+
+from rt.errors import PeerError
+from rt.position import Position
+from rt.text import printable
+
+_Type = TypeVar("_Type")
+_NUMBER_END: Final = 1 << 63
+_LEADER: Final = "leader"
+_LEARNER: Final = "learner"
+
+
+class Health(IntEnum):
+    """How a cluster is; the values are the exit codes of `rt status`."""
+
+    HEALTHY = 0
+    DEGRADED = 1
+    NO_QUORUM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """One session, as a node has it."""
+
+    name: str
+    pushed_by: str
+    durable: Position
+    merged: Position
+
+    @property
+    def unmerged(self) -> int | None:
+        """The bytes that are durable and not merged; None where a file end lies between."""
+        same_file = self.durable.file == self.merged.file
+        return max(0, self.durable - self.merged) if same_file else None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """How far a node has merged."""
+
+    end: Position
+    messages: int
+    time_ns: int  # of the last merged instruction; 0 if there is none
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node's answer.
+
+    Attributes:
+        address: Where it was asked.
+        error: Why there is no answer; "" if there is one. The other fields are empty then.
+        name: The node.
+        stream: That it serves.
+        members: All nodes of its cluster.
+        role: `leader`, `follower`, `candidate` or `learner`.
+        term: Of the election that it knows of.
+        leader: Whom it follows; "" if there is none.
+        merge: How far it has merged.
+        durability: What a merged message has survived.
+        problems: What is wrong with it, in words.
+        sessions: What it holds.
+    """
+
+    address: str
+    error: str = ""
+    name: str = ""
+    stream: str = ""
+    members: tuple[str, ...] = ()
+    role: str = ""
+    term: int = 0
+    leader: str = ""
+    merge: MergeReport = MergeReport(Position(0), 0, 0, "")
+    durability: str = ""
+    problems: tuple[str, ...] = ()
+    sessions: tuple[SessionReport, ...] = field(default=(), repr=False)
+
+    @property
+    def is_learner(self) -> bool:
+        """Whether it neither votes nor counts, since its state was lost."""
+        return self.role == _LEARNER
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """The answers of all nodes that were asked, each node once."""
+
+    nodes: tuple[NodeReport, ...]
+
+    @property
+    def answering(self) -> list[NodeReport]:
+        """The nodes that answer."""
+        return [node for node in self.nodes if not node.error]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The nodes of the cluster, as those that answer have them."""
+        return max((node.members for node in self.answering), key=len, default=())
+
+    @property
+    def leader(self) -> str:
+        """Who leads, by the nodes of the newest term; "" if nobody does.
+
+        A leader that does not reach a majority steps down, and its followers forget it within an
+        election timeout. So a leader that is known is a quorum, however few nodes answer here.
+        """
+        newest = max((node.term for node in self.answering), default=0)
+        known = (
+            node.name if node.role == _LEADER else node.leader
+            for node in self.answering
+            if node.term == newest and not node.is_learner
+        )
+        return next(filter(None, known), "")
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that keeps the cluster from being healthy, in words."""
+        found = [f"{node.address} does not answer" for node in self.nodes if node.error]
+        for node in self.answering:
+            if node.is_learner:
+                found.append(f"{node.name} is a learner and does not count")
+            found += [f"{node.name} {problem}" for problem in node.problems]
+        return found
+
+    @property
+    def health(self) -> Health:
+        """How the cluster is."""
+        if not self.leader:
+            return Health.NO_QUORUM
+        return Health.DEGRADED if self.problems else Health.HEALTHY
+
+
+def cluster_report(reports: Sequence[NodeReport]) -> ClusterReport:
+    """Return the answers with each node once, though it be known by two addresses."""
+    seen: set[tuple[str, str]] = set()
+    nodes = []
+    for report in reports:
+        key = ("", report.address) if report.error else (report.stream, report.name)
+        if key not in seen:
+            seen.add(key)
+            nodes.append(report)
+    return ClusterReport(tuple(nodes))
+
+
+def node_report(address: str, answer: Any) -> NodeReport:
+    """Check what a node answered.
+
+    Raises:
+        PeerError: It is not a status.
+    """
+    try:
+        return _node_report(address, answer)
+    except (TypeError, ValueError) as error:
+        raise PeerError(f"{address} answers with a status that cannot be read: {error}") from None
+
+
+def _node_report(address: str, answer: Any) -> NodeReport:
+    if not isinstance(answer, dict):
+        raise TypeError("it is not a JSON object")
+    sessions = (_checked(each, dict) for each in _get(answer, "sessions", list))
+    return NodeReport(
+        address,
+        name=_get(answer, "node", str),
+        stream=_get(answer, "stream", str),
+        members=tuple(_checked(each, str) for each in _get(answer, "members", list)),
+        role=_get(answer, "role", str),
+        term=_get(answer, "term", int),
+        leader=_get(answer, "leader", str),
+        merge=MergeReport(
+            _position(answer, "merged_end"), _get(answer, "messages", int),
+            _get(answer, "merge_time_ns", int), _get(answer, "digest", str),
+        ),
+        durability=_get(answer, "durability", str),
+        problems=tuple(_problems(answer)),
+        sessions=tuple(
+            SessionReport(
+                _get(each, "session", str), _get(each, "pushed_by", str),
+                _position(each, "durable"), _position(each, "merged"),
+            )
+            for each in sessions
+        ),
+    )  # fmt: skip
+
+
+def _problems(answer: dict[str, Any]) -> list[str]:
+    found = []
+    if position := _get(answer, "copying_to", str):
+        reason = _get(answer, "copying_waits_for", str)
+        waits = f"; it waits for {reason}" if reason else ""
+        found.append(f"is copying the merged log, at {position}{waits}")
+    if waiting := _get(answer, "waiting_for", dict):
+        found.append(f"waits for session {_get(waiting, 'session', str)}")
+    if answer.get("takes_data") is False:
+        free = _get(answer, "disk_free", int)
+        found.append(f"refuses new data: {free:,} bytes of disk are left")
+    if refusal := _get(answer, "refusal", str):
+        found.append(f"refused a peer: {refusal}")
+    if unreachable := _get(answer, "unreachable", dict):
+        found.append(f"cannot reach {', '.join(map(printable, sorted(unreachable)))}")
+    return found
+
+
+def _position(fields: dict[str, Any], name: str) -> Position:
+    return Position.parse(_get(fields, name, str) or "0.0.0")
+
+
+def _get(fields: dict[str, Any], name: str, kind: type[_Type]) -> _Type:
+    value = fields.get(name)
+    return kind() if value is None else _checked(value, kind, name)
+
+
+def _checked(value: Any, kind: type[_Type], name: str = "an entry") -> _Type:
+    if not isinstance(value, kind) or type(value) is bool:
+        raise TypeError(f"{name} is of type {type(value).__name__}")
+    if isinstance(value, int) and not 0 <= value < _NUMBER_END:
+        raise ValueError(f"{name} is out of range")
+    return cast("_Type", printable(value)) if isinstance(value, str) else value

@@ -1,0 +1,179 @@
+"""`rt up`: runs a whole cluster on this machine, and lets its nodes be killed and started."""
+
+import os
+import re
+from typing import Final
+
+import click
+
+from rt.cli.children import Child, Children
+from rt.cli.cluster import show_client_commands
+from rt.cli.console import counted, note, say
+from rt.cli.stop_signals import StopSignals
+from rt.cli.up_control import ControlServer, Request, ask_cluster
+from rt.config.settings import load
+from rt.errors import Misuse, RtError
+from rt.log.lock import take_lock
+from rt.node.cluster import CLIENTS_NAME, Place, free_addresses, init_cluster, is_founded
+from rt.node.settings import NodeSettings
+
+_CHECK_S: Final = 0.2
+_SERVES: Final = r":(\d+)$"  # the first line of a node that is ready
+
+
+@click.command()
+@click.option(
+    "--nodes", default=3, show_default=True, help="Size of the cluster: 1, 3, 5 or 7 nodes."
+)
+@click.option("--root", default="rt-up", show_default=True, help="Directory for all of it.")
+@click.option("--stream", default="stream", show_default=True, help="Stream to serve.")
+@click.option("--kill", "kill", metavar="NODE", help="Kill a node of the cluster that runs there.")
+@click.option("--start", "start", metavar="NODE", help="Start a node of it that has ended.")
+def up(nodes: int, root: str, stream: str, *, kill: str | None, start: str | None) -> None:
+    """Run a whole cluster on this machine until ctrl-C: for development.
+
+    The first run makes the cluster in the directory, later ones find it there. It keeps running
+    when one of its nodes ends. To try out a failover, kill and start nodes from another terminal;
+    --kill is SIGKILL, which is to a process what a power cut is.
+
+    \b
+    rt up --nodes 3 --stream flights
+    rt up --nodes 1 --root /tmp/one
+    rt up --kill n2
+    rt up --start n2
+    """  # noqa: D301 - click reads the backspace character
+    if kill is not None and start is not None:
+        raise click.UsageError("give --kill or --start, not both")
+    if kill is not None or start is not None:
+        verb = "kill" if kill is not None else "start"
+        say(ask_cluster(root, Request(verb, kill or start or "")))
+        return
+    os.makedirs(root, exist_ok=True)
+    take_lock(root, f"{root} has a running cluster; stop it, or name another --root")  # for life
+    places = _places(root, stream, nodes)
+    with StopSignals() as signals, Children() as children, ControlServer(root) as control:
+        running = LocalCluster(children, root, stream, places)
+        click.echo(f"{counted(len(places), 'node')} up for stream {stream}; ctrl-C stops. Try:\n")
+        show_client_commands(os.path.join(root, CLIENTS_NAME))
+        while signals.wait(_CHECK_S):
+            running.look()
+            control.serve(running.obey)
+
+
+def start_nodes(children: Children, root: str, stream: str, places: list[Place]) -> list[Child]:
+    """Start a process for each node of a cluster on this machine; return when all serve.
+
+    Raises:
+        RtError: One did not start; the message says why.
+    """
+    started = [_start(children, root, stream, place, len(places)) for place in places]
+    for child in started:
+        child.first_line(_SERVES)
+    return started
+
+
+class LocalCluster:
+    """The nodes of `rt up`: notices when one ends, and kills and starts them on request."""
+
+    def __init__(self, children: Children, root: str, stream: str, places: list[Place]) -> None:
+        """Start all nodes.
+
+        Args:
+            children: Stops what runs at the end.
+            root: The directory of the cluster.
+            stream: The stream it serves.
+            places: Its nodes.
+
+        Raises:
+            RtError: A node did not start.
+        """
+        self._children = children
+        self._root = root
+        self._stream = stream
+        self._places = {place.name: place for place in places}
+        started = start_nodes(children, root, stream, places)
+        self._running = dict(zip(self._places, started, strict=True))
+        self._killed: set[str] = set()  # on request, and not started since
+
+    def look(self) -> None:
+        """Say which nodes have ended since the last look.
+
+        Raises:
+            RtError: None is left, and not all of them were killed on request.
+        """
+        for name, child in list(self._running.items()):
+            if not child.running:
+                reason = f"{name} {child.outcome()}: {child.last_errors()}"
+                self._drop(name)
+                if not self._running and not self._killed:
+                    raise RtError(f"{reason}; no node is left")
+                note(f"{reason}; {self._left()}; start it again with {self._command(name)}")
+
+    def obey(self, request: Request) -> str:
+        """Do what another terminal asks; return what to tell it.
+
+        Raises:
+            Misuse: There is no such node, or it is running, or not running, already.
+            RtError: The node did not start.
+        """
+        name = request.node
+        if name not in self._places:
+            raise Misuse(f"{self._root} has no node {name!r}; it has {', '.join(self._places)}")
+        if request.verb == "kill":
+            return self._kill(name)
+        return self._start(name)
+
+    def _kill(self, name: str) -> str:
+        if name not in self._running:
+            raise Misuse(f"{name} is not running; start it with {self._command(name)}")
+        self._running[name].kill()
+        self._killed.add(name)
+        self._drop(name)
+        outcome = f"{name} was killed; {self._left()}; start it again with {self._command(name)}"
+        note(outcome)
+        return outcome
+
+    def _start(self, name: str) -> str:
+        if name in self._running:
+            raise Misuse(f"{name} is running already")
+        place = self._places[name]
+        child = _start(self._children, self._root, self._stream, place, len(self._places))
+        try:
+            child.first_line(_SERVES)
+        except RtError:
+            self._children.drop(child)
+            raise
+        self._running[name] = child
+        self._killed.discard(name)
+        outcome = f"{name} was started; {self._left()}"
+        note(outcome)
+        return outcome
+
+    def _drop(self, name: str) -> None:
+        self._children.drop(self._running.pop(name))
+
+    def _left(self) -> str:
+        return f"{len(self._running)} of {counted(len(self._places), 'node')} running"
+
+    def _command(self, name: str) -> str:
+        return f"rt up --root {self._root} --start {name}"
+
+
+def _start(children: Children, root: str, stream: str, place: Place, nodes: int) -> Child:
+    first = [] if nodes == 1 or is_founded(root, place, stream) else ["--found"]
+    return children.start(place.name, "node", "--config", place.config, *first)
+
+
+def _places(root: str, stream: str, nodes: int) -> list[Place]:
+    """Return the nodes of the cluster in `root`, which is made if there is none."""
+    configs = sorted(name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name))
+    if not configs:
+        return init_cluster(root, stream, free_addresses(nodes))
+    paths = [os.path.join(root, config) for config in configs]
+    there = [load(NodeSettings, path, "node", environment={}) for path in paths]
+    if len(there) != nodes or there[0].stream != stream:
+        raise click.UsageError(
+            f"{root} holds a cluster of {counted(len(there), 'node')} for stream "
+            f"{there[0].stream!r}; ask for that, or name another --root"
+        )
+    return [Place(each.name, each.listen, path) for each, path in zip(there, paths, strict=True)]

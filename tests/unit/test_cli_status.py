@@ -1,0 +1,180 @@
+"""`rt status`: what it concludes from what nodes report, and that no answer can end it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rt.cli import status as cli_status
+from rt.cli.link import LinkSettings
+from rt.cli.status import _text
+from rt.cli.status_report import (
+    Health,
+    NodeReport,
+    cluster_report,
+    node_report,
+)
+from rt.errors import PeerError
+from tests.commands import run
+
+SECOND_NS = 1_000_000_000
+
+
+def answer(name, **changed):
+    """Return what a healthy node of three answers, with some of it changed."""
+    number = int(name[1:])
+    return {
+        "node": name, "stream": "flights", "cluster": "c" * 32, "members": ["n1", "n2", "n3"],
+        "role": "leader" if number == 1 else "follower", "term": 3, "leader": "n1",
+        "merged_end": "0.0.4096", "messages": 10, "merge_time_ns": 1_700_000_000 * SECOND_NS,
+        "digest": "ab" * 16, "durability": "synced by a majority before it is merged",
+        "copying_to": None, "copying_waits_for": "", "waiting_for": None, "unreachable": {},
+        "refusal": "", "takes_data": True, "disk_free": 1 << 40,
+        "sessions": [
+            {"session": "jfk", "pushed_by": "publisher", "durable": "0.0.300", "merged": "0.0.100"}
+        ],
+    } | changed  # fmt: skip
+
+
+def report(*answers):
+    """Return the report on nodes that answer so; None is a node that is down."""
+    return cluster_report([
+        NodeReport(f"host{place}:7420", "nobody answers") if each is None
+        else node_report(f"host{place}:7420", each)
+        for place, each in enumerate(answers)
+    ])  # fmt: skip
+
+
+def test_three_nodes_that_agree_are_healthy():
+    """The exit code of a probe is 0 only then."""
+    found = report(answer("n1"), answer("n2"), answer("n3"))
+    assert (found.health, found.leader, found.problems) == (Health.HEALTHY, "n1", [])
+    assert "3 of 3 nodes answer, quorum yes (n1 leads)" in _text(found)
+
+
+def test_two_nodes_that_answer_and_have_no_leader_are_no_quorum():
+    """Two of three answered, so it was called a quorum; nothing was merged all night."""
+    lost = {"role": "candidate", "leader": ""}
+    found = report(answer("n1", **lost), answer("n2", **lost), None)
+    assert found.health is Health.NO_QUORUM
+    assert "quorum NO" in _text(found)
+
+
+def test_one_node_that_is_asked_and_knows_its_leader_is_a_quorum():
+    """The probe of a machine asks its own node, and not two others."""
+    found = report(answer("n2"))
+    assert (found.health, found.leader) == (Health.HEALTHY, "n1")
+    assert "1 of 3 nodes answer, quorum yes" in _text(found)
+
+
+def test_a_leader_of_an_older_term_is_not_believed():
+    """It was cut off, and steps down when it notices; the others are electing meanwhile."""
+    newer = {"term": 4, "role": "candidate", "leader": ""}
+    found = report(answer("n1"), answer("n2", **newer), answer("n3", **newer))
+    assert found.health is Health.NO_QUORUM
+
+
+def test_a_learner_is_named_and_does_not_make_a_quorum():
+    """Its state was lost: it neither votes nor counts, and its word on the leader is not enough."""
+    found = report(answer("n1"), answer("n2"), answer("n3", role="learner"))
+    assert found.health is Health.DEGRADED
+    assert "learners, which neither vote nor count: n3" in _text(found)
+    assert report(answer("n3", role="learner")).health is Health.NO_QUORUM
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"unreachable": {"n3": "connection refused"}}, "n2 cannot reach n3"),
+        ({"takes_data": False, "disk_free": 5000}, "n2 refuses new data: 5,000 bytes of disk"),
+        ({"copying_to": "0.0.7"}, "n2 is copying the merged log, at 0.0.7"),
+        ({"waiting_for": {"session": "jfk", "end": "0.0.9"}}, "n2 waits for session jfk"),
+        ({"refusal": "n9: not a member"}, "n2 refused a peer: n9: not a member"),
+    ],
+)
+def test_whatever_ails_a_node_degrades_the_cluster_and_is_named(changed, problem):
+    """A probe sees it before the second failure does."""
+    found = report(answer("n1"), answer("n2", **changed), answer("n3"))
+    assert found.health is Health.DEGRADED
+    assert problem in _text(found)
+    assert report(answer("n1"), answer("n2"), None).health is Health.DEGRADED
+
+
+def test_a_node_that_has_merged_nothing_is_not_57_years_behind():
+    """It said 1795328754.0 s, which is the age of the epoch."""
+    found = report(answer("n1"), answer("n2", merged_end="0.0.0", messages=0, merge_time_ns=0))
+    rows = _text(found).splitlines()
+    assert "4,096 B " in rows[2]
+    assert " s" not in rows[2].split("4,096 B")[1]
+
+
+def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
+    """`localhost` and `127.0.0.1` made two nodes of one, and a quorum of it."""
+    found = report(answer("n1"), answer("n1"), None)
+    assert "1 of 3 nodes answer" in _text(found)
+    asked = []
+
+    def ask(address, _contexts):
+        asked.append(address)
+        return answer("n1")
+
+    monkeypatch.setattr(cli_status, "ask_status", ask)
+    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    twice = run("status", "--nodes", "localhost:7420", "--nodes", "localhost:7420", "--json")
+    assert len(asked) == len(json.loads(twice.stdout)) == 1
+
+
+def test_bytes_that_wait_to_be_merged_are_shown():
+    """Who is stuck is the first question."""
+    assert "200 B" in _text(report(answer("n1")))
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=8,
+)
+
+
+@given(st.one_of(values, st.dictionaries(st.sampled_from(sorted(answer("n1"))), values)), values)
+def test_no_answer_of_a_node_can_end_the_command(broken, session):
+    """One bad node must not hide the others, nor show a traceback instead of them."""
+    for each in (broken, answer("n1", sessions=[session])):
+        if isinstance(broken, dict) and each is broken:
+            each = answer("n1") | broken
+        try:
+            shown = _text(report(answer("n2"), each))
+        except PeerError as error:
+            shown = str(error)
+        assert "n" in shown
+
+
+def test_a_hostile_answer_is_escaped(monkeypatch):
+    """A node's certificate does not make its text safe."""
+    hostile = answer("n1", refusal="x\x1b[2J\nn2  healthy", stream="a\x9bb")
+    monkeypatch.setattr(cli_status, "ask_status", lambda *_: hostile)
+    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    for options in ([], ["--json"]):
+        done = run("status", *options)
+        assert done.exit_code == Health.DEGRADED
+        assert not {"\x1b", "\x9b"} & set(done.output)
+    assert "\nn2  healthy" not in run("status").output
+
+
+@pytest.mark.parametrize(
+    ("found", "code"), [(OSError("refused"), 3), ([1], 3), ({"node": 5}, 3), (answer("n1"), 0)]
+)
+def test_the_exit_code_is_for_probes(monkeypatch, found, code):
+    """It was 0 when quorum was lost."""
+
+    def ask(*_):
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(cli_status, "ask_status", ask)
+    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    done = run("status")
+    assert done.exit_code == code
+    assert ("no node answers" in done.stderr) == (code == 3)
