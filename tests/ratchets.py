@@ -4,7 +4,6 @@
 CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "replicator/sink_connection.py:SinkConnection": 14,
     "replicator/source_channel.py:SourceChannel": 13,
-    "rt/cli/publish_settings.py:PublishSettings": 13,
     "rt/format/frame.py:Header": 13,
     "rt/log/writer.py:SessionWriter": 16,
     "rt/node/inbox.py:Inboxes": 16,
