@@ -4,7 +4,7 @@ import click
 
 from archiver.policy import parse_limit
 from rt.cli.console import print_json, say
-from rt.cli.groups import Group
+from rt.cli.groups import CommandGroup
 from rt.cli.link import LinkSettings
 from rt.cli.offload import offload
 from rt.cli.options import click_options, json_option
@@ -14,7 +14,7 @@ from rt.errors import Misuse
 from rt.text import time_text
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def archive() -> None:
     """Show and change how long a stream is kept.
 

@@ -6,12 +6,12 @@ import shlex
 import click
 
 from rt.cli.console import print_json, say
-from rt.cli.groups import Group
+from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
 from rt.node.cluster import CLIENTS_NAME, free_addresses, init_cluster
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def cluster() -> None:
     """Make the files of a new cluster.
 

@@ -3,12 +3,12 @@
 import click
 
 from rt.cli.console import ProgressBar, counted, note, print_json
-from rt.cli.groups import Group
+from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
 from rt.errors import Misuse
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def export() -> None:
     """Convert a log for data that is read many times.
 

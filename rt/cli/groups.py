@@ -1,4 +1,4 @@
-"""Group: a command with subcommands, which suggests one where a name is mistyped."""
+"""CommandGroup: a command with subcommands, which suggests one where a name is mistyped."""
 
 import difflib
 from typing import Final
@@ -10,7 +10,7 @@ _CLOSE_ENOUGH: Final = (
 )
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that suggests what a mistyped subcommand may mean."""
 
     def resolve_command(

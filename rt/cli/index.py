@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from rt.cli.console import ProgressBar, counted, note, print_json, say
-from rt.cli.groups import Group
+from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
 from rt.errors import FrameError, Misuse
 from rt.log.appender import log_files
@@ -17,7 +17,7 @@ from rt.position import Position
 _ACTIVE_HELP: Final = "Include the last file; no program may be writing to it."
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def index() -> None:
     """Check or rebuild the index of a log.
 

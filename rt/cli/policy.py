@@ -7,7 +7,7 @@ import click
 
 from archiver.policy import parse_policy, policy_of
 from rt.cli.console import note, print_json, say
-from rt.cli.groups import Group
+from rt.cli.groups import CommandGroup
 from rt.cli.link import LinkSettings
 from rt.cli.options import click_options, json_option
 from rt.config.kinds import show_bytes
@@ -17,7 +17,7 @@ from rt.text import time_text
 _FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has three rules
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def policy() -> None:
     """Show the policy of a stream, or set it."""
 

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from rt.cli.console import complain
 from rt.cli.exits import CODES_HELP, exit_code, sentence
-from rt.cli.groups import Group
+from rt.cli.groups import CommandGroup
 from rt.cli.logs import add_verbosity, configure_log
 from rt.cli.parent import end_with_parent
 from rt.version import __version__
@@ -47,7 +47,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class Program(Group):
+class Program(CommandGroup):
     """A group whose commands are imported when they run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

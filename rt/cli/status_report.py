@@ -68,7 +68,7 @@ class NodeReport:
         leader: Whom it follows; "" if there is none.
         merge: How far it has merged.
         durability: What a merged message has survived.
-        problems: What is wrong with it, in words.
+        problems: What is wrong with it, one phrase each.
         sessions: What it holds.
     """
 
@@ -124,7 +124,7 @@ class ClusterReport:
 
     @property
     def problems(self) -> list[str]:
-        """Everything that keeps the cluster from being healthy, in words."""
+        """Everything that keeps the cluster from being healthy, one phrase each."""
         found = [f"{node.address} does not answer" for node in self.nodes if node.error]
         for node in self.answering:
             if node.is_learner:

@@ -10,7 +10,7 @@ from rt.cli.children import Child, Children
 from rt.cli.cluster import show_client_commands
 from rt.cli.console import counted, note, say
 from rt.cli.stop_signals import StopSignals
-from rt.cli.up_control import ControlServer, Request, ask_cluster
+from rt.cli.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.config.settings import load
 from rt.errors import Misuse, RtError
 from rt.log.lock import take_lock
@@ -46,7 +46,7 @@ def up(nodes: int, root: str, stream: str, *, kill: str | None, start: str | Non
         raise click.UsageError("give --kill or --start, not both")
     if kill is not None or start is not None:
         verb = "kill" if kill is not None else "start"
-        say(ask_cluster(root, Request(verb, kill or start or "")))
+        say(ask_cluster(root, ControlRequest(verb, kill or start or "")))
         return
     os.makedirs(root, exist_ok=True)
     take_lock(root, f"{root} has a running cluster; stop it, or name another --root")  # for life
@@ -109,7 +109,7 @@ class LocalCluster:
                     raise RtError(f"{reason}; no node is left")
                 note(f"{reason}; {self._left()}; start it again with {self._command(name)}")
 
-    def obey(self, request: Request) -> str:
+    def obey(self, request: ControlRequest) -> str:
         """Do what another terminal asks; return what to tell it.
 
         Raises:

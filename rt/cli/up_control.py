@@ -25,7 +25,7 @@ _POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ControlRequest:
     """What to do with a node.
 
     Attributes:
@@ -37,7 +37,7 @@ class Request:
     node: str
 
 
-def ask_cluster(root: str, request: Request) -> str:
+def ask_cluster(root: str, request: ControlRequest) -> str:
     """Ask the cluster that runs in a directory, and return its answer.
 
     Raises:
@@ -64,7 +64,7 @@ class ControlServer:
         self._request = os.path.join(root, _REQUEST)
         self._answer = os.path.join(root, _ANSWER)
 
-    def serve(self, obey: Callable[[Request], str]) -> None:
+    def serve(self, obey: Callable[[ControlRequest], str]) -> None:
         """Do what was asked since the last call, if anything, and answer.
 
         Args:
@@ -75,7 +75,7 @@ class ControlServer:
             return
         with suppress(FileNotFoundError):
             os.unlink(self._request)
-        request = Request(str(fields.get("verb")), str(fields.get("node")))
+        request = ControlRequest(str(fields.get("verb")), str(fields.get("node")))
         try:
             answer = {"said": obey(request)}
         except Misuse as error:
