@@ -77,6 +77,25 @@ class Diverged(CorruptLog):
     """Two copies of one log differ; whoever finds it stops, and both are kept."""
 
 
+class SessionDiverged(CorruptLog):
+    """A node's copy of a session has other bytes than the nodes agreed on; the copy is set aside.
+
+    The publisher sent different bytes to different nodes: it lost what it had not synced, it was
+    restored from a backup, or it is hostile.
+    """
+
+    def __init__(self, path: str, session: str, position: Position, reason: str) -> None:
+        super().__init__(path, position, reason)
+        self.args = (path, session, position, reason)
+        self.session = session
+
+    def __str__(self) -> str:
+        return (
+            f"session {self.session}: {self.path} differs at {self.position} from what the nodes "
+            f"agreed on: {self.reason}"
+        )
+
+
 class FrameError(RtError):
     """Bytes that were to be a frame are none; the caller knows where they came from."""
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rt.errors import Misuse, PeerError
 from rt.position import Position
+from sequencer.copies import Copies
 from sequencer.digests import Digests
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
@@ -45,6 +46,7 @@ class Execution:
             merged: called as soon as the merged log has grown, so that it is served at once.
         """
         self.executor = executor
+        self.copies = Copies(executor, holdings)
         self.digests = Digests()
         self.suspended = False  # while the merged log is copied from another node
         self.queue: deque[Committed] = deque()
@@ -136,9 +138,14 @@ class Execution:
         self._snapshot_index = plan.index
 
     def _can_execute(self) -> bool:
-        if self.suspended or not self.queue or self.executor.lacks_log:
+        executor = self.executor
+        if self.suspended or not self.queue or executor.lacks_log or executor.is_stranded:
             return False
-        return not self.executor.is_stranded and not self._lacking(self.queue[0])
+        merge = self.queue[0].instruction
+        if not isinstance(merge, Merge) or executor.lacking(merge, self._holdings.own) is None:
+            return True
+        executor.check_end(merge, self._holdings.own)
+        return False
 
     def _execute(self, entry: Entry, instruction: Instruction | None) -> None:
         if entry.index > self._adopted_index:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
-from rt.errors import CorruptLog, FrameError, ManifestError
+from rt.errors import CorruptLog, FrameError, ManifestError, SessionDiverged
 from rt.format.frame import HEADER_BYTES, Encoded, body_matches, parse_header
 from rt.format.manifest import Archived, LogIdentity, session_list
 from rt.format.ranges import Range
@@ -17,16 +17,19 @@ from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.session_log import Heading, SessionLogs
 
-# Shorter ranges are read and written with their range frame in one call; longer ones are copied
+# Shorter ranges are read, and written with their range frame in one call; longer ones are copied
 # inside the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
+# So often is a session's copy fetched again when it differs from an instruction. After that only
+# the merged log of a node that has executed it will do: the others may have the wrong bytes too.
+_RETRIES: Final = 1
 
 
 class Executor:
     """Writes the merged log. One thread uses it.
 
-    After a crash the merged log may be ahead of the ledger: the instructions that come again are
-    then compared with what stands there and written only from where it ends.
+    After a crash the merged log may be ahead of the ledger: instructions that are repeated are
+    compared with what is there, and written only from where it ends.
     """
 
     def __init__(
@@ -39,24 +42,25 @@ class Executor:
         *,
         alone: bool = True,
     ) -> None:
-        """Open the merged log and judge its end.
+        """Open the merged log and recover its end.
 
         Args:
-            disk: where.
+            disk: holds the merged log.
             directory: of the merged log.
-            identity: of the merged log, should it have to be made.
-            ledger: the state to go on from.
+            identity: of the merged log, in case it has to be created.
+            ledger: the state to continue from.
             logs: the copies of the sessions.
-            alone: whether there is no other node that what is missing could be copied from.
+            alone: whether there is no other node to copy missing bytes from.
 
         Raises:
             CorruptLog: it is damaged, or shorter than the ledger says and this node is alone.
         """
         self.alone = alone
         self.ledger = ledger
+        self.is_half_done = False  # an instruction was begun and is not finished
         self._logs = logs
         self._place = (disk, directory, identity)
-        self.is_half_done = False  # an instruction was begun, and could not be carried out yet
+        self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
         self.appender = self._opened()
         self._emptied_end = self._end_of_emptied()
         if self.alone and self.lacks_log:
@@ -71,7 +75,7 @@ class Executor:
             if self.alone:
                 raise
             set_aside(disk, directory)
-            return self._opened()  # which files are whole is not known: all is copied
+            return self._opened()  # nobody knows which files are whole: all is copied again
         try:
             appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
         except CorruptLog as damage:
@@ -80,21 +84,22 @@ class Executor:
                 raise
             set_aside(disk, damage.path)
             return self._opened()  # what is missing now is copied from another node
-        appender.sync()  # what was read may only be in memory
+        appender.sync()  # what was read may be in memory only
         return appender
 
     @property
     def is_repeating(self) -> bool:
-        """Whether the log still reaches beyond the ledger, from before a crash."""
+        """Whether the log still extends beyond the ledger, from before a crash."""
         return self.appender.next_place > self.ledger.end
 
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
         """Carry out the instruction `index`.
 
         Raises:
-            CorruptLog: the bytes here are not those that were agreed on.
+            SessionDiverged: this node's copy of a session is not what was agreed on.
+            CorruptLog: a copy, or the merged log, is damaged.
             FileNotFoundError: a session's bytes are not here.
-            OSError: the merged log cannot be written; repeat it when it can.
+            OSError: the merged log cannot be written; repeat this when it can.
         """
         self.ledger.index, self.is_half_done = index, True
         if isinstance(instruction, Roll):
@@ -111,7 +116,7 @@ class Executor:
         self.is_half_done = False
 
     def sync(self) -> Durable:
-        """Make the merged log durable up to its end; before a snapshot names it."""
+        """Make the merged log durable up to its end, before a snapshot refers to it."""
         return self.appender.sync()
 
     def close(self) -> None:
@@ -119,13 +124,13 @@ class Executor:
         self.appender.close()
 
     def lacking(self, merge: Merge, held: Mapping[str, Position]) -> Slice | None:
-        """Return the first slice whose bytes are not here, neither as input nor as output.
+        """Return the first slice whose bytes are here neither as input nor as output.
 
         Output may be here before an instruction is executed: from before a crash, or copied from
         another node.
 
         Args:
-            merge: what is to be executed next.
+            merge: the next instruction.
             held: up to where each session is held durably here.
         """
         end = self.ledger.end
@@ -141,14 +146,48 @@ class Executor:
         return None
 
     def _is_held(self, each: Slice, held: Mapping[str, Position]) -> bool:
-        """Whether the input of a slice is here; of an archived file only the name is."""
+        """Whether the input of a slice is here and not archived, and has not kept differing."""
         return (
             held.get(each.session, START) >= each.end
+            and self._differing.get(each.session, 0) <= _RETRIES
             and not self._logs[each.session].is_archived(each.first.file)
         )  # fmt: skip
 
+    def check_end(self, merge: Merge, held: Mapping[str, Position]) -> None:
+        """Check that no copy has bytes where the agreed session ended a file.
+
+        A copy that got more of a file than its publisher had after a power cut never gets the bytes
+        that follow: its publisher and the other nodes refuse to add to it.
+
+        Args:
+            merge: the next instruction, of which bytes are lacking.
+            held: up to where each session is held durably here.
+
+        Raises:
+            SessionDiverged: a copy has more.
+        """
+        for each in merge.slices:
+            end = held.get(each.session, START)
+            if self.ledger.accepts(each) and each.after < end < each.first and end.offset:
+                raise self._diverged(each.session, each.after, "the agreed file ends here")
+
+    def check_copy(self, session: str) -> None:
+        """Check that a copy has the frame that was last merged of its session.
+
+        Raises:
+            SessionDiverged: it has another one.
+        """
+        tail = self.ledger.tails.get(session)
+        if tail is None:
+            return
+        log = self._logs[session]
+        raw = None if log.is_archived(tail.position.file) else log.header_at(tail.position)
+        self._logs.forget(session)  # many are checked at a start, and most are not read again
+        if raw is not None and not tail.is_of(raw):
+            raise self._diverged(session, tail.position, "another frame was merged from here")
+
     def restore(self, ledger: Ledger) -> None:
-        """Go on from the state of another node's snapshot.
+        """Continue from the state of another node's snapshot.
 
         Its merged log has to be copied up to `ledger.end` before anything is executed.
         """
@@ -156,14 +195,14 @@ class Executor:
 
     @property
     def lacks_log(self) -> bool:
-        """Whether the merged log here ends before the ledger, or what was archived is not told."""
+        """Whether the merged log here ends before the ledger, or lacks lines of archived files."""
         return self.appender.next_place < self.ledger.end or self.lacks_lines
 
     @property
     def lacks_lines(self) -> bool:
-        """Whether files were archived by instructions that another's state took the place of.
+        """Whether files were archived by instructions that another node's state replaced.
 
-        When and why stands in the lines of the others; these are copied as the log is.
+        When and why is in the other nodes' manifests, whose lines are copied with the log.
         """
         known = self.appender.manifest
         place = bisect_left(known.order, self.ledger.archived_to)
@@ -171,16 +210,16 @@ class Executor:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether what is to be executed next was archived by the others and copied as such.
+        """Whether the next instruction's output was archived by the others and copied as such.
 
         Then neither input nor output is here to execute it with: only another node's state helps.
         """
         return self.ledger.end < self._emptied_end
 
     def _end_of_emptied(self) -> Position:
-        """Where the last archived file ends that is not all here; what is left of one is of no use.
+        """Where the last archived file ends that is not whole here.
 
-        A power cut may bring back some of a file that a copy was told to empty.
+        A power cut may bring back a part of a file that a copy was told to empty; it is useless.
         """
         known = self.appender.manifest
         for file in reversed(known.archived):
@@ -196,22 +235,22 @@ class Executor:
             return False  # folded into the manifest, or never copied
 
     def reopen(self) -> None:
-        """Take up the merged log again after somebody else has appended to it."""
+        """Open the merged log again after a copy has appended to it."""
         self.appender = self._opened()
         self._emptied_end = self._end_of_emptied()
 
     def forget(self, session: str) -> None:
-        """The copy of a session was set aside: it begins anew, in another directory."""
+        """Forget the copy of a session: it was set aside, and another begins in its place."""
         self._logs.forget(session)
 
     def discard(self, path: str) -> None:
-        """Set a damaged file of the merged log aside; it is copied from another node again."""
+        """Set a damaged file of the merged log aside, to be copied from another node again."""
         self.appender.close()
         set_aside(self._place[0], path)
         self.reopen()
 
     def _archive(self, index: int, archive: Archive) -> None:
-        """Record what is archived; the bytes go when a snapshot has made sure of what they gave."""
+        """Record what is archived; the bytes go once a snapshot covers them."""
         ledger, known = self.ledger, self.appender.manifest.archived
         time_ns = max(archive.time_ns, ledger.time_ns)
         gone, last = [], ledger.archived_to
@@ -233,30 +272,53 @@ class Executor:
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
         if self.appender.end >= ledger.end + size:
-            merged = self._compare(merged)
+            merged, headers = self._compare(merged, each)
+            self._compare_copy(each, headers)
         else:
-            merged = self._write(merged, each)
-        ledger.take(each, merged, size)
+            merged, headers = self._write(merged, each)
+        self._differing.pop(each.session, None)
+        ledger.take(each, merged, size, headers)
 
-    def _write(self, merged: Range, each: Slice) -> Range:
+    def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
         log = self._logs[each.session]
         headings = log.headers(each.first, each.end, each.length)
         raw = b"".join(heading.raw for heading in headings)
+        self._demand_agreed(each, raw)
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
         frame = merged.frame(self.ledger.end)
         self._append(frame, merged, log.file(each.first.file), headings)
-        return merged
+        return merged, raw
 
-    def _compare(self, merged: Range) -> Range:
-        """Prove that the range which stands here already is the one that was agreed on."""
+    def _demand_agreed(self, each: Slice, headers: bytes) -> None:
+        if not each.agrees_with(headers):
+            raise self._diverged(each.session, each.first, "the leader has other frames here")
+
+    def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
+        """Prove that the range that is here already is the one that was agreed on."""
         position = self.ledger.end
         raw = self._headers_there(Position(position + merged.size), merged)
         merged = merged.digested(self.ledger.digest, position, raw)
         expected = b"".join(merged.frame(position).parts)
-        if self.appender.read(position, len(expected)) != expected:
+        is_agreed = each.agrees_with(raw)
+        if not is_agreed or self.appender.read(position, len(expected)) != expected:
             path = f"{self.appender.directory}/{position.file_name}"
-            raise CorruptLog(path, position, "another range stands where this one was agreed on")
-        return merged
+            raise CorruptLog(path, position, "this is not the range that was agreed on")
+        return merged, raw
+
+    def _compare_copy(self, each: Slice, headers: bytes) -> None:
+        """Compare what this node's own copy has of a slice with what was agreed on.
+
+        The output came from another node, perhaps because this copy can never be completed.
+
+        Raises:
+            SessionDiverged: it has other frames.
+        """
+        log = self._logs[each.session]
+        raw = None if log.is_archived(each.first.file) else log.header_at(each.first)
+        if raw is not None and raw != headers[:HEADER_BYTES]:
+            raise self._diverged(
+                each.session, each.first, "the nodes merged other frames from here"
+            )
 
     def _headers_there(self, begin: Position, merged: Range) -> bytes:
         """Read the headers of a range's session frames from the merged log."""
@@ -295,10 +357,10 @@ class Executor:
             raise self._corrupt(merged, merged.first, str(error)) from None
 
     def _check_frames(self, data: bytes, merged: Range, frames: list[Heading]) -> None:
-        """See that bytes that were whole when they came are whole still, to the last one.
+        """Check that bytes that were whole when they arrived still are.
 
         The headings may have been read when the instruction was planned, a while ago. Longer ranges
-        are copied unseen: whoever reads or copies them from here checks them.
+        are copied unseen: every reader of the merged log checks them.
         """
         offset, view = 0, memoryview(data)
         for header, raw in frames:
@@ -306,18 +368,25 @@ class Executor:
             padding, end = body + header.length, offset + header.size
             is_whole = view[offset:body] == raw and body_matches(header, view[body:padding])
             if not is_whole or any(view[padding:end]):
-                raise self._corrupt(merged, header.position, "the frame is not the one that came")
+                raise self._corrupt(
+                    merged, header.position, "the frame has changed since it arrived"
+                )
             offset = end
 
-    def _corrupt(self, merged: Range, position: int, words: str) -> CorruptLog:
-        path = f"{self._logs[merged.session].log.path}/{merged.first.file_name}"
-        return CorruptLog(path, Position(position), words)
+    def _corrupt(self, merged: Range, position: int, reason: str) -> CorruptLog:
+        path = self._logs[merged.session].log.file_path(merged.first.file)
+        return CorruptLog(path, Position(position), reason)
+
+    def _diverged(self, session: str, position: Position, reason: str) -> SessionDiverged:
+        self._differing[session] = self._differing.get(session, 0) + 1
+        path = self._logs[session].log.file_path(position.file)
+        return SessionDiverged(path, session, position, reason)
 
     def _roll(self, at_ns: int) -> None:
         end, appender = self.ledger.end, self.appender
         if end.file not in appender.manifest.rolled:
             if appender.end > end:
                 appender.cut(end)
-            named = session_list(self.ledger.active_sessions)
+            named = session_list(self.ledger.active.sessions)
             appender.roll(at_ns, digest=self.ledger.digest.hex(), sessions=named)
         self.ledger.roll()

@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
@@ -9,15 +10,18 @@ from rt.names import parse_session
 from rt.position import Position
 from sequencer.raft.consensus import COMMAND_BYTES_MAX
 
-_MERGE: Final = 1
+_MERGE_BARE: Final = 1  # slices without digests; written until version 0.1, still in journals
 _ROLL: Final = 2
 _ARCHIVE: Final = 3
 _NOTE: Final = 4
-_HEAD: Final = struct.Struct("<BqH")  # what, time, slices
+_MERGE: Final = 5
+_HEAD: Final = struct.Struct("<BqH")  # kind, time, number of slices, files or bytes
 _SLICE: Final = struct.Struct("<QQIIIQQBB")
 _FILE: Final = struct.Struct("<QB")
-SLICES_MAX: Final = 4096  # of 45 bytes and two names of up to 63: half of COMMAND_BYTES_MAX
-# Recording one takes some 20 us: an instruction of so many delays merging by 5 ms and one sync.
+SLICE_DIGEST_BYTES: Final = 16
+# Of 46 + 16 bytes and two names of up to 63 each: at most 3/4 of COMMAND_BYTES_MAX.
+SLICES_MAX: Final = 4096
+# Recording a file takes some 20 us: this many delay merging by 5 ms and one sync.
 FILES_MAX: Final = 256
 NOTE_BYTES_MAX: Final = 1024
 
@@ -26,8 +30,8 @@ NOTE_BYTES_MAX: Final = 1024
 class Slice:
     """Consecutive frames of one session, in one of its files, that are merged as one range.
 
-    What the leader assumed stands in it too (`after`, `watermark`): where a slice comes to be
-    executed on another state, every node leaves it out alike, and the leader plans it again.
+    A slice includes what the leader assumed (`after`, `watermark`). If it is executed on another
+    state, every node leaves it out, and the leader plans it again.
 
     Attributes:
         session: name of the session.
@@ -40,6 +44,7 @@ class Slice:
         next_sequence: the same after this slice.
         group: sessions of one group publish the same numbered messages and share a watermark;
             "" is a group of its own.
+        digest: `slice_digest` of the frames' headers, as the leader has them; b"" if unknown.
     """
 
     session: str
@@ -51,16 +56,29 @@ class Slice:
     watermark: int
     next_sequence: int
     group: str = ""
+    digest: bytes = b""
 
     @property
     def end(self) -> Position:
-        """Where the session is merged up to when this was executed."""
+        """Where the session is merged up to once this was executed."""
         return Position(self.first + self.length)
 
     @property
     def watermark_name(self) -> str:
-        """Whose watermark it is; a group and a session may have the same name."""
+        """The key of its watermark; a group and a session may have the same name."""
         return f"group {self.group}" if self.group else self.session
+
+    def agrees_with(self, headers: bytes) -> bool:
+        """Whether these frame headers are those the leader planned, as far as it said."""
+        return not self.digest or slice_digest(headers) == self.digest
+
+
+def slice_digest(headers: bytes) -> bytes:
+    """Return the digest of the raw headers of a slice's frames, 64 bytes each.
+
+    Headers hold the position and the CRC of each body, so this costs per frame, not per byte.
+    """
+    return blake2b(headers, digest_size=SLICE_DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +97,7 @@ class Roll:
 
 
 class ArchivedFile(NamedTuple):
-    """A rolled file whose bytes go, and why."""
+    """A rolled file to archive, and why."""
 
     file: Position
     reason: str
@@ -89,7 +107,7 @@ class ArchivedFile(NamedTuple):
 class Archive:
     """Archive these rolled files of the merged log, oldest first.
 
-    One that is archived already, or is not rolled, is left out alike on every node.
+    Every node leaves out a file that is archived already or not rolled.
     """
 
     time_ns: int
@@ -98,9 +116,9 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Remember a text under a name, on every node; an empty text forgets the name.
+    """Store a text under a name, on every node; an empty text deletes the name.
 
-    The policy is one, and each read lease. What they say is no business of the sequencer's.
+    The policy is a note, and so is each read lease. The sequencer does not interpret them.
     """
 
     time_ns: int
@@ -108,11 +126,11 @@ class Note:
     text: str
 
     def __post_init__(self) -> None:
-        """Refuse here, to whoever asks for it, what could not be proposed."""
+        """Refuse here, to the caller, what could not be proposed."""
         try:
             name, text = self.name.encode(), self.text.encode()
         except UnicodeEncodeError as error:
-            raise Misuse(f"a note is text: {error}") from None
+            raise Misuse(f"a note must be text: {error}") from None
         if not 0 < len(name) < 256 or len(text) > NOTE_BYTES_MAX:
             raise Misuse(f"a note has a name, and at most {NOTE_BYTES_MAX} bytes, not {len(text)}")
 
@@ -121,29 +139,18 @@ Instruction = Merge | Roll | Archive | Note
 
 
 def encode_instruction(instruction: Instruction) -> bytes:
-    """Return the command; `Misuse` if it is larger than an engine takes."""
+    """Return the command; `Misuse` if it is larger than an engine accepts."""
     if isinstance(instruction, Roll):
         return _HEAD.pack(_ROLL, instruction.time_ns, 0)
     if isinstance(instruction, Archive):
         return _encode_archive(instruction)
     if isinstance(instruction, Note):
         return _encode_note(instruction)
-    parts = [_HEAD.pack(_MERGE, instruction.time_ns, len(instruction.slices))]
-    for each in instruction.slices:
-        name, group = each.session.encode(), each.group.encode()
-        fixed = _SLICE.pack(
-            each.after, each.first, each.length, each.messages, each.skip, each.watermark,
-            each.next_sequence, len(name), len(group),
-        )  # fmt: skip
-        parts += (fixed, name, group)
-    command = b"".join(parts)
-    if len(command) > COMMAND_BYTES_MAX:
-        raise Misuse(f"an instruction of {len(instruction.slices)} slices is too large")
-    return command
+    return _encode_merge(instruction)
 
 
 def decode_instruction(command: bytes) -> Instruction:
-    """Read a command; `PeerError` if it is none of ours, and then nothing was taken."""
+    """Read a command; `PeerError` if it is malformed or of an unknown kind."""
     try:
         what, time_ns, count = _HEAD.unpack_from(command)
         if what == _ROLL and len(command) == _HEAD.size:
@@ -152,35 +159,53 @@ def decode_instruction(command: bytes) -> Instruction:
             return Archive(time_ns, _decode_files(command, count))
         if what == _NOTE:
             return _decode_note(command, time_ns, count)
-        if what != _MERGE or count > SLICES_MAX:
+        if what not in {_MERGE, _MERGE_BARE} or count > SLICES_MAX:
             raise PeerError(f"an instruction of an unknown kind ({what})")
-        return Merge(time_ns, _decode_slices(command, count))
+        digest_bytes = SLICE_DIGEST_BYTES if what == _MERGE else 0
+        return Merge(time_ns, _decode_slices(command, count, digest_bytes))
     except (struct.error, UnicodeDecodeError, Misuse) as error:
-        raise PeerError(f"an instruction that cannot be read: {error}") from None
+        raise PeerError(f"unreadable instruction: {error}") from None
+
+
+def _encode_merge(merge: Merge) -> bytes:
+    """Lay out a merge; one whose slices have no digests as version 0.1 did."""
+    kind = _MERGE if all(each.digest for each in merge.slices) else _MERGE_BARE
+    parts = [_HEAD.pack(kind, merge.time_ns, len(merge.slices))]
+    for each in merge.slices:
+        name, group = each.session.encode(), each.group.encode()
+        fixed = _SLICE.pack(
+            each.after, each.first, each.length, each.messages, each.skip, each.watermark,
+            each.next_sequence, len(name), len(group),
+        )  # fmt: skip
+        parts += (fixed, each.digest if kind == _MERGE else b"", name, group)
+    command = b"".join(parts)
+    if len(command) > COMMAND_BYTES_MAX:
+        raise Misuse(f"an instruction of {len(merge.slices)} slices is too large")
+    return command
 
 
 def _encode_archive(archive: Archive) -> bytes:
     if len(archive.files) > FILES_MAX:
-        raise Misuse(f"an instruction archives {FILES_MAX} files at most")
+        raise Misuse(f"an instruction archives at most {FILES_MAX} files")
     parts = [_HEAD.pack(_ARCHIVE, archive.time_ns, len(archive.files))]
     for file, reason in archive.files:
-        words = reason.encode()[:255].decode(errors="ignore").encode()
-        parts += (_FILE.pack(file, len(words)), words)
+        text = reason.encode()[:255].decode(errors="ignore").encode()
+        parts += (_FILE.pack(file, len(text)), text)
     return b"".join(parts)
 
 
 def _decode_files(command: bytes, count: int) -> tuple[ArchivedFile, ...]:
     if count > FILES_MAX:
-        raise PeerError(f"an instruction archives {count} files, {FILES_MAX} are the most")
+        raise PeerError(f"an instruction archives {count} files; {FILES_MAX} is the maximum")
     files, offset = [], _HEAD.size
     for _ in range(count):
         file, length = _FILE.unpack_from(command, offset)
         if file >= 1 << 63 or Position(file).offset:
-            raise PeerError("an instruction archives what is no file")
+            raise PeerError("an instruction archives a position that is not a file")
         offset += _FILE.size + length
         files.append(ArchivedFile(Position(file), command[offset - length : offset].decode()))
     if offset != len(command):
-        raise PeerError("an instruction is followed by bytes that are not of it")
+        raise PeerError("an instruction is followed by bytes that do not belong to it")
     return tuple(files)
 
 
@@ -192,34 +217,35 @@ def _encode_note(note: Note) -> bytes:
 def _decode_note(command: bytes, time_ns: int, length: int) -> Note:
     end = _HEAD.size + length
     if not 0 < length < 256 or not 0 <= len(command) - end <= NOTE_BYTES_MAX:
-        raise PeerError("a note of a size that cannot be")
+        raise PeerError("a note of an impossible size")
     return Note(time_ns, command[_HEAD.size : end].decode(), command[end:].decode())
 
 
-def _decode_slices(command: bytes, count: int) -> tuple[Slice, ...]:
+def _decode_slices(command: bytes, count: int, digest_bytes: int) -> tuple[Slice, ...]:
     slices, offset = [], _HEAD.size
     for _ in range(count):
         *numbers, name_length, group_length = _SLICE.unpack_from(command, offset)
-        names = offset + _SLICE.size
+        names = offset + _SLICE.size + digest_bytes
+        digest = command[names - digest_bytes : names]
         offset = names + name_length + group_length
         name = command[names : names + name_length].decode("ascii")
         group = command[names + name_length : offset].decode("ascii")
-        slices.append(_checked(name, group, numbers))
+        slices.append(_checked(name, group, digest, numbers))
     if offset != len(command):
-        raise PeerError("an instruction is followed by bytes that are not of it")
+        raise PeerError("an instruction is followed by bytes that do not belong to it")
     return tuple(slices)
 
 
-def _checked(name: str, group: str, numbers: list[int]) -> Slice:
+def _checked(name: str, group: str, digest: bytes, numbers: list[int]) -> Slice:
     after, first, length, messages, skip, watermark, next_sequence = numbers
     if max(after, first) >= 1 << 63 or first < after or not length or length % 8:
-        raise PeerError("a slice names bytes that cannot be")
+        raise PeerError("a slice names impossible bytes")
     if skip > messages or next_sequence < watermark:
-        raise PeerError("a slice counts messages that cannot be")
+        raise PeerError("a slice has impossible message counts")
     parse_session(name)
     if group:
         parse_session(group)
     return Slice(
         name, Position(after), Position(first), length, messages, skip, watermark,
-        next_sequence, group,
+        next_sequence, group, digest,
     )  # fmt: skip

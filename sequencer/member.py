@@ -114,12 +114,18 @@ class Member:
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
         self.holdings.hold(session, end)
+        self._execution.copies.hold(session)
         self._proposals.notice([session])
 
     def lose(self, session: str) -> None:
-        """This node's copy of `session` was damaged and set aside."""
+        """This node's copy of `session` was damaged, or differed, and was set aside."""
         self.executor.forget(session)
+        self._execution.copies.lose(session)
         self.hold(session, START)
+
+    def vouches_for(self, session: str) -> bool:
+        """Whether this node's copy of a session is known to hold what was merged of it."""
+        return self._execution.copies.is_checked(session)
 
     def hear(self, sender: str, data: bytes) -> None:
         """Take a member's message; after a `PeerError` nothing of it was taken."""
@@ -172,9 +178,11 @@ class Member:
 
         Raises:
             WriterFailed: the journal's disk failed; this node has to end.
+            SessionDiverged: a session's copy is not what the nodes agreed on.
             CorruptLog: a session's copy or the merged log is damaged.
             OSError: the merged log cannot be written; call again when it can.
         """
+        self._execution.copies.check()
         self._follow_leader()
         self._report_changes()
         while True:

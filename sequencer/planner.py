@@ -5,32 +5,32 @@ from typing import Final
 
 from rt.limits import MIB
 from rt.position import Position
-from sequencer.instruction import SLICES_MAX, Merge, Slice
+from sequencer.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger import Ledger
 from sequencer.session_log import SessionLog, SessionLogs
 
-# Of one session in one instruction: 10 ms of copying, which is what a flood can delay others by.
+# Of one session in one instruction: 10 ms of copying, the most a flood can delay other sessions.
 SLICE_BYTES_MAX: Final = 4 * MIB
-# Of all sessions together: each node executes an instruction within about 0.1 s.
+# Of all sessions together: a node executes this much within about 0.1 s.
 INSTRUCTION_BYTES_MAX: Final = 32 * MIB
 
 
 class Planner:
-    """Plans on the ledger as it is, so at most one instruction may be under way."""
+    """Plans on the current ledger, so at most one instruction may be under way."""
 
     def __init__(self, logs: SessionLogs) -> None:
         self._logs = logs
         self._groups: dict[str, str] = {}
-        self._turn = 0  # where the round of sessions begins next, should the bytes not suffice
+        self._turn = 0  # which session comes first next time, in case there is no room for all
 
     def plan(self, ledger: Ledger, durable: Mapping[str, Position], time_ns: int) -> Merge | None:
-        """Return the next instruction, or None if nothing is to be merged.
+        """Return the next instruction, or None if there is nothing to merge.
 
-        Every session that has something gets a slice, so one that floods delays the others by
-        one instruction at most.
+        Every session with new frames gets a slice, so a flood delays the others by one
+        instruction at most.
 
         Args:
-            ledger: the state the instruction will meet.
+            ledger: the state the instruction will be executed on.
             durable: per session, up to where a majority of the nodes holds it durably.
             time_ns: now.
 
@@ -42,13 +42,13 @@ class Planner:
             return None
         start = self._turn % len(waiting)
         share = max(INSTRUCTION_BYTES_MAX // min(len(waiting), SLICES_MAX), 1)
-        # a range is never cut, so one as large as a file would make a file larger than was asked
+        # A range is never split, so one as large as a file would make the file larger than asked.
         share = min(share, SLICE_BYTES_MAX, ledger.file_bytes_max // 2)
         slices: list[Slice] = []
         grouped: set[str] = set()
         for name in (waiting[start:] + waiting[:start])[:SLICES_MAX]:
             each = self._slice(ledger, name, durable[name], share)
-            # a watermark moves with each slice, so a group gets one slice an instruction
+            # Every slice moves its watermark, so a group gets one slice per instruction.
             if each is not None and each.watermark_name not in grouped:
                 grouped.add(each.watermark_name)
                 slices.append(each)
@@ -60,7 +60,7 @@ class Planner:
         after = ledger.merged_to(name)
         first = log.next_place(after)
         if first.file in log.log.manifest.archived:
-            return None  # it was merged: this node will learn of that before it leads for long
+            return None  # it was merged; this node will execute that before it leads for long
         rolled = log.log.manifest.rolled_end(first.file)
         file_end = durable if durable.file == first.file else Position(first.file + (rolled or 0))
         group = self._group(name, log)
@@ -74,7 +74,7 @@ class Planner:
         return self._groups[name]
 
 
-def _cut(  # noqa: PLR0917 - what one slice is made of, in its own order
+def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
     log: SessionLog,
     name: str,
     group: str,
@@ -86,16 +86,18 @@ def _cut(  # noqa: PLR0917 - what one slice is made of, in its own order
 ) -> Slice | None:
     """Take frames up to `limit` bytes, at least one; end before repeats that follow new ones."""
     length = messages = skip = 0
-    upcoming = watermark
-    for header, _ in log.headers(first, end, limit):
+    upcoming, headers = watermark, bytearray()
+    for header, raw in log.headers(first, end, limit):
         repeats = min(max(0, upcoming - header.sequence), header.messages)
         if repeats and messages > skip:
             break
+        headers += raw
         length += header.size
         messages += header.messages
         skip += repeats
-        if header.messages:  # else it numbers nothing
+        if header.messages:  # a control frame has no numbers
             upcoming = max(upcoming, header.sequence + header.messages)
     if not length:
         return None
-    return Slice(name, after, first, length, messages, skip, watermark, upcoming, group)
+    digest = slice_digest(bytes(headers))
+    return Slice(name, after, first, length, messages, skip, watermark, upcoming, group, digest)

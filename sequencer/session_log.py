@@ -11,12 +11,12 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import Disk, File
 from rt.position import START, Position
 
-# Small frames come many to a read; behind a large one the next read begins at the next header.
+# One read covers many small frames; after a large frame the next read begins at the next header.
 _READ_BYTES: Final = 4 * 1024
 
 
 class Heading(NamedTuple):
-    """A frame's header, parsed and as it stands in the file."""
+    """A frame's header, parsed and raw."""
 
     header: Header
     raw: bytes
@@ -31,7 +31,7 @@ class SessionLog:
         self.log = LogDirectory(directory, disk)
         self._file: File | None = None
         self._start: Position | None = None
-        self._first: Position | None = None  # where the headings that were read last begin
+        self._first: Position | None = None  # where the headings last read begin
         self._headings: list[Heading] = []
 
     def file(self, start: Position) -> File:
@@ -42,44 +42,62 @@ class SessionLog:
         return self._file
 
     def next_place(self, after: Position) -> Position:
-        """Return where the frame after `after` is: there, or in the next file that holds any."""
+        """Return where the frame after `after` is: there, or in the next file that has one."""
         self.log.refresh()
         known, place = self.log.manifest, after
         while self._is_passed(place):
-            # a rolled file is named though it was archived: never a place beyond what is not here
-            following = known.successor(place.file) or self._active_behind(place)
+            # An archived file is still named here: its bytes must not be skipped.
+            following = known.successor(place.file) or self._active_after(place)
             if following is None:
                 return after
             place = following
         return place
 
     def _is_passed(self, place: Position) -> bool:
-        """Whether a file holds nothing from a place on, or is the first of a log without it."""
+        """Whether a file has nothing from a place on, or is a first file that does not exist."""
         end = self.log.manifest.rolled_end(place.file)
         if end is None and place == START:
             return not self.log.has_file(START)
         return end == place.offset
 
-    def _active_behind(self, place: Position) -> Position | None:
+    def _active_after(self, place: Position) -> Position | None:
         return next((start for start in self.log.files() if start > place), None)
 
     def is_archived(self, start: Position) -> bool:
-        """Whether the bytes of the file that starts at `start` were given up."""
+        """Whether the file that starts at `start` was archived."""
         self.log.refresh()
         return start in self.log.manifest.archived
+
+    def header_at(self, position: Position) -> bytes | None:
+        """Return the raw header of the frame at a position; None if there is no whole one.
+
+        No file stays open: this is asked of copies that may not be read again for long.
+        """
+        try:
+            file = self.log.open_file(position.file)
+        except FileNotFoundError:
+            return None
+        try:
+            raw = file.pread(HEADER_BYTES, position.offset)
+            parse_header(raw)
+        except FrameError:
+            return None
+        finally:
+            file.close()
+        return raw
 
     def headers(self, first: Position, end: Position, limit: int) -> list[Heading]:
         """Return the headers of the frames between two places of one file.
 
-        What was returned last is kept, since a leader executes what it has just planned.
+        The latest result is cached, since a leader executes what it has just planned.
 
         Args:
-            first: where the first frame is.
-            end: where the last frame ends, at the latest.
+            first: position of the first frame.
+            end: where the last frame ends at the latest.
             limit: bytes of frames to stop after; the first frame is taken whatever its size.
 
         Raises:
-            CorruptLog: no frame of this session stands where one must.
+            CorruptLog: there is no frame of this session where there must be one.
         """
         if self._first != first or not self._holds(end, limit):
             self._first, self._headings = first, list(self._read(first, end, limit))
@@ -138,7 +156,7 @@ class SessionLogs:
         return log
 
     def forget(self, session: str) -> None:
-        """Look at a session anew: its directory is another one now."""
+        """Forget a session: its directory has been replaced."""
         log = self._logs.pop(session, None)
         if log is not None:
             log.close()

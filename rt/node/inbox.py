@@ -18,6 +18,7 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import SET_ASIDE, Disk, set_aside
 from rt.log.watch import directories_in
 from rt.names import parse_group, parse_session
+from rt.node.barred import BarredSessions
 from rt.node.guard import DiskGuard
 from rt.position import START, Position
 
@@ -95,6 +96,11 @@ class NodeInbox:
             _log.warning("the copy of session %s cannot be checked: %s", self.session, error)
 
     @property
+    def was_relayed(self) -> bool:
+        """Whether a node filled it last, and not its publisher."""
+        return self._relays
+
+    @property
     def is_fed(self) -> bool:
         """Whether its publisher fills it now."""
         return bool(self.peer) and not self._relays
@@ -159,7 +165,7 @@ class Inboxes:
         self._stream = stream
         self._told = durable
         self._inboxes: dict[str, NodeInbox] = {}
-        self._in_hand: set[str] = set()  # sessions whose copies are being opened or set aside
+        self._barred = BarredSessions()
         self._lock = threading.Lock()
         self._dirty: dict[str, NodeInbox] = {}
         self._changed = threading.Condition(self._lock)
@@ -191,12 +197,19 @@ class Inboxes:
         """Return the names of the copies that are there, those set aside left out."""
         return [each for each in directories_in(self._root) if not each.startswith(SET_ASIDE)]
 
-    def give_up(self, session: str) -> None:
-        """Set a copy that was found damaged aside; whoever fills it has to begin anew."""
+    def give_up(self, session: str, *, diverged: bool = False) -> None:
+        """Set a copy aside; it has to be filled from the start.
+
+        Args:
+            session: whose copy.
+            diverged: whether it is whole, and not what the nodes agreed on.
+        """
         with self._lock:
             inbox = self._inboxes.pop(session, None)
             self._dirty.pop(session, None)
-            self._in_hand.add(session)  # or it would be opened again where it still lies
+            if diverged and not (inbox and inbox.was_relayed):
+                self._barred.strike(session)
+            self._barred.begin(session)  # or it would be opened again where it still lies
         with self._until_done(session):
             if inbox is not None:
                 inbox.appender.close()
@@ -242,11 +255,12 @@ class Inboxes:
         if identity.kind != SESSION or identity.stream != self._stream:
             raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
         with self._lock:
+            if not relays:
+                self._barred.demand_agreed(name)
             inbox = self._inboxes.get(name)
             if inbox is None:
-                if name in self._in_hand:
-                    raise _busy(name)
-                self._in_hand.add(name)
+                self._barred.demand_open(name)
+                self._barred.begin(name)
         if inbox is None:
             with self._until_done(name):
                 inbox = self._opened_anew(name, identity, merged_to)
@@ -258,7 +272,7 @@ class Inboxes:
             )
         with self._lock:
             if self._inboxes.get(name) is not inbox:
-                raise _busy(name)  # it was given up since
+                raise Refused("busy", f"session {name!r} was set aside just now")
             inbox.claim(peer, wake, relays=relays)
         return inbox
 
@@ -268,7 +282,7 @@ class Inboxes:
             yield
         finally:
             with self._lock:
-                self._in_hand.discard(name)
+                self._barred.end(name)
 
     def _opened_anew(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         """Open a copy that is not open, or begin another where what is there is damaged."""
@@ -279,6 +293,12 @@ class Inboxes:
                 raise
             _log.error("%s", self._give_up(name, error))
             return self._open(name, identity, merged_to)
+
+    @property
+    def diverged(self) -> list[str]:
+        """The sessions of which a copy was set aside that was not what the nodes agreed on."""
+        with self._lock:
+            return self._barred.diverged
 
     def get(self, session: str) -> NodeInbox | None:
         """Return the copy of a session, if there is one."""
@@ -390,7 +410,3 @@ class Inboxes:
             with self._lock:  # one that was given up meanwhile holds nothing any more
                 if self._inboxes.get(inbox.session) is inbox:
                     self._told(end, inbox.session)
-
-
-def _busy(session: str) -> Refused:
-    return Refused("busy", f"session {session!r} is being opened, or set aside")

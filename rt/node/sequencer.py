@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Final
 
-from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError
+from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
 from rt.node.catch_up import CatchUp
@@ -184,8 +184,8 @@ class NodeSequencer:
 
     def _confirm(self, session: str, ledger: Ledger) -> None:
         inbox = self._inboxes.get(session)
-        if inbox is None:
-            return
+        if inbox is None or not self._member.vouches_for(session):
+            return  # what is here may not be what was merged
         known, merged = inbox.confirmations, ledger.merged_to(session)
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._member.holdings.agreed(session), merged)
@@ -193,7 +193,8 @@ class NodeSequencer:
 
     def _mend(self, damage: CorruptLog) -> None:
         """Set aside what is damaged, if another node or the publisher has what it held."""
-        if self._alone or isinstance(damage, Diverged):
+        diverged = isinstance(damage, SessionDiverged)
+        if isinstance(damage, Diverged) or (self._alone and not diverged):
             raise damage
         _log.error("%s; it is set aside and fetched again", damage)
         directory = os.path.dirname(damage.path)
@@ -202,7 +203,7 @@ class NodeSequencer:
             self._member.executor.discard(damage.path)
         else:
             session = os.path.basename(directory)
-            self._inboxes.give_up(session)
+            self._inboxes.give_up(session, diverged=diverged)
             with self._news:
                 self._held.pop(session, None)  # of the copy that was given up
             self._member.lose(session)

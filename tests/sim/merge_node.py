@@ -18,6 +18,7 @@ from rt.errors import (
     Misuse,
     PeerError,
     Refused,
+    SessionDiverged,
     WriterFailed,
 )
 from rt.format.manifest import LogIdentity
@@ -554,13 +555,13 @@ class MergeNode(SimNode):
             self.member.executor.discard(damage.path)
         else:
             session = posixpath.basename(directory)
-            self.inboxes.give_up(session)
+            self.inboxes.give_up(session, diverged=isinstance(damage, SessionDiverged))
             self._held.pop(session, None)
             self.member.lose(session)
 
     def _confirm(self, session: str, ledger: Ledger) -> None:
         inbox = self.inboxes.get(session)
-        if inbox is None:
+        if inbox is None or not self.member.vouches_for(session):
             return
         known, merged = inbox.confirmations, ledger.merged_to(session)
         merged_at = ledger.end if merged > known.merged else known.merged_at

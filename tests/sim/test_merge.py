@@ -104,7 +104,7 @@ def test_no_bit_that_has_flipped_since_a_frame_came_is_merged() -> None:
     assert data[-1] == 0
     for place in range(len(data)):
         data[place] ^= 4
-        with pytest.raises(CorruptLog, match="not the one that came"):
+        with pytest.raises(CorruptLog, match="has changed since it arrived"):
             bench.executor.execute(1, 1, merge)
         data[place] ^= 4
     assert bench.executor.appender.end == end

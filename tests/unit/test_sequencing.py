@@ -3,6 +3,7 @@
 import shutil
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber, WriterSettings
-from rt.errors import FrameError
+from rt.errors import FrameError, SessionDiverged
 from rt.format.frame import NUMBER_END, FrameKind, encode_frame, session_tag
 from rt.format.manifest import MERGED, SESSION, LogIdentity
+from rt.format.ranges import EMPTY_DIGEST
 from rt.log.appender import Appender
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.start import end_of
+from rt.position import START
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report
 from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction
@@ -43,13 +46,18 @@ def slices(draw):
     return Slice(
         "x" + draw(names), Position(after), Position(first), 8 * draw(st.integers(1, 1 << 28)),
         messages, draw(st.integers(0, messages)), watermark, watermark + draw(numbers),
-        draw(st.sampled_from(["", "g"])),
+        draw(st.sampled_from(["", "g"])), draw(st.binary(min_size=16, max_size=16)),
     )  # fmt: skip
 
 
-@given(st.integers(0, 1 << 62), st.lists(slices(), max_size=20))
-def test_an_instruction_is_read_back_as_it_was_written(time_ns, parts):
-    """All nodes must execute the same; what is lost in the encoding would be lost on all."""
+@given(st.integers(0, 1 << 62), st.lists(slices(), max_size=20), st.booleans())
+def test_an_instruction_is_read_back_as_it_was_written(time_ns, parts, has_digests):
+    """All nodes must execute the same; what is lost in the encoding would be lost on all.
+
+    Journals still hold instructions without digests, from before they had any.
+    """
+    if not has_digests:
+        parts = [replace(each, digest=b"") for each in parts]
     merge = Merge(time_ns, tuple(parts))
     assert decode_instruction(encode_instruction(merge)) == merge
 
@@ -183,7 +191,7 @@ def test_a_wrong_range_where_another_was_agreed_on_is_damage(merged):
     """What stands there is never overwritten, and never taken for what it is not."""
     first = decode_instruction(merged.commands[0])
     merged.commands[0] = encode_instruction(Merge(first.time_ns + 1, first.slices))
-    with pytest.raises(CorruptLog, match="another range"):
+    with pytest.raises(CorruptLog, match="not the range"):
         merged.repeat()
 
 
@@ -201,6 +209,80 @@ def test_a_copy_that_became_shorter_is_damage_and_nothing_of_it_is_merged(tmp_pa
         bench.executor.execute(1, 1, merge)
     assert error.value.path.endswith("s/a/log.0.0")
     assert bench.executor.appender.end == bench.ledger.end == 0
+
+
+@pytest.fixture
+def diverged(tmp_path):
+    """A bench, and an instruction that was planned where the session has other bytes."""
+
+    def written(root, payload):
+        with Publisher(str(root), stream="s", session="a") as publisher:
+            publisher.publish(payload)
+        return Bench(root)
+
+    theirs, ours = written(tmp_path / "theirs", b"one"), written(tmp_path / "ours", b"two")
+    end = end_of(LogDirectory(str(theirs.top / "a")))
+    return theirs, ours, Planner(theirs.logs).plan(theirs.ledger, {"a": end}, 1), {"a": end}
+
+
+def test_a_copy_that_is_not_what_was_agreed_on_is_named_and_nothing_of_it_is_merged(diverged):
+    """Its publisher sent each node something else: the copy is at fault, not the node."""
+    _, ours, merge, _ = diverged
+    with pytest.raises(SessionDiverged) as error:
+        ours.executor.execute(1, 1, merge)
+    assert (error.value.session, error.value.position) == ("a", 0)
+    assert error.value.path.endswith("s/a/log.0.0")
+    assert "session a" in str(error.value)
+    assert ours.executor.appender.end == 0
+
+
+def test_a_copy_that_differs_twice_is_replaced_by_the_output_of_a_node_that_has_executed(diverged):
+    """Publisher and nodes may fill it with the same wrong bytes for ever."""
+    theirs, ours, merge, held = diverged
+    for attempt in range(2):
+        assert ours.executor.lacking(merge, held) is None, attempt
+        with pytest.raises(SessionDiverged):
+            ours.executor.execute(1, 1, merge)
+    assert ours.executor.lacking(merge, held) is merge.slices[0]
+    theirs.executor.execute(1, 1, merge)
+    ours.executor.close()
+    shutil.rmtree(ours.top / "out")
+    shutil.copytree(theirs.top / "out", ours.top / "out")
+    ours.executor.reopen()
+    assert ours.executor.lacking(merge, held) is None
+    with pytest.raises(SessionDiverged, match="other frames"):
+        ours.executor.execute(1, 1, merge)  # the output is right, so the copy beside it is not
+    shutil.rmtree(ours.top / "a")
+    ours.executor.forget("a")
+    ours.executor.execute(1, 1, merge)
+    assert ours.ledger.digest == theirs.ledger.digest != EMPTY_DIGEST
+
+
+def test_a_copy_begun_again_is_checked_against_the_last_frame_that_was_merged(diverged):
+    """A publisher restored from a backup would be told that its other messages are merged."""
+    theirs, ours, merge, _ = diverged
+    theirs.executor.execute(1, 1, merge)
+    theirs.executor.check_copy("a")
+    ours.ledger.tails.update(theirs.ledger.tails)
+    with pytest.raises(SessionDiverged, match="another frame was merged"):
+        ours.executor.check_copy("a")
+    assert decode_ledger(theirs.ledger.encode()).tails == theirs.ledger.tails
+
+
+def test_a_copy_that_goes_on_where_the_agreed_file_ended_differs(tmp_path):
+    """Nobody would ever bring what follows: publisher and nodes have less of that file."""
+    for payload in (b"one", b"two"):
+        with Publisher(str(tmp_path), stream="s", session="a") as publisher:
+            publisher.publish(payload)
+    bench = Bench(tmp_path)
+    planner, end = Planner(bench.logs), end_of(LogDirectory(str(bench.top / "a")))
+    bench.executor.execute(1, 1, planner.plan(bench.ledger, {"a": end}, 1))
+    merge = planner.plan(bench.ledger, {"a": end}, 2)
+    after = bench.ledger.merged_to("a")
+    for held in (START, after, end.file, end):
+        bench.executor.check_end(merge, {"a": Position(held)})
+    with pytest.raises(SessionDiverged, match="ends here"):
+        bench.executor.check_end(merge, {"a": Position(after + 8)})
 
 
 def test_a_slice_planned_on_another_state_is_left_out(merged):

@@ -1,0 +1,53 @@
+"""BarredSessions: which sessions may not be filled now, and by whom."""
+
+from typing import Final
+
+from rt.errors import Refused
+
+_STRIKES: Final = 2  # the first copy may be from before its publisher lost its last bytes
+
+
+class BarredSessions:
+    """Knows which copies are being opened or set aside, and which publishers have other bytes.
+
+    It has no lock: `Inboxes` calls it while it holds its own.
+    """
+
+    def __init__(self) -> None:
+        self._busy: set[str] = set()
+        self._strikes: dict[str, int] = {}
+
+    @property
+    def diverged(self) -> list[str]:
+        """The sessions of which a copy was set aside because the nodes agreed on other bytes."""
+        return sorted(self._strikes)
+
+    def begin(self, session: str) -> None:
+        """Nobody may fill this session: its copy is being opened or set aside."""
+        self._busy.add(session)
+
+    def end(self, session: str) -> None:
+        """The copy was opened, or set aside."""
+        self._busy.discard(session)
+
+    def strike(self, session: str) -> None:
+        """A publisher filled a copy with other bytes than the nodes agreed on.
+
+        The second time it is refused from then on, as long as this node runs: the first copy may be
+        from before it lost what it had not synced, but the second is what it has now.
+        """
+        self._strikes[session] = self._strikes.get(session, 0) + 1
+
+    def demand_open(self, session: str) -> None:
+        """Raise `Refused` if the session's copy is being opened or set aside."""
+        if session in self._busy:
+            raise Refused("busy", f"session {session!r} is being opened, or set aside")
+
+    def demand_agreed(self, session: str) -> None:
+        """Raise `Refused` if the session's publisher has other bytes than were merged."""
+        if self._strikes.get(session, 0) >= _STRIKES:
+            raise Refused(
+                "diverged",
+                f"the nodes have merged other bytes of session {session!r} than these; publish "
+                "under another name",
+            )

@@ -1,0 +1,45 @@
+"""Copies: which of this node's copies of sessions are known to hold what was merged of them."""
+
+from rt.position import START
+from sequencer.executor import Executor
+from sequencer.holdings import Holdings
+
+
+class Copies:
+    """Checks each copy once after it was opened, or begun again.
+
+    A publisher that lost its last bytes, or was restored from a backup, fills a new copy with other
+    bytes than those that were merged. Such a copy must neither be planned from nor confirmed.
+    """
+
+    def __init__(self, executor: Executor, holdings: Holdings) -> None:
+        self._executor = executor
+        self._holdings = holdings
+        self._checked: set[str] = set()
+        self._unchecked: dict[str, None] = {}  # a dict, for its order
+
+    def hold(self, session: str) -> None:
+        """A copy was opened, or has grown."""
+        if session not in self._checked:
+            self._unchecked[session] = None
+
+    def lose(self, session: str) -> None:
+        """A copy was set aside; another one begins in its place."""
+        self._checked.discard(session)
+
+    def is_checked(self, session: str) -> bool:
+        """Whether the copy is known to hold what was merged of its session."""
+        return session in self._checked
+
+    def check(self) -> None:
+        """Check the copies that have come as far as their session was merged.
+
+        Raises:
+            SessionDiverged: a copy has another frame where the last merged one was.
+        """
+        for session in list(self._unchecked):
+            merged_to = self._executor.ledger.merged_to(session)
+            if self._holdings.own.get(session, START) >= merged_to:
+                del self._unchecked[session]
+                self._executor.check_copy(session)
+                self._checked.add(session)
