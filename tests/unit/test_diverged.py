@@ -8,7 +8,7 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import eventually
 
-from replicator import push_connection
+from replicator import sessions
 from replicator.push import PushClient
 from rt.errors import FlushTimeout
 from rt.log.confirmations import Level
@@ -22,7 +22,7 @@ NAMES = ("n1", "n2", "n3")
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     """A refused session is offered again soon."""
-    monkeypatch.setattr(push_connection, "_REFUSED_RETRY_S", 0.2)
+    monkeypatch.setattr(sessions, "_REFUSED_RETRY_S", 0.2)
 
 
 def publish(root, payloads, session="jfk"):
