@@ -10,7 +10,7 @@ from sequencer.raft.entries import unpack_member
 from sequencer.raft.log import Log
 from sequencer.raft.messages import BATCH_BYTES, CHUNK_BYTES, AnyMessage, AppendReply
 from sequencer.raft.outgoing import Outgoing
-from sequencer.raft.quorum import Roster, checked_members, majority_of
+from sequencer.raft.quorum import SUSPENDED, Roster, checked_members, majority_of
 from sequencer.raft.snapshots import SnapshotStore
 
 APPLY_ENTRIES_MAX: Final = 4096  # per Ready: bounds the work between two looks at the wire
@@ -151,6 +151,18 @@ class Core:
     def is_voter(self) -> bool:
         """Whether this node's own log says that this copy of its state counts."""
         return self.roster.now[self.name] == self.incarnation
+
+    @property
+    def may_vote(self) -> bool:
+        """Whether to answer candidates at all.
+
+        Whether a vote counts is judged by the candidate's roster, which may admit this copy before
+        this node's own log does: if a voter consulted its own role, an admission whose leader was
+        lost could leave two live nodes of three without a leader. A copy is admitted only once it
+        holds the suspension of the one before it, so a log in which yet another copy counts is
+        certain to lack committed entries, and its node stays silent.
+        """
+        return self.roster.now[self.name] in (self.incarnation, SUSPENDED)
 
     def decode(self, data: bytes) -> tuple[int, AnyMessage]:
         """The sender's incarnation and its message."""

@@ -255,7 +255,7 @@ class Raft:
             self._leader = Leader(self._core)
 
     def _on_request_vote(self, sender: str, _incarnation: int, message: RequestVote) -> None:
-        if not self._core.is_voter:
+        if not self._core.may_vote:
             return
         vote = reply_to_request(self._core, sender, message)
         if vote.granted and not vote.pre_vote:

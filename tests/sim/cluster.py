@@ -34,6 +34,7 @@ class Cluster:
 
     fault_ticks = FAULT_TICKS
     heal_timeouts = HEAL_TIMEOUTS
+    may_bury = True  # whether a node may be lost for good
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Cluster:
         self.points: dict[str, int] = {}
         self.refusals = 0
         self.events = 0
+        self.buried = ""  # the node that was lost for good
         self._trace = blake2b(digest_size=8)
         self.wire = Wire(self.clock, Random(chance.getrandbits(32)), self._deliver)
         self.nodes: dict[str, SimNode] = {}
@@ -112,7 +114,8 @@ class Cluster:
     def _recovered(self) -> bool:
         if self._proposed < self._proposals_max or not self.checker.acknowledged:
             return False
-        states = [(node.machine.index, node.settled()) for node in self.nodes.values()]
+        there = [node for node in self.nodes.values() if node.name != self.buried]
+        states = [(node.machine.index, node.settled()) for node in there]
         return all(state == (len(self.checker.decided), True) for state in states)
 
     def _states(self) -> list[str]:
@@ -154,6 +157,8 @@ class Cluster:
             self.checker.reigns(node.name, raft)
             if crowned or any(entry.kind is EntryKind.MEMBER for entry in ready.entries):
                 self.nemesis.leader_writes(node)
+            if any(entry.kind is EntryKind.MEMBER for entry in ready.committed):
+                self.nemesis.admission_commits(node)
         if self._log is not None:
             self._log(f"{'':15}{node.name} {ready}")
 

@@ -147,6 +147,7 @@ class MergeCluster(Cluster):
 
     fault_ticks = 100
     heal_timeouts = 300
+    may_bury = False  # publishers wait for every node
     haste = 1  # pieces that a connection carries at once
 
     def _make_nemesis(self, chance: Random) -> Nemesis:

@@ -120,6 +120,12 @@ def half_is_a_majority() -> list[Patch]:
     return [(cores, "majority_of", lambda count: max(1, count // 2))]
 
 
+@mutant
+def voters_consult_their_own_role() -> list[Patch]:
+    """A node that its own log does not admit yet ignores candidates whose log does (etcd 10998)."""
+    return [(Core, "may_vote", Core.is_voter)]
+
+
 # Replication
 
 

@@ -82,6 +82,25 @@ class Nemesis:
             wait = self._chance.randrange(2 * self._cluster.wire.delay_us)
             self._cluster.clock.after(wait, self._end_reign, node, node.life)
 
+    def admission_commits(self, leader: "SimNode") -> None:
+        """Perhaps lose a leader for good as a member is admitted: the others must carry on alone.
+
+        No follower has heard the commit index yet, and the admitted one may lack the entry.
+        """
+        cluster, core = self._cluster, leader.raft._core
+        others = [node for node in cluster.nodes.values() if node is not leader]
+        counted = [node for node in others if core.roster.now[node.name] == node.incarnation]
+        is_whole = bool(others) and len(counted) == len(others)
+        is_whole = is_whole and core.roster.changed_at <= core.commit
+        if self.active and cluster.may_bury and is_whole and self._chance.random() < 0.5:
+            cluster.clock.after(0, self._bury, leader, leader.life)
+
+    def _bury(self, node: "SimNode", life: int) -> None:
+        if self.active and node.life == life:
+            node.die("for good", power=True)
+            self._cluster.buried = self._cluster.wire.gone = node.name
+            self.end()
+
     def _end_reign(self, node: "SimNode", life: int) -> None:
         if self.active and node.life == life:
             self._kill(node, power=self._chance.random() < 0.5)
@@ -99,7 +118,7 @@ class Nemesis:
         wire.delay_us = 2_000
         for node in self._cluster.nodes.values():
             node.rate, node.paused_until_us, node.disk_delay_us = 1.0, 0, 500
-            if not node.alive:
+            if not node.alive and node.name != self._cluster.buried:
                 node.start()
 
     def _act(self) -> None:

@@ -235,6 +235,11 @@ class SimNode:
         self.journal.save_snapshot(snapshot)
         self.disk.fault = None
 
+    @property
+    def incarnation(self) -> int:
+        """Which copy of its state runs; of a dead node, -1."""
+        return self.raft._core.incarnation if self.alive else -1
+
     def settled(self) -> bool:
         """Whether this node's own, durable log says that it is decided that it counts."""
         status = self.raft.status()

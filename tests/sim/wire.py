@@ -25,6 +25,7 @@ class Wire:
         self.repeat = 0.0
         self.delay_us = 2_000
         self.cut: dict[tuple[str, str], bool] = {}
+        self.gone = ""  # a node that was lost with everything it had sent
         self._sent: list[tuple[str, str, bytes]] = []
 
     def send(self, source: str, target: str, data: bytes) -> None:
@@ -46,7 +47,7 @@ class Wire:
         return 100 + int(drawn * 20 * self.delay_us if drawn < 0.05 else drawn * self.delay_us)
 
     def _arrive(self, source: str, target: str, data: bytes) -> None:
-        if (source, target) not in self.cut:
+        if (source, target) not in self.cut and source != self.gone:
             self._deliver(source, target, data)
 
     def replay(self, count: int) -> None:

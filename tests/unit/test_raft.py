@@ -213,6 +213,19 @@ def test_a_learner_that_is_not_caught_up_neither_votes_nor_campaigns() -> None:
     assert node.status().role is EngineRole.LEARNER
 
 
+def test_a_suspended_copy_votes_if_the_candidate_may_count_it() -> None:
+    """The candidate's log may hold its admission, whose leader was lost before it sent it here."""
+    entries = (
+        Entry(1, 1, b"", EntryKind.NO_OP),
+        Entry(2, 1, pack_member("n1", SUSPENDED), EntryKind.MEMBER),
+    )
+    node = a_node(EngineState(Ballot(1, ""), None, entries, incarnation=9))
+    node.step("n2", CODEC.encode(RequestVote(2, 3, 1)))
+    assert settle(node) == [VoteReply(2, True)]
+    node.step("n3", CODEC.encode(RequestVote(2, 3, 1)))
+    assert settle(node) == [VoteReply(2, False)]
+
+
 def test_a_second_leader_in_one_term_is_refused() -> None:
     """It must be impossible; if it happens, none of its messages has an effect."""
     node = a_node()
