@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from archiver.lease import LEASES_MAX, new_lease
 from archiver.policy import policy_of
@@ -15,13 +15,17 @@ from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
 from rt.net.exchange import Fields, decode_fields, receive_line, send_all
 from rt.net.identity import PeerIdentity
+from rt.node.duties import NodeView
 from rt.node.retention import (
     LEASE_NOTE,
     OFFLOAD_NOTE,
     POLICY_NOTE,
     Retention,
+    leases_of_notes,
     offload_lease,
+    policy_of_notes,
 )
+from rt.node.settings import NodeSettings
 from sequencer.instruction import Instruction, Note, Roll
 from sequencer.member import Member
 
@@ -32,26 +36,49 @@ _DECIDED_S: Final = 10.0  # an instruction is decided in milliseconds, or there 
 _POLL_S: Final = 0.01
 _TIME_END_NS: Final = 1 << 63
 
+Answer = TypeVar("Answer")
+
+
+class Sequencing(Protocol):
+    """A node's sequencing, for other threads; see `rt.node.sequencer.NodeSequencer`."""
+
+    @property
+    def view(self) -> NodeView:
+        """The state after the last step."""
+
+    def order(self, instruction: Instruction) -> None:
+        """Propose an instruction soon; `Refused` unless this node leads."""
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """Answer a question between two steps, after everything that has arrived by now."""
+
 
 class NodeAdmin:
-    """Answers one request a connection: a line of JSON, and an answer that ends it.
+    """Answers one request per connection: a line of JSON, and an answer that ends it.
 
-    Who may pull the stream may look, and hold files by a lease; what changes the stream for all
-    is for those with a certificate of a node. Only the leader orders; another node says who.
+    Whoever may pull the stream may look, and hold files by a lease; what changes the stream for
+    everyone takes the certificate of a node. Only the leader orders; another node names it.
+
+    Threads: any connection's. `_lock` admits one lease at a time, so that each sees the others.
+        `_member` and `_archiver` are used only inside `_sequencer.ask`.
     """
 
-    def __init__(self, stream: str, member: Member, archiver: Retention) -> None:
-        """Stand ready.
+    def __init__(
+        self, settings: NodeSettings, sequencer: Sequencing, member: Member, archiver: Retention
+    ) -> None:
+        """Prepare.
 
         Args:
-            stream: that this node serves.
+            settings: of this node.
+            sequencer: takes orders, and answers questions between two steps.
             member: of this node.
             archiver: of this node.
         """
-        self._stream = stream
+        self._settings = settings
+        self._sequencer = sequencer
         self._member = member
         self._archiver = archiver
-        self._lock = threading.RLock()  # one change at a time, so that each sees its own
+        self._lock = threading.RLock()
         self._does: dict[str, tuple[Callable[[Fields, PeerIdentity], Fields], bool]] = {
             "policy": (self._policy, False),
             "set-policy": (self._set_policy, True),
@@ -89,21 +116,21 @@ class NodeAdmin:
         return do(request, identity)
 
     def _demand(self, identity: PeerIdentity, *, changes: bool) -> None:
-        if not identity.may_pull(self._stream) or (changes and not identity.is_node):
+        if not identity.may_pull(self._settings.stream) or (changes and not identity.is_node):
             needed = "a node" if changes else "a subscriber that may pull this stream, or a node"
             raise Refused("role", f"{identity.name!r} may not ask this; {needed} may")
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        ledger, archiver = self._member.executor.ledger, self._archiver
+        view, disks = self._sequencer.view, self._sequencer.ask(self._archiver.disks)
         return {
-            "policy": json.loads(archiver.policy.text()),
-            "is_default": POLICY_NOTE not in ledger.notes,
-            "archived_to": str(ledger.archived_to),
-            "leases": [json.loads(lease.text()) for lease in archiver.leases],
+            "policy": json.loads(policy_of_notes(view.notes).text()),
+            "is_default": POLICY_NOTE not in view.notes,
+            "archived_to": str(view.archived_to),
+            "leases": [json.loads(lease.text()) for lease in leases_of_notes(view.notes)],
             "disks": [
                 {"node": disk.node, "total": disk.total, "used": disk.used,
                  "percent": round(disk.percent, 1)}
-                for disk in archiver.disks()
+                for disk in disks
             ],
         }  # fmt: skip
 
@@ -112,34 +139,36 @@ class NodeAdmin:
         return self._policy(request, identity)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        at_ns = request.get("at_ns", self._archiver.now_ns)
+        at_ns = request["at_ns"] if "at_ns" in request else self._now_ns()
         if type(at_ns) is not int or not 0 <= at_ns < _TIME_END_NS:
             raise Misuse("at_ns is a time in ns since the epoch")
-        files = [each._asdict() for each in self._archiver.plan(at_ns)]
-        return {**self._policy(request, _identity), "at_ns": at_ns, "files": files}
+        files = self._sequencer.ask(lambda: self._archiver.plan(at_ns))
+        rows = [each._asdict() for each in files]
+        return {**self._policy(request, _identity), "at_ns": at_ns, "files": rows}
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        member = self._member
-        if member.engine.leads:
-            # a publisher may have been told by another node of what is about to be executed here
-            self._await(lambda: member.executor.ledger.end.offset > 0 or not member.is_executing)
-        before = member.executor.ledger.end
-        if before.offset or not member.engine.leads:  # which refuses it, and names who does
-            self._decide(Roll(time.time_ns()), lambda: self._ended(before.file))
+        # A publisher may have been told by another node of what is about to be executed here.
+        self._await(self._has_executed)
+        before = self._sequencer.view.end
+        if before.offset or not self._sequencer.view.leads:  # then the order is refused
+            wanted = Roll(time.time_ns())
+            self._decide(wanted, lambda: self._sequencer.view.end.file > before.file)
         return {"rolled": before.file_name if before.offset else None}
 
-    def _ended(self, file: int) -> bool:
-        return self._member.executor.ledger.end.file > file
+    def _has_executed(self) -> bool:
+        view = self._sequencer.ask(lambda: self._sequencer.view)
+        return not view.leads or view.end.offset > 0 or not view.is_executing
 
     def _lease(self, request: Fields, identity: PeerIdentity) -> Fields:
-        lease = new_lease({**request, "holder": identity.name}, self._archiver.now_ns)
+        lease = new_lease({**request, "holder": identity.name}, self._now_ns())
         with self._lock:
-            held = {each.holder for each in self._archiver.leases} | {lease.holder}
+            leases = leases_of_notes(self._sequencer.view.notes)
+            held = {each.holder for each in leases} | {lease.holder}
             if len(held) > LEASES_MAX:
                 words = f"{LEASES_MAX} readers hold leases already; that is the most"
                 raise Refused("leases", words)
             self._note(LEASE_NOTE + lease.holder, lease.text())
-        archived_to = self._member.executor.ledger.archived_to
+        archived_to = self._sequencer.view.archived_to
         return {**json.loads(lease.text()), "there_from": str(max(lease.start, archived_to))}
 
     def _release(self, request: Fields, identity: PeerIdentity) -> Fields:
@@ -156,16 +185,20 @@ class NodeAdmin:
         self._note(OFFLOAD_NOTE, text)
         return {"offloaded": text}
 
+    def _now_ns(self) -> int:
+        """The time that retention goes by."""
+        return self._sequencer.ask(lambda: self._archiver.now_ns)
+
     def _note(self, name: str, text: str) -> None:
         wanted = text or None
         self._decide(
             Note(time.time_ns(), name, text),
-            lambda: self._member.executor.ledger.notes.get(name) == wanted,
+            lambda: self._sequencer.view.notes.get(name) == wanted,
         )
 
     def _decide(self, instruction: Instruction, is_done: Callable[[], bool]) -> None:
         with self._lock:
-            self._member.order(instruction)
+            self._sequencer.order(instruction)
             self._await(is_done)
 
     def _await(self, is_done: Callable[[], bool]) -> None:
@@ -178,16 +211,19 @@ class NodeAdmin:
 
     def _history(self) -> bytes:
         """Return the manifest as it is: the client has the time to read it, a node does not."""
-        log = self._member.executor.appender
-        # The end first: a file that is rolled meanwhile is then in both, and the client drops one.
+        directory, line = self._sequencer.ask(self._active)
+        # The end is read first: a file rolled since is then in both, and the client drops one.
         # The other way round it would be in neither.
-        end, facts = log.end, log.facts
-        line = active(end.file, facts, end.offset).line if log.is_open else None
-        with open(os.path.join(log.directory, FILE_NAME), "rb") as file:
+        with open(os.path.join(directory, FILE_NAME), "rb") as file:
             data = file.read()
-        head = {"directory": log.directory, "node": self._member.name, "bytes": len(data)}
-        head["offloaded"] = json.loads(self._member.executor.ledger.notes.get(OFFLOAD_NOTE, "{}"))
+        head = {"directory": directory, "node": self._settings.name, "bytes": len(data)}
+        head["offloaded"] = json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}"))
         return json.dumps({**head, "active": line}).encode() + b"\n" + data
+
+    def _active(self) -> tuple[str, object]:
+        log = self._member.executor.appender
+        line = active(log.end.file, log.facts, log.end.offset).line if log.is_open else None
+        return log.directory, line
 
 
 def _parsed(line: bytes) -> Fields:

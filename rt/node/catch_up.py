@@ -61,9 +61,13 @@ class CatchUp:
         has_all = status.caught_up or status.is_ahead
         return has_all and max(ledger_end, self._begin + 1) <= status.next_place
 
-    def stop(self, wait_s: float = _STOP_S) -> bool:
-        """End the copy and release the log; False if it is still at it after `wait_s`."""
-        return self._pull.stop(wait_s)
+    def end(self) -> bool:
+        """Ask the copy to end, without waiting; True once it has released the log."""
+        return self._pull.stop(0.0)
+
+    def stop(self) -> bool:
+        """End the copy and release the log; False if it is still at it after 2 s."""
+        return self._pull.stop(_STOP_S)
 
 
 class GuardedDisk(OsDisk):

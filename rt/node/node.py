@@ -14,7 +14,6 @@ from replicator.host import Bell
 from replicator.server import Handler, Server
 from rt.errors import CorruptLog, Refused, RtError, spoken
 from rt.format.manifest import MERGED, LogIdentity
-from rt.log.appender import Durable
 from rt.log.disk import OsDisk
 from rt.log.identity import new_identity
 from rt.names import stream_directory
@@ -23,6 +22,8 @@ from rt.net.certificates import certificate_files
 from rt.net.exchange import send_all
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin import NodeAdmin
+from rt.node.catch_up import CatchUp
+from rt.node.duties import Duties, Ports, timing_of
 from rt.node.engine import engine_of
 from rt.node.feed import NodeFeed, NodeFeeds
 from rt.node.guard import DiskGuard
@@ -35,7 +36,7 @@ from rt.node.snapshots import NodeSnapshots
 from rt.node.state import claim_directory, open_state
 from rt.node.status import STATUS_ALPN, STATUS_S, node_status
 from rt.node.sweeper import NodeSweeper
-from rt.position import Position
+from rt.position import START, Position
 from rt.subscriber import MERGED_NAME
 from sequencer.executor import Executor
 from sequencer.journal.journal import Opened
@@ -47,7 +48,6 @@ from sequencer.raft.consensus import Snapshot
 from sequencer.session_log import SessionLogs
 
 _log: Final = logging.getLogger("rt.node")
-_RETRY_S: Final = 0.5  # after a full disk
 
 
 class Node:
@@ -71,9 +71,8 @@ class Node:
             CorruptLog: the merged log is damaged.
             Refused: the state directory is another node's, or the engine is not as audited.
         """
-        self._engine = engine_of(settings.consensus)
+        engine_of(settings.consensus)  # it may not be installed: say so before taking a lock
         self.settings = settings
-        self.stream = settings.stream
         self.failure: Exception | None = None  # what ended it
         self._disk = OsDisk()
         self._alone = len(settings.member_names) == 1
@@ -89,28 +88,35 @@ class Node:
 
     def _recover(self, opened: Opened) -> None:
         settings = self.settings
-        guard = DiskGuard(settings.name, self._top, settings.reserve)
+        self._guard = guard = DiskGuard(settings.name, self._top, settings.reserve)
         self._inboxes = Inboxes(
-            self._disk, os.path.join(self._top, "in"), self.stream, self._hold, guard,
-            alone=self._alone, damaged=self._mend,
+            self._disk, os.path.join(self._top, "in"), self.stream,
+            self._hold, guard, alone=self._alone, damaged=self._mend,
         )  # fmt: skip
         self._member = self._make_member(opened)
-        self._feeds.end = self._member.executor.ledger.end
         self._sweeper = NodeSweeper(self._disk, self._inboxes, fold_s=settings.fold_s)
         if opened.state.snapshot is not None and not self._member.executor.lacks_log:
             self._sweeper.saved(opened.state.snapshot.data)
         self.archiver = Retention(settings, self._member, self._sweeper, guard)
-        snapshots = NodeSnapshots(
+        self._snapshots = NodeSnapshots(
             self._member, opened.journal, self._sweeper, self.archiver, pause_s=settings.snapshot_s
         )
-        self._relay = NodeRelay(settings, self._member, self._inboxes)
+        contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
+        self._relay = NodeRelay(settings, self._inboxes, contexts)
         self._sequencer = NodeSequencer(
-            settings, self._member, self._inboxes, self.archiver, snapshots,
-            relay=self._relay, guard=guard,
+            Duties(
+                self._member,
+                Ports(
+                    self._inboxes, self._snapshots, self.archiver,
+                    lambda begin: CatchUp(settings, begin, guard, contexts),
+                    self._relay.pass_on, self._feeds.grown,
+                ),
+                timing_of(settings),
+            )
         )  # fmt: skip
         self._peers = self._make_peers()
         others: dict[str, Handler] = {ALPN: self._peers.serve} if self._peers else {}
-        admin = NodeAdmin(self.stream, self._member, self.archiver)
+        admin = NodeAdmin(settings, self._sequencer, self._member, self.archiver)
         others |= {STATUS_ALPN: self._tell, ADMIN_ALPN: admin.serve}
         self._server = Server(settings.address, _contexts(settings), self, settings.server, others)
         self._threads = [
@@ -131,6 +137,11 @@ class Node:
         return damaged
 
     @property
+    def stream(self) -> str:
+        """The stream that it serves."""
+        return self.settings.stream
+
+    @property
     def address(self) -> tuple[str, int]:
         """Where it listens; the real port where port 0 was asked for."""
         return self._server.address
@@ -148,8 +159,9 @@ class Node:
         """Give a pushing connection the copy it fills (`replicator.host.Host`)."""
         if relays and peer not in self.settings.member_names:
             raise Refused("role", f"{peer!r} is not a node of this cluster")
-        merged_to = self._member.executor.ledger.merged_to(identity.name)
-        inbox = self._inboxes.claim(identity, peer, wake, merged_to, relays=relays)
+        inbox = self._inboxes.claim(
+            identity, peer, wake, self._merged_to(identity.name), relays=relays
+        )
         self._sequencer.wake()  # it may have been opened just now, with bytes to be merged
         _log.info("session %s is pushed by %s from %s", inbox.session, peer, inbox.appender.end)
         return inbox
@@ -157,7 +169,7 @@ class Node:
     @property
     def is_first(self) -> bool:
         """Whether it leads, and so merges before the others (`replicator.host.Host`)."""
-        return self._member.engine.leads
+        return self._sequencer.view.leads
 
     def settle(self) -> None:
         """A connection has appended what had come (`replicator.host.Host`)."""
@@ -184,9 +196,19 @@ class Node:
             thread.join()
         self._sweeper.stop()
         self._inboxes.close()
-        self._sequencer.close()
+        self._sequencer.close(self._release)
         os.close(self._lock_fd)
         self._stopped.set()
+
+    def _release(self) -> None:
+        self._snapshots.close()
+        self._member.executor.close()
+
+    def _merged_to(self, session: str) -> Position:
+        """Up to where a session was merged: proof that it was durable, on a node alone."""
+        if not self._alone:
+            return START
+        return self._sequencer.ask(lambda: self._member.executor.ledger.merged_to(session))
 
     def _make_member(self, opened: Opened) -> Member:
         settings, state = self.settings, opened.state
@@ -197,7 +219,7 @@ class Node:
         return Member(
             settings.name,
             members,
-            engine=self._engine(
+            engine=engine_of(settings.consensus)(
                 settings.name, members, chance=SystemRandom(), state=state,
                 cluster=settings.cluster_id or self.stream, settings=settings.timers,
             ),
@@ -234,8 +256,8 @@ class Node:
         self._sequencer.hear(sender, messages)
         self._guarded(self._sequencer.turn)
 
-    def _hold(self, end: Durable, session: str) -> None:
-        self._sequencer.hold(end, session)
+    def _hold(self, _end: Position, session: str) -> None:
+        self._sequencer.hold(session)
 
     def _mend(self, damage: CorruptLog) -> None:
         self._sequencer.mend(damage)
@@ -272,11 +294,9 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """How this node stands, as `rt status --json` shows it."""
-        shown = node_status(
-            self._member, self._inboxes.every(), self._peers, self.settings,
-            self._sequencer.catch_up, missing=self._sequencer.missing,
-        )  # fmt: skip
-        return shown | self.archiver.status()
+        return node_status(
+            self._sequencer.view, self._inboxes.every(), self._peers, self.settings, self._guard
+        )
 
 
 def _contexts(settings: NodeSettings) -> Contexts:

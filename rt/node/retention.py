@@ -6,9 +6,9 @@ import os
 import struct
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from archiver.ages import Ages
 from archiver.clock import SteadyClock, agreed_ns
@@ -125,12 +125,12 @@ class Retention:
     @property
     def policy(self) -> Policy:
         """The policy of the stream, which is the same on every node."""
-        return policy_of_ledger(self._ledger)
+        return policy_of_notes(self._ledger.notes)
 
     @property
     def leases(self) -> list[Lease]:
         """The read leases of the stream, those that have ended too."""
-        return leases_of_ledger(self._ledger)
+        return leases_of_notes(self._ledger.notes)
 
     def hear(self, sender: str, body: bytes) -> None:
         """Take another node's report; `PeerError` if it is none."""
@@ -180,16 +180,6 @@ class Retention:
             self._decide(now_s)
         except Refused:
             return  # another leads now
-
-    def status(self) -> dict[str, Any]:
-        """Return what `rt status` shows of it."""
-        self._guard.look()
-        return {
-            "archived_to": str(self._ledger.archived_to),
-            "policy": self.policy.text(),
-            "disk_free": self._guard.available,
-            "takes_data": not self._guard.is_closed,
-        }
 
     def plan(self, at_ns: int) -> list[Planned]:
         """Return what would become of each file at a time, as far as this node knows."""
@@ -298,9 +288,9 @@ class Retention:
         ]
 
 
-def policy_of_ledger(ledger: Ledger) -> Policy:
+def policy_of_notes(notes: Mapping[str, str]) -> Policy:
     """Return the policy that was agreed on; the default until one was."""
-    text = ledger.notes.get(POLICY_NOTE)
+    text = notes.get(POLICY_NOTE)
     try:
         return parse_policy(text) if text else Policy()
     except Misuse as error:
@@ -308,9 +298,8 @@ def policy_of_ledger(ledger: Ledger) -> Policy:
         return Policy(time=0, disk=100)
 
 
-def leases_of_ledger(ledger: Ledger) -> list[Lease]:
-    """Return the leases that were agreed on."""
-    notes = ledger.notes.copy()  # at once: who asks is not the thread that changes them
+def leases_of_notes(notes: Mapping[str, str]) -> list[Lease]:
+    """Return the leases that were agreed on, those that have ended too."""
     names = sorted(name for name in notes if name.startswith(LEASE_NOTE))
     leases = [parse_lease(notes[name]) for name in names]
     offloaded = notes.get(OFFLOAD_NOTE)

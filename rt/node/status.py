@@ -1,14 +1,14 @@
-"""Status: how a node stands, in words and numbers that a script and an operator both read."""
+"""Status: what a node shows of itself, for scripts and operators alike."""
 
 import time
 from collections.abc import Collection
 from typing import Any, Final
 
-from rt.node.catch_up import CatchUp
+from rt.node.duties import NodeView
+from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
+from rt.node.retention import policy_of_notes
 from rt.node.settings import NodeSettings
-from rt.position import Position
-from sequencer.member import Member
 from sequencer.peers import Peers
 
 STATUS_ALPN: Final = "rt-status/1"
@@ -16,16 +16,16 @@ STATUS_S: Final = 10.0  # for all of an answer to be taken: 32 MiB of 100,000 se
 
 
 def node_status(
-    member: Member,
+    view: NodeView,
     inboxes: Collection[NodeInbox],
     peers: Peers | None,
     settings: NodeSettings,
-    catch_up: CatchUp | None,
-    *,
-    missing: tuple[str, Position] | None,
+    guard: DiskGuard,
 ) -> dict[str, Any]:
-    """Return what `rt status` shows of one node; read without locks, so a moment's view."""
-    engine, ledger = member.engine.status(), member.executor.ledger
+    """Return what `rt status` shows of one node: a moment's view, which no thread waits for."""
+    engine, waiting = view.engine, view.waiting
+    copy, missing = waiting.copy, waiting.missing
+    guard.look()
     return {
         "node": settings.name,
         "stream": settings.stream,
@@ -35,36 +35,43 @@ def node_status(
         "term": engine.term,
         "leader": engine.leader,
         "committed": engine.commit,
-        "executed": ledger.index,
-        "merged_end": str(ledger.end),
-        "messages": ledger.number,
-        "merge_time_ns": ledger.time_ns,
-        "digest": ledger.digest.hex(),
+        "executed": view.index,
+        "merged_end": str(view.end),
+        "messages": view.number,
+        "merge_time_ns": view.time_ns,
+        "digest": view.digest.hex(),
         "durability": "synced by a majority before it is merged",
-        "copying_to": None if catch_up is None else str(catch_up.position),
-        "copying_waits_for": catch_up.waits_for if catch_up else "",
+        "copying_to": None if copy is None else str(copy.position),
+        "copying_waits_for": copy.waits_for if copy else "",
         "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
-        "agreement_ms": _milliseconds(sorted(member.agreed_ns)),
+        "agreement_ms": _milliseconds(sorted(view.agreed_ns)),
         "unreachable": peers.problems() if peers else {},
-        "peer_bytes": peers.sent_bytes
-        if peers
-        else 0,  # sent to other nodes; no message is in them
+        # sent to other nodes; it holds no messages of publishers
+        "peer_bytes": peers.sent_bytes if peers else 0,
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
-        "sessions": [
-            {
-                "session": inbox.session,
-                "pushed_by": inbox.peer,
-                "durable": str(inbox.durable),
-                "merged": str(ledger.merged_to(inbox.session)),
-            }
-            for inbox in sorted(inboxes, key=lambda each: each.session)
-        ],
+        "sessions": _sessions(inboxes),
+        "archived_to": str(view.archived_to),
+        "policy": policy_of_notes(view.notes).text(),
+        "disk_free": guard.available,
+        "takes_data": not guard.is_closed,
     }
 
 
+def _sessions(inboxes: Collection[NodeInbox]) -> list[dict[str, str]]:
+    return [
+        {
+            "session": inbox.session,
+            "pushed_by": inbox.peer,
+            "durable": str(inbox.durable),
+            "merged": str(inbox.confirmations.merged),
+        }
+        for inbox in sorted(inboxes, key=lambda each: each.session)
+    ]
+
+
 def _milliseconds(times_ns: list[int]) -> dict[str, float | int]:
-    """How long the last instructions took from being proposed here to being committed."""
+    """Sum up how long the last instructions took from proposal here to commitment."""
     if not times_ns:
         return {"count": 0}
     count = len(times_ns)

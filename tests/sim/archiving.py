@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .merge_node import MergeNode
 
 DISK_BYTES = 20_000
+STEPS_A_TICK = 3  # a run is short: snapshots are as frequent as if each step might begin one
 
 
 class SimSweeper(NodeSweeper):
@@ -31,15 +32,27 @@ class SimSweeper(NodeSweeper):
     def __init__(self, node: "MergeNode") -> None:
         super().__init__(node.disk, node.inboxes, fold_s=0, now_ns=lambda: paced_ns(node))
         self._node = node
-        self._failed = False
+        self._failed = self._is_awake = False
 
-    @property
-    def has_work(self) -> bool:
-        """Whether its thread would be awake."""
-        return self._work is not None and not self._failed
+    def saved(self, data: bytes) -> None:
+        """A snapshot was saved: there may be something to give up."""
+        super().saved(data)
+        self._wake()
+
+    def turn(self, merged: Appender, settled_index: int) -> None:
+        """Look again, soon."""
+        super().turn(merged, settled_index)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the thread that is not one here get its turn, sooner or later."""
+        if self._work is not None and not self._failed and not self._is_awake:
+            self._is_awake = True
+            self._node.soon(10.0, self.sweep)
 
     def sweep(self) -> None:
         """Do once what the thread does."""
+        self._is_awake = False
         work, self._work = self._work, None
         if work is None or self._failed:
             return
@@ -64,7 +77,7 @@ class SimSnapshots(NodeSnapshots):
         self._node, self._chance = node, chance
 
     def _is_time(self, now_s: float) -> bool:
-        return self._chance.random() < self._node.world.snapshot_chance
+        return self._chance.random() < self._node.world.snapshot_chance * STEPS_A_TICK
 
     def _sync(self) -> Future[Durable]:
         return _Sync(self._member.executor, self._chance)
@@ -77,7 +90,7 @@ class SimSnapshots(NodeSnapshots):
 
 
 class _Sync(Future[Durable]):
-    """Is done sooner or later, as by another thread."""
+    """Is done sooner or later, as by another thread, or when somebody waits for it."""
 
     def __init__(self, executor: Executor, chance: Random) -> None:
         super().__init__()
@@ -86,8 +99,27 @@ class _Sync(Future[Durable]):
     def done(self) -> bool:
         """Whether it is durable."""
         if self._chance.random() < 0.5:
-            self.set_result(self._executor.sync())
+            self._finish()
         return super().done()
+
+    def result(self, timeout: float | None = None) -> Durable:
+        """Wait for it."""
+        self._finish()
+        return super().result(timeout)
+
+    def _finish(self) -> None:
+        if not super().done():
+            self.set_result(self._executor.sync())
+
+
+class SimRetention(Retention):
+    """Goes by a clock that runs faster than the node's, since a run is short."""
+
+    node: "MergeNode"
+
+    def turn(self, now_s: float) -> None:
+        """Report and decide, if it is time."""
+        super().turn(steady_ns(self.node) / 1e9)
 
 
 def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> Retention:
@@ -99,7 +131,9 @@ def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> Retention:
         disk_of=lambda _path: _disk_of(node),
     )
     settings = NodeSettings(name=node.name, file_age_s=world.file_age_s)
-    return Retention(settings, node.member, sweeper, node.guard, machine)
+    retention = SimRetention(settings, node.member, sweeper, node.guard, machine)
+    retention.node = node
+    return retention
 
 
 def paced_ns(node: "MergeNode") -> int:

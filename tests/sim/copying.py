@@ -45,6 +45,7 @@ class Pull:
         self._peer: MergeNode | None = None
         self._is_ahead = False  # of the node that was asked last
         self._life = 0
+        self.has_ended = False
         self._turn = chance.randrange(len(puller.world.names))
 
     @property
@@ -98,8 +99,23 @@ class Pull:
             ledger_end, self._begin + 1
         ) <= self._copy.appender.next_place
 
+    @property
+    def position(self) -> Position:
+        """Up to where it is copied."""
+        return self._copy.appender.end
+
+    waits_for = ""
+
+    def end(self) -> bool:
+        """Ask it to end: it may be busy, and is asked again then."""
+        if self._chance.random() < 0.3:
+            return False
+        self.stop()
+        return True
+
     def stop(self, *, sync: bool = True) -> None:
         """End the copy."""
+        self.has_ended = True
         self._hang_up()
         if sync:
             self._copy.sync()

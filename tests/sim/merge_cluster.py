@@ -104,7 +104,7 @@ class MergeNemesis(Nemesis):
     def _order(self, make: Callable[[MergeNode], Instruction]) -> None:
         leader = self._leader()
         if isinstance(leader, MergeNode):
-            leader.member.order(make(leader))
+            leader.order(make(leader))
 
     def _change_links(self) -> None:
         self.world.draw_links(self._chance)
@@ -158,6 +158,7 @@ class MergeCluster(Cluster):
         self.pace = chance.choice([2, 8, 30])  # of the clocks that retention goes by
         self.file_age_s = chance.choice([0.0, 60.0])
         self.missing_us = chance.choice([2, 8, 30]) * self.tick_us
+        self.copying_us = chance.choice([1_000, 5_000, 40_000])  # for a piece of a merged log
         # some keep little: files, snapshots and the engine's log are small, and go soon
         self.is_hasty = chance.random() < 0.25
         if self.is_hasty:

@@ -1,11 +1,10 @@
-"""One simulated node with all it has: the real member over copies of sessions and a merged log.
+"""One simulated node with all it has: the real duties over copies of sessions and a merged log.
 
-What `rt.node.node.Node` does with threads and sockets is done here one event after the other; keep
-the two alike. Its parts are the real ones: member, planner, executor, inboxes, both ends of a pipe.
+Everything that decides is the code that a node runs: duties, member, planner, executor, inboxes,
+retention, both ends of a pipe. Here are fakes of what they act on, and eyes that watch them.
 """
 
 import errno
-import posixpath
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -13,31 +12,30 @@ from typing import TYPE_CHECKING, Any
 from rt.errors import (
     CorruptLog,
     DiskFailed,
-    Diverged,
     ManifestError,
     Misuse,
     PeerError,
     Refused,
-    SessionDiverged,
     WriterFailed,
 )
 from rt.format.manifest import LogIdentity
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
+from rt.node.duties import Duties, Mail, Ports, Timing
 from rt.node.inbox import Inboxes, NodeInbox
+from rt.node.relay import held_copy
 from rt.position import START, Position
 from sequencer.executor import Executor
-from sequencer.holdings import decode_report, encode_report
+from sequencer.holdings import decode_report
 from sequencer.instruction import Instruction
 from sequencer.journal.journal import Journal
 from sequencer.ledger import Ledger, decode_ledger
-from sequencer.member import WANT, Member
+from sequencer.member import Member
 from sequencer.planner import Planner
 from sequencer.raft.consensus import EngineRole, Ready, Snapshot
 from sequencer.session_log import SessionLogs
-from sequencer.wants import Wants
 
-from .archiving import SimSnapshots, SimSweeper, make_archiver, steady_ns
+from .archiving import SimSnapshots, SimSweeper, make_archiver
 from .checkers import Violation
 from .copying import IDENTITY, Pull
 from .disk import PowerCut, is_dead
@@ -49,12 +47,26 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
 
 HAND_OVER_TICKS = 10
-ARCHIVING_SHARE = 0.4  # of the ticks; a node archives every tenth, but a run is short
 HOLDINGS = b"\x02"
 
 
 class SimInboxes(Inboxes):
-    """The copies of sessions, found by the simulated disk."""
+    """The copies of sessions, found by the simulated disk, and synced when the world says so."""
+
+    node: "MergeNode | None" = None  # who watches
+
+    def give_up(self, session: str, *, diverged: bool = False) -> None:
+        """Set a copy aside."""
+        if self.node is not None:
+            self.node.alarm(f"gives up {session}")
+            self.node.world.stream.loses(self.node.name, session)
+        super().give_up(session, diverged=diverged)
+
+    def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
+        inbox = super()._open(name, identity, merged_to)
+        if self.node is not None:
+            watch_confirmations(self.node, inbox)
+        return inbox
 
     def found(self) -> list[str]:
         """The sessions that have a directory."""
@@ -73,6 +85,17 @@ class SimInboxes(Inboxes):
     def sync(self, inbox: NodeInbox) -> None:
         """Make one copy durable."""
         self._sync([inbox])
+
+
+def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:
+    """Check what a copy's publisher is told."""
+    confirm = inbox.confirm
+
+    def watched(told: Confirmations) -> None:
+        node.world.stream.confirms(node.name, inbox.session, told.replicated, told.merged)
+        confirm(told)
+
+    vars(inbox)["confirm"] = watched
 
 
 class Guard:
@@ -187,8 +210,27 @@ class WatchedExecutor(Executor):
 
     def discard(self, path: str) -> None:
         """Set a damaged file aside."""
-        self._node.world.trace(f"{self._node.name} discards {path}")
+        self._node.alarm(f"discards {path}")
         super().discard(path)
+
+    def reopen(self) -> None:
+        """Take up the merged log after it was copied."""
+        super().reopen()
+        self._node.compare_all()
+        self._node.world.trace(f"{self._node.name} reopens at {self.appender.end}")
+
+
+class WatchedMember(Member):
+    """The member, with ears on what it hears: between honest nodes nothing is refused."""
+
+    node: "MergeNode"
+
+    def hear(self, sender: str, data: bytes) -> None:
+        """Take a member's message."""
+        try:
+            super().hear(sender, data)
+        except PeerError as error:
+            self.node.world.refused(self.name, str(error))
 
 
 class MergeNode(SimNode):
@@ -198,6 +240,7 @@ class MergeNode(SimNode):
         self.world = world
         self.rotted = False  # its disk was damaged once; only then may it speak of damage
         self.is_full = False
+        self._steady_us = self._looked_us = 0.0
         super().__init__(name, world, chance)
 
     # Life and death
@@ -215,47 +258,57 @@ class MergeNode(SimNode):
         self.pipes: dict[str, Pipe] = {}
         self.relays: dict[str, tuple[MergeNode, int, NodeInbox]] = {}  # from whom, by session
         self.asked: dict[tuple[str, str], None] = {}  # nodes, and the sessions that they lack
-        self._wants = Wants(world.patience)
-        self._held: dict[str, Durable] = {}
-        self._heard: list[tuple[str, bytes]] = []
-        self._damaged: list[CorruptLog] = []
-        self._is_due = self._is_woken = False
+        self._mail = Mail()
+        self._is_woken = False
+        self._due_s = float("inf")
+        self.merged_end = START  # as far as it is served
         self.guard: Any = Guard(self)
         self.inboxes = SimInboxes(
             self.disk, "in", STREAM, self._hold, self.guard, alone=len(world.names) == 1,
             damaged=self._take_damage,
         )  # fmt: skip
+        self.inboxes.node = self
         snapshot = opened.state.snapshot
         ledger = (
             decode_ledger(snapshot.data) if snapshot else Ledger(file_bytes_max=world.file_bytes)
         )
-        logs = SessionLogs(self.disk, "in")
-        executor = WatchedExecutor(self, ledger, logs)
-        self.member = Member(
-            self.name, world.names, engine=WatchedEngine(self),
-            journal=WatchedJournal(self, opened.journal), executor=executor,
-            planner=Planner(logs), send=self._send, now_ns=self._now_ns,
-            hand_over_ticks=HAND_OVER_TICKS,
-        )  # fmt: skip
-        self.member.handlers[WANT] = self._take_want
+        self.member = self._make_member(opened.journal, ledger)
         self.offset_ns = self._chance.randrange(-(10**9), 10**9)
         self.sweeper = SimSweeper(self)
-        if snapshot is not None and not executor.lacks_log:
+        if snapshot is not None and not self.member.executor.lacks_log:
             world.stream.has(self.name, self.disk, ledger)
             self.sweeper.saved(snapshot.data)
-        self._is_sweeping = False
         self.archiver = make_archiver(self, self.sweeper)
-        self.merged_end = ledger.end
-        self._catch_up: Pull | None = None
-        self._missing_since = -1
-        self._snapshots = SimSnapshots(self, opened.journal, Random(self._chance.getrandbits(32)))
-        self._compare_all()
+        self.copy: Pull | None = None
+        self.compare_all()
+        chance, tick_s = Random(self._chance.getrandbits(32)), world.tick_us / 1e6
+        self.duties = Duties(
+            self.member,
+            Ports(
+                self.inboxes, SimSnapshots(self, opened.journal, chance), self.archiver,
+                self._copy_log, self._pass_on, self._serve,
+            ),
+            Timing(tick_s, world.missing_us / 1e6, tick_s, world.patience),
+        )  # fmt: skip
         self.alive = True
         for words in self.inboxes.open_all(ledger.merged_to):
-            self._alarm(words)
-        world.clock.after(self._tick_us(), self._tick, self.life)
+            self.alarm(words)
+        self.wake()
 
-    def _compare_all(self) -> None:
+    def _make_member(self, journal: Journal, ledger: Ledger) -> Member:
+        logs = SessionLogs(self.disk, "in")
+        member = WatchedMember(
+            self.name, self.world.names, engine=WatchedEngine(self),
+            journal=WatchedJournal(self, journal), executor=WatchedExecutor(self, ledger, logs),
+            planner=Planner(logs), send=self._send, now_ns=self._now_ns,
+            merged=lambda: self._serve(self.member.executor.ledger.end),
+            hand_over_ticks=HAND_OVER_TICKS,
+        )  # fmt: skip
+        member.node = self
+        return member
+
+    def compare_all(self) -> None:
+        """Compare what is executed here with what others have."""
         executor = self.member.executor
         end = min(executor.appender.end, executor.ledger.end)
         if not executor.is_half_done:
@@ -263,7 +316,7 @@ class MergeNode(SimNode):
         if not self.rotted:
             self.world.stream.compare(self.name, self.disk, START, end)
 
-    def _alarm(self, words: str) -> None:
+    def alarm(self, words: str) -> None:
         """It says that something is damaged: then something was."""
         self.world.trace(f"{self.name}: {words}")
         if not self.rotted:
@@ -302,18 +355,26 @@ class MergeNode(SimNode):
 
     def receive(self, source: str, data: bytes) -> None:
         """A member's message has come."""
-        self._heard.append((source, data))
+        self._mail.heard.append((source, data))
         self.wake()
 
     def _hold(self, end: Durable, session: str) -> None:
         # a rolled file that has rotted is found out when it is read
         self.world.stream.holds(self.name, None if self.rotted else self.disk, session, end)
-        self._held[session] = end
+        self._mail.synced[session] = None
         self.wake()
 
     def _take_damage(self, damage: CorruptLog) -> None:
-        self._damaged.append(damage)
+        self.alarm(str(damage))
+        self._mail.damaged.append(damage)
         self.wake()
+
+    def order(self, instruction: Instruction) -> None:
+        """Take an order, as the node's shell does; it is proposed in this term or not at all."""
+        status = self.raft.status()
+        if status.role is EngineRole.LEADER:
+            self._mail.orders.append((status.term, instruction))
+            self.wake()
 
     def wake(self) -> None:
         """Do what there is to do, in a moment."""
@@ -322,11 +383,31 @@ class MergeNode(SimNode):
             delay = int(self.disk_delay_us * (0.5 + 3 * self._chance.random()))
             self.world.clock.after(delay, self._turn, self.life)
 
-    def _tick(self, life: int) -> None:
-        if life == self.life:
-            self.world.clock.after(self._tick_us(), self._tick, life)
-            self._is_due = True
+    def now_s(self) -> float:
+        """This node's steady clock, as fast or slow as its quartz is now."""
+        now_us = self.world.clock.now_us
+        self._steady_us += (now_us - self._looked_us) * self.rate
+        self._looked_us = now_us
+        return self._steady_us / 1e6
+
+    def _ring(self, life: int, due_s: float) -> None:
+        """Step, once it is time, though nothing has come."""
+        if life != self.life or due_s != self._due_s:
+            return
+        left_us = (due_s - self.now_s()) * 1e6 / self.rate
+        if left_us > 0:
+            self.world.clock.after(int(left_us) + 1, self._ring, life, due_s)
+        else:
             self.wake()
+
+    def soon(self, spread: float, act: Callable[[], None]) -> None:
+        """Let a thread of this process do something, after a time of its own."""
+        delay = int(self.disk_delay_us * (0.5 + spread * self._chance.random()))
+        self.world.clock.after(delay, self._act, self.life, act)
+
+    def _act(self, life: int, act: Callable[[], None]) -> None:
+        if life == self.life:
+            self.guarded(act)
 
     def _turn(self, life: int) -> None:
         if life != self.life:
@@ -336,7 +417,19 @@ class MergeNode(SimNode):
             self.world.clock.after(self.paused_until_us - now, self._turn, life)
             return
         self._is_woken = False
-        self.guarded(self._sequence)
+        self.guarded(self._step)
+
+    def _step(self) -> None:
+        mail, self._mail = self._mail, Mail()
+        due_s = self.duties.step(self.now_s(), mail).next_s
+        if due_s != self._due_s:
+            self._due_s = due_s
+            self._ring(self.life, due_s)
+
+    def stop(self) -> None:
+        """End as when it is told to: with a last snapshot."""
+        self.duties.end()
+        self.die("told to stop", power=False)
 
     def _send(self, to: str, data: bytes) -> None:
         if data[:1] == HOLDINGS:
@@ -392,7 +485,7 @@ class MergeNode(SimNode):
         if code in {"corrupt", "diverged"} and source is not None and source[0].alive:
             source[2].doubted()
         if code not in {"reserve", "busy"} and not (is_rotten or is_behind):
-            self._alarm(f"{session} cannot be received: {error}")
+            self.alarm(f"{session} cannot be received: {error}")
         self.hang_up(session)
 
     def _connect(self, session: str) -> None:
@@ -407,21 +500,8 @@ class MergeNode(SimNode):
 
     # Sessions that are passed on
 
-    def _ask(self) -> None:
-        member, missing = self.member, self.member.missing
-        fed = self.pipes.keys() - self.relays.keys()
-        asked = self._wants.look(
-            member.holdings, member.executor.ledger, missing=missing[0] if missing else "", fed=fed
-        )
-        for holder, sessions in asked.items():
-            self.world.trace(f"{self.name} asks {holder} for {sessions}")
-            report = encode_report(dict.fromkeys(sessions, START), whole=False)
-            member.send(holder, WANT, report)
-
-    def _take_want(self, sender: str, body: bytes) -> None:
-        for session in decode_report(body)[1]:
-            if self.inboxes.get(session) is not None:
-                self.asked[sender, session] = None
+    def _pass_on(self, node: str, session: str) -> None:
+        self.asked[node, session] = None
 
     def pass_on(self) -> None:
         """Let the connections to those that lack something bring a little, or be made."""
@@ -440,6 +520,8 @@ class MergeNode(SimNode):
         """Let another node's connection bring a little of a session, or be made."""
         held, pipe = source.inboxes.get(session), self.pipes.get(session)
         if held is None:
+            if self.relays.get(session, (None,))[0] is source:
+                self.hang_up(session)
             return
         if pipe is None:
             self.world.trace(f"{source.name} passes {session} on to {self.name}")
@@ -454,10 +536,18 @@ class MergeNode(SimNode):
 
     def _connect_relay(self, session: str, source: "MergeNode", held: NodeInbox) -> None:
         merged_to = self.member.executor.ledger.merged_to(session)
-        identity, path = held.appender.identity, held.appender.directory
+        identity, copy = held.appender.identity, held_copy(source.inboxes, session)
+        assert copy is not None
         inbox = self.inboxes.claim(identity, source.name, _NoBell(), merged_to, relays=True)
+
+        def end() -> Position:
+            durable = copy.durable()
+            disk = None if source.rotted else source.disk
+            self.world.stream.holds(source.name, disk, session, durable)
+            return durable
+
         try:
-            self.pipes[session] = Pipe(source.disk, path, inbox, lambda: held.durable)
+            self.pipes[session] = Pipe(source.disk, copy.directory, inbox, end)
         except Refused:
             inbox.release()
             raise
@@ -501,118 +591,23 @@ class MergeNode(SimNode):
                 if life == self.life:
                     self.guarded(self.inboxes.sync, inbox)
 
-    # Duties, as in rt.node.node
+    # What the duties act on
 
-    def _sequence(self) -> None:
-        member = self.member
-        held, self._held = self._held, {}
-        heard, self._heard = self._heard, []
-        for session, end in held.items():
-            member.hold(session, end)
-        for sender, data in heard:
-            try:
-                member.hear(sender, data)
-            except PeerError as error:
-                self.world.refused(self.name, str(error))
-        is_due, self._is_due = self._is_due, False
-        if is_due:
-            member.tick()
-        while self._damaged:
-            self._mend(self._damaged.pop(0))
-        try:
-            self._advance(set(held))
-            self._keep_up()
-            if is_due:
-                self._ask()
-        except CorruptLog as damage:
-            self._mend(damage)
-        if is_due and self._chance.random() < ARCHIVING_SHARE:
-            self.archiver.turn(steady_ns(self) / 1e9)
-        self._sweep_later()
-        self._snapshots.turn(0.0)
+    def _copy_log(self, begin: Position) -> Pull:
+        self.world.trace(f"{self.name} copies from {begin}")
+        self.copy = Pull(self, self._chance, begin)
+        self.world.clock.after(self.world.copying_us, self._pull, self.life, self.copy)
+        return self.copy
 
-    def _advance(self, changed: set[str]) -> None:
-        try:
-            merged = self.member.run()
-        except DiskFailed:
-            raise
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            self.world.trace(f"{self.name} has no room")
-            return
-        ledger = self.member.executor.ledger
-        self.merged_end = ledger.end
-        for session in sorted(changed.union(merged)):
-            self._confirm(session, ledger)
+    def _pull(self, life: int, copy: Pull) -> None:
+        if life == self.life and not copy.has_ended:
+            delay = int(self.world.copying_us * (0.5 + self._chance.random()))
+            self.world.clock.after(delay, self._pull, life, copy)
+            if self.world.clock.now_us >= self.paused_until_us:
+                self.guarded(copy.step)
 
-    def _mend(self, damage: CorruptLog) -> None:
-        self._alarm(str(damage))
-        if len(self.world.names) == 1 or isinstance(damage, Diverged):
-            raise Violation(str(damage))
-        directory = posixpath.dirname(damage.path)
-        if directory == OUT:
-            self.member.executor.discard(damage.path)
-        else:
-            session = posixpath.basename(directory)
-            self.inboxes.give_up(session, diverged=isinstance(damage, SessionDiverged))
-            self._held.pop(session, None)
-            self.member.lose(session)
-
-    def _confirm(self, session: str, ledger: Ledger) -> None:
-        inbox = self.inboxes.get(session)
-        if inbox is None or not self.member.vouches_for(session):
-            return
-        known, merged = inbox.confirmations, ledger.merged_to(session)
-        merged_at = ledger.end if merged > known.merged else known.merged_at
-        replicated = max(known.replicated, self.member.holdings.agreed(session), merged)
-        self.world.stream.confirms(self.name, session, replicated, merged)
-        inbox.confirm(Confirmations(inbox.durable, replicated, merged, merged_at))
-
-    def _keep_up(self) -> None:
-        member = self.member
-        if len(self.world.names) == 1:
-            return
-        if self._catch_up is None:
-            if not member.executor.lacks_log and not self._waited_too_long():
-                return
-            self.world.trace(f"{self.name} copies from {member.executor.ledger.end}")
-            member.suspended = True
-            member.executor.close()
-            begin = member.executor.appender.next_place - member.executor.lacks_lines
-            self._catch_up = Pull(self, self._chance, begin)
-            return
-        self._catch_up.step()
-        needs_none = not member.executor.lacks_log and member.missing is None
-        if needs_none or self._catch_up.is_done(member.executor.ledger.end):
-            self._catch_up.stop()
-            self._catch_up = None
-            member.executor.reopen()
-            member.suspended = False
-            self._missing_since = -1
-            self._compare_all()
-            self.world.trace(f"{self.name} has copied up to {member.executor.appender.end}")
-
-    def _waited_too_long(self) -> bool:
-        if self.member.missing is None:
-            self._missing_since = -1
-            return False
-        now = self.world.clock.now_us
-        if self._missing_since < 0:
-            self._missing_since = now
-        return now - self._missing_since > self.world.missing_us
-
-    def _sweep_later(self) -> None:
-        """Wake the sweeper, whose thread gets its turn sooner or later."""
-        if self.sweeper.has_work and not self._is_sweeping:
-            self._is_sweeping = True
-            delay = int(self.disk_delay_us * (0.5 + 10 * self._chance.random()))
-            self.world.clock.after(delay, self._sweep, self.life)
-
-    def _sweep(self, life: int) -> None:
-        if life == self.life:
-            self._is_sweeping = False
-            self.guarded(self.sweeper.sweep)
+    def _serve(self, end: Position) -> None:
+        self.merged_end = end
 
     # Ends
 
@@ -626,7 +621,7 @@ class MergeNode(SimNode):
         """Whether it has executed everything, and is what it should be."""
         executor = self.member.executor
         ledger = executor.ledger
-        idle = self._catch_up is None and not executor.lacks_log
+        idle = not self.member.suspended and not executor.lacks_log
         is_swept = self.sweeper.emptied_to >= ledger.archived_to
         return self.alive and idle and is_swept and ledger.index == index and self.settled()
 

@@ -40,6 +40,7 @@ class Stream:
         self._archived_to = START
         self._decided: dict[str, Position] = {}  # merged up to here by whole or half instructions
         self._held: dict[str, dict[str, Position]] = {name: {} for name in SESSIONS}
+        self._holds: dict[tuple[str, str], Position] = {}  # per node and session, at this time
         self._next: dict[str, int] = {}  # per session or group, the number that is due
         self._number = 0
         self._time_ns = 0
@@ -53,10 +54,15 @@ class Stream:
             raise Violation(f"{name} holds {session} up to {end}; durable are {there} bytes")
         held = self._held[session]
         held[name] = max(held.get(name, START), end)
+        self._holds[name, session] = end
+
+    def loses(self, name: str, session: str) -> None:
+        """A node has set its copy of a session aside."""
+        self._holds[name, session] = START
 
     def reports(self, name: str, session: str, end: Position) -> None:
         """A node tells the leader that it has a session durably up to `end`."""
-        if end > self._held[session].get(name, START):
+        if end > self._holds.get((name, session), START):
             raise Violation(f"{name} tells the leader of {session} {end}, which it does not hold")
 
     def _is_archived(self, disk: SimDisk, session: str, end: Position) -> bool:

@@ -20,8 +20,8 @@ from rt.errors import Misuse, Refused
 from rt.format.manifest import MERGED, Archived, LogIdentity, Manifest, Rolled
 from rt.node import admin as node_admin
 from rt.node.admin import NodeAdmin
-from rt.node.retention import LEASE_NOTE, Machine, Retention, leases_of_ledger
-from rt.position import Position
+from rt.node.retention import LEASE_NOTE, Machine, Retention, leases_of_notes
+from rt.position import START, Position
 from sequencer.instruction import Note
 from sequencer.ledger import Ledger
 from sequencer.member import Member
@@ -254,19 +254,6 @@ def test_two_who_ask_for_ages_at_once_do_not_take_them_from_each_other():
     assert ages.seen(Interrupted(files, ages), NOW, 1) == files
 
 
-def test_leases_are_told_while_they_come_and_go():
-    """Who looks is a connection's thread, and the sequencer's changes them meanwhile."""
-
-    class Notes(dict):
-        def __iter__(self):
-            yield from list(super().__iter__())
-            self.clear()
-
-    lease = Lease("spark", Position(0), NOW, 1)
-    ledger = Ledger(notes=Notes({LEASE_NOTE + "spark": lease.text()}))
-    assert leases_of_ledger(ledger) == [lease]
-
-
 def test_one_wrong_clock_of_three_changes_nothing():
     """A clock that shows next year would archive everything."""
     year = 365 * 24 * 60 * MINUTE
@@ -318,19 +305,26 @@ def test_a_plan_has_every_file_with_bytes_and_touches_none():
     assert [row.expires_ns for row in off] == [None] * 3
 
 
+class Sequencing:
+    """A node's sequencing as admin requests see it: a view, orders, and questions."""
+
+    def __init__(self, order=None, **view):
+        fields = {"leads": True, "end": Position(0), "is_executing": False, "archived_to": START}
+        self.view = SimpleNamespace(**{**fields, **view})
+        self.order = order or (lambda _instruction: None)
+
+    def ask(self, question):
+        """Answer between two steps, that is at once."""
+        return question()
+
+
 def test_only_the_leader_says_that_there_is_nothing_to_roll():
     """A follower may not have executed what a publisher was told of; a backup would miss it."""
 
     def refuse(_instruction):
         raise Refused("not-leader", "n2 leads the stream; ask it")
 
-    member = SimpleNamespace(
-        engine=SimpleNamespace(leads=False),
-        executor=SimpleNamespace(ledger=SimpleNamespace(end=Position(0))),
-        is_executing=False,
-        order=refuse,
-    )
-    admin = NodeAdmin("flights", member, None)
+    admin = NodeAdmin(None, Sequencing(refuse, leads=False), None, None)
     with pytest.raises(Refused, match="n2 leads"):
         admin._roll({}, None)
 
@@ -339,16 +333,13 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_nothing_is_to_
     """Another node may have been first, and the publisher asks at once."""
     looks = []
 
-    class Member:
-        engine = SimpleNamespace(leads=True)
-        executor = SimpleNamespace(ledger=SimpleNamespace(end=Position(0)))
-
-        @property
-        def is_executing(self):
+    class Executing(Sequencing):
+        def ask(self, question):
             looks.append(1)
-            return len(looks) < 3
+            self.view.is_executing = len(looks) < 3
+            return question()
 
-    assert NodeAdmin("flights", Member(), None)._roll({}, None) == {"rolled": None}
+    assert NodeAdmin(None, Executing(), None, None)._roll({}, None) == {"rolled": None}
     assert len(looks) == 3
 
 
@@ -363,10 +354,10 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_nothing_is_to_
 def test_what_no_instruction_can_say_is_refused_to_who_asked_for_it(do, request_):
     """The thread that would find out later is the one that the node lives by."""
     orders = []
-    member = SimpleNamespace(order=orders.append)
     node = SimpleNamespace(name="n1", is_node=True)
+    admin = NodeAdmin(None, Sequencing(orders.append), None, None)
     with pytest.raises(Misuse, match="a note"):
-        getattr(NodeAdmin("flights", member, None), do)(request_, node)
+        getattr(admin, do)(request_, node)
     assert not orders
 
 
@@ -399,7 +390,7 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     archiver._forget_old_leases()
     for note in member._proposals._orders:
         ledger.note(note.name, note.text)
-    assert leases_of_ledger(ledger) == [renewed]
+    assert leases_of_notes(ledger.notes) == [renewed]
 
 
 def test_leases_asked_for_at_once_are_no_more_than_may_be(monkeypatch):
@@ -412,14 +403,16 @@ def test_leases_asked_for_at_once_are_no_more_than_may_be(monkeypatch):
         with suppress(Refused):
             admin._lease(request, SimpleNamespace(name=holder))
 
-    class Archiver:
-        now_ns = NOW
-
+    class Renewing(Sequencing):
         @property
-        def leases(self):
+        def view(self):
             if threading.current_thread() in threads:
                 looked.set()
-            return leases_of_ledger(ledger)
+            return SimpleNamespace(notes=ledger.notes.copy(), archived_to=START)
+
+        @view.setter
+        def view(self, _view):
+            pass
 
     def order(note):
         if not threads:
@@ -428,8 +421,7 @@ def test_leases_asked_for_at_once_are_no_more_than_may_be(monkeypatch):
             looked.wait(0.2)  # which it must not, so that no event can be waited for
         ledger.note(note.name, note.text)
 
-    member = SimpleNamespace(executor=SimpleNamespace(ledger=ledger), order=order)
-    admin = NodeAdmin("flights", member, Archiver())
+    admin = NodeAdmin(None, Renewing(order), None, SimpleNamespace(now_ns=NOW))
     ask("spark")
     threads[0].join()
-    assert [lease.holder for lease in leases_of_ledger(ledger)] == ["spark"]
+    assert [lease.holder for lease in leases_of_notes(ledger.notes)] == ["spark"]

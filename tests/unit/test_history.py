@@ -282,11 +282,11 @@ def test_a_file_rolled_while_a_node_tells_its_history_is_told_once(tmp_path, loo
                     log.merge("ewr", [b"UA7"])
                 return getattr(log.appender, name)
 
-        ledger = SimpleNamespace(notes={})
-        member = SimpleNamespace(
-            name="n1", executor=SimpleNamespace(appender=Rolling(), ledger=ledger)
+        member = SimpleNamespace(executor=SimpleNamespace(appender=Rolling()))
+        sequencing = SimpleNamespace(
+            view=SimpleNamespace(notes={}), ask=lambda question: question()
         )
-        answer = NodeAdmin("flights", member, None)._history()
+        answer = NodeAdmin(SimpleNamespace(name="n1"), sequencing, member, None)._history()
     _, rows, _ = admin.parse_history(answer, "n1:1")
     assert [(row.file, row.messages) for row in rows if not row.is_active][:1] == [("log.0.0", 2)]
     assert [row.file for row in rows] in (["log.0.0"], ["log.0.0", "log.0.1"])

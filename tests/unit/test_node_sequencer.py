@@ -1,22 +1,16 @@
-"""NodeSequencer: what a node is to do is done by one thread at a time, to the end."""
+"""NodeSequencer: a node's duties are done by one thread at a time, to the end."""
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 from archive_cluster import ArchiveCluster
-from replicator_host import Certificates, eventually
 
-from replicator import pull
-from rt.errors import DiskFailed
+from rt.errors import Refused
 from rt.node import sequencer as node_sequencer
-from rt.node.catch_up import CatchUp
-from rt.node.relay import NodeRelay
+from rt.node.duties import Stepped
 from rt.node.sequencer import NodeSequencer
-from rt.node.snapshots import NodeSnapshots
-from rt.position import Position
-from sequencer.member import SnapshotPlan
+from sequencer.instruction import Roll
 
 PATIENCE_S = 10
 
@@ -37,34 +31,48 @@ class HandedOver:
         assert self.go_on.wait(PATIENCE_S)
 
 
+class Idle:
+    """Duties that take no time and come to nothing."""
+
+    def __init__(self):
+        self.mails, self.did = [], []
+        self.leads, self.term = True, 7
+
+    def view(self):
+        engine = SimpleNamespace(term=self.term, leader="n1" if self.leads else "n2")
+        return SimpleNamespace(leads=self.leads, engine=engine)
+
+    def step(self, now_s, mail):
+        self.mails.append(mail)
+        return Stepped(self.view(), now_s + 1000)
+
+    def end(self):
+        self.did.append("end")
+
+
 def test_the_last_snapshot_waits_for_a_turn_that_began_before_the_stop():
     """It reads the state, and writes the journal, that the turn is changing."""
-    did, reached, opened, ended = [], threading.Event(), threading.Event(), threading.Event()
+    reached, opened, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def advance():
-        if threading.current_thread().name == "connection":
-            reached.set()
-            assert opened.wait(PATIENCE_S)
-            did.append("turn")
-        return []
+    class Held(Idle):
+        def step(self, now_s, mail):
+            if threading.current_thread().name == "connection":
+                reached.set()
+                assert opened.wait(PATIENCE_S)
+                self.did.append("turn")
+            return Stepped(self.view(), now_s + 1000)
 
-    def end():
-        did.append("end")
-        ended.set()
+        def end(self):
+            super().end()
+            ended.set()
 
-    nothing = SimpleNamespace(
-        member_names=["n1"], tick_s=1000, tick=lambda: None, hold=lambda *_: None, run=advance,
-        turn=lambda *_: None, get=lambda _session: None, end=end, missing=None,
-        executor=SimpleNamespace(ledger=None),
-    )  # fmt: skip
-    sequencer = NodeSequencer(
-        nothing, nothing, nothing, nothing, nothing, relay=nothing, guard=nothing
-    )
+    duties = Held()
+    sequencer = NodeSequencer(duties)
     sequencer._busy = busy = HandedOver()
     threads = [threading.Thread(target=sequencer.run, daemon=True)]
     threads[0].start()
     assert busy.free.wait(PATIENCE_S)
-    sequencer.hold(8, "jfk")
+    sequencer.hold("jfk")
     threads.append(threading.Thread(target=sequencer.turn, name="connection", daemon=True))
     threads[1].start()
     assert reached.wait(PATIENCE_S)
@@ -74,123 +82,81 @@ def test_the_last_snapshot_waits_for_a_turn_that_began_before_the_stop():
     opened.set()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert did == ["turn", "end"]
+    assert duties.did == ["turn", "end"]
 
 
-def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
-    """A copy that is told to end may be at the disk still, or dial a machine that is not there."""
-    did, answers = [], iter([False, False, True])
-    done = iter([True])  # asked once: what is over stays so
-
-    def stop(_wait_s):
-        did.append("stop")
-        return next(answers)
-
-    executor = SimpleNamespace(
-        ledger=SimpleNamespace(end=8), lacks_log=True, appender=SimpleNamespace(end=8),
-        reopen=lambda: did.append("reopen"),
-    )  # fmt: skip
-    fake = SimpleNamespace(member_names=["n1", "n2"], tick_s=0.02, missing=None, executor=executor)
-    sequencer = NodeSequencer(fake, fake, fake, fake, fake, relay=fake, guard=fake)
-    sequencer.catch_up = SimpleNamespace(is_done=lambda _end: next(done), stop=stop)
-    for _ in range(3):
-        assert sequencer.catch_up is not None
-        sequencer._keep_up(0.0)
-    assert did == ["stop", "stop", "stop", "reopen"]
-    assert (sequencer.catch_up, fake.suspended) == (None, False)
+def test_an_order_carries_the_term_it_was_given_in():
+    """The duties propose it in that term or not at all."""
+    duties = Idle()
+    sequencer = NodeSequencer(duties)
+    sequencer.order(Roll(1))
+    sequencer.turn()
+    assert duties.mails[0].orders == [(7, Roll(1))]
 
 
-def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended():
-    """To open it is to cut what the copy is just writing."""
-    did = []
-    executor = SimpleNamespace(reopen=lambda: did.append("reopen"))
-    fake = SimpleNamespace(
-        member_names=["n1", "n2"], tick_s=0.02, executor=executor, end=lambda: did.append("end")
-    )
-    sequencer = NodeSequencer(fake, fake, fake, fake, fake, relay=fake, guard=fake)
-    sequencer.catch_up = SimpleNamespace(stop=lambda: did.append("stop"))
+def test_who_does_not_lead_takes_no_order_and_says_who_does():
+    """The operator's command goes on to that node."""
+    duties = Idle()
+    duties.leads = False
+    with pytest.raises(Refused, match="n2 leads the stream; ask it"):
+        NodeSequencer(duties).order(Roll(1))
+
+
+def test_a_question_is_answered_after_what_came_before_it():
+    """A publisher may have been told by another node of what this one has in its mail."""
+    duties = Idle()
+    sequencer = NodeSequencer(duties)
+    thread = threading.Thread(target=sequencer.run, daemon=True)
+    thread.start()
+    sequencer.hear("n2", [b"committed"])
+    heard = sequencer.ask(lambda: [data for mail in duties.mails for _, data in mail.heard])
+    assert heard == [b"committed"]
     sequencer.stop()
-    sequencer.run()
-    assert did == ["stop", "end"]
+    thread.join(PATIENCE_S)
+    with pytest.raises(Refused, match="stopping"):
+        sequencer.ask(lambda: None)
 
 
-def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch):
-    """It would wait for good, merge nothing, and have said so in one line of its log."""
+def test_an_error_of_ours_is_the_answer_to_a_question_and_does_not_end_the_node():
+    """It is the one who asks who made the mistake."""
+    sequencer = NodeSequencer(Idle())
+    thread = threading.Thread(target=sequencer.run, daemon=True)
+    thread.start()
 
-    def fail():
-        raise DiskFailed(5, "Input/output error")
+    def refuse():
+        raise Refused("leases", "too many")
 
-    place = Position(8)
-    copied = SimpleNamespace(
-        sync=fail, durable=place, appender=SimpleNamespace(end=place, next_place=place)
-    )
-    monkeypatch.setattr(pull, "_SYNC_S", 0.01)
-    nobody = SimpleNamespace(current=lambda: None)
-    client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], nobody)
-    client._copy.log = copied
-    client.start()
-    assert eventually(lambda: not client.running)
-    executor = SimpleNamespace(ledger=SimpleNamespace(end=place), lacks_log=True)
-    fake = SimpleNamespace(member_names=["n1", "n2"], tick_s=0.02, missing=None, executor=executor)
-    sequencer = NodeSequencer(fake, fake, fake, fake, fake, relay=fake, guard=fake)
-    sequencer.catch_up = CatchUp.__new__(CatchUp)
-    sequencer.catch_up._pull, sequencer.catch_up._begin = client, place
-    with pytest.raises(DiskFailed, match=r"out: input/output error; this copy has ended"):
-        sequencer._keep_up(0.0)
-    client._copy.log = None
-    assert client.stop()
+    with pytest.raises(Refused, match="too many"):
+        sequencer.ask(refuse)
+    assert sequencer.ask(lambda: 8) == 8
+    sequencer.stop()
+    thread.join(PATIENCE_S)
 
 
-def test_a_node_copies_though_its_certificate_cannot_be_loaded_just_then(tmp_path):
-    """It is renewed in two steps, key and certificate: whoever is connected lives through that."""
-    certs = Certificates(str(tmp_path / "ca"))
-    did, place = [], Position(8)
-    executor = SimpleNamespace(
-        lacks_log=True, lacks_lines=0, appender=SimpleNamespace(next_place=place),
-        close=lambda: did.append("close"),
-    )  # fmt: skip
-    fake = SimpleNamespace(
-        name="node-1", member_names=["n2", "node-1"], certs=certs.directory, missing_s=1,
-        addresses={"n2": ("localhost", 1)}, tick_s=0.02, handlers={}, executor=executor,
-        missing=None, root=str(tmp_path), stream="flights", await_sync=lambda: None,
-    )  # fmt: skip
-    relay = NodeRelay(fake, fake, fake)
-    (tmp_path / "ca" / "node-1.key").chmod(0o644)
-    sequencer = NodeSequencer(fake, fake, fake, fake, fake, relay=relay, guard=fake)
-    sequencer._keep_up(0.0)
-    assert did == ["close"]
-    assert eventually(lambda: sequencer.catch_up.stop(1))
+def test_nobody_waits_for_the_answer_of_a_node_that_has_ended(monkeypatch):
+    """Its connections are to be hung up, and the thread that asks serves one of them."""
+    asked = threading.Event()
 
+    class Failing(Idle):
+        def step(self, _now_s, _mail):
+            asked.wait(PATIENCE_S)
+            raise OSError(5, "Input/output error")
 
-def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for(monkeypatch):
-    """A closed log has nothing to sync, and would say that all is durable."""
-    did, told, begun = [], [], threading.Event()
+    sequencer = NodeSequencer(Failing())
 
-    def sync():
-        begun.set()
-        time.sleep(0.2)  # so much time has a close to come in between
-        did.append("sync")
-        return Position(8)
+    def run():
+        with pytest.raises(OSError, match="Input/output"):
+            sequencer.run()
+        sequencer.stop()
 
-    executor = SimpleNamespace(
-        ledger=SimpleNamespace(end=Position(8)), lacks_log=True, lacks_lines=False, sync=sync,
-        appender=SimpleNamespace(next_place=Position(8)), close=lambda: did.append("close"),
-    )  # fmt: skip
-    fake = SimpleNamespace(
-        member_names=["n1", "n2"], tick_s=0.02, missing=None, executor=executor, settled_index=0,
-        plan_snapshot=lambda: SnapshotPlan(1, b"", Position(8)), has_durable=told.append, size=0,
-        contexts=None,
-    )  # fmt: skip
-    monkeypatch.setattr(node_sequencer, "CatchUp", lambda *_: did.append("copy"))
-    snapshots = NodeSnapshots(fake, fake, fake, fake, pause_s=5)
-    sequencer = NodeSequencer(fake, fake, fake, fake, snapshots, relay=fake, guard=fake)
-    snapshots.turn(0.0)
-    assert begun.wait(PATIENCE_S)
-    sequencer._keep_up(0.0)
-    assert did == ["sync", "close", "copy"]
-    snapshots.turn(1.0)
-    assert told == [1]
-    snapshots.close()
+    thread = threading.Thread(target=run, daemon=True)
+    monkeypatch.setattr(node_sequencer, "_ANSWER_S", 2 * PATIENCE_S)
+    threading.Timer(0.1, asked.set).start()
+    thread.start()
+    with pytest.raises(Refused, match="stopping"):
+        sequencer.ask(lambda: None)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -403,10 +403,11 @@ def test_a_session_is_passed_on_again_when_the_copy_was_set_aside(tmp_path):
             return [*fillers(cluster, "n1"), *fillers(cluster, "n2")] == ["n3"] * 2
 
         assert eventually(are_both_given_it)
-        sequencer = cluster.nodes["n3"]._sequencer
-        with sequencer._busy:
-            copy = sequencer._inboxes.get("jfk").appender.directory
-            sequencer._mend(CorruptLog(os.path.join(copy, "log.0.0"), START, "it is rotten"))
+        node = cluster.nodes["n3"]
+        held = node._inboxes.get("jfk")
+        copy = held.appender.directory
+        node._sequencer.mend(CorruptLog(os.path.join(copy, "log.0.0"), START, "it is rotten"))
+        assert eventually(lambda: node._inboxes.get("jfk") is not held)
         publish()
         last = next(count)
         assert numbers(cluster, "n1", last) == list(range(last))

@@ -1,0 +1,381 @@
+"""Duties: what a node does as a sequencer, one step at a time."""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged
+from rt.log.appender import Durable
+from rt.log.confirmations import Confirmations
+from rt.node.keep_up import CopyLog, KeepUp, LogCopy
+from rt.node.settings import NodeSettings
+from rt.node.wanting import Wanting
+from rt.position import START, Position
+from sequencer.holdings import decode_report
+from sequencer.instruction import Instruction
+from sequencer.member import WANT, Member
+from sequencer.raft.consensus import Status
+
+_log: Final = logging.getLogger("rt.node")
+_FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
+_LOOK_S: Final = 0.25  # between two looks for sessions that do not arrive
+
+
+class HeldSession(Protocol):
+    """One session's copy on this node."""
+
+    @property
+    def session(self) -> str:
+        """The session's name."""
+
+    @property
+    def durable(self) -> Durable:
+        """Up to where the copy is synced."""
+
+    @property
+    def confirmations(self) -> Confirmations:
+        """What its publisher was last told."""
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its publisher is connected."""
+
+    def confirm(self, confirmations: Confirmations) -> None:
+        """Tell the publisher how far the session has come."""
+
+
+class HeldSessions(Protocol):
+    """All copies of sessions on this node."""
+
+    def get(self, session: str) -> HeldSession | None:
+        """Return the copy of a session, or None."""
+
+    def every(self) -> Collection[HeldSession]:
+        """Return all copies."""
+
+    def give_up(self, session: str, *, diverged: bool = False) -> None:
+        """Set a copy aside that is damaged, or whole and not what the nodes agreed on."""
+
+
+class Snapshots(Protocol):
+    """When the state is saved; see `rt.node.snapshots.NodeSnapshots`."""
+
+    def turn(self, now_s: float) -> None:
+        """Do what can be done without waiting."""
+
+    def await_sync(self) -> None:
+        """Wait for a sync under way: the merged log is about to be closed."""
+
+    def drop(self) -> None:
+        """Abandon the planned snapshot: a file it covers is about to be set aside."""
+
+    def end(self) -> None:
+        """Save a last snapshot."""
+
+
+class Retains(Protocol):
+    """What the node does about retention; see `rt.node.retention.Retention`."""
+
+    def turn(self, now_s: float) -> None:
+        """Report and decide, if it is time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the duties wait for what.
+
+    Attributes:
+        tick_s: unit of the consensus timers.
+        missing_s: how long to wait for a session's bytes before copying the merged log.
+        look_s: between two looks for sessions that do not arrive.
+        patience: how many looks a session may fail to grow before a node is asked for it.
+    """
+
+    tick_s: float
+    missing_s: float
+    look_s: float
+    patience: int
+
+
+def timing_of(settings: NodeSettings) -> Timing:
+    """Return the timing of a configured node: it asks others after half of `missing_s`."""
+    patience = max(1, round(settings.missing_s / 2 / _LOOK_S))
+    return Timing(settings.tick_s, settings.missing_s, _LOOK_S, patience)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the duties act on.
+
+    Attributes:
+        sessions: the copies of sessions.
+        snapshots: saves the state.
+        retention: reports disks and archives files.
+        copy_log: starts copying the merged log from other nodes, from a position on.
+        pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
+        serve: sets the end of the merged log that pullers may read.
+    """
+
+    sessions: HeldSessions
+    snapshots: Snapshots
+    retention: Retains
+    copy_log: CopyLog
+    pass_on: Callable[[str, str], None]
+    serve: Callable[[Position], None]
+
+
+@dataclass(slots=True)
+class Mail:
+    """What arrived since the last step.
+
+    Attributes:
+        synced: sessions that were synced further, or opened. How far is read from the copy
+            itself, so a message that was overtaken by events says nothing wrong.
+        heard: messages of other nodes, with their senders.
+        damaged: copies of sessions that a connection found damaged.
+        orders: instructions to propose, each with the term it was ordered in.
+    """
+
+    synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
+    heard: deque[tuple[str, bytes]] = field(default_factory=deque)
+    damaged: deque[CorruptLog] = field(default_factory=deque)
+    orders: list[tuple[int, Instruction]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.synced or self.heard or self.damaged or self.orders)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What other threads may know of a node's sequencing; never changed once made.
+
+    Attributes:
+        engine: the engine's status, as of the last tick or change of leader.
+        leads: whether this node leads.
+        index: the last instruction executed.
+        end: where the merged log ends.
+        number: how many messages it holds.
+        time_ns: its last merge time.
+        digest: its running digest.
+        archived_to: the merged files before it are archived.
+        notes: the stream's agreed notes, such as its policy and leases.
+        is_executing: whether something proposed or committed was not executed here yet.
+        waiting: what the node waits for.
+        agreed_ns: how long the last instructions took to be committed, as of the last tick.
+    """
+
+    engine: Status
+    leads: bool
+    index: int
+    end: Position
+    number: int
+    time_ns: int
+    digest: bytes
+    archived_to: Position
+    notes: Mapping[str, str]
+    is_executing: bool
+    waiting: "Waiting"
+    agreed_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What keeps a node from merging, as of the last tick.
+
+    Attributes:
+        missing: the session, and up to where, that the next instruction needs.
+        copy: the copying of the merged log that is under way.
+    """
+
+    missing: tuple[str, Position] | None = None
+    copy: LogCopy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a step came to.
+
+    Attributes:
+        view: the node's state, for other threads.
+        next_s: step again by then at the latest, even without mail.
+    """
+
+    view: NodeView
+    next_s: float
+
+
+class Duties:
+    """Hold, hear, order, tick, mend, advance, keep up, confirm, ask, save: a node's sequencing.
+
+    It has no thread, lock, clock or socket and never sleeps, so a simulation drives the same
+    code that a node runs (`rt.node.sequencer.NodeSequencer`). One thread at a time may call it.
+    """
+
+    def __init__(self, member: Member, ports: Ports, timing: Timing) -> None:
+        """Prepare, and serve what an earlier life executed; `step` does the rest."""
+        self._member = member
+        self._ports = ports
+        self._tick_s = timing.tick_s
+        self._alone = not member.holdings.others
+        self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
+        self._wanting = Wanting(member, ports.sessions, timing.patience, timing.look_s)
+        self._next_tick_s = float("-inf")
+        self._merge_again_s = float("-inf")  # the disk was full
+        self._served = START
+        self._status = member.engine.status()
+        self._agreed_ns: tuple[int, ...] = ()
+        self._missing: tuple[str, Position] | None = None
+        member.handlers[WANT] = self._take_want
+        self._serve()
+
+    def step(self, now_s: float, mail: Mail) -> Stepped:
+        """Do everything that can be done now.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            mail: what arrived since the last step; it is used up.
+
+        Raises:
+            OSError: the journal's disk failed, or the merged log's.
+            CorruptLog: a log is damaged, and no other node has what it held.
+        """
+        self._take(mail)
+        is_tick = now_s >= self._next_tick_s
+        if is_tick:
+            self._next_tick_s = now_s + self._tick_s
+            self._member.tick()
+        while mail.damaged:
+            self._mend(mail.damaged.popleft())
+        try:
+            self._advance(now_s, mail.synced)
+            if is_tick and not self._alone:
+                self._keep_up.turn(now_s)
+        except CorruptLog as damage:
+            self._mend(damage)
+        self._serve()
+        self._ports.retention.turn(now_s)
+        if is_tick:
+            self._tick(now_s)
+        return Stepped(self.view(), self._next_tick_s)
+
+    def end(self) -> None:
+        """Save a last snapshot; errors as `step`.
+
+        A copy under way is stopped, but the log stays closed: the copy may still be writing.
+        """
+        if self._keep_up.copy is not None:
+            self._keep_up.copy.stop()
+        self._ports.snapshots.end()
+
+    def view(self) -> NodeView:
+        """Return the state for other threads; `step` returns it as well."""
+        member, ledger = self._member, self._member.executor.ledger
+        engine = member.engine
+        if self._status.leader != engine.leader:
+            self._status = engine.status()
+        return NodeView(
+            self._status, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
+            ledger.digest, ledger.archived_to, ledger.notes.copy(), member.is_executing,
+            Waiting(self._missing, self._keep_up.copy), self._agreed_ns,
+        )  # fmt: skip
+
+    def _take(self, mail: Mail) -> None:
+        member = self._member
+        for session in mail.synced:
+            held = self._ports.sessions.get(session)
+            if held is not None:  # else it was set aside since
+                member.hold(session, held.durable)
+        for sender, data in mail.heard:
+            try:
+                member.hear(sender, data)
+            except PeerError as error:
+                _log.warning("from node %s: %s", sender, error)
+        for term, instruction in mail.orders:
+            self._order(term, instruction)
+
+    def _order(self, term: int, instruction: Instruction) -> None:
+        """Propose an instruction in the term it was ordered in, and in no other.
+
+        In a later term it could replace what others have ordered since.
+        """
+        engine = self._member.engine
+        if engine.leads and engine.status().term == term:
+            self._member.order(instruction)
+
+    def _tick(self, now_s: float) -> None:
+        self._missing = self._member.missing
+        self._wanting.turn(now_s, self._missing)
+        self._ports.snapshots.turn(now_s)
+        self._status, self._agreed_ns = self._member.engine.status(), tuple(self._member.agreed_ns)
+
+    def _advance(self, now_s: float, changed: Collection[str]) -> None:
+        for session in dict.fromkeys([*changed, *self._run(now_s)]):
+            self._confirm(session)
+
+    def _run(self, now_s: float) -> list[str]:
+        """Propose, persist, answer and merge; while the disk is full, do all but merge."""
+        if now_s >= self._merge_again_s:
+            try:
+                return self._member.run()
+            except DiskFailed:
+                raise  # what is on the disk is unknown now: a restart finds out
+            except OSError as error:
+                _log.error("merging pauses: %s; it resumes when the disk has room", error)
+                self._merge_again_s = now_s + _FULL_DISK_S
+        was_suspended, self._member.suspended = self._member.suspended, True
+        try:
+            return self._member.run()
+        finally:
+            self._member.suspended = was_suspended
+
+    def _confirm(self, session: str) -> None:
+        held, ledger = self._ports.sessions.get(session), self._member.executor.ledger
+        if held is None or not self._member.vouches_for(session):
+            return  # what is here may not be what was merged
+        known, merged = held.confirmations, ledger.merged_to(session)
+        merged_at = ledger.end if merged > known.merged else known.merged_at
+        replicated = max(known.replicated, self._replicated(session), merged)
+        held.confirm(Confirmations(held.durable, replicated, merged, merged_at))
+
+    def _replicated(self, session: str) -> Position:
+        return self._member.holdings.agreed(session)
+
+    def _mend(self, damage: CorruptLog) -> None:
+        """Set aside what is damaged, if another node or the publisher has what it held."""
+        diverged = isinstance(damage, SessionDiverged)
+        if isinstance(damage, Diverged) or (self._alone and not diverged):
+            raise damage
+        _log.error("%s; it is set aside and fetched again", damage)
+        directory = os.path.dirname(damage.path)
+        if directory == self._member.executor.appender.directory:
+            self._ports.snapshots.drop()
+            self._member.executor.discard(damage.path)
+        else:
+            session = os.path.basename(directory)
+            self._ports.sessions.give_up(session, diverged=diverged)
+            self._member.lose(session)
+
+    def _take_want(self, sender: str, body: bytes) -> None:
+        _, sessions = decode_report(body)
+        for session in sessions:
+            if self._ports.sessions.get(session) is not None:
+                self._ports.pass_on(sender, session)
+
+    def _serve(self) -> None:
+        """Let pullers read what was executed, or copied up to where executing resumes.
+
+        A log that was copied counts as soon as it is whole: no instruction may follow for hours.
+        """
+        executor = self._member.executor
+        if self._keep_up.copy is not None:
+            return
+        if executor.lacks_log:  # perhaps a damaged file was set aside
+            end = min(self._served, executor.appender.next_place)
+        else:
+            end = executor.ledger.end
+        if end != self._served:
+            self._served = end
+            self._ports.serve(end)

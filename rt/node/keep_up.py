@@ -1,0 +1,113 @@
+"""KeepUp: when a node copies the merged log from another, because it cannot make it itself."""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from rt.position import Position
+from sequencer.member import Member
+
+_log: Final = logging.getLogger("rt.node")
+
+
+class LogCopy(Protocol):
+    """A copy under way, into the merged log that this node has closed."""
+
+    @property
+    def position(self) -> Position:
+        """Up to where it is copied; any thread may ask."""
+
+    @property
+    def waits_for(self) -> str:
+        """What keeps the copy from going on, in words, or ""; any thread may ask."""
+
+    def is_done(self, ledger_end: Position) -> bool:
+        """Whether merging can resume: the copy holds `ledger_end` and all its source had."""
+
+    def end(self) -> bool:
+        """Ask the copy to end, without waiting; True once it has released the log."""
+
+    def stop(self) -> object:
+        """End the copy, waiting a moment for it."""
+
+
+CopyLog = Callable[[Position], LogCopy]
+
+
+class SyncsLog(Protocol):
+    """Whoever may be syncing the merged log."""
+
+    def await_sync(self) -> None:
+        """Wait for the sync under way: a closed log is not synced."""
+
+
+class KeepUp:
+    """Suspends merging while the merged log is copied, and takes the log up again afterwards."""
+
+    def __init__(
+        self, member: Member, snapshots: SyncsLog, copy_log: CopyLog, missing_s: float
+    ) -> None:
+        """Prepare.
+
+        Args:
+            member: suspended while the log is copied.
+            snapshots: may be syncing the log.
+            copy_log: starts a copy that is of use once it is beyond the given position.
+            missing_s: how long to wait for a session's bytes before copying.
+        """
+        self.copy: LogCopy | None = None
+        self._member = member
+        self._snapshots = snapshots
+        self._copy_log = copy_log
+        self._missing_s = missing_s
+        self._missing_since_s: float | None = None
+        self._is_over = False  # the copy was asked to end
+
+    def turn(self, now_s: float) -> None:
+        """Start a copy, or end one; called on every tick."""
+        if self.copy is not None:
+            if self._has_ended(self.copy):
+                self._resume()
+        elif self._member.executor.lacks_log or self._waited_too_long(now_s):
+            self._start()
+
+    def _start(self) -> None:
+        member, executor = self._member, self._member.executor
+        _log.warning("copying the merged log from other nodes: %s", self._reason())
+        member.suspended = True
+        self._snapshots.await_sync()
+        executor.close()
+        self.copy = self._copy_log(Position(executor.appender.next_place - executor.lacks_lines))
+
+    def _has_ended(self, copy: LogCopy) -> bool:
+        """End the copy once it is of no more use; True when nobody writes the log any more."""
+        if not self._is_over:
+            end = self._member.executor.ledger.end
+            self._is_over = copy.is_done(end) or self._needs_no_copy
+        return self._is_over and copy.end()
+
+    def _resume(self) -> None:
+        member = self._member
+        self.copy, self._is_over, self._missing_since_s = None, False, None
+        member.executor.reopen()
+        member.suspended = False
+        _log.warning("the merged log is copied up to %s; merging", member.executor.appender.end)
+
+    @property
+    def _needs_no_copy(self) -> bool:
+        """Whether what was missing has arrived: the other nodes may be waiting for this one."""
+        return not self._member.executor.lacks_log and self._member.missing is None
+
+    def _waited_too_long(self, now_s: float) -> bool:
+        if self._member.missing is None:
+            self._missing_since_s = None
+            return False
+        if self._missing_since_s is None:
+            self._missing_since_s = now_s
+        return now_s - self._missing_since_s > self._missing_s
+
+    def _reason(self) -> str:
+        missing = self._member.missing
+        if missing is None:
+            return "the leader's snapshot is ahead of the merged log here"
+        return f"session {missing[0]} did not arrive up to {missing[1]}"

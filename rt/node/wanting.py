@@ -1,0 +1,80 @@
+"""Wanting: asking other nodes for sessions whose publishers do not reach this one."""
+
+import logging
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from rt.position import START, Position
+from sequencer.holdings import encode_report
+from sequencer.member import WANT, Member
+from sequencer.wants import Wants
+
+_log: Final = logging.getLogger("rt.node")
+
+
+class Fed(Protocol):
+    """A session's copy, as far as asking for it goes."""
+
+    @property
+    def session(self) -> str:
+        """The session's name."""
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its publisher is connected."""
+
+
+class FedSessions(Protocol):
+    """All copies of sessions on this node."""
+
+    def every(self) -> Collection[Fed]:
+        """Return all copies."""
+
+
+class Wanting:
+    """Asks whoever holds what this node lacks, over and over: neither remembers the other."""
+
+    def __init__(self, member: Member, sessions: FedSessions, patience: int, look_s: float) -> None:
+        """Prepare.
+
+        Args:
+            member: asks the other nodes.
+            sessions: the copies on this node.
+            patience: how many looks a session may fail to grow before it is asked for.
+            look_s: between two looks.
+        """
+        self._member = member
+        self._sessions = sessions
+        self._wants = Wants(patience)
+        self._look_s = look_s
+        self._next_look_s = float("-inf")
+        self._asked: dict[str, str] = {}  # by session, the node last asked
+
+    def turn(self, now_s: float, missing: tuple[str, Position] | None) -> None:
+        """Ask for what did not arrive, if it is time to look.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            missing: as `Member.missing` says.
+        """
+        member = self._member
+        if now_s < self._next_look_s or not member.holdings.others:
+            return
+        self._next_look_s = now_s + self._look_s
+        asked = self._wants.look(
+            member.holdings,
+            member.executor.ledger,
+            missing=missing[0] if missing else "",
+            fed={each.session for each in self._sessions.every() if each.is_fed},
+        )
+        for holder, sessions in asked.items():
+            own = member.holdings.own
+            items = {session: own.get(session, START) for session in sessions}
+            member.send(holder, WANT, encode_report(items, whole=False))
+        self._say({session: holder for holder in asked for session in asked[holder]})
+
+    def _say(self, asked: dict[str, str]) -> None:
+        for session, holder in asked.items():
+            if self._asked.get(session) != holder:
+                _log.warning("session %s does not arrive; asking node %s for it", session, holder)
+        self._asked = asked

@@ -1,0 +1,302 @@
+"""Duties: what a node decides, one step at a time, on fakes of what it acts on."""
+
+import errno
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+from replicator_host import Certificates, eventually
+
+from replicator import pull
+from rt.errors import CorruptLog, DiskFailed
+from rt.log.confirmations import Confirmations
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.catch_up import CatchUp
+from rt.node.duties import Duties, Mail, Ports, Timing
+from rt.node.snapshots import NodeSnapshots
+from rt.position import START, Position
+from sequencer.execution import SnapshotPlan
+from sequencer.holdings import Holdings
+from sequencer.instruction import Roll
+from sequencer.ledger import Ledger
+
+TIMING = Timing(tick_s=0.02, missing_s=1, look_s=0.25, patience=4)
+
+
+class Bench:
+    """A member of three, and all that its duties act on; `did` says what was done, in order."""
+
+    def __init__(self, others=("n2", "n3")):
+        self.did = []
+        self.orders = []
+        self.held = {}
+        self.leads, self.term, self.leader = True, 7, "n1"
+        self.suspended, self.missing, self.agreed_ns, self.is_executing = False, None, (), False
+        self.handlers, self.engine = {}, self
+        self.holdings = Holdings("n1", ["n1", *others])
+        ledger = Ledger(end=Position(8))
+        appender = SimpleNamespace(directory="out", next_place=Position(8), end=Position(8))
+        self.executor = SimpleNamespace(
+            ledger=ledger, appender=appender, lacks_log=False, lacks_lines=0,
+            close=lambda: self.did.append("close"), reopen=lambda: self.did.append("reopen"),
+            discard=lambda path: self.did.append(f"discard {path}"),
+        )  # fmt: skip
+        self.run = list
+        self.sessions = {}
+        self.snapshots = SimpleNamespace(
+            turn=lambda _now: None, await_sync=lambda: self.did.append("await sync"),
+            drop=lambda: self.did.append("drop"), end=lambda: self.did.append("end"),
+        )  # fmt: skip
+        self.copies = deque()
+        self.served = []
+
+    def duties(self, snapshots=None):
+        """Put them together."""
+        sessions = self.sessions
+        ports = Ports(
+            SimpleNamespace(get=sessions.get, every=sessions.values, give_up=self.give_up),
+            snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None), self.copy_log,
+            lambda node, session: self.did.append(f"pass {session} on to {node}"),
+            self.served.append,
+        )  # fmt: skip
+        return Duties(self, ports, TIMING)
+
+    def copy_log(self, _begin):
+        """Begin the copy that was prepared."""
+        self.did.append("copy")
+        return self.copies.popleft()
+
+    def status(self):
+        """As an engine does."""
+        return SimpleNamespace(term=self.term, leader=self.leader)
+
+    def tick(self):
+        """As a member does."""
+
+    def hold(self, session, end):
+        """As a member does."""
+        self.held[session] = end
+
+    def order(self, instruction):
+        """As a member does."""
+        self.orders.append(instruction)
+
+    def lose(self, session):
+        """As a member does."""
+        self.held[session] = START
+
+    def vouches_for(self, _session):
+        """As a member does."""
+        return True
+
+    def give_up(self, session, *, diverged=False):
+        """As inboxes do."""
+        del self.sessions[session]
+
+    def receive(self, session, durable):
+        """Let a session be synced up to here."""
+        self.sessions[session] = SimpleNamespace(
+            session=session, durable=Position(durable), confirmations=Confirmations(), is_fed=True,
+            confirm=lambda _told: None,
+        )  # fmt: skip
+
+
+def test_an_order_is_proposed_in_the_term_it_was_given_in_and_in_no_other():
+    """Proposed days later it would take the place of a newer policy."""
+    bench = Bench()
+    duties, now, old = bench.duties(), Roll(2), Roll(1)
+    duties.step(0.0, Mail(orders=[(6, old), (7, now)]))
+    assert bench.orders == [now]
+    bench.leads = False
+    duties.step(0.0, Mail(orders=[(7, old)]))
+    assert bench.orders == [now]
+
+
+def test_a_view_stays_as_it_was_when_the_node_goes_on():
+    """Leases and policy are read by connections' threads while the sequencer's changes them."""
+    bench = Bench()
+    duties = bench.duties()
+    view = duties.step(0.0, Mail()).view
+    bench.executor.ledger.note("lease spark", "{}")
+    assert not view.notes
+    assert duties.step(1.0, Mail()).view.notes == {"lease spark": "{}"}
+
+
+def test_what_a_session_holds_is_read_from_its_copy_and_not_from_the_mail():
+    """A copy set aside since, or begun again, holds less than when the mail was written."""
+    bench = Bench()
+    duties, mail = bench.duties(), Mail(synced={"jfk": None, "lga": None})
+    bench.receive("jfk", 800)
+    bench.receive("lga", 800)
+    bench.give_up("jfk")
+    bench.receive("lga", 64)
+    duties.step(0.0, mail)
+    assert bench.held == {"lga": 64}
+
+
+def test_a_damaged_merged_file_is_set_aside_only_after_the_planned_snapshot_was_dropped():
+    """The snapshot would tell the others that a file is durable here which is gone."""
+    bench = Bench()
+    bench.duties().step(0.0, Mail(damaged=deque([CorruptLog("out/log.0.0", START, "rot")])))
+    assert bench.did == ["drop", "discard out/log.0.0"]
+
+
+def test_a_node_alone_ends_at_damage():
+    """There is no other node to fetch the log from."""
+    bench = Bench(others=())
+    damage = CorruptLog("in/jfk/log.0.0", START, "rot")
+    with pytest.raises(CorruptLog):
+        bench.duties().step(0.0, Mail(damaged=deque([damage])))
+
+
+def test_a_full_disk_pauses_the_merging_and_nothing_else(caplog):
+    """A node that answers no heartbeat meanwhile costs the cluster an election, or its leader."""
+    bench, attempts, answered = Bench(), [], []
+
+    def run():
+        if not bench.suspended:
+            attempts.append(now)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        answered.append(now)
+        return []
+
+    bench.run = run
+    duties = bench.duties()
+    for now in (0.0, 0.1, 0.4, 0.6):
+        duties.step(now, Mail())
+        assert not bench.suspended
+    assert attempts == [0.0, 0.6]
+    assert answered == [0.0, 0.1, 0.4, 0.6]
+    assert caplog.text.count("merging pauses") == 2
+
+
+def test_a_failed_sync_is_not_a_full_disk():
+    """What is on the disk is unknown then."""
+    bench = Bench()
+
+    def run():
+        raise DiskFailed(errno.EIO, "Input/output error")
+
+    bench.run = run
+    with pytest.raises(DiskFailed):
+        bench.duties().step(0.0, Mail())
+
+
+def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
+    """A copy that is asked to end may be at the disk still, or dial a machine that is not there."""
+    bench, answers = Bench(), iter([False, False, True])
+    done = iter([True])  # asked once: what is over stays so
+
+    def end():
+        bench.did.append("end")
+        return next(answers)
+
+    bench.copies.append(SimpleNamespace(is_done=lambda _end: next(done), end=end))
+    bench.executor.lacks_log = True
+    duties = bench.duties()
+    for step in range(4):
+        assert bench.suspended is (step > 0)
+        duties.step(float(step), Mail())
+    assert bench.did == ["await sync", "close", "copy", "end", "end", "end", "reopen"]
+    assert not bench.suspended
+
+
+def test_a_log_that_was_copied_is_served_though_no_instruction_follows():
+    """A pull from that node ended with 0 messages, and with exit code 0."""
+    bench = Bench()
+    bench.executor.lacks_log = True
+    bench.copies.append(SimpleNamespace(is_done=lambda _end: True, end=lambda: True))
+    duties = bench.duties()
+    assert bench.served == []
+    bench.executor.reopen = lambda: setattr(bench.executor, "lacks_log", False)
+    for now in (0.0, 1.0):
+        duties.step(now, Mail())
+    assert bench.served == [8]
+
+
+def test_a_log_that_lost_its_end_is_served_no_further_than_it_goes():
+    """A damaged file was set aside: whoever pulls would wait for bytes that are not there."""
+    bench = Bench()
+    duties = bench.duties()
+    bench.executor.lacks_log, bench.executor.appender.next_place = True, START
+    bench.copies.append(SimpleNamespace())
+    bench._alone = True
+    duties._keep_up.turn = lambda _now: None
+    duties.step(0.0, Mail())
+    assert bench.served == [8, 0]
+
+
+def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended():
+    """To open it is to cut what the copy is just writing."""
+    bench = Bench()
+    bench.executor.lacks_log = True
+    bench.copies.append(SimpleNamespace(stop=lambda: bench.did.append("stop")))
+    duties = bench.duties()
+    duties.step(0.0, Mail())
+    duties.end()
+    assert bench.did == ["await sync", "close", "copy", "stop", "end"]
+
+
+def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch):
+    """It would wait for good, merge nothing, and have said so in one line of its log."""
+
+    def fail():
+        raise DiskFailed(5, "Input/output error")
+
+    place = Position(8)
+    copied = SimpleNamespace(
+        sync=fail, durable=place, appender=SimpleNamespace(end=place, next_place=place)
+    )
+    monkeypatch.setattr(pull, "_SYNC_S", 0.01)
+    nobody = SimpleNamespace(current=lambda: None)
+    client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], nobody)
+    client._copy.log = copied
+    client.start()
+    assert eventually(lambda: not client.running)
+    copy = CatchUp.__new__(CatchUp)
+    copy._pull, copy._begin = client, place
+    bench = Bench()
+    bench.executor.lacks_log = True
+    bench.copies.append(copy)
+    duties = bench.duties()
+    duties.step(0.0, Mail())
+    with pytest.raises(DiskFailed, match=r"out: input/output error; this copy has ended"):
+        duties.step(1.0, Mail())
+    client._copy.log = None
+    assert client.stop()
+
+
+def test_a_node_copies_though_its_certificate_cannot_be_loaded_just_then(tmp_path):
+    """It is renewed in two steps, key and certificate: whoever is connected lives through that."""
+    certs = Certificates(str(tmp_path / "ca"))
+    contexts = Contexts(certificate_files(certs.directory, "node-1"), client_context)
+    (tmp_path / "ca" / "node-1.key").chmod(0o644)
+    settings = SimpleNamespace(
+        name="node-1", addresses={"n2": ("localhost", 1)}, root=str(tmp_path), stream="flights"
+    )
+    copy = CatchUp(settings, Position(8), SimpleNamespace(), contexts)
+    assert eventually(copy.stop)
+
+
+def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for():
+    """A closed log has nothing to sync, and would say that all is durable."""
+    bench, told = Bench(), []
+
+    def sync():
+        bench.did.append("sync")
+        return Position(8)
+
+    bench.executor.sync = sync
+    bench.plan_snapshot = lambda: SnapshotPlan(1, b"", Position(8))
+    fake = SimpleNamespace(has_durable=told.append, settled_index=0, size=0)
+    snapshots = NodeSnapshots(bench, fake, fake, fake, pause_s=5)
+    duties = bench.duties(snapshots)
+    snapshots.turn(0.0)
+    bench.executor.lacks_log = True
+    bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
+    duties.step(0.0, Mail())
+    assert bench.did == ["sync", "close", "copy"]
+    snapshots.turn(1.0)
+    assert told == [1]
+    snapshots.close()
