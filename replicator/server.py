@@ -191,7 +191,7 @@ class Server:
             self._replicate(connection, Link(sock, connection.wake, _named(peer, connection)), peer)
 
     def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
-        """The plain socket is empty from now on: whoever ends the connection needs this one."""
+        """Replace the plain socket, which is empty now: ending the connection takes this one."""
         with self._lock:
             connection.sock = sock
             if connection.is_ended:

@@ -1,9 +1,9 @@
-"""Certificates: a small authority of one's own, and the short-lived certificates it issues.
+"""Certificates: a small authority of our own, and the short-lived certificates it issues.
 
 P-256, not Ed25519: a mutual TLS 1.3 handshake costs 1.47 ms of processor time with the one and
-1.55 ms with the other (both sides, OpenSSL 3.0), and browsers, who may look at a node's status
-page, do not take Ed25519. The private keys are not encrypted: a program must start unattended, so
-a password would lie beside them. They are guarded by their mode, and by living for days.
+1.55 ms with the other (both sides, OpenSSL 3.0), and browsers, which may be used to look at a
+node's status page, do not take Ed25519. The private keys are not encrypted: a program must start
+unattended, so a password would lie beside them. Their mode guards them, and their short life.
 """
 
 import errno
@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -21,30 +22,34 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from rt.errors import Misuse
+from rt.errors import Misuse, spoken
 from rt.log.disk import DIRECTORY_MODE, FILE_MODE, sync_directory
 from rt.names import parse_glob, parse_peer, shown
 from rt.net.identity import GLOBS_MAX, USAGES, CertificateRole, PeerIdentity, identity_of
+from rt.net.issued import IssuedCertificate, record_issued
 
 AUTHORITY: Final = "ca"
 AUTHORITY_DAYS: Final = 3650
 DAYS_DEFAULT: Final = 30
-DAYS_MAX: Final = 90  # nothing is ever revoked here: what leaks must expire instead
+DAYS_MAX: Final = 90  # a leak that goes unnoticed must expire
 CLOCK_SKEW: Final = timedelta(minutes=5)  # a certificate is used at once, by hosts a little behind
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?:\.(?!-)[a-z0-9-]{1,63})*")
 _HOST_LENGTH_MAX: Final = 253
+_WARN_FRACTION: Final = 3  # of a certificate's life; 10 of 30 days
+_OTHERS_MODE: Final = 0o077
+_GROUP_READS: Final = 0o040
 _FILE_BYTES_MAX: Final = 1 << 20  # a certificate with 1,000 names has 50 KiB
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Where the three files lie that one side of a connection needs.
+    """Paths of the three files that one side of a connection needs.
 
     Attributes:
         ca: The authority's certificate, by which peers are verified.
-        cert: One's own certificate.
+        cert: Our own certificate.
         key: The private key of that certificate.
     """
 
@@ -65,16 +70,16 @@ def init_authority(directory: str, *, force: bool = False) -> CertificateFiles:
 
     Args:
         directory: Made with mode 0700 if missing.
-        force: Replace an authority that is there; all it issued is worthless after that.
+        force: Replace an existing authority; all it issued is worthless after that.
 
     Raises:
-        Misuse: There is an authority and `force` is not set, or the directory is open to others.
+        Misuse: There is an authority and `force` is not set, or others may write the directory.
     """
     files = certificate_files(directory, AUTHORITY)
     _make_private_directory(directory)
     _refuse_existing(files, force=force, consequence="every certificate it issued stops working")
     key = ec.generate_private_key(ec.SECP256R1())
-    # The name differs from authority to authority, so that a peer of another cluster is told apart.
+    # The name differs from authority to authority, so that a peer of another cluster is recognised.
     subject = _common_name(f"rt authority {secrets.token_hex(4)}")
     builder = _builder(subject, key.public_key(), timedelta(days=AUTHORITY_DAYS))
     builder = builder.issuer_name(subject)
@@ -106,24 +111,33 @@ def issue(
             one cluster.
         hosts: DNS names and addresses of a node; those of this machine's loopback if none.
         days: Days until it expires, 1 to 90.
-        force: Replace the files of the same name, as a renewal does.
+        force: Replace the files of the same name; `renew` does so and keeps what they grant.
 
     Raises:
-        Misuse: An argument is wrong, the authority is missing, or the files are there already.
+        Misuse: An argument is wrong, the authority is missing, or the files exist.
     """
     identity = _granted(name, CertificateRole(role), sessions, streams)
     alternatives = _alternative_names(identity, hosts)
     if not 1 <= days <= DAYS_MAX:
         raise Misuse(f"cannot issue for {days} days: choose 1 to {DAYS_MAX} and renew in time")
     files = certificate_files(directory, name)
-    issuer, issuer_key = _load_authority(certificate_files(directory, AUTHORITY))
+    issuer, issuer_key = load_authority(directory)
     _refuse_existing(files, force=force, consequence="its present key is replaced")
     key = ec.generate_private_key(ec.SECP256R1())
     lifetime = timedelta(days=days)
-    builder = _leaf(identity, key.public_key(), lifetime, issuer, issuer_key.public_key())
+    builder = _leaf(identity, key.public_key(), lifetime, issuer.subject, issuer_key.public_key())
     builder = builder.add_extension(alternatives, critical=False)
-    _write_pair(files, builder.sign(issuer_key, hashes.SHA256()), key, force=force)
+    certificate = builder.sign(issuer_key, hashes.SHA256())
+    record_issued(directory, issued_of(certificate))
+    _write_pair(files, certificate, key, force=force)
     return files
+
+
+def issued_of(certificate: x509.Certificate) -> IssuedCertificate:
+    """Return the authority's record of a certificate."""
+    holder, until = identity_of(certificate), certificate.not_valid_after_utc
+    serial = f"{certificate.serial_number:x}"
+    return IssuedCertificate(serial, holder.name, holder.role.value, until.isoformat())
 
 
 def load_certificate(path: str) -> x509.Certificate:
@@ -142,15 +156,15 @@ def load_certificate(path: str) -> x509.Certificate:
 
 
 def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name: str = "") -> None:
-    """Look at our own certificate before a peer does: a program nobody believes ends at once.
+    """Check our own certificate before a peer does: a bad one ends the program at its start.
 
     Args:
         files: its files.
-        roles: what it may be.
-        name: whose it must be; anybody's if "".
+        roles: the roles it may have.
+        name: the holder it must name; any if "".
 
     Raises:
-        Misuse: it has expired, is not valid yet, or is another's.
+        Misuse: it has expired, is not valid yet, or has another role or holder.
     """
     certificate = load_certificate(files.cert)
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -158,18 +172,34 @@ def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name:
     if now < begins:
         raise Misuse(
             f"{files.cert}: not valid before {begins:%Y-%m-%d %H:%M} UTC, and here it is "
-            f"{now:%Y-%m-%d %H:%M}; set the clock of this machine, or issue it again"
+            f"{now:%Y-%m-%d %H:%M}; set this machine's clock, or issue the certificate again"
         )
     if ends <= now:
         raise Misuse(
-            f"{files.cert}: expired on {ends:%Y-%m-%d %H:%M} UTC; renew it with rt certs issue "
-            "--force"
+            f"{files.cert}: expired on {ends:%Y-%m-%d %H:%M} UTC; renew it with rt certs renew"
         )
     holder = identity_of(certificate)
     if holder.role not in roles:
         raise Misuse(f"{files.cert}: it is a {holder.role}'s; a {' or '.join(roles)}'s is wanted")
     if name and holder.name != name:
         raise Misuse(f"{files.cert}: it is of {holder.name!r}, this is {name!r}")
+
+
+def renewal_warning(files: CertificateFiles) -> str:
+    """Return a sentence if a certificate has less than a third of its life left; "" otherwise."""
+    try:
+        certificate = load_certificate(files.cert)
+    except (Misuse, OSError) as error:
+        return spoken(error)
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    left = ends - datetime.now(UTC)
+    if left >= (ends - begins) / _WARN_FRACTION:
+        return ""
+    when = f"{ends:%Y-%m-%d %H:%M} UTC"
+    if left <= timedelta(0):
+        return f"{files.cert}: expired on {when}; renew it with rt certs renew"
+    days = left / timedelta(days=1)
+    return f"{files.cert}: expires on {when}, in {days:.1f} days; renew it with rt certs renew"
 
 
 def _granted(
@@ -266,10 +296,13 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _load_authority(
-    files: CertificateFiles,
-) -> tuple[x509.Name, ec.EllipticCurvePrivateKey]:
-    directory = os.path.dirname(files.ca) or "."
+def load_authority(directory: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return an authority's certificate and key.
+
+    Raises:
+        Misuse: there is none, its files do not belong together, or others may read its key.
+    """
+    files = certificate_files(directory, AUTHORITY)
     if not os.path.exists(files.ca):
         raise Misuse(f"no authority in {directory}: make one with rt certs init {directory}")
     certificate = load_certificate(files.ca)
@@ -282,7 +315,9 @@ def _load_authority(
         raise Misuse(f"{files.key}: not an elliptic curve key; use an authority of rt certs init")
     if key.public_key() != certificate.public_key():
         raise Misuse(f"{files.key} does not belong to {files.ca}; restore the one that does")
-    return certificate.subject, key
+    if os.stat(files.key).st_mode & _OTHERS_MODE:
+        raise Misuse(f"{files.key}: others may use this key; chmod 600 it, or make a new authority")
+    return certificate, key
 
 
 def _make_private_directory(directory: str) -> None:
@@ -309,17 +344,22 @@ def _write_pair(
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _write(files.key, secret, force=force)
-    _write(files.cert, certificate.public_bytes(serialization.Encoding.PEM), force=force)
+    write_file(files.key, secret, force=force)
+    write_file(files.cert, certificate.public_bytes(serialization.Encoding.PEM), force=force)
     sync_directory(os.path.dirname(files.cert))
 
 
-def _write(path: str, content: bytes, *, force: bool) -> None:
-    """Put a whole file in place; a reader sees the old one or the new one, never a part."""
+def write_file(path: str, content: bytes, *, force: bool) -> None:
+    """Put a whole file in place; a reader sees the old one or the new one, never a part.
+
+    A file that is replaced hands on its group, and that the group may read it.
+    """
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with os.fdopen(fd, "wb") as file:
+            if force:
+                _take_group(fd, path)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -333,3 +373,15 @@ def _write(path: str, content: bytes, *, force: bool) -> None:
         if error.errno == errno.EEXIST:
             raise Misuse(f"{path} exists already: another issue ran beside this one") from error
         raise
+
+
+def _take_group(fd: int, path: str) -> None:
+    """Let the group that reads the file at `path` read the one that replaces it."""
+    try:
+        before = os.stat(path)
+    except FileNotFoundError:
+        return
+    if before.st_gid != os.fstat(fd).st_gid:
+        with suppress(PermissionError):  # a group of which we are no member; root sets it
+            os.fchown(fd, -1, before.st_gid)
+    os.fchmod(fd, FILE_MODE | (before.st_mode & _GROUP_READS))

@@ -23,7 +23,9 @@ from rt.names import NameGlob, PeerName, glob_matches, parse_glob, parse_peer, s
 
 SCHEME: Final = "rt://"
 GLOBS_MAX: Final = 256  # URIs of at most 80 bytes: 20 KiB, a fifth of what OpenSSL takes as a chain
-VALID_DAYS_MAX: Final = 398  # the public web's ceiling since 2020; OpenSSL itself accepts 10 years
+# What docs/SECURITY.md states, and a little for the skew of clocks; OpenSSL accepts ten years.
+VALID_DAYS_MAX: Final = 90
+_LIFETIME_MAX: Final = timedelta(days=VALID_DAYS_MAX, hours=1)
 REFUSED_CODE: Final = "certificate"
 
 
@@ -142,7 +144,7 @@ def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
     except _UNREADABLE as error:
         raise _refused(f"it cannot be read: {error}") from error
     lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    if lifetime > timedelta(days=VALID_DAYS_MAX):
+    if lifetime > _LIFETIME_MAX:
         raise _refused(f"it is valid for {lifetime.days} days, at most {VALID_DAYS_MAX} are taken")
     if usage not in usages:
         raise _refused(f"its extended key usage lacks {_USAGE_WORDS[usage]} authentication")

@@ -10,19 +10,24 @@ import errno
 import os
 import socket
 import ssl
+import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final
 
+from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, PeerError, Refused, spoken
-from rt.net.certificates import CertificateFiles
+from rt.net.certificates import CertificateFiles, renewal_warning
 from rt.net.exchange import set_deadline
 from rt.net.identity import REFUSED_CODE, CertificateRole, PeerIdentity, read_identity
+from rt.net.live import live_connections
 from rt.net.tls_errors import describe_tls_error
+from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
 
 __all__ = [
     "Contexts",
@@ -47,6 +52,23 @@ _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 
 
+class TrustingContext(ssl.SSLContext):
+    """A context that knows what its peers are trusted by, and who loads it again.
+
+    Attributes:
+        trust: authorities and revocations.
+        owner: replaces the context when its files change; nothing does if it is None.
+    """
+
+    trust: Trust
+    owner: "weakref.ref[Contexts] | None" = None
+
+    def is_outdated(self) -> bool:
+        """Whether there is a newer context, made from newer files."""
+        owner = self.owner() if self.owner is not None else None
+        return owner is not None and owner.current() is not self
+
+
 def server_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
     """Return a context for the side that is dialled.
 
@@ -58,14 +80,14 @@ def server_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
     Raises:
         Misuse: A file is missing, not what it should be, or the key is readable by everyone.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0  # no resumption: each connection is verified anew
+    context = TrustingContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # no resumption: every connection is verified in full
     return _loaded(context, CertificateFiles(ca, cert, key))
 
 
 def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
     """Return a context for the side that dials; arguments and errors as for `server_context`."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = True
     context.hostname_checks_common_name = False
     return _loaded(context, CertificateFiles(ca, cert, key))
@@ -78,10 +100,13 @@ def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
 
 
 class Contexts:
-    """A context that is made anew when its files change, so that renewal needs no restart.
+    """A context that is loaded again when its files change, so that renewal needs no restart.
 
-    Files that cannot be loaded, such as a key that was renewed an instant before its certificate,
+    Files that cannot be loaded, such as a key that was replaced an instant before its certificate,
     leave the last good context in use; `problem` then says what is wrong with them.
+
+    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `problem` is
+    replaced as a whole.
     """
 
     def __init__(
@@ -90,23 +115,36 @@ class Contexts:
         make: Callable[[str, str, str], ssl.SSLContext],
     ) -> None:
         self.problem: str | None = None
-        self._files = files
+        self.files = files
         self._make = make
+        self._lock = threading.Lock()
         self._stamps = _stamps(files)
-        self._context = make(files.ca, files.cert, files.key)
+        self._context = self._made()
+        live_connections.remind(self.warning)
 
     def current(self) -> ssl.SSLContext:
         """Return the context to use for the next connection; costs three `stat` calls."""
-        stamps = _stamps(self._files)
-        if stamps != self._stamps:
-            try:
-                self._context = self._make(self._files.ca, self._files.cert, self._files.key)
-            except Misuse as error:
-                self.problem = str(error)
-            else:
-                self._stamps = stamps
-                self.problem = None
-        return self._context
+        with self._lock:
+            stamps = _stamps(self.files)
+            if stamps != self._stamps:
+                try:
+                    self._context = self._made()
+                except Misuse as error:
+                    self.problem = str(error)
+                else:
+                    self._stamps = stamps
+                    self.problem = None
+            return self._context
+
+    def warning(self) -> str:
+        """Return what is to be done about our certificate; "" as long as nothing is."""
+        return renewal_warning(self.files)
+
+    def _made(self) -> ssl.SSLContext:
+        context = self._make(self.files.ca, self.files.cert, self.files.key)
+        if isinstance(context, TrustingContext):
+            context.owner = weakref.ref(self)
+        return context
 
 
 def _approve(roles: Collection[CertificateRole], admit: Approval, peer: PeerIdentity) -> None:
@@ -153,6 +191,7 @@ def connect(
         )
         approve = partial(_approve, (CertificateRole.NODE,), _admit_all)
         identity = _establish(sock, deadline, approve)
+        _watch(sock, identity, f"{host}:{port}")
         sock.settimeout(timeout_s)
         undo.pop_all()
     return sock, identity
@@ -195,12 +234,14 @@ def accept(
     deadline = time.monotonic() + timeout_s
     with ExitStack() as undo:
         undo.enter_context(plain)
-        undo.enter_context(_explained(_address_of(plain)))
+        where = _address_of(plain)
+        undo.enter_context(_explained(where))
         sock = undo.enter_context(
             context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         )
         wrapped(sock)
         identity = _establish(sock, deadline, partial(_approve, roles, admit))
+        _watch(sock, identity, where)
         sock.settimeout(timeout_s)
         undo.pop_all()
     return sock, identity
@@ -215,7 +256,27 @@ def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
     der = sock.getpeercert(binary_form=True)
     if der is None:
         raise Refused(REFUSED_CODE, "the other side sent no certificate; set its cert and key")
-    return read_identity(der, _CLIENT if sock.server_side else _SERVER)
+    identity = read_identity(der, _CLIENT if sock.server_side else _SERVER)
+    if isinstance(sock.context, TrustingContext):
+        sock.context.trust.refresh()
+        if why := sock.context.trust.revocation(x509.load_der_x509_certificate(der)):
+            raise Refused(REFUSED_CODE, f"certificate refused: {why}")
+    return identity
+
+
+def _watch(sock: ssl.SSLSocket, identity: PeerIdentity, where: str) -> None:
+    """End the connection later, when a certificate is no longer good."""
+    context, der = sock.context, sock.getpeercert(binary_form=True)
+    if isinstance(context, TrustingContext) and der is not None:
+        # Only the side that dials can dial again with new files.
+        is_outdated = _never if sock.server_side else context.is_outdated
+        certificate = x509.load_der_x509_certificate(der)
+        name = f"{identity.role} {identity.name} at {where}"
+        live_connections.watch(sock, name, certificate, context.trust, is_outdated)
+
+
+def _never() -> bool:
+    return False
 
 
 @contextmanager
@@ -305,7 +366,7 @@ def _address_of(plain: socket.socket) -> str:
     return f"{host}:{port}"
 
 
-def _loaded(context: ssl.SSLContext, files: CertificateFiles) -> ssl.SSLContext:
+def _loaded(context: TrustingContext, files: CertificateFiles) -> ssl.SSLContext:
     # TLS 1.3 has no compression and no renegotiation, so there is none to turn off.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
@@ -322,6 +383,9 @@ def _loaded(context: ssl.SSLContext, files: CertificateFiles) -> ssl.SSLContext:
             f"{files.cert} and {files.key}: not a certificate and its unencrypted key; "
             "issue both again"
         ) from error
+    context.trust = trust_of(files.ca)
+    context.trust.refresh()
+    live_connections.start()
     return context
 
 
@@ -329,18 +393,14 @@ def _check_files(files: CertificateFiles) -> None:
     for path in (files.ca, files.cert, files.key):
         if not os.path.isfile(path):
             raise Misuse(f"{path}: no such file; make it with rt certs, or copy it here")
-    # The group may read it: that is how orchestrators hand secrets to an unprivileged program.
-    if os.stat(files.key).st_mode & 0o007:
+    # A group may read it: that is how orchestrators hand secrets to an unprivileged program.
+    mode = os.stat(files.key).st_mode
+    if mode & 0o007:
         raise Misuse(f"{files.key}: everyone may read this key; chmod 600 it, and issue another")
+    if mode & 0o020:
+        words = "its group may write this key, and so replace it; chmod 600 it, or 640"
+        raise Misuse(f"{files.key}: {words}")
 
 
-def _stamps(files: CertificateFiles) -> tuple[tuple[int, int, int] | None, ...]:
-    return tuple(_stamp(path) for path in (files.ca, files.cert, files.key))
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+def _stamps(files: CertificateFiles) -> tuple[FileStamp, ...]:
+    return tuple(map(file_stamp, (files.ca, files.cert, files.key)))

@@ -4,7 +4,7 @@ import ssl
 from typing import Final
 
 _SAME_AUTHORITY: Final = "give both sides the same ca.pem"
-_RENEW: Final = "renew it with rt certs issue --force"
+_RENEW: Final = "renew it with rt certs renew"
 
 # What we found in the other side's certificate, by OpenSSL's X509_V_ERR_* (openssl/x509_vfy.h).
 _FOUND: Final = {

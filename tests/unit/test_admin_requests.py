@@ -51,7 +51,7 @@ def test_hostile_ballots_are_ballots_or_none():
 
 
 def test_hostile_requests_get_an_answer_with_a_code():
-    """Whoever may ask must not be able to end the thread that answers."""
+    """A peer that may ask must not be able to end the thread that answers."""
     chance, admin = Random(2), node_admin()
     for _ in range(RUNS):
         fuzz_request(admin, chance)

@@ -51,7 +51,7 @@ def enter(admission, key, identity):
 
 
 def test_an_address_with_too_many_handshakes_loses_its_oldest(admission):
-    """Whoever floods from one address pushes out nobody else's handshakes."""
+    """A flood from one address pushes out its own handshakes only."""
     assert admission.knock("genuine", "10.0.0.2") is None
     assert [admission.knock(n, "10.0.0.1") for n in range(6)] == [None] * 4 + [0, 1]
 
@@ -145,7 +145,7 @@ def test_leaving_twice_gives_back_one_place(admission):
 @pytest.mark.parametrize(
     "values", [{"connections": 0}, {"handshake_s": 0}, {"reserved": 512}, {"identity_sessions": -1}]
 )
-def test_limits_that_would_serve_nobody_are_refused(values):
+def test_limits_that_would_lock_everyone_out_are_refused(values):
     """A typing error in a settings file must not become a silent lock-out."""
     with pytest.raises(Misuse, match=next(iter(values))):
         ServerLimits(**values)

@@ -43,7 +43,8 @@ def test_nothing_temporary_is_left_beside_the_files(authority):
     """A left-over copy of a key would outlive the key."""
     issue(authority, "jfk", CertificateRole.PUBLISHER)
     issue(authority, "jfk", CertificateRole.PUBLISHER, force=True)
-    assert sorted(os.listdir(authority)) == ["ca.key", "ca.pem", "jfk.key", "jfk.pem"]
+    names = ["ca.key", "ca.pem", "issued.jsonl", "jfk.key", "jfk.pem"]
+    assert sorted(os.listdir(authority)) == names
 
 
 def test_publisher_may_push_its_own_name_unless_told_otherwise(authority):
@@ -120,7 +121,7 @@ def alternative_names(files):
 
 @pytest.mark.parametrize("days", [1, 30, 90])
 def test_certificate_expires_when_it_was_told_to(authority, days):
-    """Nothing is revoked here, so the date is the only end a leaked key has."""
+    """The date is the end of a leaked key that was not noticed."""
     certificate = load_certificate(issue(authority, "x", CertificateRole.NODE, days=days).cert)
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     assert days * 86_400 - 60 < left.total_seconds() <= days * 86_400

@@ -36,12 +36,12 @@ def test_examples_of_the_help_run_as_they_stand(run):
     """The first thing a reader does is to paste them."""
     text = done(run("--help"))
     examples = re.findall(r"^ +rt certs (.*)$", text, re.MULTILINE)
-    assert len(examples) == 5
+    assert len(examples) == 7
     for example in examples:
         done(run(*(word.strip("'") for word in example.split())))
 
 
-@pytest.mark.parametrize("command", ["init", "issue", "show"])
+@pytest.mark.parametrize("command", ["init", "issue", "renew", "revoke", "show"])
 def test_each_command_has_an_example_in_its_help(run, command):
     """A synopsis tells what may be said, an example what to say."""
     assert f"rt certs {command}" in done(run(command, "--help"))
@@ -71,7 +71,7 @@ def test_hosts_of_a_node_are_shown(run):
 
 
 def test_authority_is_shown_as_one(run):
-    """Nobody should take ca.pem for a peer's certificate."""
+    """An operator must not take ca.pem for a peer's certificate."""
     done(run("init"))
     assert json.loads(done(run("show", "certs/ca.pem", "--json")))["role"] == "authority"
 
@@ -117,3 +117,20 @@ def test_file_that_is_no_certificate_is_named(run, tmp_path):
     """A key given for a certificate must not be printed or half read."""
     done(run("init"))
     assert "not a certificate" in failed(run("show", "certs/ca.key"))
+
+
+def test_a_name_is_renewed_and_revoked_from_the_command_line(run):
+    """The two commands that our error messages and SECURITY.md recommend."""
+    done(run("init"))
+    done(run("issue", "spark", "--role", "subscriber", "--stream", "flights", "--days", "7"))
+    before = json.loads(done(run("show", "certs/spark.pem", "--json")))
+    assert "subscriber" in done(run("renew", "spark"))
+    after = json.loads(done(run("show", "certs/spark.pem", "--json")))
+    kept = ("name", "role", "streams", "hosts")
+    assert [after[key] for key in kept] == [before[key] for key in kept]
+    assert (after["streams"], after["days_left"], after["revoked"]) == (["flights"], 7, None)
+    assert after["serial"] != before["serial"]
+    assert "revoked 2 certificates of spark" in done(run("revoke", "spark"))
+    assert re.search(r"^revoked +20", done(run("show", "certs/spark.pem")), re.MULTILINE)
+    assert "no further certificate" in done(run("revoke", "spark"))
+    assert "it was revoked" in failed(run("renew", "spark"))

@@ -62,7 +62,7 @@ def test_different_kinds_are_counted_apart(lines, caplog):
 
 
 def test_the_number_of_kinds_is_bounded(lines, clock, caplog):
-    """Whoever floods may choose addresses, and so kinds; neither lines nor memory follow."""
+    """A flood may come from many addresses; lines and memory stay bounded."""
     for number in range(10_000):
         lines.warn(f"address {number}", f"refused {number}")
     assert len(caplog.records) == repeated.KINDS_MAX + 1

@@ -157,7 +157,7 @@ def test_a_certificate_with_every_session_gets_a_bounded_number(serve, publisher
 
 
 def test_a_node_of_another_cluster_is_refused_before_it_can_ask(serve, certs, caplog):
-    """Whoever holds a node's certificate of the same authority is not yet a member."""
+    """A certificate of the same authority, with the role of a node, does not make a member."""
     server = serve()
     server._host.members = {"node-1"}
     stranger = issue(certs.directory, "n9", CertificateRole.NODE)

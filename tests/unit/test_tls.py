@@ -1,99 +1,25 @@
-"""TLS: real handshakes over loopback; whoever is refused, both sides end with a clear line."""
+"""TLS: real handshakes over loopback; every refusal ends with a clear line on both sides."""
 
-import inspect
 import os
 import socket
 import ssl
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, PeerError, Refused
 from rt.net import tls
-from rt.net.certificates import CertificateFiles, init_authority, issue
+from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, connect, server_context
+from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 
 TIMEOUT_S = 10.0
-CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
-SERVER = ExtendedKeyUsageOID.SERVER_AUTH
-LOCAL = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
-
-
-class Authority:
-    """A certificate authority that can be told to sign what it never should."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.files = init_authority(directory)
-        with open(self.files.cert, "rb") as file:
-            self.certificate = x509.load_pem_x509_certificate(file.read())
-        with open(self.files.key, "rb") as file:
-            self.key = serialization.load_pem_private_key(file.read(), None)
-
-    def forge(
-        self,
-        path,
-        *,
-        uris=("rt://publisher/jfk", "rt://session/jfk"),
-        hosts=(),
-        usages=(CLIENT,),
-        start_days=-1,
-        days=30,
-        signer=None,
-        common_name="jfk",
-        may_sign=False,
-        key_identifier=True,
-    ):
-        """Write a certificate with any fault; return its files, with the CA that peers trust."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        issuer, issuer_key = signer or (self.certificate.subject, self.key)
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        if issuer is None:  # signed by itself
-            issuer, issuer_key = subject, key
-        start = datetime.now(UTC) + timedelta(days=start_days)
-        builder = x509.CertificateBuilder(
-            issuer, subject, key.public_key(), 7, start, start + timedelta(days=days)
-        )
-        names = [x509.UniformResourceIdentifier(uri) for uri in uris] + list(hosts)
-        extensions = [
-            (x509.BasicConstraints(ca=may_sign, path_length=None), True),
-            (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
-        ]
-        if key_identifier:
-            identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
-            extensions.append((identifier, False))
-        if may_sign:
-            usage = dict.fromkeys(inspect.signature(x509.KeyUsage).parameters, False)
-            usage = x509.KeyUsage(**(usage | {"key_cert_sign": True}))
-            extensions.append((usage, True))
-        if names:
-            extensions.append((x509.SubjectAlternativeName(names), False))
-        if usages:
-            extensions.append((x509.ExtendedKeyUsage(usages), False))
-        for extension, critical in extensions:
-            builder = builder.add_extension(extension, critical)
-        certificate = builder.sign(issuer_key, hashes.SHA256())
-        files = CertificateFiles(self.files.ca, f"{path}.pem", f"{path}.key")
-        with open(files.cert, "wb") as file:
-            file.write(certificate.public_bytes(serialization.Encoding.PEM))
-        with open(files.key, "wb", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-            file.write(
-                key.private_bytes(
-                    serialization.Encoding.PEM,
-                    serialization.PrivateFormat.PKCS8,
-                    serialization.NoEncryption(),
-                )
-            )
-        return files
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +30,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def stranger(tmp_path_factory):
-    """Return an authority that nobody here trusts."""
+    """Return an authority that is not trusted here."""
     return Authority(str(tmp_path_factory.mktemp("stranger") / "certs"))
 
 
@@ -205,6 +131,7 @@ def test_valid_certificate_does_not_open_another_session(meet, node, publisher):
 
 
 TEN_YEARS = {"days": 3650}
+QUARTER = {"days": 92}  # docs/SECURITY.md promises 90 days at most
 # What is wrong with the client's certificate; what the server says; what the client says.
 BAD_CLIENTS = {
     "expired": ({"start_days": -40}, "has expired", "refused our certificate as expired"),
@@ -247,6 +174,7 @@ BAD_CLIENTS = {
         "not a glob",
     ),
     "ten years": (TEN_YEARS, "valid for 3650 days", "valid for 3650 days"),
+    "a quarter of a year": (QUARTER, "valid for 92 days, at most 90", "valid for 92 days"),
     "no issuer's key": ({"key_identifier": False}, "certificate was refused", "refused our"),
     "its own authority": (
         {"may_sign": True, "signer": (None, None)},
@@ -305,7 +233,7 @@ BAD_SERVERS = {
 
 @pytest.mark.parametrize("fault", BAD_SERVERS)
 def test_node_with_a_bad_certificate_is_refused(fault, meet, authority, publisher, tmp_path):
-    """A publisher must not hand its data to whoever answers at the address."""
+    """A publisher must not hand its data to a stranger that answers at the address."""
     changes, client_says, server_says = BAD_SERVERS[fault]
     files = authority.forge(str(tmp_path / "n"), **(NODE | changes))
     served, dialled = meet(server_of(files), client_of(publisher))
@@ -496,7 +424,7 @@ def test_verdict_of_a_hostile_peer_is_shown_escaped(pool, listener, node, publis
     clear_line(error, r"the other side says: \x1b[2J\nall is well\u202e")
 
 
-def test_nobody_at_the_address_is_the_plain_error_of_the_system(publisher):
+def test_a_node_that_is_down_is_the_plain_error_of_the_system(publisher):
     """A node that is down is no matter of TLS; reconnecting tells the two apart."""
     with socket.create_server(("127.0.0.1", 0)) as closing:
         address = closing.getsockname()
@@ -540,7 +468,7 @@ def test_no_session_is_ever_resumed(pool, listener, node, publisher):
         assert sock.session is None or not sock.session.has_ticket
 
 
-def test_context_is_made_anew_when_its_files_change(authority):
+def test_context_is_loaded_again_when_its_files_change(authority):
     """Certificates live for days; renewing one must not need a restart."""
     files = issue(authority.directory, "renewed", CertificateRole.NODE)
     contexts = Contexts(files, server_context)
@@ -586,6 +514,16 @@ def test_key_that_everyone_may_read_is_not_used(authority, tmp_path):
     os.chmod(files.key, 0o644)
     with pytest.raises(Misuse, match="everyone may read this key"):
         client_of(files)
+
+
+def test_key_that_its_group_may_write_is_not_used(authority, tmp_path):
+    """A group that can replace the key can speak in our name; one that reads it is common."""
+    files = authority.forge(str(tmp_path / "open"))
+    os.chmod(files.key, 0o660)
+    with pytest.raises(Misuse, match="its group may write this key"):
+        client_of(files)
+    os.chmod(files.key, 0o640)
+    client_of(files)
 
 
 def test_encrypted_key_is_refused_without_asking_the_terminal(authority, tmp_path):

@@ -1,0 +1,152 @@
+"""Live connections: ends each one whose certificate is no longer good, within a second.
+
+A handshake looks at a certificate once, and a connection lasts for weeks. So every connection of a
+process is looked at here several times a second, whatever protocol it speaks and whichever side
+dialled.
+"""
+
+import logging
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+
+from rt.net.repeated import RepeatedLines
+from rt.net.trust import Trust, TrustFacts
+
+_log: Final = logging.getLogger("rt.net")
+PERIOD_S: Final = 0.2  # a fifth of what is promised; a look costs two `stat` calls
+_WARN_EVERY_S: Final = 86_400.0
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One connection, and what it was accepted on."""
+
+    sock: "weakref.ref[ssl.SSLSocket]"
+    name: str
+    certificate: x509.Certificate
+    expires_s: float  # of the peer's certificate, seconds since the epoch
+    trust: Trust
+    facts: TrustFacts  # the ones under which it was last found good
+    is_outdated: Callable[[], bool]  # whether our own files have changed since it was dialled
+
+
+class LiveConnections:
+    """Watches the connections of a process.
+
+    Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
+    `_reminders` and `_thread`; the watching thread alone looks at what is in them, on copies.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: list[_Watched] = []
+        self._reminders: list[tuple[weakref.WeakMethod[Callable[[], str]], float]] = []
+        self._repeats = RepeatedLines(_log)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to watch; idempotent."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():  # as in a forked child
+                self._thread = threading.Thread(target=self._run, name="certificates", daemon=True)
+                self._thread.start()
+
+    def watch(
+        self,
+        sock: ssl.SSLSocket,
+        name: str,
+        certificate: x509.Certificate,
+        trust: Trust,
+        is_outdated: Callable[[], bool],
+    ) -> None:
+        """End this connection when it may not go on.
+
+        Args:
+            sock: the connection; only a weak reference is kept.
+            name: of the peer, for the log.
+            certificate: of the peer, verified by `trust`.
+            trust: what it is verified by.
+            is_outdated: whether the connection has to be made again with new files of ours.
+        """
+        watched = _Watched(
+            weakref.ref(sock), name, certificate, certificate.not_valid_after_utc.timestamp(),
+            trust, trust.facts, is_outdated,
+        )  # fmt: skip
+        with self._lock:
+            self._watched.append(watched)
+
+    def remind(self, warning: Callable[[], str]) -> None:
+        """Log what a bound method returns, about once a day, while it returns something."""
+        with self._lock:
+            self._reminders.append((weakref.WeakMethod(warning), 0.0))
+
+    def _run(self) -> None:
+        while True:
+            self._look()
+            self._remind()
+            self._repeats.flush()
+            time.sleep(PERIOD_S)
+
+    def _look(self) -> None:
+        with self._lock:
+            watched = self._watched.copy()
+        for trust in {each.trust for each in watched}:
+            trust.refresh()
+        gone = [each for each in watched if not self._is_good(each)]
+        if gone:
+            with self._lock:
+                self._watched = [each for each in self._watched if each not in gone]
+
+    def _is_good(self, watched: _Watched) -> bool:
+        """Whether a connection goes on; one that may not is ended."""
+        sock = watched.sock()
+        if sock is None or sock.fileno() < 0:
+            return False
+        why = _objection(watched)
+        if not why:
+            return True
+        kind = f"{watched.name} {why}"
+        self._repeats.warn(kind, f"the connection with {watched.name} was ended: {why}")
+        with suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # its TLS object is another thread's
+        return False
+
+    def _remind(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            reminders = self._reminders.copy()
+        kept = []
+        for reference, due_s in reminders:
+            warning = reference()
+            if warning is None:
+                continue
+            if now_s >= due_s and (line := warning()):
+                _log.warning("%s", line)
+                due_s = now_s + _WARN_EVERY_S
+            kept.append((reference, due_s))
+        with self._lock:
+            self._reminders = kept + self._reminders[len(reminders) :]
+
+
+def _objection(watched: _Watched) -> str:
+    """Return why a connection may not go on; "" if it may."""
+    if time.time() >= watched.expires_s:
+        return "its certificate has expired"
+    facts = watched.trust.facts
+    if facts is not watched.facts:
+        if why := watched.trust.objection(watched.certificate):
+            return f"its certificate is not good any more: {why}"
+        watched.facts = facts
+    return "our own certificate files have changed" if watched.is_outdated() else ""
+
+
+live_connections: Final = LiveConnections()

@@ -1,0 +1,56 @@
+"""Renewal: a new key and certificate for a name, which grant what the old ones did."""
+
+from datetime import timedelta
+
+from cryptography import x509
+
+from rt.errors import Misuse
+from rt.net.certificates import (
+    DAYS_MAX,
+    CertificateFiles,
+    certificate_files,
+    issue,
+    load_authority,
+    load_certificate,
+)
+from rt.net.identity import identity_of
+from rt.net.trust import crl_path, read_revoked
+
+
+def renew(directory: str, name: str, *, days: int | None = None) -> CertificateFiles:
+    """Replace `NAME.key` and `NAME.pem` beside the authority by new ones.
+
+    Role, sessions, streams and hosts stay as they are, and so do the files' group and its right
+    to read them. The old certificate stays valid until it expires; `revoke` ends it at once.
+
+    Args:
+        directory: Where the authority is.
+        name: The peer's name.
+        days: Days until the new certificate expires; as many as the old one had if None.
+
+    Raises:
+        Misuse: There is no certificate of this name, it was revoked, or another authority
+            signed it.
+    """
+    files = certificate_files(directory, name)
+    certificate, (authority, _) = load_certificate(files.cert), load_authority(directory)
+    if certificate.issuer != authority.subject:
+        raise Misuse(f"{files.cert}: another authority signed it; issue it here instead")
+    revoked = read_revoked(crl_path(files.ca), (authority,))
+    if (certificate.issuer.public_bytes(), certificate.serial_number) in revoked:
+        words = "it was revoked; if its holder is trusted again, use rt certs issue --force"
+        raise Misuse(f"{files.cert}: {words}")
+    holder = identity_of(certificate)
+    lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return issue(
+        directory, name, holder.role, sessions=holder.sessions, streams=holder.streams,
+        hosts=hosts_of(certificate) if holder.is_node else (), force=True,
+        days=days or max(1, min(DAYS_MAX, lifetime // timedelta(days=1))),
+    )  # fmt: skip
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """Return the DNS names and addresses that a certificate is for."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return names.get_values_for_type(x509.DNSName) + [str(address) for address in addresses]

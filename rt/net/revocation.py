@@ -1,0 +1,100 @@
+"""Revocation: ends every certificate of a name, by a list that the authority signs."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from rt.errors import Misuse
+from rt.log.disk import sync_directory
+from rt.names import parse_peer
+from rt.net.certificates import (
+    AUTHORITY,
+    certificate_files,
+    issued_of,
+    load_authority,
+    load_certificate,
+    write_file,
+)
+from rt.net.issued import issued_to
+from rt.net.trust import crl_path, read_revoked
+
+
+def revoke(directory: str, name: str) -> tuple[str, int]:
+    """Revoke every certificate of a name that has not expired.
+
+    Args:
+        directory: Where the authority is; the list is `crl.pem` there, and is copied to the
+            directory of each program like `ca.pem`.
+        name: The peer's name.
+
+    Returns:
+        The path of the list, and how many certificates this call added to it.
+
+    Raises:
+        Misuse: No valid certificate was issued to the name, or the list there is damaged.
+    """
+    if parse_peer(name) == AUTHORITY:
+        raise Misuse("an authority is not revoked: remove its ca.pem from every directory instead")
+    authority, key = load_authority(directory)
+    path = crl_path(certificate_files(directory, AUTHORITY).ca)
+    with _alone(directory):
+        revoked = {serial: at for (_, serial), at in read_revoked(path, (authority,)).items()}
+        serials = _serials(directory, name, authority)
+        if not serials:
+            raise Misuse(f"{directory}: no valid certificate was issued to {name!r}")
+        added = serials - revoked.keys()
+        revoked |= dict.fromkeys(added, datetime.now(UTC).replace(microsecond=0))
+        write_file(path, _signed(authority, key, revoked), force=True)
+        sync_directory(directory)
+    return path, len(added)
+
+
+def _serials(directory: str, name: str, authority: x509.Certificate) -> set[int]:
+    """Return the serial numbers of a name's valid certificates, as far as they are known here."""
+    serials = {each.number for each in issued_to(directory, name)}
+    path = certificate_files(directory, name).cert
+    if os.path.exists(path):  # it may be older than the record
+        certificate = load_certificate(path)
+        is_valid = certificate.not_valid_after_utc > datetime.now(UTC)
+        if is_valid and certificate.issuer == authority.subject:
+            serials.add(issued_of(certificate).number)
+    return serials
+
+
+def _signed(
+    authority: x509.Certificate,
+    key: ec.EllipticCurvePrivateKey,
+    revoked: dict[int, datetime],
+) -> bytes:
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(now)
+        .next_update(authority.not_valid_after_utc)  # it is in force until it is replaced
+        .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
+    )
+    for serial, at in sorted(revoked.items()):
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(at)
+        builder = builder.add_revoked_certificate(entry.build())
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+@contextmanager
+def _alone(directory: str) -> Iterator[None]:
+    """Let one revocation at a time read the list and replace it."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,179 @@
+"""Trust: the authorities that peers are verified by, and the certificates they have revoked.
+
+Both are files that may change at any time: `ca.pem`, and `crl.pem` beside it. OpenSSL could check a
+revocation list too, but then demands one of every authority, and a date by which the list is void:
+a forgotten list would stop a cluster. Here a missing list means that nothing was revoked.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from weakref import WeakValueDictionary
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from rt.errors import Misuse
+
+CRL_NAME: Final = "crl.pem"
+_FILE_BYTES_MAX: Final = 16 << 20  # 400,000 revoked certificates
+_CRL_BEGINS: Final = b"-----BEGIN X509 CRL-----"
+_CRL_ENDS: Final = b"-----END X509 CRL-----"
+
+FileStamp = tuple[int, int, int] | None
+Revoked = tuple[bytes, int]  # issuer's name, serial number
+
+
+@dataclass(frozen=True, slots=True)
+class TrustFacts:
+    """What the files said when they were last read.
+
+    Attributes:
+        authorities: of `ca.pem`.
+        revoked: when each revoked certificate was revoked.
+    """
+
+    authorities: tuple[x509.Certificate, ...]
+    revoked: Mapping[Revoked, datetime]
+
+
+class Trust:
+    """The authorities and revocations of one directory, read again when they change.
+
+    Threads: any thread may call any method. `_lock` guards `_stamps`, and reading the files;
+    `facts` and `problem` are replaced as a whole and may be read without it.
+    """
+
+    def __init__(self, ca_path: str) -> None:
+        """Read the files; `Misuse` if `ca.pem` or `crl.pem` cannot be read."""
+        self._paths = ca_path, crl_path(ca_path)
+        self._lock = threading.Lock()
+        self._stamps = self._look()
+        self.facts = self._load()
+        self.problem: str | None = None  # why the last good files are still in force
+
+    def refresh(self) -> None:
+        """Read the files again if they have changed.
+
+        Files that cannot be read, or a list that has disappeared, leave in force what was known:
+        a mistake must not turn every peer away, nor let a revoked one in.
+        """
+        with self._lock:
+            stamps = self._look()
+            if stamps == self._stamps:
+                return
+            try:
+                if self.facts.revoked and stamps[1] is None:
+                    raise Misuse(f"{self._paths[1]} has disappeared; its revocations stay in force")
+                self.facts = self._load()
+            except (Misuse, OSError) as error:
+                self.problem = str(error)
+            else:
+                self.problem = None
+                self._stamps = stamps
+
+    def objection(self, certificate: x509.Certificate) -> str:
+        """Return why a verified certificate is not accepted any more; "" if it is."""
+        facts = self.facts
+        if not any(_is_issued_by(certificate, each) for each in facts.authorities):
+            return "its authority is no longer trusted"
+        return self.revocation(certificate)
+
+    def revocation(self, certificate: x509.Certificate) -> str:
+        """Return when a certificate was revoked, as an objection; "" if it was not."""
+        key = certificate.issuer.public_bytes(), certificate.serial_number
+        at = self.facts.revoked.get(key)
+        return "" if at is None else f"it was revoked on {at:%Y-%m-%d %H:%M} UTC"
+
+    def _look(self) -> tuple[FileStamp, FileStamp]:
+        return file_stamp(self._paths[0]), file_stamp(self._paths[1])
+
+    def _load(self) -> TrustFacts:
+        authorities = _authorities(self._paths[0])
+        return TrustFacts(authorities, read_revoked(self._paths[1], authorities))
+
+
+_trusts: WeakValueDictionary[str, Trust] = WeakValueDictionary()
+_trusts_lock = threading.Lock()
+
+
+def trust_of(ca_path: str) -> Trust:
+    """Return what this process knows of a directory; errors as for `Trust`."""
+    path = os.path.abspath(ca_path)
+    with _trusts_lock:
+        trust = _trusts.get(path)
+        if trust is None:
+            trust = _trusts[path] = Trust(path)
+        return trust
+
+
+def crl_path(ca_path: str) -> str:
+    """Return where the revocation list of an authority is."""
+    return os.path.join(os.path.dirname(ca_path), CRL_NAME)
+
+
+def read_revoked(path: str, authorities: tuple[x509.Certificate, ...]) -> dict[Revoked, datetime]:
+    """Return what the lists of a file revoke; nothing if there is no file.
+
+    Raises:
+        Misuse: a list cannot be read, or none of these authorities signed it.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return {}
+    blocks = data.split(_CRL_BEGINS)[1:]
+    if not blocks or len(data) > _FILE_BYTES_MAX:
+        raise Misuse(f"{path}: not a list of revoked certificates; make it with rt certs revoke")
+    revoked: dict[Revoked, datetime] = {}
+    for block in blocks:
+        pem = _CRL_BEGINS + block.partition(_CRL_ENDS)[0] + _CRL_ENDS + b"\n"
+        revoked |= _revoked_by(pem, path, authorities)
+    return revoked
+
+
+def _revoked_by(
+    pem: bytes, path: str, authorities: tuple[x509.Certificate, ...]
+) -> dict[Revoked, datetime]:
+    try:
+        listed = x509.load_pem_x509_crl(pem)
+        issuer = listed.issuer.public_bytes()
+        found = {(issuer, each.serial_number): each.revocation_date_utc for each in listed}
+        keys = [each.public_key() for each in authorities if each.subject == listed.issuer]
+        is_signed = any(listed.is_signature_valid(key) for key in keys)  # type: ignore[arg-type]
+    except (ValueError, TypeError) as error:
+        words = f"{path}: a list of revoked certificates is damaged: {error}; copy it again"
+        raise Misuse(words) from error
+    if not is_signed:
+        raise Misuse(f"{path}: a list was not signed by an authority of ca.pem; copy it again")
+    return found
+
+
+def _authorities(path: str) -> tuple[x509.Certificate, ...]:
+    with open(path, "rb") as file:
+        data = file.read(_FILE_BYTES_MAX)
+    try:
+        return tuple(x509.load_pem_x509_certificates(data))
+    except ValueError as error:
+        raise Misuse(f"{path}: no certificate can be read from it; copy ca.pem here") from error
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def file_stamp(path: str) -> FileStamp:
+    """Return what changes when a file is replaced or written; None if there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

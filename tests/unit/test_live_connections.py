@@ -1,0 +1,298 @@
+"""Live connections: a certificate that is no longer good ends them within a second."""
+
+import os
+import shutil
+import ssl
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from replicator.pull import PullClient
+from replicator.push import PushClient
+from replicator.server import Server
+from replicator.wire import PULL, PUSH, VERSION, Hello, encode
+from rt import Publisher
+from rt.errors import Refused
+from rt.net.admin import ADMIN_ALPN
+from rt.net.certificates import CertificateFiles, issue, load_certificate
+from rt.net.identity import CertificateRole
+from rt.net.live import live_connections
+from rt.net.renewal import renew
+from rt.net.revocation import revoke
+from rt.net.tls import Contexts, client_context, connect, offering, server_context
+from rt.node.status import STATUS_ALPN
+from sequencer.peers import ALPN as PEER_ALPN
+from sequencer.peers import Peers
+from tests.control_fuzz import node_admin
+from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
+from tests.replicator_host import STREAM, DiskHost, Merge, eventually
+
+LIMIT_S = 1.0
+DAY_S = 86_400
+ROLES = {
+    "node": ["rt://node/n2"],
+    "publisher": ["rt://publisher/jfk", "rt://session/*"],
+    "subscriber": ["rt://subscriber/spark", "rt://stream/*"],
+}
+# The protocol that each role is met with, and what it says to be served.
+PROTOCOLS = {
+    "push": ("publisher", None, encode(Hello(VERSION, VERSION, PUSH, STREAM, "test"))),
+    "pull": ("subscriber", None, encode(Hello(VERSION, VERSION, PULL, STREAM, "test"))),
+    "peer": ("node", PEER_ALPN, b""),
+    "status": ("subscriber", STATUS_ALPN, b""),
+    "admin": ("subscriber", ADMIN_ALPN, b"{"),
+}
+
+
+class Site:
+    """A node that speaks every protocol, and two directories of certificates: its own, ours."""
+
+    def __init__(self, top):
+        self.top = str(top)
+        self.authority = Authority(self.path("authority"))
+        self.there, self.here = self.path("there"), self.path("here")
+        for directory in (self.there, self.here):
+            os.mkdir(directory, 0o700)
+            shutil.copy(self.authority.files.ca, directory)
+        issue(self.authority.directory, "n1", CertificateRole.NODE)
+        for name in ("n1.pem", "n1.key"):
+            shutil.copy(self.path("authority", name), self.there)
+        self.host = DiskHost(self.path("node"))
+        self.peers = Peers("n1", {"n1": ("", 0), "n2": ("localhost", 1)}, self.nothing, self.heard)
+        others = {
+            PEER_ALPN: self.peers.serve, ADMIN_ALPN: node_admin().serve, STATUS_ALPN: self.status,
+        }  # fmt: skip
+        contexts = Contexts(
+            self.files("n1", self.there),
+            lambda *paths: offering(server_context(*paths), *others),
+        )
+        self.server = Server(("localhost", 0), contexts, self.host, others=others)
+        self.server.start()
+        self.address = ("localhost", self.server.address[1])
+
+    def path(self, *names):
+        return os.path.join(self.top, *names)
+
+    def files(self, name, directory):
+        stem = os.path.join(directory, name)
+        return CertificateFiles(os.path.join(directory, "ca.pem"), f"{stem}.pem", f"{stem}.key")
+
+    def nothing(self):
+        raise OSError("nothing is dialled here")
+
+    def heard(self, *_):
+        pass
+
+    def status(self, sock, _identity):
+        """A status that takes long: nothing is sent until the client has gone."""
+        sock.settimeout(20)
+        sock.recv(1)
+
+    def dial(self, protocol, files):
+        """Connect, say what the protocol says first, and return the socket."""
+        _, alpn, first = PROTOCOLS[protocol]
+        context = client_context(files.ca, files.cert, files.key)
+        sock, _ = connect(self.address, offering(context, alpn) if alpn else context)
+        sock.sendall(first)
+        return sock
+
+    def stop(self):
+        self.server.stop()
+        self.peers.stop()
+        self.host.stop()
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Return a node and its certificates."""
+    site = Site(tmp_path)
+    yield site
+    site.stop()
+
+
+def ended_after_s(sock, since_s):
+    """Return how long after `since_s` the connection ended; what comes before is passed over."""
+    sock.settimeout(10)
+    with suppress(ConnectionError, ssl.SSLError):  # and not a TimeoutError
+        while sock.recv(65536):
+            pass
+    return time.monotonic() - since_s
+
+
+def client_files(site, role, **options):
+    """Issue a client's certificate into our directory."""
+    options = {"usages": [CLIENT, SERVER], "hosts": LOCAL} | options
+    forged = site.authority.forge(os.path.join(site.here, role), uris=ROLES[role], **options)
+    return site.files(role, site.here) if forged else None
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_certificate_that_expires_ends_its_connection(site, protocol):
+    """A thief who dialled once stayed for as long as he kept talking."""
+    files = client_files(site, PROTOCOLS[protocol][0], days=1 + 2 / DAY_S)
+    left_s = load_certificate(files.cert).not_valid_after_utc.timestamp() - time.time()
+    expires = time.monotonic() + left_s
+    with site.dial(protocol, files) as sock:
+        assert -0.05 < ended_after_s(sock, expires) < LIMIT_S
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_revoked_certificate_ends_its_connection(site, protocol):
+    """A stolen key can be cut off, on every protocol, without a restart."""
+    role = PROTOCOLS[protocol][0]
+    name = ROLES[role][0].rpartition("/")[2]
+    globs = {"sessions": ["*"]} if role == "publisher" else {}
+    issue(site.authority.directory, name, CertificateRole(role), **globs)
+    for ending in ("pem", "key"):
+        shutil.copy(site.path("authority", f"{name}.{ending}"), site.here)
+    with site.dial(protocol, site.files(name, site.here)) as sock:
+        path, count = revoke(site.authority.directory, name)
+        began = time.monotonic()
+        shutil.copy(path, site.there)
+        assert ended_after_s(sock, began) < LIMIT_S
+    assert count == 1
+    with pytest.raises(Refused, match="certificate refused: it was revoked on"):
+        site.dial(protocol, site.files(name, site.here))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_authority_that_is_removed_ends_its_connections(site, protocol):
+    """A cluster that leaves an authority behind leaves behind what it has signed."""
+    other = Authority(site.path("other"))
+    ca = os.path.join(site.there, "ca.pem")
+    with open(ca, "rb") as file:
+        before = file.read()
+    with open(other.files.ca, "rb") as file:
+        replace(ca, before + file.read())
+    role = PROTOCOLS[protocol][0]
+    stem = os.path.join(site.here, role)
+    forged = other.forge(stem, uris=ROLES[role], usages=[CLIENT, SERVER], hosts=LOCAL)
+    files = CertificateFiles(os.path.join(site.here, "ca.pem"), forged.cert, forged.key)
+    with site.dial(protocol, files) as sock:
+        replace(ca, before)
+        assert ended_after_s(sock, time.monotonic()) < LIMIT_S
+
+
+def replace(path, data):
+    """Replace a file as a deployment does."""
+    with open(f"{path}.new", "wb") as file:
+        file.write(data)
+    os.replace(f"{path}.new", path)
+
+
+def test_a_node_that_was_revoked_loses_its_clients(site):
+    """A stolen node's key answers for the node; its clients have to leave it, too."""
+    files = client_files(site, "subscriber")
+    with site.dial("pull", files) as sock:
+        path, _ = revoke(site.authority.directory, "n1")
+        began = time.monotonic()
+        shutil.copy(path, site.here)
+        assert ended_after_s(sock, began) < LIMIT_S
+    with pytest.raises(Refused, match="it was revoked on"):
+        site.dial("pull", files)
+
+
+def test_a_good_certificate_keeps_its_connection_when_another_is_revoked(site):
+    """Cutting off one peer must not disturb the others."""
+    files = client_files(site, "subscriber")
+    issue(site.authority.directory, "thief", CertificateRole.PUBLISHER)
+    with site.dial("admin", files) as sock:
+        shutil.copy(revoke(site.authority.directory, "thief")[0], site.there)
+        sock.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            sock.recv(1)
+        sock.settimeout(5)
+        sock.sendall(b'"do": "policy"}\n')
+        assert sock.recv(65536)
+
+
+def issued(site, name, role, **options):
+    """Issue a certificate beside the authority; return contexts of it."""
+    return Contexts(issue(site.authority.directory, name, role, **options), client_context)
+
+
+def test_a_pusher_whose_files_change_reconnects_with_them(site):
+    """A renewal needs no restart, and what was granted since is used at once."""
+    contexts = issued(site, "jfk", CertificateRole.PUBLISHER, sessions=["jfk"])
+    for name in ("jfk", "lga"):
+        with Publisher(site.path("pub"), stream=STREAM, session=name) as publisher:
+            publisher.publish(b"hello")
+    client = PushClient(site.path("pub"), STREAM, [site.address], contexts)
+    client.start()
+    assert eventually(lambda: any("does not grant" in each.error for each in client.status()))
+    issue(
+        site.authority.directory, "jfk", CertificateRole.PUBLISHER, sessions=["jfk", "lga"],
+        force=True,
+    )  # fmt: skip
+    began = time.monotonic()
+    assert client.stop(drain_s=10)
+    assert time.monotonic() - began < 5
+    assert sorted(os.listdir(site.path("node", STREAM, "in"))) == ["jfk", "lga"]
+
+
+def test_a_puller_whose_files_change_reconnects_with_them(site):
+    """The old certificate would end the connection in the middle of the night."""
+    contexts = issued(site, "spark", CertificateRole.SUBSCRIBER)
+    merge = Merge(site.path("node", STREAM, "out"))
+    client = PullClient(site.path("copy"), STREAM, [site.address], contexts)
+    try:
+        with Publisher(site.path("pub"), stream=STREAM, session="jfk") as publisher:
+            publisher.publish(b"hello")
+        with open(site.path("pub", STREAM, "jfk", "log.0.0"), "rb") as file:
+            merge.add("jfk", file.read())
+        client.start()
+        assert client.wait_caught_up(10)
+        before = set(site.server._connections)
+        renew(site.authority.directory, "spark")
+        assert eventually(lambda: before.isdisjoint(site.server._connections), 3)
+        assert eventually(lambda: client.status().caught_up, 10)
+    finally:
+        client.stop()
+        merge.appender.close()
+
+
+def test_a_refused_puller_comes_in_with_new_files(site):
+    """Copying the right files is all that an operator has to do."""
+    contexts = issued(site, "spark", CertificateRole.SUBSCRIBER)
+    shutil.copy(revoke(site.authority.directory, "spark")[0], site.there)
+    merge = Merge(site.path("node", STREAM, "out"))
+    merge.appender.begin_file(merge.appender.end)
+    client = PullClient(site.path("copy"), STREAM, [site.address], contexts)
+    client.start()
+    try:
+        assert eventually(lambda: "revoked" in client.status().error)
+        issue(site.authority.directory, "spark", CertificateRole.SUBSCRIBER, force=True)
+        assert eventually(lambda: client.status().node, 15)
+    finally:
+        client.stop()
+        merge.appender.close()
+
+
+def test_a_process_warns_about_its_certificate_once(site, caplog):
+    """With a third of its life left, in the log of every process that uses it."""
+    files = client_files(site, "publisher", start_days=-25, days=30)
+    contexts = Contexts(files, client_context)
+    assert eventually(lambda: "renew it with rt certs renew" in caplog.text, 5)
+    time.sleep(0.5)
+    assert sum("rt certs renew" in each.message for each in caplog.records) == 1
+    assert "publisher.pem: expires on" in contexts.warning()
+
+
+def test_connections_that_ended_by_themselves_are_forgotten(site):
+    """A process that dials for years must not remember every connection."""
+    files = client_files(site, "subscriber")
+    for _ in range(5):
+        site.dial("pull", files).close()
+    assert eventually(lambda: not live_connections._watched, 5)
+
+
+def test_one_thread_watches_all_connections(site):
+    """A thread for each would cost as much as the connections."""
+    files = client_files(site, "subscriber")
+    socks = [site.dial("pull", files) for _ in range(5)]
+    names = [each.name for each in threading.enumerate()]
+    assert names.count("certificates") == 1
+    for sock in socks:
+        sock.close()
