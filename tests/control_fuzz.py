@@ -4,17 +4,14 @@ import json
 import struct
 from types import SimpleNamespace
 
-from archiver.policy import Policy
 from rt.errors import RtError
 from rt.format.checksum import crc32
 from rt.net.admin import parse_history
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.admin import NodeAdmin
-from rt.node.retention import leases_of_ledger
 from rt.position import Position
 from sequencer.instruction import Note
 from sequencer.journal.ballot import decode_slot, encode_slot
-from sequencer.ledger import Ledger
 from sequencer.raft.consensus import Ballot
 
 NODE = PeerIdentity("n1", CertificateRole.NODE)
@@ -52,14 +49,6 @@ class Archiver:
     """A node's retention as far as requests reach it."""
 
     now_ns = 10**18
-    policy = Policy()
-
-    def __init__(self, ledger):
-        self._ledger = ledger
-
-    @property
-    def leases(self):
-        return leases_of_ledger(self._ledger)
 
     def disks(self):
         return []
@@ -68,21 +57,34 @@ class Archiver:
         return []
 
 
-def node_admin():
-    """Return the desk of a leader that carries out every instruction at once."""
-    ledger = Ledger()
+class Sequencer:
+    """A leader that carries out every instruction at once."""
 
-    def order(instruction):
+    def __init__(self):
+        self.view = SimpleNamespace(
+            notes={}, archived_to=Position(0), end=Position(0), leads=True, is_executing=False,
+            index=0,
+        )  # fmt: skip
+
+    def order(self, instruction):
+        self.view.index += 1
         if isinstance(instruction, Note):
-            ledger.note(instruction.name, instruction.text)
+            self.view.notes.pop(instruction.name, None)
+            if instruction.text:
+                self.view.notes[instruction.name] = instruction.text
         else:
-            ledger.end = Position.of(0, ledger.end.roll + 1, 64)
+            self.view.end = Position.of(0, self.view.end.roll + 1, 64)
 
-    member = SimpleNamespace(
-        name="n1", engine=SimpleNamespace(leads=True), is_executing=False, order=order,
-        executor=SimpleNamespace(ledger=ledger, appender=None),
-    )  # fmt: skip
-    return NodeAdmin("flights", member, Archiver(ledger))
+    def ask(self, question):
+        return question()
+
+
+def node_admin():
+    """Return the admin desk of such a leader."""
+    settings = SimpleNamespace(name="n1", stream="flights")
+    appender = SimpleNamespace(directory="nowhere", is_open=False)
+    member = SimpleNamespace(executor=SimpleNamespace(appender=appender))
+    return NodeAdmin(settings, Sequencer(), member, Archiver())
 
 
 def fuzz_request(admin, chance):
