@@ -1,41 +1,46 @@
-"""Publisher: puts messages into a session's log, and waits for nobody."""
+"""Publisher: puts messages into a session's log without waiting for any other process."""
 
+import os
 import threading
 import time
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 from time import time_ns as time_ns_now
 from typing import Final, Self
 
-from rt.errors import FlushTimeout, Misuse, Stopped, WriterFailed
+from rt.errors import FlushTimeout, Misuse, Stopped
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
+from rt.log.batcher import Batcher
 from rt.log.confirmations import ConfirmationsFile, Level
 from rt.log.disk import Disk
+from rt.log.forked import ForkGuard
+from rt.log.pending import COLUMN_BYTES, PendingFrame, frame_cuts
 from rt.log.writer import SessionWriter, WriterSettings
 from rt.names import parse_group
 from rt.position import Position
 
-_COLUMN_BYTES: Final = 12  # a message's share of the columns: its time and its end
 _FRAME_BYTES_MAX: Final = 8 * MIB  # and one message of 16 MiB more: still within a body's 32 MiB
 _POLL_FIRST_S: Final = 0.0001
 _POLL_LAST_S: Final = 0.02
-_RETRY_S: Final = 0.1  # after a full disk
+_CLOSED: Final = (
+    -1
+)  # as the largest size allowed: one test for the limit and for a closed publisher
+
+Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
     """How messages become frames.
 
-    A message after a pause is written at once, by the call that publishes it. One that comes
-    within `linger_s` of the message before it waits as long for company, or until the frame is
-    full: so a lone message pays no delay, and a flood pays one write for thousands.
+    A message after a pause is written at once, by the call that publishes it. A message that comes
+    within `linger_s` of the one before it waits that long for company, or until the frame is full.
+    So a lone message is not delayed, and a flood costs one write for thousands.
 
     Args:
-        frame_bytes: a frame is written when it holds this much; 1 KiB to 8 MiB.
-        linger_s: the longest a message waits for company; 0 writes each one at once.
+        frame_bytes: a frame is written when it holds this many bytes; 1 KiB to 8 MiB.
+        linger_s: the longest that a message waits for company, 0 to 60 s; 0 writes each at once.
         message_bytes_max: larger messages, key included, are refused; at most 16 MiB.
     """
 
@@ -56,18 +61,24 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What a flush returns: everything published before it has reached `level`."""
+    """What a flush returns: everything published before it has reached `level`.
+
+    Args:
+        level: the level that was asked for.
+        position: end, in the session, of what is confirmed.
+        merged_at: where that ends in the merged log; None below `merged`.
+    """
 
     level: Level
-    position: Position  # the end, in the session, of what is confirmed
-    merged_at: Position | None  # where it ends in the merged log; None below `merged`
+    position: Position
+    merged_at: Position | None
 
 
 class Publisher:
     """Publishes to one session of a stream, by appending to a local log directory.
 
-    Needs no other process: the session can be read where it lies, and is shipped by `rt push`
-    whenever that runs. Safe to use from several threads.
+    It needs no other process: the session can be read where it is, and `rt push` ships it whenever
+    that runs. Any number of threads may publish.
 
     Example:
         >>> import tempfile
@@ -77,11 +88,18 @@ class Publisher:
         ...     publisher.flush("synced").position
         0
         Position('0.0.104')
+
+    Threads:
+        `_lock` guards every field but those that never change (`name`, `_linger_ns`, the
+        confirmations file and the objects themselves); `_batcher` has a thread that takes the same
+        lock. `next_sequence` may be read without it. Waiting in `flush` happens without the lock.
+        After a fork the child's copy holds no descriptor and no message, and raises `Misuse`;
+        the parent's continues.
     """
 
     def __init__(
         self,
-        root: str,
+        root: str | os.PathLike[str],
         *,
         stream: str,
         session: str,
@@ -90,67 +108,68 @@ class Publisher:
         batching: Batching | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Open the session for writing; it is made if it is not there.
+        """Open the session for writing, and make it if it does not exist.
 
         Args:
-            root: directory under which streams live.
+            root: directory that holds the streams.
             stream: name of the stream.
-            session: this publisher's own name in the stream; one live writer at a time.
-            group: redundant publishers, each with a session of its own, that publish the same
-                messages under the same sequence numbers name one group, which their certificates
-                have to grant as they grant the session: each number is merged
-                once, from whoever brings it first. It is fixed when the session is made.
+            session: this publisher's own name in the stream; it has one live writer at a time.
+            group: a name shared by redundant publishers, each with a session of its own, that
+                publish the same messages under the same sequence numbers. Each number is merged
+                once, from the session that brings it first. Certificates must grant the group as
+                they grant the session, and it cannot be changed once the session exists.
             writer: durability, sizes, compression.
             batching: how messages become frames.
-            disk: the file system; a test may give one that fails.
+            disk: the file system; a test may pass one that fails.
 
         Raises:
-            Misuse: a name is none, or the session has a live writer.
-            CorruptLog: the session's log was damaged.
+            Misuse: a name is not valid, or the session has a live writer.
+            CorruptLog: the session's log is damaged.
         """
-        self._batching = batching or Batching()
-        self._writer = SessionWriter(root, stream, session, writer, disk, group=parse_group(group))
+        batching = batching or Batching()
         self.name = session
-        self._linger_ns = int(self._batching.linger_s * 1e9)
-        self._frame_bytes = self._batching.frame_bytes
-        self._size_max = self._batching.message_bytes_max  # -1 once closed: one test for both
+        self._writer = SessionWriter(
+            os.fspath(root), stream, session, writer, disk, group=parse_group(group)
+        )
         self._confirmations = ConfirmationsFile(self._writer.directory)
-        self._payloads: list[bytes] = []
-        self._times: list[int] = []
-        self._keys: list[bytes] | None = None
-        self._room = self._frame_bytes  # what is left of the frame that is being filled
-        # a message from then on is alone and written at once; counted from the message before it,
-        # not from when that was written, or each that waits would make the next one wait
+        self._linger_ns = int(batching.linger_s * 1e9)
+        self._size_max = batching.message_bytes_max
+        # A message from then on is alone and is written at once. Counted from the message before,
+        # not from when that was written: otherwise each that waits would make the next one wait.
         self._alone_after_ns = 0
-        self._written_s = 0.0  # when a frame was written last: what waits has come since then
         self._next_sequence = self._writer.next_sequence
-        self._closed = False
         self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
-        self._batcher_sleeps = True
-        self._batcher = threading.Thread(target=self._batch_loop, name="batch", daemon=True)
-        self._batcher.start()
+        self._pending = PendingFrame(batching.frame_bytes)
+        self._batcher = Batcher(
+            self._lock, self._pending, batching.linger_s, self._write_pending,
+            self._writer.roll_if_old,
+        )  # fmt: skip
+        self._guard = ForkGuard("a Publisher", self._abandon)
 
     @property
     def next_sequence(self) -> int:
-        """The sequence number the next message gets."""
+        """The sequence number that the next message gets."""
         return self._next_sequence
 
-    def publish(self, payload: bytes, key: bytes | None = None, time_ns: int | None = None) -> int:
+    def publish(self, payload: Bytes, key: Bytes | None = None, time_ns: int | None = None) -> int:
         """Publish one message and return its sequence number.
 
         It is in the session's file when this returns, or at most `linger_s` later.
 
         Args:
-            payload: the message.
-            key: by which subscribers may select; optional.
-            time_ns: when it happened, ns since the epoch; now if not given.
+            payload: the message, up to `message_bytes_max` bytes with its key.
+            key: what subscribers may select by; None or empty for no key.
+            time_ns: when it happened, ns since the epoch; None for now.
+
+        Returns:
+            The message's number in its session; numbers are consecutive, from 0.
 
         Raises:
-            Misuse: wrong type, larger than the limit, or a time that is none.
+            Misuse: wrong type, larger than the limit, or not a time; or this publisher was
+                inherited by a forked process.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
-            OSError: the disk is full; this message was not taken, those before it still are.
+            OSError: the disk is full; this message was not taken, earlier ones still are.
         """
         if type(payload) is not bytes:
             payload = _as_bytes(payload)
@@ -164,26 +183,26 @@ class Publisher:
         with self._lock:
             if size > self._size_max:
                 raise self._refusal(size)
-            if key is not None or self._keys is not None:
-                self._take_key(key)
-            self._payloads.append(payload)
-            self._times.append(now if time_ns is None else time_ns)
-            self._room -= size + _COLUMN_BYTES
+            pending = self._pending
+            if key is not None or pending.keys is not None:
+                pending.take_key(key)
+            pending.payloads.append(payload)
+            pending.times_ns.append(now if time_ns is None else time_ns)
+            pending.room -= size + COLUMN_BYTES
             sequence = self._next_sequence
             self._next_sequence = sequence + 1
             is_alone = now >= self._alone_after_ns
             self._alone_after_ns = now + self._linger_ns
-            if is_alone or self._room <= 0:
+            if is_alone or pending.room <= 0:
                 self._write_or_give_back(size)
-            elif self._batcher_sleeps:
-                self._batcher_sleeps = False
-                self._wake.notify()
+            elif self._batcher.is_idle:
+                self._batcher.rouse()
         return sequence
 
     def publish_many(
         self,
-        payloads: Iterable[bytes],
-        keys: Iterable[bytes] | None = None,
+        payloads: Iterable[Bytes],
+        keys: Iterable[Bytes] | None = None,
         times_ns: Iterable[int] | None = None,
     ) -> range:
         """Publish messages in order and return their sequence numbers.
@@ -191,38 +210,51 @@ class Publisher:
         Args:
             payloads: the messages.
             keys: one for each message, or None for no keys.
-            times_ns: one for each message, or None for now.
+            times_ns: one for each message, ns since the epoch, or None for now.
+
+        Returns:
+            Their consecutive numbers; an empty range if there were no messages.
 
         Raises:
-            As `publish`; `Misuse` before anything is taken. On a full disk the numbers up to
-            `next_sequence` were taken and the rest were not.
+            Misuse: as for `publish`, before any message is taken.
+            Stopped: the publisher is closed.
+            WriterFailed: the disk failed; nothing more can be published.
+            OSError: the disk is full. Messages numbered below `next_sequence` were taken, the rest
+                were not.
         """
-        payloads = _checked_list(payloads, "payload")
-        keys = None if keys is None else _checked_list(keys, "key")
-        times = [time_ns_now()] * len(payloads) if times_ns is None else _checked_times(times_ns)
-        if len(times) != len(payloads) or (keys is not None and len(keys) != len(payloads)):
+        taken = _checked_list(payloads, "payload")
+        with_keys = None if keys is None else _checked_list(keys, "key")
+        times = [time_ns_now()] * len(taken) if times_ns is None else _checked_times(times_ns)
+        if len(times) != len(taken) or (with_keys is not None and len(with_keys) != len(taken)):
             raise Misuse("publish_many needs as many keys and times as payloads")
-        sizes = list(map(len, payloads))
-        if keys is not None:
-            sizes = [size + len(key) for size, key in zip(sizes, keys, strict=True)]
+        sizes = list(map(len, taken))
+        if with_keys is not None:
+            sizes = [size + len(key) for size, key in zip(sizes, with_keys, strict=True)]
         with self._lock:
             if max(sizes, default=0) > self._size_max:
                 raise self._refusal(max(sizes, default=0))
             self._write_pending()
             self._alone_after_ns = time_ns_now() + self._linger_ns
             first = self._next_sequence
-            for start, end in _cuts(sizes, self._frame_bytes):
-                self._writer.write(times[start:end], payloads[start:end], keys and keys[start:end])
+            for start, end in frame_cuts(sizes, self._pending.frame_bytes):
+                part = None if with_keys is None else with_keys[start:end]
+                self._writer.write(times[start:end], taken[start:end], part)
                 self._next_sequence = self._writer.next_sequence
-        return range(first, first + len(payloads))
+        return range(first, first + len(taken))
 
     def skip_to(self, sequence: int) -> None:
-        """Let the next message have the number `sequence`, which must not go back.
+        """Give the next message the number `sequence`, which may only go forward.
 
-        For publishers that number their messages themselves: the sequencer drops a number it has
-        merged before, so that two of them may publish the same messages.
+        For redundant publishers that number their messages themselves: of the sessions of a group,
+        the sequencer merges each number once.
+
+        Raises:
+            Misuse: the number was used already, or is not below 2^63.
+            Stopped: the publisher is closed.
         """
         with self._lock:
+            if self._size_max == _CLOSED:
+                raise self._refusal(0)
             if not self._next_sequence <= sequence < 1 << 63:
                 raise Misuse(f"the next sequence number is {self._next_sequence}, not {sequence}")
             self._write_pending()
@@ -236,13 +268,15 @@ class Publisher:
             timeout_s: how long to wait.
 
         Raises:
-            FlushTimeout: with the level that was reached; the messages stay and go on shipping.
+            FlushTimeout: names the level that was reached; the messages stay in the log and
+                shipping continues.
+            Stopped: the publisher is closed.
             WriterFailed: the disk failed.
         """
         wanted = level if isinstance(level, Level) else Level.parse(level)
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            if self._closed:
+            if self._size_max == _CLOSED:
                 raise self._refusal(0)
             self._write_pending()
             target = self._writer.end
@@ -255,13 +289,12 @@ class Publisher:
         return self._await_nodes(wanted, target, deadline, timeout_s)
 
     def close(self) -> None:
-        """Write and sync what was published, and release the session. Twice is once."""
+        """Write and sync what was published, and release the session. Idempotent."""
         with self._lock:
-            if self._closed:
+            if self._size_max == _CLOSED:
                 return
-            self._closed, self._size_max = True, -1
-            self._wake.notify()
-        self._batcher.join()
+            self._size_max = _CLOSED
+        self._batcher.stop()
         try:
             self._write_pending()
         finally:
@@ -273,54 +306,21 @@ class Publisher:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _take_key(self, key: bytes | None) -> None:
-        if self._keys is None:
-            self._keys = [b""] * len(self._payloads)
-        self._keys.append(key or b"")
-
     def _write_or_give_back(self, size: int) -> None:
         try:
             self._write_pending()
         except OSError:
-            self._payloads.pop()
-            self._times.pop()
-            if self._keys:
-                self._keys.pop()
-            self._room += size + _COLUMN_BYTES
+            self._pending.give_back(size)
             self._next_sequence -= 1
             raise
 
     def _write_pending(self) -> None:
-        if not self._payloads:
+        pending = self._pending
+        if not pending.payloads:
             return
-        self._writer.write(self._times, self._payloads, self._keys)
-        self._payloads, self._times, self._keys = [], [], None
-        self._room = self._frame_bytes
-        self._written_s = time.monotonic()
-
-    def _batch_loop(self) -> None:
-        with self._lock:
-            while not self._closed:
-                try:
-                    self._batch_once()
-                except WriterFailed:
-                    return  # the next call of the publisher is told
-                except OSError:
-                    self._wake.wait(_RETRY_S)
-
-    def _batch_once(self) -> None:
-        if not self._payloads:
-            self._batcher_sleeps = True
-            self._wake.wait(self._batching.linger_s + 1)
-            self._writer.roll_if_old()
-            return
-        linger_s = self._batching.linger_s
-        oldest, due_s = self._payloads[0], time.monotonic() + linger_s
-        while self._payloads and not self._closed and (left_s := due_s - time.monotonic()) > 0:
-            self._wake.wait(left_s)
-            if self._payloads and self._payloads[0] is not oldest:  # a frame was filled meanwhile
-                oldest, due_s = self._payloads[0], self._written_s + linger_s
-        self._write_pending()
+        self._writer.write(pending.times_ns, pending.payloads, pending.keys)
+        pending.clear()
+        self._batcher.written()
 
     def _await_nodes(
         self, level: Level, target: Position, deadline: float, timeout_s: float
@@ -341,8 +341,16 @@ class Publisher:
             time.sleep(pause_s)
             pause_s = min(1.3 * pause_s, _POLL_LAST_S)
 
+    def _abandon(self) -> None:
+        """In a forked child: drop what the parent will write, and every lock of its threads."""
+        self._lock = threading.Lock()
+        self._size_max = _CLOSED
+        self._pending.clear()
+
     def _refusal(self, size: int) -> Misuse | Stopped:
-        if self._closed:
+        if self._guard.is_copy:
+            return self._guard.misuse()
+        if self._size_max == _CLOSED:
             return Stopped(f"publisher {self.name!r} is closed")
         return Misuse(
             f"a message of {size} bytes is larger than the limit of {self._size_max} "
@@ -356,12 +364,15 @@ def _as_bytes(value: object) -> bytes:
     raise Misuse(f"a message is bytes, not {type(value).__name__}; encode it first")
 
 
-def _checked_list(values: Iterable[bytes], noun: str) -> list[bytes]:
-    values = list(values)
-    if strange := set(map(type, values)) - {bytes}:
+def _checked_list(values: Iterable[Bytes], noun: str) -> list[bytes]:
+    taken = list(values)
+    kinds = set(map(type, taken))
+    if kinds <= {bytes}:
+        return taken  # type: ignore[return-value]
+    if strange := kinds - {bytes, bytearray, memoryview}:
         names = ", ".join(sorted(each.__name__ for each in strange))
         raise Misuse(f"each {noun} of publish_many is bytes, not {names}; encode it first")
-    return values
+    return list(map(bytes, taken))
 
 
 def _checked_times(times_ns: Iterable[int]) -> list[int]:
@@ -369,19 +380,3 @@ def _checked_times(times_ns: Iterable[int]) -> list[int]:
         return array("q", times_ns).tolist()
     except (TypeError, OverflowError) as error:
         raise Misuse(f"a time is ns since the epoch, an integer of 64 bits: {error}") from None
-
-
-def _cuts(sizes: Sequence[int], frame_bytes: int) -> Iterable[tuple[int, int]]:
-    """Cut a run of messages so that each piece fills a frame and no more."""
-    totals = [0, *accumulate(sizes)]
-    start, count = 0, len(sizes)
-    while start < count:
-        full = totals[start] + _COLUMN_BYTES * start + frame_bytes
-        end = bisect_left(
-            range(count),
-            full,
-            lo=start + 1,
-            key=lambda place: totals[place] + _COLUMN_BYTES * place,
-        )
-        yield start, end
-        start = end

@@ -151,6 +151,10 @@ class ActiveFile:
     def close(self) -> None:
         """Write what is left of the index and release the descriptors."""
         self._write_index()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Release the descriptors and write nothing."""
         try:
             self._index_file.close()
         finally:

@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NewType
 
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
@@ -334,6 +335,15 @@ class Appender:
                 if not self._is_closed:
                     self._is_closed = True
                     self._manifest_file.close()
+
+    def abandon(self) -> None:
+        """In a forked child: release the descriptors, write nothing, and take no lock."""
+        self._is_closed = True
+        file, self._file = self._file, None
+        with suppress(OSError):  # the parent may have been closing them
+            if file is not None:
+                file.abandon()
+            self._manifest_file.close()
 
     def _settle(self, act: Callable[[], None]) -> None:
         """Do what is never tried again, because a second try may say it went well."""

@@ -101,8 +101,9 @@ def test_a_frame_is_written_when_it_is_full(tmp_path):
 def test_a_frame_that_fills_does_not_make_the_next_message_wait_twice(tmp_path, monkeypatch):
     """It waits since it came, and not since the thread that writes it found the last one gone."""
     with opened(tmp_path, batching=Batching(linger_s=1, frame_bytes=KIB)) as publisher:
-        waits, wait = [], publisher._wake.wait
-        monkeypatch.setattr(publisher._wake, "wait", lambda s: (waits.append(s), wait(s)))
+        wake, waits = publisher._batcher._wake, []
+        wait = wake.wait
+        monkeypatch.setattr(wake, "wait", lambda s: (waits.append(s), wait(s)))
         publisher.publish(b"alone")
         publisher.publish(bytes(88))
         assert eventually(lambda: waits)

@@ -54,7 +54,7 @@ JUDGES = {
     "rt/format/recovery.py", "rt/log/active_file.py", "rt/log/appender.py", "rt/log/growth.py",
     "rt/inspect/verify.py", "rt/offload/offload.py",
 }  # fmt: skip
-DURABLE_MAKERS = {"rt/log/appender.py", "rt/log/writer.py"}
+DURABLE_MAKERS = {"rt/log/appender.py", "rt/log/syncer.py", "rt/log/writer.py"}
 # A class that makes one of these is used by more than one thread, and says who may touch what.
 THREADED = re.compile(
     r"\b(threading\.(Thread|Lock|RLock|Condition|Semaphore)|ThreadPoolExecutor)\("
@@ -223,7 +223,9 @@ def test_durability_is_made_only_where_something_was_synced():
     makers = {path for path in CODE if re.search(r"\bDurable\(", source(path))}
     assert makers <= DURABLE_MAKERS
     assert source("rt/log/appender.py").count("Durable(") == 1
-    made = re.findall(r"Durable\(([^)]*)\)", source("rt/log/writer.py"))
+    made = re.findall(
+        r"Durable\(([^)]*)\)", source("rt/log/writer.py") + source("rt/log/syncer.py")
+    )
     # the end as recovery found it, and a wish, which is compared and never given out
     assert sorted(made) == ["self._appender.end", "target"]
 

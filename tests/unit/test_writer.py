@@ -13,7 +13,7 @@ from logs import TIME_NS
 from rt import Subscriber
 from rt.errors import CorruptLog, Misuse, RtError, WriterFailed
 from rt.limits import KIB
-from rt.log import writer as writer_module
+from rt.log import syncer as syncer_module
 from rt.log.confirmations import Confirmations, ConfirmationsFile
 from rt.log.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import RUN_END, Position
@@ -118,7 +118,7 @@ def test_a_session_that_has_used_its_runs_is_refused_in_words(tmp_path):
     assert writer.end.run == RUN_END - 2
     writer.close()
     for _ in range(2):
-        with pytest.raises(Misuse, match=r"had 524,287 lives.*publish under another name"):
+        with pytest.raises(Misuse, match=r"started 524,287 times.*publish under another name"):
             opened(tmp_path)
     assert read(tmp_path) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
@@ -183,12 +183,12 @@ def test_who_waits_for_a_sync_hears_of_the_one_that_closes_the_writer(
 ):
     """A thread that flushes while another closes waited for its whole timeout, and was told no."""
     disk, waits, told = FaultyDisk(), threading.Event(), []
-    monkeypatch.setattr(SessionWriter, "_sync_is_due", lambda writer: writer._closing)
+    monkeypatch.setattr(syncer_module.Syncer, "_is_due", lambda syncer: syncer._closing)
     writer = opened(tmp_path, NEVER, disk)
     write(writer, b"a")
-    wait_for = writer._changed.wait_for
+    wait_for = writer._syncer._changed.wait_for
     monkeypatch.setattr(
-        writer._changed, "wait_for", lambda *args: (waits.set(), wait_for(*args))[1]
+        writer._syncer._changed, "wait_for", lambda *args: (waits.set(), wait_for(*args))[1]
     )
 
     def step(call):
@@ -370,7 +370,7 @@ def release(writer, end):
 @pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.ALWAYS])
 def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, monkeypatch, fsync):
     """Else its disk fills with what the nodes have long had, for as long as it lives."""
-    monkeypatch.setattr(writer_module, "_ARCHIVE_S", 0.01)
+    monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.01)
     writer = opened(tmp_path, WriterSettings(fsync=fsync, file_bytes_max=64 * KIB))
     for _ in range(3):
         write(writer, bytes(40_000))
@@ -389,7 +389,7 @@ def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, mon
 def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, monkeypatch):
     """What is archived makes room; that the line of it found none must not end what goes on."""
     disk, tries = FaultyDisk(), []
-    monkeypatch.setattr(writer_module, "_ARCHIVE_S", 0.001)
+    monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.001)
     settings = WriterSettings(fsync_interval_s=0.001, file_bytes_max=64 * KIB)
     writer = opened(tmp_path, settings, disk)
     for _ in range(3):

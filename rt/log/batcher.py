@@ -1,0 +1,94 @@
+"""Batcher: writes, in a thread of its own, messages that waited long enough for company."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rt.errors import WriterFailed
+from rt.log.pending import PendingFrame
+
+_RETRY_S: Final = 0.1  # after a full disk
+
+
+class Batcher:
+    """Writes a publisher's pending frame `linger_s` after its first message came.
+
+    Threads:
+        `lock`, which is the publisher's, guards everything here and the pending frame. The thread
+        holds it while it writes and gives it up while it waits; `is_idle` lets the publisher skip
+        the wake-up call, at 1 us, of a thread that is already waiting for the right moment.
+    """
+
+    __slots__ = (
+        "_closing", "_linger_s", "_pending", "_roll_if_old", "_thread", "_wake", "_write",
+        "_written_s", "is_idle",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        pending: PendingFrame,
+        linger_s: float,
+        write: Callable[[], None],
+        roll_if_old: Callable[[], None],
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            lock: held by every caller of a method here, except `stop`.
+            pending: the messages that wait.
+            linger_s: how long one waits for company.
+            write: writes the pending frame and clears it; may raise `OSError`, and is called again.
+            roll_if_old: called about once a second while nothing waits.
+        """
+        self.is_idle = True
+        self._closing = False
+        self._pending = pending
+        self._linger_s = linger_s
+        self._write = write
+        self._roll_if_old = roll_if_old
+        self._written_s = 0.0  # when a frame was last written: what waits has come since
+        self._wake = threading.Condition(lock)
+        self._thread = threading.Thread(target=self._run, name="batch", daemon=True)
+        self._thread.start()
+
+    def rouse(self) -> None:
+        """A message waits, and the thread does not know."""
+        self.is_idle = False
+        self._wake.notify()
+
+    def written(self) -> None:
+        """The pending frame was written."""
+        self._written_s = time.monotonic()
+
+    def stop(self) -> None:
+        """End the thread; call it without the lock, and with nothing more to come."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._wake:
+            while not self._closing:
+                try:
+                    self._turn()
+                except WriterFailed:
+                    return  # the publisher's next call raises it
+                except OSError:
+                    self._wake.wait(_RETRY_S)
+
+    def _turn(self) -> None:
+        pending, linger_s = self._pending, self._linger_s
+        if not pending.payloads:
+            self.is_idle = True
+            self._wake.wait(linger_s + 1)
+            self._roll_if_old()
+            return
+        oldest, due_s = pending.payloads[0], time.monotonic() + linger_s
+        while pending.payloads and not self._closing and (left_s := due_s - time.monotonic()) > 0:
+            self._wake.wait(left_s)
+            if pending.payloads and pending.payloads[0] is not oldest:  # a frame was filled
+                oldest, due_s = pending.payloads[0], self._written_s + linger_s
+        self._write()

@@ -1,0 +1,208 @@
+"""Syncer: makes what a session's writer appends durable, in a thread of its own."""
+
+import errno
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from rt.errors import DiskFailed, Misuse, WriterFailed
+from rt.limits import KIB
+from rt.log.appender import Appender, Durable
+from rt.log.archived import released_files
+from rt.log.confirmations import ConfirmationsFile
+from rt.position import FILE_BYTES_MAX
+
+_ARCHIVE_S: Final = 1.0
+_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Fsync(Enum):
+    """When a session's file is made durable without being asked.
+
+    `always`: as soon as one sync has ended, the next one covers everything written since (group
+    commit), and `flush` waits for the sync that covers it. A power cut loses what no flush returned
+    for, some milliseconds of messages at most.
+    `interval`: every `fsync_interval_s`; a power cut loses up to that much, unless flushed.
+    `never`: only on flush, roll or close; a power cut may lose everything written since, though the
+    death of the process loses nothing.
+    """
+
+    ALWAYS = "always"
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """How a session's files are written.
+
+    Args:
+        fsync: when to sync without being asked.
+        fsync_interval_s: seconds between syncs under `Fsync.INTERVAL`; 0.001 to 3600.
+        file_bytes_max: a file rolls before it would grow beyond this; 64 KiB to 1 GiB.
+        file_age_s: a file rolls this many seconds after its first message; 0 is never. Without it,
+            the last file of a slow session never becomes old enough to be archived.
+        compression: zstd level, 1 to 19; 0 is none. Frames that do not shrink are stored plain.
+
+    Example:
+        >>> WriterSettings(fsync=Fsync.ALWAYS, compression=3).file_age_s
+        0.0
+    """
+
+    fsync: Fsync = Fsync.INTERVAL
+    fsync_interval_s: float = 0.2
+    file_bytes_max: int = FILE_BYTES_MAX
+    file_age_s: float = 0.0
+    compression: int = 0
+
+    def __post_init__(self) -> None:
+        if not 64 * KIB <= self.file_bytes_max <= FILE_BYTES_MAX:
+            raise Misuse(
+                f"file_bytes_max is {self.file_bytes_max}; use {64 * KIB} to {FILE_BYTES_MAX}"
+            )
+        if not 0.001 <= self.fsync_interval_s <= 3600:
+            raise Misuse(f"fsync_interval_s is {self.fsync_interval_s}; use 0.001 to 3600")
+        if not self.file_age_s >= 0:
+            raise Misuse(f"file_age_s is {self.file_age_s}; use 0 (off) or more")
+        if not 0 <= self.compression <= 19:
+            raise Misuse(f"compression is {self.compression}; use 0 (none) to 19")
+
+
+class Syncer:
+    """Syncs a log when its settings say so or when somebody waits for it.
+
+    A slow disk thus delays no message. The same thread archives, about once a second, what the
+    pusher has released. A failed sync ends the writer and is never retried.
+
+    Threads:
+        `_changed` guards `durable`, `failure`, `_wanted` and `_closing`. The writer and `wait` set
+        `_wanted`, `_closing` and `failure`; the syncing thread sets `durable` and `failure`.
+        `durable` and `failure` may be read without the lock: the first only grows, the second is
+        set once. `_archives_at_s` belongs to the syncing thread. `_log` may be synced and archived
+        by this thread while the writer appends.
+    """
+
+    def __init__(
+        self, log: Appender, settings: WriterSettings, durable: Durable, name: str
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            log: the session's log, recovered.
+            settings: when to sync.
+            durable: where the log ends, as recovery made it durable.
+            name: of the session, for the thread.
+        """
+        self.durable = durable
+        self.failure: WriterFailed | None = None
+        self._log = log
+        self._settings = settings
+        self._changed = threading.Condition()
+        self._wanted = durable  # somebody waits for a sync up to here
+        self._closing = False
+        self._archives_at_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"sync {name}", daemon=True)
+        self._thread.start()
+
+    def written(self) -> None:
+        """More was appended: under `Fsync.ALWAYS` it is synced at once."""
+        if self._settings.fsync is Fsync.ALWAYS:
+            with self._changed:
+                self._changed.notify_all()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything appended so far is durable; False if the time ran out first.
+
+        Raises:
+            WriterFailed: the disk failed, now or before.
+        """
+        target = self._log.end
+        if timeout_s is not None:
+            timeout_s = min(timeout_s, threading.TIMEOUT_MAX)  # infinity is allowed
+        with self._changed:
+            self._wanted = max(self._wanted, Durable(target))
+            self._changed.notify_all()
+            done = self._changed.wait_for(lambda: self.failure or self.durable >= target, timeout_s)
+            self.check()
+            return bool(done)
+
+    def stop(self) -> None:
+        """End the thread, after the sync that it may be in."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is not there, and its lock may be held for good."""
+        self._closing = True
+        self._changed = threading.Condition()
+
+    def reached(self, end: Durable) -> None:
+        """Record what a sync returned, and wake those who wait for it."""
+        with self._changed:
+            self.durable = max(self.durable, end)
+            self._changed.notify_all()
+
+    def failed_or_full(self, error: OSError) -> OSError | WriterFailed:
+        """Return the error to raise: of a full disk as it is, since a later call may succeed."""
+        return error if _is_full_disk(error) else self.failed(error)
+
+    def failed(self, error: OSError) -> WriterFailed:
+        """End the writer, and return the error that every later call raises."""
+        failure = WriterFailed(
+            f"{self._log.directory}: the disk failed ({error.strerror}); this writer has ended, "
+            "and what was not flushed may be lost; repair the disk and start again"
+        )
+        with self._changed:
+            self.failure = failure
+            self._changed.notify_all()
+        return failure
+
+    def check(self) -> None:
+        """Raise `WriterFailed` if the writer has ended."""
+        if self.failure:
+            raise self.failure
+
+    def _run(self) -> None:
+        policy, interval_s = self._settings.fsync, self._settings.fsync_interval_s
+        while True:
+            with self._changed:
+                wait_s = interval_s if policy is Fsync.INTERVAL else _ARCHIVE_S
+                is_asked = self._changed.wait_for(self._is_due, wait_s)
+                if self._closing or self.failure:
+                    return
+                is_asked = is_asked or policy is Fsync.INTERVAL
+                is_due = is_asked and self._log.end > self.durable
+            try:
+                durable = self._log.sync() if is_due else self.durable
+                self._archive_released()
+            except OSError as error:
+                self.failed(error)
+                return
+            self.reached(durable)
+
+    def _is_due(self) -> bool:
+        if self._closing or self._wanted > self.durable:
+            return True
+        return self._settings.fsync is Fsync.ALWAYS and self._log.end > self.durable
+
+    def _archive_released(self) -> None:
+        """Archive what the pusher says that the nodes have merged."""
+        now_s = time.monotonic()
+        if now_s >= self._archives_at_s:
+            self._archives_at_s = now_s + _ARCHIVE_S
+            try:
+                released = ConfirmationsFile(self._log.directory).read().released
+                gone = released_files(self._log.manifest, released, time.time_ns())
+                if gone:
+                    self._log.archive_all(gone)
+            except OSError as error:
+                if not _is_full_disk(error):
+                    raise  # a full disk had no room for the line: the next try may find some
+
+
+def _is_full_disk(error: OSError) -> bool:
+    return error.errno in _SPACE_ERRORS and not isinstance(error, DiskFailed)

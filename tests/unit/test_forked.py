@@ -1,0 +1,226 @@
+"""Fork: a process that forks keeps publishing and reading, and its child opens its own."""
+
+import os
+import threading
+import weakref
+from contextlib import contextmanager
+
+import pytest
+
+from rt import Batching, Fsync, Misuse, Publisher, RtError, Subscriber, WriterSettings
+from rt.inspect.verify import LogState, open_log, verify_log
+from rt.log.forked import ForkGuard
+from rt.log.watch import Watch
+
+# From Python 3.12 on a fork beside threads warns; that it is safe for us is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+PATIENT = Batching(linger_s=60)
+PROMPT = Batching(linger_s=0)
+REFUSED = "Misuse: this process was forked with its parent's open files; open a {} in the child"
+
+
+def publisher_of(root, **kwargs):
+    """Return a publisher of the session used here."""
+    return Publisher(root, stream="flights", session="jfk", **kwargs)
+
+
+def subscriber_of(root, **kwargs):
+    """Return a subscriber of that session."""
+    return Subscriber(root, stream="flights", session="jfk", **kwargs)
+
+
+def payloads(root):
+    """Return what can be read of the session now."""
+    with subscriber_of(root, follow=False) as subscriber:
+        return [message.payload for message in subscriber]
+
+
+@contextmanager
+def child(act):
+    """Fork; give what the child said of `act`, and let it end when the block does."""
+    said_read, said_write = os.pipe()
+    end_read, end_write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(end_write)
+        os.write(said_write, said_by(act).encode())
+        os.close(said_write)
+        os.read(end_read, 1)
+        os._exit(0)
+    os.close(said_write)
+    os.close(end_read)
+    try:
+        with open(said_read, "rb") as said:
+            yield said.read().decode()
+    finally:
+        os.close(end_write)
+        os.waitpid(pid, 0)
+
+
+def said_by(act):
+    """Return what a call returned or raised."""
+    try:
+        return f"returned {act()!r}"
+    except (RtError, StopIteration, SystemExit) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+CALLS = {
+    "publish": lambda publisher: publisher.publish(b"child"),
+    "publish_many": lambda publisher: publisher.publish_many([b"child"] * 3),
+    "publish_many of nothing": lambda publisher: publisher.publish_many([]),
+    "skip_to": lambda publisher: publisher.skip_to(1000),
+    "flush": lambda publisher: publisher.flush("written"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_of_an_inherited_publisher_is_refused_with_the_fix(tmp_path, name):
+    """Parent and child wrote at the same place: of 801 messages one could be read."""
+    with publisher_of(tmp_path) as publisher:
+        publisher.publish(b"before")
+        with child(lambda: CALLS[name](publisher)) as said:
+            assert said == REFUSED.format("Publisher")
+            publisher.publish(b"after")
+    assert payloads(tmp_path) == [b"before", b"after"]
+
+
+def test_waiting_messages_are_written_by_the_parent_alone(tmp_path):
+    """A child that ends in the parent's `with` block closes a publisher that is not its own."""
+    with publisher_of(tmp_path, batching=PATIENT) as publisher:
+        publisher.publish(b"alone")
+        publisher.publish(b"waiting", key=b"k")
+
+        def leave():
+            with publisher:
+                raise SystemExit("the child ends")
+
+        with child(leave) as said:
+            assert said == "SystemExit: the child ends"
+            assert payloads(tmp_path) == [b"alone"], "the child wrote nothing"
+            publisher.flush("synced")
+        assert payloads(tmp_path) == [b"alone", b"waiting"]
+    assert payloads(tmp_path) == [b"alone", b"waiting"]
+
+
+def test_a_child_that_lives_on_does_not_keep_the_session_locked(tmp_path):
+    """A lock belongs to the open file, which a child shares: a restart would wait for the child."""
+    publisher = publisher_of(tmp_path)
+    publisher.publish(b"first life")
+    with child(os.getpid):
+        publisher.close()
+        with publisher_of(tmp_path) as again:
+            again.publish(b"second life")
+    assert payloads(tmp_path) == [b"first life", b"second life"]
+
+
+def test_a_child_publishes_to_a_session_of_its_own(tmp_path):
+    """The fix that the error names has to work."""
+
+    def publish():
+        with Publisher(tmp_path, stream="flights", session="lga") as own:
+            return own.publish(b"child")
+
+    with publisher_of(tmp_path) as publisher, child(publish) as said:
+        assert said == "returned 0"
+        publisher.publish(b"parent")
+    assert payloads(tmp_path) == [b"parent"]
+    with Subscriber(tmp_path, stream="flights", session="lga", follow=False) as subscriber:
+        assert [message.payload for message in subscriber] == [b"child"]
+
+
+@pytest.mark.parametrize("fsync", list(Fsync))
+def test_no_message_is_lost_where_threads_publish_while_the_process_forks(tmp_path, fsync):
+    """A server that forks workers does so at any moment: in a write, a sync, a roll, a lock."""
+    settings = WriterSettings(fsync=fsync, file_bytes_max=64 * 1024)
+    count, threads = 1500, 3
+    with publisher_of(tmp_path, writer=settings, batching=PROMPT) as publisher:
+
+        def publish():
+            for _ in range(count):
+                publisher.publish(bytes(60))
+
+        workers = [threading.Thread(target=publish) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        forks = 0
+        while any(worker.is_alive() for worker in workers) or forks < 5:
+            with child(lambda: publisher.publish(b"child")) as said:
+                assert said == REFUSED.format("Publisher")
+            forks += 1
+        for worker in workers:
+            worker.join()
+    assert payloads(tmp_path) == [bytes(60)] * (count * threads)
+    report = verify_log(open_log(str(tmp_path / "flights" / "jfk")), lambda _count: None)
+    assert {file.state for file in report.files} == {LogState.CLEAN}
+
+
+def test_an_inherited_subscriber_is_refused_and_the_parents_continues(tmp_path):
+    """A child would take the wake-ups of its parent, and read on from a place of its own."""
+    with publisher_of(tmp_path, batching=PROMPT) as publisher, subscriber_of(tmp_path) as reading:
+        publisher.publish_many([b"a", b"b"])
+        messages = reading.messages(timeout_s=10)
+        assert next(messages).payload == b"a"
+        for act in (lambda: next(messages), lambda: next(iter(reading)), reading.next_batch):
+            with child(act) as said:
+                assert said == REFUSED.format("Subscriber")
+        with child(reading.close) as said:
+            assert said == "returned None"
+            assert next(messages).payload == b"b"
+            publisher.publish(b"c")
+            assert next(messages).payload == b"c"
+
+
+def test_a_forked_reader_may_be_waiting_in_another_thread(tmp_path):
+    """Its locks and descriptors are then in use; the child must neither hang nor take them."""
+    # The first watch of a process runs a program to find the C library, and waits for its pipe to
+    # close; a child that is forked at that moment would hold the pipe open.
+    Watch().close()
+    woken = threading.Event()
+    found = []
+
+    def read(subscriber):
+        for message in subscriber.messages(timeout_s=10):
+            found.append(message.payload)
+            woken.set()
+
+    with publisher_of(tmp_path, batching=PROMPT) as publisher:
+        subscriber = subscriber_of(tmp_path)
+        thread = threading.Thread(target=read, args=(subscriber,))
+        thread.start()
+        for place in range(20):
+            woken.clear()
+            with child(subscriber.stop):
+                publisher.publish(b"%d" % place)
+                assert woken.wait(10), "the child's stop must not stop the parent's"
+        subscriber.stop()
+        thread.join()
+        subscriber.close()
+    assert found == [b"%d" % place for place in range(20)]
+
+
+def test_a_guard_holds_neither_its_owner_nor_its_place_in_the_list():
+    """A service opens thousands of subscribers; a list of all of them would be a leak."""
+    abandoned = []
+
+    class Owner:
+        def __init__(self):
+            self.guard = ForkGuard("an Owner", self.abandon)
+
+        def abandon(self):
+            abandoned.append(self)
+
+    owner = Owner()
+    with child(lambda: (owner.guard.is_copy, len(abandoned))) as said:
+        assert said == "returned (True, 1)"
+    assert not owner.guard.is_copy
+    owner.guard.demand_owner()
+    with child(owner.guard.demand_owner) as said:
+        assert said == REFUSED.format("Owner").replace("a Owner", "an Owner")
+    guard, known = owner.guard, weakref.ref(owner)
+    owner = None
+    assert known() is None
+    with child(lambda: (guard.is_copy, len(abandoned))) as said:
+        assert said == "returned (True, 0)", "its owner is gone, and there is nothing to abandon"
+    assert isinstance(guard.misuse(), Misuse)
