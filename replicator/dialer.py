@@ -14,7 +14,7 @@ from typing import Final
 from replicator.backoff import LAST_S, Backoff, Complaint
 from replicator.hello import send_hello
 from replicator.link import Link, pause, shut
-from replicator.wire import PUSH
+from replicator.messages import PUSH
 from rt.errors import PeerError, RtError, spoken
 from rt.log.watch import Wake
 from rt.net.tls import Contexts, connect

@@ -3,7 +3,8 @@
 from typing import Final
 
 from replicator.link import Link
-from replicator.wire import PULL, PUSH, VERSION, Hello, encode
+from replicator.messages import PULL, PUSH, Hello
+from replicator.wire import VERSION, encode
 from rt.errors import Refused
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.version import __version__

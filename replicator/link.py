@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from replicator.wire import CONNECTION, Decoder, Heartbeat, Message, Refusal, encode
+from replicator.decoder import Decoder
+from replicator.messages import CONNECTION, Heartbeat, Message, Refusal
+from replicator.wire import encode
 from rt import errors
 from rt.errors import PeerError
 from rt.limits import MIB

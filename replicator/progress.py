@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from replicator.wire import Ack
+from replicator.messages import Ack
 from rt.log.confirmations import Confirmations, ConfirmationsFile
 from rt.position import START, Position
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from replicator.ack_schedule import AckSchedule
 from replicator.dialer import Address, Destination, Dialer
 from replicator.host import Bell
 from replicator.link import Link
+from replicator.messages import PULL, CaughtUpNotice
 from replicator.sink_connection import SinkConnection
-from replicator.wire import PULL, CaughtUpNotice
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
@@ -299,7 +300,7 @@ class PullClient:
     def _serve(self, link: Link) -> None:
         refused: list[Refused] = []
         side = SinkConnection(
-            link, self._dialer.wake, self._claim,
+            link, AckSchedule(self._dialer.wake), self._claim,
             caught_up=self._take_caught_up, refused=refused.append,
         )  # fmt: skip
         began = self.status().position

@@ -6,12 +6,12 @@ from typing import Final
 
 from replicator.dialer import Address, Destination
 from replicator.gather import GatherWindow
+from replicator.messages import PUSH
 from replicator.progress import Release, SessionStatus
 from replicator.push_connection import PushConnection
 from replicator.releaser import Releaser
 from replicator.sessions import SessionBook
 from replicator.watcher import SessionWatcher
-from replicator.wire import PUSH
 from rt.errors import Misuse
 from rt.names import parse_glob
 from rt.net.tls import Contexts

@@ -10,9 +10,9 @@ from replicator.channel_errors import ChannelErrors
 from replicator.dialer import Destination, Dialer, address_text
 from replicator.gather import GatherWindow
 from replicator.link import HEARTBEAT_S, Link
+from replicator.messages import Ack
 from replicator.source_channel import SourceChannel
 from replicator.source_connection import SourceConnection
-from replicator.wire import Ack
 from rt.errors import CorruptLog, Refused, spoken
 from rt.log.directory import LogDirectory
 from rt.position import Position

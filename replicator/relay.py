@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from replicator.backoff import Complaint
 from replicator.dialer import Destination
 from replicator.gather import GatherWindow
+from replicator.messages import PUSH, Ack
 from replicator.push_connection import PushConnection
-from replicator.wire import PUSH, Ack
 from rt.errors import Refused
 from rt.log.directory import LogDirectory
 from rt.net.tls import Contexts

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from replicator.ack_schedule import AckSchedule
 from replicator.admission import Admission, ServerLimits
 from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
 from replicator.link import HungUp, Link, shut
+from replicator.messages import PUSH
 from replicator.pull_connection import PullConnection
 from replicator.sink_connection import SinkConnection
-from replicator.wire import PUSH
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format import manifest
 from rt.log.watch import Wake
@@ -220,10 +221,9 @@ class Server:
             raise
 
     def _fill(self, link: Link, wake: Wake, peer: PeerIdentity) -> None:
-        side = SinkConnection(
-            link, wake, partial(self._claim, peer),
-            settle=self._host.settle, patience_s=_PATIENCE_S, is_first=lambda: self._host.is_first,
-        )  # fmt: skip
+        schedule = AckSchedule(wake, _PATIENCE_S, lambda: self._host.is_first)
+        claim = partial(self._claim, peer)
+        side = SinkConnection(link, schedule, claim, settle=self._host.settle)
         try:
             while not self._stopping:
                 side.turn()

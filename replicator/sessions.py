@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from replicator.messages import Ack
 from replicator.progress import Release, SessionProgress
-from replicator.wire import Ack
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.log.directory import LogDirectory

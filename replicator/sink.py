@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
-from rt.errors import FrameError, PeerError, Refused
+from rt.errors import FrameError, Refused
 from rt.format.frame import HEADER_BYTES, Header, body_matches, parse_header
-from rt.format.manifest import Rolled
+from rt.format.manifest import Manifest, Rolled
 from rt.format.walk import Walk
 from rt.position import Position
+
+# A publisher that is killed between opening a file and writing its first frame leaves an empty one;
+# as many as this in a row are not an accident, and each costs the sink two files and two syncs.
+EMPTY_FILES_MAX: Final = 64
 
 
 class Do(Enum):
@@ -16,7 +21,7 @@ class Do(Enum):
     NOTHING = auto()  # it is known already
     APPEND = auto()
     BEGIN = auto()  # a file, and then append to it
-    COMPARE = auto()  # with the bytes that are there, and append what goes beyond them
+    COMPARE = auto()  # with the bytes that are here, and append what goes beyond them
     ROLL = auto()
     BEGIN_AND_ROLL = auto()  # a file without a frame
     SKIP = auto()  # a file that was archived before all of it came
@@ -34,7 +39,7 @@ def place_data(position: Position, stand: Stand) -> Do:
     """Return what to do with frames for `position`.
 
     Raises:
-        PeerError: there are bytes missing before them.
+        Refused: the file has ended here, or bytes are missing before them.
 
     >>> place_data(Position(64), Stand(Position(64), is_open=True)).name
     'APPEND'
@@ -45,17 +50,20 @@ def place_data(position: Position, stand: Stand) -> Do:
         return Do.COMPARE
     if not stand.is_open and not position.offset:
         return Do.BEGIN
-    raise PeerError(f"it sends bytes for {position}, and this log ends at {stand.end}")
+    if not stand.is_open and position.file == stand.end.file:
+        words = f"frames came for {position}, and that file has ended here at {stand.end}"
+        raise Refused("diverged", f"{words}; both are kept")
+    raise Refused("protocol", f"frames came for {position}, and this log ends at {stand.end}")
 
 
 def place_rolled(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
     """Return what to do about a file that has ended at the source.
 
     Raises:
-        Refused: it ends elsewhere here.
+        Refused: it ends elsewhere here, or holds other messages.
     """
     if known is not None:
-        if known == line:
+        if known.describes(line):
             return Do.NOTHING
         raise _diverged(line, Position(known.file + known.end))
     if stand.is_open and stand.end.file == line.file and stand.end.offset == line.end:
@@ -66,12 +74,12 @@ def place_rolled(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
 
 
 def place_archived(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
-    """Return what to do about a file that has gone at the source, apart from the going.
+    """Return what to do about a file whose bytes are gone at the source, apart from archiving it.
 
     Raises:
         Refused: it ends elsewhere here, or files are missing before it.
     """
-    if known == line:
+    if known is not None and known.describes(line):
         return Do.NOTHING
     if known is None and stand.is_open and stand.end == line.file + line.end:
         return Do.ROLL  # all of it is here, and may still be needed
@@ -82,15 +90,22 @@ def place_archived(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
     raise _diverged(line, stand.end if known is None else Position(known.file + known.end))
 
 
+def demand_frames(known: Manifest) -> None:
+    """Refuse another file without a frame where the log already ends in many of them."""
+    last = known.order[-EMPTY_FILES_MAX:]
+    if len(last) == EMPTY_FILES_MAX and not any(known.rolled[file].end for file in last):
+        raise Refused("protocol", f"more than {EMPTY_FILES_MAX} files without a frame in a row")
+
+
 def check_frames(data: memoryview, walk: Walk) -> list[Header]:
     """Return the headers of the frames in `data`, each of them checked to the last byte.
 
     Args:
-        data: whole frames for the place where `walk` stands.
-        walk: is moved behind them.
+        data: whole frames for the position of `walk`.
+        walk: is moved past them.
 
     Raises:
-        Refused: one of them is damaged, or of another place; names the position.
+        Refused: one of them is damaged, or belongs elsewhere; names the position.
     """
     headers, offset, end = [], 0, len(data)
     try:
@@ -113,4 +128,7 @@ def check_frames(data: memoryview, walk: Walk) -> list[Header]:
 
 def _diverged(line: Rolled, ours: Position) -> Refused:
     theirs = Position(line.file + line.end)
-    return Refused("diverged", f"the source's file ends at {theirs}, this log at {ours}")
+    words = f"the source's file ends at {theirs}, this log at {ours}"
+    if theirs == ours:
+        words = f"the source's {line.file.file_name} holds other messages than the one here"
+    return Refused("diverged", f"{words}; both are kept")

@@ -1,43 +1,61 @@
-"""Inlet: takes what a source sends of one log, checks it, and appends it to a copy."""
+"""SinkChannel: takes what a source sends of one log, checks it, and appends it to a copy."""
 
 from replicator.host import Inbox
-from replicator.sink import Do, Stand, check_frames, place_archived, place_data, place_rolled
-from replicator.wire import TAIL_BYTES_MAX, Ack, ArchivedNotice, Data, RolledNotice, Standing
+from replicator.messages import (
+    TAIL_BYTES_MAX,
+    Ack,
+    ArchivedNotice,
+    Data,
+    RolledNotice,
+    Standing,
+    TailSpan,
+)
+from replicator.sink import (
+    Do,
+    Stand,
+    check_frames,
+    demand_frames,
+    place_archived,
+    place_data,
+    place_rolled,
+)
 from rt.errors import Refused
 from rt.format.checksum import crc32
+from rt.format.frame import HEADER_BYTES
+from rt.format.manifest import Manifest
 from rt.log.appender import Appender
 from rt.log.directory import LogDirectory
-from rt.position import Position
+from rt.position import START, Position
 
 
 class SinkChannel:
     """One channel's sink side: the end of a copy, which only this appends to."""
 
     def __init__(self, channel: int, inbox: Inbox) -> None:
+        """Take over the copy in `inbox`."""
         self.channel = channel
         self.inbox = inbox
         self._appender: Appender = inbox.appender
         self._acked: Ack | None = None
 
     def standing(self) -> Standing:
-        """Return where the copy ends, and proof of its last bytes."""
-        end, tail = self._appender.end, b""
-        if end.file not in self._appender.manifest.archived:
-            length = min(end.offset, TAIL_BYTES_MAX)
-            try:
-                tail = self._read(Position(end - length), length)
-            except FileNotFoundError:
-                tail = b""  # a power cut between its lines: the source, who archived it, says so
-        archived = self._appender.manifest.archived
-        archived_to = max(archived).next_file() if archived else Position(0)
-        return Standing(self.channel, end, len(tail), crc32(tail), archived_to)
+        """Return where the copy ends, and proof of what it holds."""
+        appender = self._appender
+        known, end = appender.manifest, appender.end
+        archived_to = max(known.archived).next_file() if known.archived else START
+        rolled = known.rolled[known.order[-1]] if known.order else None
+        spans = last_spans(known, end, appender.last_frame)
+        try:
+            tail = b"".join(self._read(span.position, span.length) for span in spans)
+        except FileNotFoundError:  # a file of which a power cut left the line: that is the proof
+            spans, tail = (), b""
+        return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail))
 
     def take_data(self, message: Data) -> None:
         """Append frames, once each of them was checked.
 
         Raises:
-            Refused: they are damaged, or differ from those that are here.
-            PeerError: there are bytes missing before them.
+            Refused: they are damaged, differ from those that are here, or leave a gap.
             OSError: they could not be written.
         """
         position, payload = message.position, message.payload
@@ -62,15 +80,16 @@ class SinkChannel:
         if do is Do.NOTHING:
             return
         if do is Do.BEGIN_AND_ROLL:
+            demand_frames(self._appender.manifest)
             self._appender.begin_file(line.file)
         self._appender.follow_roll(line)
         self.inbox.written()
 
     def take_archived(self, message: ArchivedNotice) -> None:
-        """Give up the bytes of a file, if the host wants that; errors as for `take_data`.
+        """Give up the bytes of a file, if the host agrees; errors as for `take_data`.
 
         Raises:
-            Refused: part of the file is here, and the host needs it yet; it is told again soon.
+            Refused: part of the file is here and the host still needs it; it is asked again soon.
         """
         known = self._appender.manifest
         file = message.line.file
@@ -78,18 +97,23 @@ class SinkChannel:
             return
         do = place_archived(message.rolled, self._stand, known.rolled.get(message.line.file))
         if do is Do.SKIP:
-            end = self._appender.end
-            if end.file == file and end.offset and self.inbox.needs(end):
-                words = f"{file.file_name} was archived before it was merged here up to {end}"
-                raise Refused("busy", words)
-            self._appender.skip_archived(message.rolled, message.line)
-            self.inbox.written()
+            self._skip(message)
             return
         if do is Do.ROLL:
             self._appender.follow_roll(message.rolled)
             self.inbox.written()
         if not self.inbox.keeps(message.line):
             self._appender.archive(message.line)
+
+    def _skip(self, message: ArchivedNotice) -> None:
+        file, end = message.line.file, self._appender.end
+        if end.file == file and end.offset and self.inbox.needs(end):
+            words = f"{file.file_name} was archived before it was merged here up to {end}"
+            raise Refused("busy", words)
+        if not message.rolled.end:
+            demand_frames(self._appender.manifest)
+        self._appender.skip_archived(message.rolled, message.line)
+        self.inbox.written()
 
     @property
     def is_merging(self) -> bool:
@@ -98,7 +122,7 @@ class SinkChannel:
         return reached.merged < reached.received
 
     def news(self) -> Ack | None:
-        """Return how far the log has come, if that was not told yet."""
+        """Return how far the log has come, if the source does not know yet."""
         reached = self.inbox.confirmed()
         ack = Ack(
             self.channel, self._appender.end, reached.received, reached.replicated,
@@ -111,6 +135,8 @@ class SinkChannel:
 
     @property
     def _stand(self) -> Stand:
+        if self._appender.is_closed:
+            raise Refused("busy", "this copy was set aside; another is about to be begun")
         return Stand(self._appender.end, self._appender.is_open)
 
     def _new_part(self, position: Position, payload: memoryview) -> memoryview:
@@ -137,3 +163,25 @@ class SinkChannel:
             return file.pread(length, position.offset)
         finally:
             file.close()
+
+
+def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:
+    """Return which bytes prove what a copy holds before `end`, none if all of them are archived.
+
+    Of an active file these are the header of the last frame, which says its number, its time and
+    the CRC of its body, and the last page. Of a file that has ended the page is enough: its line
+    says the rest. Where the active file is empty the one before it has the last bytes.
+    """
+    if last_frame is not None:
+        return TailSpan(last_frame, HEADER_BYTES), _page_before(end)
+    for file in reversed(known.order):
+        if file in known.archived:
+            return ()
+        if length := known.rolled[file].end:
+            return (_page_before(Position(file + length)),)
+    return ()
+
+
+def _page_before(end: Position) -> TailSpan:
+    length = min(end.offset, TAIL_BYTES_MAX)
+    return TailSpan(Position(end - length), length)

@@ -1,32 +1,34 @@
-"""Source: decides what the sink is told next of one log, out of what the directory shows."""
+"""Source: decides what the sink is told next of one log, from what the directory shows."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from replicator.wire import Standing
+from replicator.messages import Ack, Standing
 from rt.format.manifest import Archived, Rolled
 from rt.position import Position
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the source has where the sink says it stands.
+    """What the source has in the places that the sink's Standing names.
 
     Attributes:
-        size: bytes in the file the sink ends in; None if there is no such file.
+        size: bytes in the file that the sink ends in; None if there is no such file.
         rolled_end: where that file ends, if it was rolled.
         archived: whether its bytes are gone, as the manifest says.
-        crc: CRC-32 of the bytes the sink has summed up, None if they are not all there.
+        rolled: our line of the sink's last rolled file; None if it has not ended here.
+        crc: CRC-32 of the bytes the sink has summed up; None if they were archived here.
     """
 
     size: int | None
     rolled_end: int | None = None
     archived: bool = False
+    rolled: Rolled | None = None
     crc: int | None = None
 
 
 class Difference(NamedTuple):
-    """Why a sink cannot be served from here: a code and words for it."""
+    """Why a sink cannot be served from here: a code and a sentence."""
 
     code: str
     words: str
@@ -35,28 +37,68 @@ class Difference(NamedTuple):
 def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Difference | None:
     """Return how the sink's copy differs from the source's log; None if it is its beginning.
 
-    A sink that is ahead is `diverged` from a session's own log. What a node serves is one of
-    several copies, and may be `behind` the others for a while.
+    A sink that is ahead of a session's own log is `diverged`. What a node serves is one of several
+    copies, which may be `behind` the others for a while.
 
-    >>> difference(Standing(0, Position(192), 192, 7), Held(size=128)).words
+    >>> difference(Standing(0, Position(192), crc=7), Held(size=128)).words
     'the sink ends at 0.0.192, the source at 0.0.128'
     """
-    end = standing.end
-    if not end:
+    if not standing.end and standing.rolled is None:
         return None
     ahead = "behind" if is_copy else "diverged"
+    return (
+        _longer(standing.end, held, ahead)
+        or _rolled_otherwise(standing.rolled, held.rolled, ahead)
+        or _other_bytes(standing, held)
+    )
+
+
+def _longer(end: Position, held: Held, ahead: str) -> Difference | None:
     if held.size is None and held.rolled_end is None:
         return Difference(ahead, f"the sink ends at {end}, the source has no {end.file_name}")
     lengths = [length for length in (held.size, held.rolled_end) if length is not None]
     ours = (held.rolled_end or 0) if held.archived else min(lengths)
-    if end.offset > ours:
-        words = f"the sink ends at {end}, the source at {Position(end.file + ours)}"
-        return Difference(ahead, words)
-    if held.archived or held.crc == standing.tail_crc:
+    if end.offset <= ours:
         return None
-    first = Position(end - standing.tail_length)
-    words = f"the bytes of the sink from {first} to {end} are not those of the source"
+    words = f"the sink ends at {end}, the source at {Position(end.file + ours)}"
+    return Difference(ahead, words)
+
+
+def _rolled_otherwise(theirs: Rolled | None, ours: Rolled | None, ahead: str) -> Difference | None:
+    if theirs is None or (ours is not None and ours.describes(theirs)):
+        return None
+    name, end = theirs.file.file_name, Position(theirs.file + theirs.end)
+    if ours is None:
+        return Difference(ahead, f"the sink's {name} has ended, at {end}, the source's has not")
+    words = f"the sink's {name} is not the source's: it ends at {end} with number {theirs.next}"
     return Difference("diverged", words)
+
+
+def _other_bytes(standing: Standing, held: Held) -> Difference | None:
+    if held.crc is None or held.crc == standing.crc:
+        return None
+    last = standing.spans[-1] if standing.spans else None
+    where = f"from {last.position} to {last.end}" if last else f"before {standing.end}"
+    words = f"the bytes of the sink {where} are not those of the source"
+    return Difference("diverged", words)
+
+
+def false_claim(ack: Ack, sent: Position, log_end: Position) -> Difference | None:
+    """Return what an acknowledgement claims that cannot be; None if it is possible.
+
+    Args:
+        ack: as it came.
+        sent: up to where the sink proved to hold the log, or was sent it, on this connection.
+        log_end: where the source's log ends.
+    """
+    if not ack.durable <= ack.received <= sent:
+        words = f"the sink acknowledges up to {ack.received} and was sent up to {sent}"
+        return Difference("protocol", words)
+    if max(ack.replicated, ack.merged) > log_end:
+        end = max(ack.replicated, ack.merged)
+        words = f"the sink says that it was merged or replicated up to {end}, and ends at {log_end}"
+        return Difference("diverged", words)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +109,7 @@ class Looked:
         limit: bytes of it that may be sent, whole frames or not; None if it is not there.
         rolled: its line, if it was rolled, and all of it may be sent.
         archived: its line, if its bytes are gone.
-        following: the next file there is, looked for behind a rolled file only.
+        following: the next file there is; looked for only after a rolled file.
     """
 
     limit: int | None
@@ -78,21 +120,21 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send whole frames from the cursor on, none that reaches beyond the offset `limit`."""
+    """Send whole frames from the cursor on, none that reaches past the offset `limit`."""
 
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
 class TellRolled:
-    """Tell that the file at the cursor has ended."""
+    """Announce that the file at the cursor has ended."""
 
     line: Rolled
 
 
 @dataclass(frozen=True, slots=True)
 class TellArchived:
-    """Tell that the file at the cursor has gone."""
+    """Announce that the file at the cursor was archived."""
 
     rolled: Rolled
     line: Archived
@@ -100,7 +142,7 @@ class TellArchived:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """End the channel: what was there is not there any more."""
+    """End the channel: what was there is gone."""
 
     words: str
 
@@ -120,7 +162,7 @@ _GO_ON, _WAIT = GoOn(), Wait()
 
 
 class Source:
-    """Where one sink is to be served from. It remembers nothing that the sink does not tell."""
+    """Where one sink is to be served from; it starts from what the sink says and keeps nothing."""
 
     __slots__ = ("cursor", "ended")
 
@@ -129,7 +171,7 @@ class Source:
         self.ended = False  # the sink knows that the file at the cursor has ended
 
     def sent(self, length: int) -> None:
-        """Take that so many bytes of whole frames went out."""
+        """Record that so many bytes of whole frames were sent."""
         self.cursor = Position(self.cursor + length)
 
     def step(self, looked: Looked) -> Effect:
@@ -147,7 +189,7 @@ class Source:
             self.ended = True
             return TellRolled(looked.rolled)
         if looked.archived is not None or offset <= (looked.limit or 0):
-            return _WAIT  # of a file that went, the rest is told as soon as it may be served
+            return _WAIT  # the rest of an archived file is announced when it may be served
         return self._shorter(looked)
 
     def _go_on(self, looked: Looked) -> GoOn | Wait:

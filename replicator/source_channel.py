@@ -1,10 +1,19 @@
-"""Outlet: reads one log directory for one sink, and says what the source decides."""
+"""SourceChannel: reads one log directory for one sink, and sends what the source decides."""
 
-import os
-import time
 from collections.abc import Callable
 from typing import Final
 
+from replicator.frame_buffer import FrameBuffer
+from replicator.messages import (
+    Ack,
+    ArchivedNotice,
+    CaughtUpNotice,
+    Message,
+    Open,
+    RolledNotice,
+    Standing,
+)
+from replicator.quiet import QuietLog
 from replicator.source import (
     Difference,
     Effect,
@@ -17,47 +26,50 @@ from replicator.source import (
     TellArchived,
     TellRolled,
     difference,
+    false_claim,
 )
-from replicator.wire import (
-    DATA_HEAD_BYTES,
-    ArchivedNotice,
-    CaughtUpNotice,
-    Message,
-    Open,
-    RolledNotice,
-    Standing,
-    encode,
-    put_data_head,
-)
-from rt.errors import FrameError, Misuse, Refused
+from replicator.wire import DATA_HEAD_BYTES, encode
+from rt.errors import CorruptLog, Misuse, Refused
 from rt.format import manifest
 from rt.format.checksum import crc32
-from rt.format.frame import HEADER_BYTES, parse_header
 from rt.format.seek import walk_before
 from rt.limits import KIB, READ_BYTES
 from rt.log.directory import LogDirectory
-from rt.log.disk import File, OsFile
+from rt.log.disk import File
 from rt.log.growth import BadFrames, DamagedFrame, EmptiedFile
-from rt.position import FILE_BYTES_MAX, START, Position
+from rt.position import START, Position
 
 Sender = Callable[[bytes | memoryview], None]
-# The clock of a file system ticks every few milliseconds: a younger time may stand for two changes.
-_TIME_IS_SURE_NS: Final = 2_000_000_000
-_BEHIND_BYTES: Final = READ_BYTES // 2  # who gets this much at once was not at the end
+_BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent this much at once was not at the end
 _LITTLE_BYTES: Final = 8 * KIB  # one TLS record, which a socket that is writable has room for
 
 
-class SendBuffer:
-    """Where frames are read to, with room before them for the head of the message.
+class CursorFile:
+    """The log file that is being sent, kept open."""
 
-    One for each connection: what is sent from it is gone when the next read begins.
-    """
+    __slots__ = ("_log", "file", "start")
 
-    __slots__ = ("data", "view")
+    def __init__(self, log: LogDirectory) -> None:
+        self._log = log
+        self.file: File | None = None
+        self.start = START
 
-    def __init__(self) -> None:
-        self.data = bytearray(DATA_HEAD_BYTES + READ_BYTES)
-        self.view = memoryview(self.data)
+    def open(self, start: Position) -> File | None:
+        """Return the file that starts at `start`; None if there is none."""
+        if self.file is not None and self.start == start:
+            return self.file
+        self.close()
+        try:
+            self.file, self.start = self._log.open_file(start), start
+        except FileNotFoundError:
+            return None
+        return self.file
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 class SourceChannel:
@@ -69,12 +81,12 @@ class SourceChannel:
         log: LogDirectory,
         end: Callable[[], Position] | None = None,
     ) -> None:
-        """Stand ready to open the channel.
+        """Prepare to open the channel.
 
         Args:
             channel: its number on the connection.
             log: refreshed, and there.
-            end: where serving ends now; the end of what is on disk if not given.
+            end: returns where serving ends now; the end of what is on disk if not given.
         """
         if log.manifest.identity is None:
             raise Misuse(f"{log.path} is not there yet")
@@ -84,149 +96,177 @@ class SourceChannel:
         self.caught_up = False
         self._end = end
         self._source: Source | None = None
-        self._file: File | None = None
-        self._file_start = Position(0)
-        self._told = 0  # archived lines of the manifest that were passed or told
+        self._cursor = CursorFile(log)
+        self._archived_sent = 0  # archived lines of the manifest that were passed or sent
         self._bad_frames = BadFrames(log)
-        self._idle = False  # there was nothing to send when the log was last looked at
-        self._size = 0  # of the file at the cursor then
-        self._listed_ns = 0  # when the directory had changed before its files were last listed
+        self._quiet = QuietLog(log)
 
     @property
     def position(self) -> Position:
-        """Up to where the log was sent; the beginning until the sink has said where it stands."""
-        return Position(0) if self._source is None else self._source.cursor
+        """Up to where the log was sent; the start until the sink has sent its Standing."""
+        return START if self._source is None else self._source.cursor
 
     def opening(self) -> Open:
         """Return the message that opens the channel."""
         return Open(self.channel, self.identity)
 
     def stand(self, standing: Standing) -> None:
-        """Begin where the sink stands.
+        """Begin where the sink's copy ends.
 
         Raises:
-            Refused: its copy is not the beginning of this log.
+            Refused: that is not the beginning of this log.
         """
         self.log.refresh()
         found = difference(standing, self._held(standing), is_copy=self._end is not None)
         if found is not None:
-            raise _refused(found, self.log.path)
+            raise self._refused(found)
         self._source = Source(standing.end or self._first())
         archived = self.log.manifest.archived
-        self._told = sum(file < standing.archived_to for file in archived)
+        self._archived_sent = sum(file < standing.archived_to for file in archived)
 
-    def pump(self, send: Sender, buffer: SendBuffer) -> bool:
+    def check(self, ack: Ack) -> None:
+        """Refuse an acknowledgement of what was never sent; files are archived on its strength.
+
+        What a relay or a node serves is a copy, whose sink may have heard more from others.
+
+        Raises:
+            Refused: it claims what cannot be.
+        """
+        sent = log_end = self.position
+        beyond = max(ack.replicated, ack.merged)
+        if beyond > sent:  # by way of another node: only then the disk is looked at
+            log_end = beyond if self._end is not None else self._log_end()
+        found = false_claim(ack, sent, log_end)
+        if found is not None:
+            raise self._refused(found)
+
+    def pump(self, send: Sender, buffer: FrameBuffer) -> bool:
         """Send what comes next, about 1 MiB at most; False if there is nothing for now.
 
         Raises:
-            Refused: the log is damaged, or not what it was.
+            Refused: the log is not what it was.
+            CorruptLog: it is damaged.
             OSError: it cannot be read.
         """
         source = self._source
         if source is None:
             return False
-        self._idle = False  # before anything that `has_news` goes by
+        self._quiet.is_quiet = False  # before anything that `has_news` goes by
         looked = self._look(source)
         self._tell_archived(send, source)
         effect = source.step(looked)
         if isinstance(effect, Send):
             sent = self._send(send, buffer, source, effect.limit)
             more = source.cursor.offset < effect.limit or looked.rolled is not None
-            self._idle = not (sent and (more or not self.caught_up))
+            self._quiet.is_quiet = not (sent and (more or not self.caught_up))
         else:
-            self._idle = not self._perform(send, effect)
-        return not self._idle
+            self._quiet.is_quiet = not self._perform(send, effect)
+        return not self._quiet.is_quiet
 
-    def send_little(self, send: Sender, buffer: SendBuffer) -> bool:
-        """Send what is new of the file at hand, if the sink has all else and it is little.
+    def send_little(self, send: Sender, buffer: FrameBuffer) -> bool:
+        """Send what is new of the file at hand, if that is little and all the sink lacks.
 
         Returns:
-            Whether the sink has all now; otherwise `pump` has to look.
+            Whether the sink has everything now; otherwise `pump` has to look.
 
         Raises:
             As `pump`.
         """
-        source, file = self._source, self._file
+        source, file = self._source, self._cursor.file
         if source is None or file is None or not self.caught_up or source.ended:
             return False
         cursor = source.cursor
-        if self._file_start != cursor.file:
+        if self._cursor.start != cursor.file:
             return False
         end = self._end() if self._end is not None else self._grown_to(file)
         if not 0 < end - cursor <= _LITTLE_BYTES:
             return False
-        was_idle, self._idle = self._idle, False
-        self._size = end.offset
+        quiet = self._quiet
+        was_quiet, quiet.is_quiet = quiet.is_quiet, False
+        quiet.looked(end.offset)
         sent = self._send(send, buffer, source, end.offset) and source.cursor == end
-        self._idle = was_idle and sent
+        quiet.is_quiet = was_quiet and sent
         return sent
 
     def _grown_to(self, file: File) -> Position:
         """Return where the file at hand ends, or its start if it may have been rolled."""
-        lines, _ = _status(os.path.join(self.log.path, manifest.FILE_NAME))
-        size = file.size() if lines == self.log.manifest.length else 0
-        return Position(self._file_start + size)
+        size = 0 if self._quiet.is_rolling() else file.size()
+        return Position(self._cursor.start + size)
 
     def has_news(self) -> bool:
-        """Whether there may be more to send than when `pump` last looked; three `stat` calls.
+        """Whether there may be more to send than when `pump` last looked; any thread may ask.
 
-        After a file that has ended the names are listed too, if the directory has changed. Any
-        thread may ask. What is on its way counts as news until it was sent.
+        What is on its way counts as news until it was sent.
         """
-        return self._has_grown() if self._end is None else self._has_more(self._end)
-
-    def _has_grown(self) -> bool:
-        known = self._size, self.log.manifest.length  # before it is asked whether they are moving
-        if not self._idle or self._source is None:
+        source = self._source
+        if source is None:
             return True
-        size, _ = _status(self.log.file_path(self.position))
-        lines, _ = _status(os.path.join(self.log.path, manifest.FILE_NAME))
-        if (size, lines) != known:
-            return True
-        if not self._source.ended:
-            return False
-        _, changed_ns = _status(self.log.path)
-        is_young = time.time_ns() - changed_ns < _TIME_IS_SURE_NS
-        if changed_ns == self._listed_ns and not is_young:
-            return False
-        if self._following(self.position.file) is not None:
-            return True
-        self._listed_ns = changed_ns  # what the nodes confirm is noted in the directory, too
-        return False
+        if self._end is not None:
+            return self._has_more(self._end)
+        return self._quiet.has_changed(
+            source.cursor, ended=source.ended,
+            follows=lambda: self._following(source.cursor.file) is not None,
+        )  # fmt: skip
 
     def _has_more(self, end: Callable[[], Position]) -> bool:
         try:
             return end() > self.position
         except Refused:
-            return True  # `pump` is told why there is no more, and ends the channel
+            return True  # `pump` learns why there is no more, and ends the channel
 
     def rest(self) -> None:
         """Release the descriptors while nothing happens."""
-        self._close_file()
+        self._cursor.close()
         self.log.close()
 
     def bytes_left(self) -> int:
         """Return how many bytes of the file at the cursor were not sent yet."""
-        size, _ = _status(self.log.file_path(self.position))
-        return max(0, size - self.position.offset)
+        return self._quiet.bytes_after(self.position)
 
     def _first(self) -> Position:
         starts = [*self.log.manifest.order[:1], *self.log.files()[:1]]
-        return min(starts, default=Position(0))
+        return min(starts, default=START)
+
+    def _log_end(self) -> Position:
+        """Return where the log ends on disk."""
+        self.log.refresh()
+        last = max([*self.log.manifest.order[-1:], *self.log.files()[-1:]], default=START)
+        rolled_end = self.log.manifest.rolled_end(last)
+        if rolled_end is not None:
+            return Position(last + rolled_end)
+        return Position(last + self._quiet.bytes_after(last))
 
     def _held(self, standing: Standing) -> Held:
         end, known = standing.end, self.log.manifest
-        rolled_end = known.rolled_end(end.file)
-        archived = end.file in known.archived
+        size: int | None = None
         try:
             file = self.log.open_file(end.file)
         except FileNotFoundError:
-            return Held(None, rolled_end, archived)
-        try:
-            tail = file.pread(standing.tail_length, end.offset - standing.tail_length)
-            return Held(self._served(end.file, file.size()), rolled_end, archived, crc32(tail))
-        finally:
+            pass
+        else:
+            size = self._served(end.file, file.size())
             file.close()
+        rolled = None if standing.rolled is None else known.rolled.get(standing.rolled.file)
+        if rolled is not None and self._served(rolled.file, rolled.end) < rolled.end:
+            rolled = None
+        archived = end.file in known.archived
+        return Held(size, known.rolled_end(end.file), archived, rolled, self._crc(standing))
+
+    def _crc(self, standing: Standing) -> int | None:
+        """Sum up what the sink has, as this log has it; None if it was archived here."""
+        tail = b""
+        for span in standing.spans:
+            if span.position.file in self.log.manifest.archived:
+                return None
+            try:
+                file = self.log.open_file(span.position.file)
+            except FileNotFoundError:
+                continue  # then the sum differs
+            try:
+                tail += file.pread(span.length, span.position.offset)
+            finally:
+                file.close()
+        return crc32(tail)
 
     def _served(self, file: Position, size: int) -> int:
         """How many of the bytes of a file may be served now."""
@@ -237,9 +277,10 @@ class SourceChannel:
 
     def _look(self, source: Source) -> Looked:
         start = source.cursor.file
-        file = self._opened(start)
-        self._size = 0 if file is None else file.size()
-        limit = None if file is None else self._served(start, self._size)
+        file = self._cursor.open(start)
+        size = 0 if file is None else file.size()
+        self._quiet.looked(size)
+        limit = None if file is None else self._served(start, size)
         self.log.refresh()  # after the size: what the manifest says last is what counts
         rolled = self.log.manifest.rolled.get(start)
         archived = self.log.manifest.archived.get(start)
@@ -251,7 +292,7 @@ class SourceChannel:
             limit = min(limit, rolled.end)
         following = None
         if source.ended:
-            _, self._listed_ns = _status(self.log.path)
+            self._quiet.listing()
             following = self._following(start)
         return Looked(limit, rolled, archived, following)
 
@@ -260,31 +301,16 @@ class SourceChannel:
         nexts = (self.log.file_from(start.next_file()), self.log.manifest.successor(start))
         return min((each for each in nexts if each is not None), default=None)
 
-    def _opened(self, start: Position) -> File | None:
-        if self._file is not None and self._file_start == start:
-            return self._file
-        self._close_file()
-        try:
-            self._file, self._file_start = self.log.open_file(start), start
-        except FileNotFoundError:
-            return None
-        return self._file
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
     def _tell_archived(self, send: Sender, source: Source) -> None:
-        """Tell of files that were sent whole, and have been archived since."""
+        """Announce files that were sent whole, and have been archived since."""
         known, cursor = self.log.manifest, source.cursor
-        if self._told == len(known.archived):
+        if self._archived_sent == len(known.archived):
             return
         sent_to = cursor.file.next_file() if source.ended else cursor.file
-        for line in list(known.archived.values())[self._told :]:
+        for line in list(known.archived.values())[self._archived_sent :]:
             if line.file < sent_to and line.file in known.rolled:
                 send(encode(ArchivedNotice(self.channel, known.rolled[line.file], line)))
-        self._told = len(known.archived)
+        self._archived_sent = len(known.archived)
 
     def _perform(self, send: Sender, effect: Effect) -> bool:
         message: Message
@@ -307,48 +333,28 @@ class SourceChannel:
             self.caught_up = True
             send(encode(CaughtUpNotice(self.channel, self.position)))
 
-    def _send(self, send: Sender, buffer: SendBuffer, source: Source, limit: int) -> bool:
-        file, start = self._file, source.cursor
+    def _send(self, send: Sender, buffer: FrameBuffer, source: Source, limit: int) -> bool:
+        file, start = self._cursor.file, source.cursor
         if file is None:
             return False
-        data = buffer.data
-        length = _read(file, buffer.view, start.offset, limit)
-        whole, needed = self._whole(data, length)
-        if whole == 0 and READ_BYTES < needed <= limit - start.offset:
-            data = bytearray(DATA_HEAD_BYTES + needed)  # a frame larger than the buffer
-            length = _read(file, memoryview(data), start.offset, start.offset + needed)
-            whole, _ = self._whole(data, length)
-        if whole == 0:
+        message = buffer.data_message(self.channel, file, start, limit)
+        if not message:
             if self._is_emptied(start, file):
                 return True  # since we looked; the next look finds its line
             self._catch_up(send)
             return False
-        put_data_head(data, self.channel, start, whole)
-        send(memoryview(data)[: DATA_HEAD_BYTES + whole])
+        send(message)
+        whole = len(message) - DATA_HEAD_BYTES
         source.sent(whole)
         if whole >= _BEHIND_BYTES:
             self.caught_up = False
         return True
 
-    def _whole(self, data: bytearray, length: int) -> tuple[int, int]:
-        """Return how many of the bytes are whole frames, and what the first of them needs."""
-        end, offset, needed = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0
-        try:
-            while end - offset >= HEADER_BYTES:
-                size = parse_header(data, offset).size
-                needed = needed or size
-                if size > end - offset:
-                    break
-                offset += size
-        except FrameError:
-            return offset - DATA_HEAD_BYTES, needed  # what it is, the next look at it will tell
-        return offset - DATA_HEAD_BYTES, needed
-
     def _is_emptied(self, at: Position, file: File) -> bool:
         """Explain the bad frame at the cursor: whether its file was archived meanwhile.
 
         Raises:
-            Refused: the frame is damaged, and not merely unwritten.
+            CorruptLog: the frame is damaged, and not merely unwritten.
         """
         index, index_file = self.log.open_index(at.file)
         walk = walk_before(
@@ -360,27 +366,8 @@ class SourceChannel:
         durable = START if self._end is None else self._end()
         meaning = self._bad_frames.explain(file, walk, durable=durable)
         if isinstance(meaning, DamagedFrame):
-            message = f"{self.log.file_path(at)}: corrupt at {meaning.at}: {meaning.reason}"
-            raise Refused("corrupt", message)
+            raise CorruptLog(self.log.file_path(at), meaning.at, meaning.reason)
         return isinstance(meaning, EmptiedFile)
 
-
-def _refused(found: Difference, path: str) -> Refused:
-    return Refused(found.code, f"{path}: {found.words}; both are kept")
-
-
-def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
-    target = view[DATA_HEAD_BYTES : DATA_HEAD_BYTES + min(limit, FILE_BYTES_MAX) - offset]
-    if isinstance(file, OsFile):
-        return os.preadv(file.fileno(), [target], offset)
-    data = file.pread(len(target), offset)
-    target[: len(data)] = data
-    return len(data)
-
-
-def _status(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
+    def _refused(self, found: Difference) -> Refused:
+        return Refused(found.code, f"{self.log.path}: {found.words}; both are kept")

@@ -1,11 +1,13 @@
-"""SourceSide: serves logs to the sink at the other end of a connection, a channel each."""
+"""SourceConnection: serves logs to the sink at the other end of a connection, a channel each."""
 
 from collections.abc import Callable
 
-from replicator import wire
+from replicator import messages
+from replicator.frame_buffer import FrameBuffer
 from replicator.link import Link, refusal_of
-from replicator.source_channel import SendBuffer, SourceChannel
-from replicator.wire import CONNECTION, Ack, Heartbeat, Message, Standing, encode
+from replicator.messages import CONNECTION, Ack, Heartbeat, Message, Standing
+from replicator.source_channel import SourceChannel
+from replicator.wire import encode
 from rt.errors import CorruptLog, PeerError, Refused
 from rt.log.directory import LogDirectory
 from rt.position import Position
@@ -18,23 +20,26 @@ class SourceConnection:
         self,
         link: Link,
         *,
-        acked: Callable[[SourceChannel, Ack], None] = lambda _outlet, _ack: None,
-        refused: Callable[[SourceChannel, Refused], None] = lambda _outlet, _why: None,
+        acked: Callable[[SourceChannel, Ack], None] = lambda _channel, _ack: None,
+        refused: Callable[[SourceChannel, Refused], None] = lambda _channel, _why: None,
+        damaged: Callable[[CorruptLog], None] = lambda _error: None,
     ) -> None:
-        """Begin without a channel.
+        """Start without a channel.
 
         Args:
-            link: the peer's and our Hello were exchanged.
-            acked: is called with each acknowledgement of the sink.
-            refused: is called with the outlet of a channel that has ended, and why.
+            link: both sides have greeted.
+            acked: is called with each acknowledgement of the sink, once it was checked.
+            refused: is called with a channel that has ended, and why.
+            damaged: is called when a log that is served here was found damaged.
         """
         self._link = link
         self._acked = acked
         self._refused = refused
-        self._outlets: dict[int, SourceChannel] = {}
+        self._damaged = damaged
+        self._channels: dict[int, SourceChannel] = {}
         self._opened = 0  # channels, numbered from 0
         self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
-        self._buffer = SendBuffer()
+        self._buffer = FrameBuffer()
         self._broken: PeerError | None = None  # since another thread sent
 
     @property
@@ -44,19 +49,19 @@ class SourceConnection:
 
     def open(self, log: LogDirectory, end: Callable[[], Position] | None = None) -> SourceChannel:
         """Offer a log, which has to be there, to the sink; arguments as for `SourceChannel`."""
-        outlet = SourceChannel(self._opened, log, end)
-        self._outlets[outlet.channel] = outlet
+        channel = SourceChannel(self._opened, log, end)
+        self._channels[channel.channel] = channel
         self._opened += 1
-        self._link.send(encode(outlet.opening()))
-        return outlet
+        self._link.send(encode(channel.opening()))
+        return channel
 
-    def mark(self, outlet: SourceChannel) -> None:
-        """Take note that a log may have grown."""
-        if outlet.channel in self._outlets:
-            self._ready[outlet.channel] = outlet
+    def mark(self, channel: SourceChannel) -> None:
+        """Record that a log may have grown."""
+        if channel.channel in self._channels:
+            self._ready[channel.channel] = channel
 
     def turn(self) -> None:
-        """Hear what has come, then send from one log, about 1 MiB at most.
+        """Take what has arrived, then send from one log, about 1 MiB at most.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -67,72 +72,77 @@ class SourceConnection:
         for message in self._link.receive():
             self._take(message)
         if self._ready:
-            channel, outlet = next(iter(self._ready.items()))
-            del self._ready[channel]
-            self._guarded(outlet, lambda: self._pump(outlet))
+            number, channel = next(iter(self._ready.items()))
+            del self._ready[number]
+            self._guarded(channel, lambda: self._pump(channel))
         self._link.beat()
 
-    def send_now(self, outlet: SourceChannel) -> bool:
-        """Send what is new of a log if it is little, nothing waits, and the peer takes it at once.
+    def send_now(self, channel: SourceChannel) -> bool:
+        """Send what is new of a log, if it is little, nothing waits and the peer takes it at once.
 
         Returns:
-            False if that is left to `turn`, which also meets what stood against it, and says it.
+            False if that is left to `turn`, which meets and reports the same obstacle.
         """
-        if self._ready or outlet.channel not in self._outlets or not self._link.can_send():
+        if self._ready or channel.channel not in self._channels or not self._link.can_send():
             return False
         try:
-            return outlet.send_little(self._link.send, self._buffer)
+            return channel.send_little(self._link.send, self._buffer)
         except PeerError as error:
             self._broken = error
         except (Refused, CorruptLog, OSError):
-            self.mark(outlet)
+            self.mark(channel)
         return False
 
-    def _pump(self, outlet: SourceChannel) -> None:
-        if outlet.pump(self._link.send, self._buffer):
-            self._ready[outlet.channel] = outlet
+    def _pump(self, channel: SourceChannel) -> None:
+        if channel.pump(self._link.send, self._buffer):
+            self._ready[channel.channel] = channel
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Heartbeat):
             return
-        if not isinstance(message, Ack | Standing | wire.Refusal):
+        if not isinstance(message, Ack | Standing | messages.Refusal):
             raise PeerError(f"a sink does not send {type(message).__name__}")
-        if isinstance(message, wire.Refusal) and message.channel == CONNECTION:
+        if isinstance(message, messages.Refusal) and message.channel == CONNECTION:
             raise refusal_of(message)
-        outlet = self._outlets.get(message.channel)
-        if outlet is None:
+        channel = self._channels.get(message.channel)
+        if channel is None:
             if message.channel >= self._opened:
-                raise PeerError(f"it speaks of channel {message.channel}, which was not opened")
+                raise PeerError(f"it uses channel {message.channel}, which was not opened")
         elif isinstance(message, Ack):
-            self._acked(outlet, message)
+            self._guarded(channel, lambda: self._take_ack(channel, message))
         elif isinstance(message, Standing):
-            self._guarded(outlet, lambda: outlet.stand(message))
-            self.mark(outlet)
+            self._guarded(channel, lambda: channel.stand(message))
+            self.mark(channel)
         else:
-            self._end(outlet, refusal_of(message))
+            self._end(channel, refusal_of(message))
 
-    def _guarded(self, outlet: SourceChannel, work: Callable[[], None]) -> None:
+    def _take_ack(self, channel: SourceChannel, ack: Ack) -> None:
+        channel.check(ack)
+        self._acked(channel, ack)
+
+    def _guarded(self, channel: SourceChannel, work: Callable[[], None]) -> None:
         """Do what may end a channel, and only that channel."""
         try:
             work()
         except Refused as error:
-            self._refuse(outlet, error)
+            self._refuse(channel, error)
         except CorruptLog as error:
-            self._refuse(outlet, Refused("corrupt", str(error)))
+            self._refuse(channel, Refused("corrupt", str(error)))
+            self._damaged(error)
         except OSError as error:
-            self._refuse(outlet, Refused("disk", f"{outlet.log.path}: {error}"))
+            self._refuse(channel, Refused("disk", f"{channel.log.path}: {error}"))
 
-    def _refuse(self, outlet: SourceChannel, why: Refused) -> None:
-        self._link.send(encode(wire.Refusal(outlet.channel, why.code, str(why))))
-        self._end(outlet, why)
+    def _refuse(self, channel: SourceChannel, why: Refused) -> None:
+        self._link.send(encode(messages.Refusal(channel.channel, why.code, str(why))))
+        self._end(channel, why)
 
-    def _end(self, outlet: SourceChannel, why: Refused) -> None:
-        del self._outlets[outlet.channel]
-        self._ready.pop(outlet.channel, None)
-        outlet.rest()
-        self._refused(outlet, why)
+    def _end(self, channel: SourceChannel, why: Refused) -> None:
+        del self._channels[channel.channel]
+        self._ready.pop(channel.channel, None)
+        channel.rest()
+        self._refused(channel, why)
 
     def close(self) -> None:
         """Release the files."""
-        for outlet in self._outlets.values():
-            outlet.rest()
+        for channel in self._channels.values():
+            channel.rest()

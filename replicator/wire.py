@@ -1,144 +1,49 @@
-"""Wire: what a source and a sink say to each other, and its bytes (docs/WIRE.md).
+"""Wire: the bytes of each message (docs/WIRE.md).
 
 Little endian. A message is a u32, the length of its body; a u8, its type; and the body.
 """
 
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
+from replicator.messages import (
+    PULL,
+    PUSH,
+    SPANS_MAX,
+    TAIL_BYTES_MAX,
+    Ack,
+    ArchivedNotice,
+    CaughtUpNotice,
+    Data,
+    Heartbeat,
+    Hello,
+    Message,
+    Open,
+    Refusal,
+    RolledNotice,
+    Standing,
+    TailSpan,
+)
 from rt.errors import ManifestError, PeerError
 from rt.format import manifest
 from rt.format.frame import HEADER_BYTES
-from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX
-from rt.position import FILE_BYTES_MAX, START, Position
+from rt.limits import BODY_BYTES_MAX, MANIFEST_LINE_BYTES_MAX
+from rt.position import FILE_BYTES_MAX, Position
 
-VERSION: Final = 1
-CONNECTION: Final = 0xFFFFFFFF  # in place of a channel: the whole connection is meant
-PUSH, PULL = 1, 2  # who dials: the source, or the sink
-
+VERSION: Final = 2
 WORDS_BYTES_MAX: Final = 1024  # of a refusal: a long sentence with two positions and a path
-TAIL_BYTES_MAX: Final = 4 * KIB  # one page is what a crash most often takes
 FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # and its padding
+HELLO_BYTES_MAX: Final = 256  # a stream of 63 bytes and a version; read before any is known
 
 _NAME_BYTES_MAX: Final = 255  # its length is one byte
-# What one receive gives at most. The buffer grows as the bytes of a message come: a claim is free.
-_RECORD_BYTES: Final = 16 * KIB
-_BUFFER_BYTES: Final = 2 * _RECORD_BYTES
-_BUFFER_BYTES_KEPT: Final = 4 << 20  # a rare larger message gives its memory back
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """The first message of either side; the server's names one version, the one to speak."""
-
-    version_min: int
-    version_max: int
-    direction: int
-    stream: str
-    software: str
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """The source has this log to give, and will speak of it by the number `channel`."""
-
-    channel: int
-    identity: manifest.LogIdentity
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where the sink stands, and proof of what it has."""
-
-    channel: int
-    end: Position
-    tail_length: int  # bytes before `end`, of the same file, that `tail_crc` is the CRC-32 of
-    tail_crc: int
-    archived_to: Position = START  # the sink knows of the archived files before this
-
-
-class Data(NamedTuple):
-    """Whole frames that stand at `position` in the log; never more than one file's.
-
-    The payload is valid until more is received.
-    """
-
-    channel: int
-    position: Position
-    payload: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class RolledNotice:
-    """The file ended here; the line goes into the sink's manifest as it is."""
-
-    channel: int
-    line: manifest.Rolled
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedNotice:
-    """A rolled file was archived; both lines, since the sink may never have had the file."""
-
-    channel: int
-    rolled: manifest.Rolled
-    line: manifest.Archived
-
-
-@dataclass(frozen=True, slots=True)
-class CaughtUpNotice:
-    """The source has nothing more for now, after it had more than it could send at once."""
-
-    channel: int
-    position: Position
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """How far the session came at the sink; each number never goes back on one connection."""
-
-    channel: int
-    received: Position  # written at the sink
-    durable: Position  # synced at the sink
-    replicated: Position  # durable on a majority of the nodes, as far as the sink knows
-    merged: Position  # in the merged log
-    merged_at: Position  # where that ends in the merged log
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """The sender is alive."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The channel, or with `CONNECTION` all of it, ends here, and why."""
-
-    channel: int
-    code: str
-    words: str
-
-
-Message = (
-    Hello
-    | Open
-    | Standing
-    | Data
-    | RolledNotice
-    | ArchivedNotice
-    | CaughtUpNotice
-    | Ack
-    | Heartbeat
-    | Refusal
-)
 
 _PREFIX: Final = struct.Struct("<IB")
 PREFIX_BYTES: Final = _PREFIX.size
 _HELLO: Final = struct.Struct("<HHBB")
 _CHANNEL: Final = struct.Struct("<I")
-_STANDING: Final = struct.Struct("<IQIIQ")
+_STANDING: Final = struct.Struct("<IQQIB")
+_SPAN: Final = struct.Struct("<QI")
 _PLACE: Final = struct.Struct("<IQ")
 _DATA_HEAD: Final = struct.Struct("<IBIQ")
 DATA_HEAD_BYTES: Final = _DATA_HEAD.size
@@ -146,6 +51,7 @@ _ACK: Final = struct.Struct("<IQQQQQ")
 _CODE: Final = struct.Struct("<IB")
 _HELLO_T, _OPEN_T, _STANDING_T, _DATA_T, _ROLLED_T = 1, 2, 3, 4, 5
 _ARCHIVED_T, _CAUGHT_UP_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T = 6, 7, 8, 9, 10
+GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # what may come before a Hello was taken
 
 
 def encode(message: Message) -> bytes:
@@ -155,83 +61,28 @@ def encode(message: Message) -> bytes:
 
 
 def put_data_head(buffer: bytearray, channel: int, position: Position, length: int) -> None:
-    """Write what stands before `length` bytes of frames at `buffer[DATA_HEAD_BYTES:]`."""
+    """Write the head of Data for `length` bytes of frames at `buffer[DATA_HEAD_BYTES:]`."""
     _DATA_HEAD.pack_into(buffer, 0, length + _PLACE.size, _DATA_T, channel, position)
 
 
-class Decoder:
-    """Takes bytes as they come and gives out the messages in them.
+def decode_prefix(data: bytearray, offset: int) -> tuple[int, int]:
+    """Return the type of the message at `offset`, and the length of its body.
 
-    Receive into `space()`, say how many bytes came with `took()`, then call `next()` until it
-    has no more.
+    Raises:
+        PeerError: no message of that type has that length.
     """
+    length: int
+    kind: int
+    length, kind = _PREFIX.unpack_from(data, offset)
+    _, least, most = _DECODERS.get(kind, _UNKNOWN)
+    if not least <= length <= most:
+        raise PeerError(f"a message of type {kind} cannot have {length} bytes")
+    return kind, length
 
-    __slots__ = ("_buffer", "_end", "_needed", "_start", "_view")
 
-    def __init__(self) -> None:
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._start = self._end = 0
-        self._needed = PREFIX_BYTES  # bytes of the message that begins at _start, as far as known
-
-    def space(self) -> memoryview:
-        """Return where to receive; the payloads given out before are not valid any more."""
-        have, size = self._end - self._start, len(self._buffer)
-        if have == 0:
-            self._start = self._end = 0
-            if size > _BUFFER_BYTES_KEPT:
-                self._move_to(_BUFFER_BYTES)
-        elif size - self._end < _RECORD_BYTES:
-            enough = self._needed + _RECORD_BYTES
-            self._move_to(size if have <= size // 2 and enough <= size else min(enough, 2 * size))
-        return self._view[self._end :]
-
-    def took(self, count: int) -> None:
-        """Take the `count` bytes that were received into `space()`."""
-        self._end += count
-
-    def next(self) -> Message | None:
-        """Return the next message, None if not all of it came yet.
-
-        Raises:
-            PeerError: what came is no message; nothing after it can be read.
-        """
-        have = self._end - self._start
-        if have < PREFIX_BYTES:
-            self._needed = PREFIX_BYTES
-            return None
-        length, kind = _PREFIX.unpack_from(self._buffer, self._start)
-        decode, least, most = _DECODERS.get(kind, _UNKNOWN)
-        if not least <= length <= most:
-            raise PeerError(f"a message of type {kind} cannot have {length} bytes")
-        self._needed = PREFIX_BYTES + length
-        if have < self._needed:
-            return None
-        body = self._view[self._start + PREFIX_BYTES : self._start + self._needed]
-        self._start += self._needed
-        self._needed = PREFIX_BYTES
-        return decode(body)
-
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Take all of `data` and give out the messages as they become whole."""
-        rest = memoryview(data)
-        while rest:
-            space = self.space()
-            count = min(len(space), len(rest))
-            space[:count] = rest[:count]
-            rest = rest[count:]
-            self.took(count)
-            while (message := self.next()) is not None:
-                yield message
-
-    def _move_to(self, size: int) -> None:
-        """Bring what is not yet read to the front, of a new buffer if the size is another."""
-        unread = self._view[self._start : self._end]
-        if size != len(self._buffer):
-            self._buffer = bytearray(size)
-            self._view = memoryview(self._buffer)
-        self._view[: len(unread)] = unread
-        self._start, self._end = 0, len(unread)
+def decode_body(kind: int, body: memoryview) -> Message:
+    """Return the message of a type that `decode_prefix` has returned; `PeerError` if it is none."""
+    return _DECODERS[kind][0](body)
 
 
 def _encode_hello(m: Hello) -> tuple[int, bytes]:
@@ -259,18 +110,37 @@ def _decode_open(body: memoryview) -> Open:
 
 
 def _encode_standing(m: Standing) -> tuple[int, bytes]:
-    fields = (m.channel, m.end, m.tail_length, m.tail_crc, m.archived_to)
-    return _STANDING_T, _STANDING.pack(*fields)
+    head = _STANDING.pack(m.channel, m.end, m.archived_to, m.crc, len(m.spans))
+    spans = b"".join(_SPAN.pack(*span) for span in m.spans)
+    line = b"" if m.rolled is None else manifest.encode_entry(m.rolled)
+    return _STANDING_T, head + spans + line
 
 
 def _decode_standing(body: memoryview) -> Standing:
-    channel, end, length, crc, archived_to = _STANDING.unpack(body)
-    standing = Standing(channel, _position(end), length, crc, _position(archived_to))
-    if length > min(TAIL_BYTES_MAX, standing.end.offset):
-        raise PeerError(
-            f"a tail of {length} bytes is longer than its file or than {TAIL_BYTES_MAX}"
-        )
+    channel, end, archived_to, crc, count = _STANDING.unpack_from(body)
+    line_at = _STANDING.size + count * _SPAN.size
+    if count > SPANS_MAX or line_at > len(body):
+        raise PeerError(f"a Standing cannot have {count} spans")
+    places = _SPAN.iter_unpack(body[_STANDING.size : line_at])
+    spans = tuple(TailSpan(_position(place), length) for place, length in places)
+    rolled = _entry(manifest.Rolled, _line(body[line_at:])) if line_at < len(body) else None
+    standing = Standing(channel, _position(end), _position(archived_to), rolled, spans, crc)
+    _check_proof(standing)
     return standing
+
+
+def _check_proof(standing: Standing) -> None:
+    """Refuse a proof that proves nothing, or that would make the source read what it should not."""
+    rolled, end = standing.rolled, standing.end
+    for span in standing.spans:
+        if not 0 < span.length <= TAIL_BYTES_MAX or span.end > end:
+            raise PeerError(f"{span.length} bytes at {span.position} are no tail of {end}")
+        if span.position.offset + span.length > FILE_BYTES_MAX:
+            raise PeerError(f"{span.length} bytes at {span.position} reach beyond a file")
+    if rolled is not None and rolled.file + rolled.end > end:
+        raise PeerError(f"its last file ends after {end}")
+    if end and not standing.spans and rolled is None:
+        raise PeerError(f"nothing proves what its copy holds before {end}")
 
 
 def _encode_data(m: Data) -> tuple[int, bytes]:
@@ -303,7 +173,7 @@ def _decode_archived(body: memoryview) -> ArchivedNotice:
     channel, [first, second] = _lines(body, 2)
     rolled, line = _entry(manifest.Rolled, first), _entry(manifest.Archived, second)
     if rolled.file != line.file:
-        raise PeerError("it archives another file than it says was rolled")
+        raise PeerError("it archives another file than the one it says was rolled")
     return ArchivedNotice(channel, rolled, line)
 
 
@@ -350,6 +220,7 @@ def _decode_refused(body: memoryview) -> Refusal:
 
 _HEARTBEAT: Final = Heartbeat()
 _LINE_MOST: Final = _CHANNEL.size + MANIFEST_LINE_BYTES_MAX
+_STANDING_MOST: Final = _STANDING.size + SPANS_MAX * _SPAN.size + MANIFEST_LINE_BYTES_MAX
 _ENCODERS: Final[dict[type, Callable[..., tuple[int, bytes]]]] = {
     Hello: _encode_hello,
     Open: _encode_open,
@@ -364,9 +235,9 @@ _ENCODERS: Final[dict[type, Callable[..., tuple[int, bytes]]]] = {
 }
 # type: (decode, least and most bytes of the body)
 _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {
-    _HELLO_T: (_decode_hello, _HELLO.size, _HELLO.size + 2 * _NAME_BYTES_MAX),
+    _HELLO_T: (_decode_hello, _HELLO.size, HELLO_BYTES_MAX),
     _OPEN_T: (_decode_open, _CHANNEL.size, _LINE_MOST),
-    _STANDING_T: (_decode_standing, _STANDING.size, _STANDING.size),
+    _STANDING_T: (_decode_standing, _STANDING.size, _STANDING_MOST),
     _DATA_T: (_decode_data, _PLACE.size + HEADER_BYTES, _PLACE.size + FRAME_BYTES_MAX),
     _ROLLED_T: (_decode_rolled, _CHANNEL.size, _LINE_MOST),
     _ARCHIVED_T: (_decode_archived, _CHANNEL.size, _LINE_MOST + MANIFEST_LINE_BYTES_MAX),
@@ -382,7 +253,7 @@ _EntryType = TypeVar("_EntryType", bound=manifest.Entry)
 
 def _position(value: int) -> Position:
     if value >> 63:
-        raise PeerError(f"{value} is no position")
+        raise PeerError(f"{value} is not a position")
     return Position(value)
 
 
@@ -397,8 +268,15 @@ def _lines(body: memoryview, count: int) -> tuple[int, list[bytes]]:
     [channel] = _CHANNEL.unpack_from(body)
     *lines, rest = bytes(body[_CHANNEL.size :]).split(b"\n")
     if rest or len(lines) != count:
-        raise PeerError(f"{count} whole manifest lines were to come")
+        raise PeerError(f"{count} whole manifest lines were expected")
     return channel, lines
+
+
+def _line(data: memoryview) -> bytes:
+    line, newline, rest = bytes(data).partition(b"\n")
+    if rest or not newline:
+        raise PeerError("1 whole manifest line was expected")
+    return line
 
 
 def _entry(kind: type[_EntryType], line: bytes) -> _EntryType:
@@ -407,5 +285,5 @@ def _entry(kind: type[_EntryType], line: bytes) -> _EntryType:
     except (ManifestError, RecursionError) as error:
         raise PeerError(f"a manifest line: {error}") from None
     if not isinstance(entry, kind):
-        raise PeerError("a manifest line speaks of something else")
+        raise PeerError("a manifest line is of another kind")
     return entry

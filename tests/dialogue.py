@@ -2,13 +2,14 @@
 
 import os
 
-from logs import make_frame
+from logs import TIME_NS, make_frame
 from replicator_host import log_bytes, manifest_lines
 
+from replicator.ack_schedule import AckSchedule
+from replicator.decoder import Decoder
 from replicator.link import HungUp
 from replicator.sink_connection import SinkConnection
 from replicator.source_connection import SourceConnection
-from replicator.wire import Decoder
 from rt.errors import Refused
 from rt.format.manifest import SESSION, Archived, LogIdentity
 from rt.format.recovery import Clean, Gone, judge
@@ -52,7 +53,9 @@ class Log:
         self.directory = str(directory)
         self.appender = Appender(DISK, self.directory, identity)
         self.appender.recover()
-        self.sequence = 0
+        self.sequence = self.appender.next_number
+        self.salt = 0  # of what is in the messages
+        self.time_ns = TIME_NS
 
     def write(self, *sizes):
         """Append a frame for each size, of one message of that many bytes."""
@@ -60,8 +63,10 @@ class Log:
             if not self.appender.is_open:
                 begun = bool(self.appender.manifest.order)
                 self.appender.begin_file(self.appender.end.next_file() if begun else START)
-            payload = bytes([self.sequence % 251]) * size
-            frame = make_frame(self.appender.end, [payload], sequence=self.sequence)
+            payload = bytes([(self.sequence + self.salt) % 251]) * size
+            frame = make_frame(
+                self.appender.end, [payload], sequence=self.sequence, time_ns=self.time_ns
+            )
             after = self.appender.walk.copy()
             after.step(frame.header)
             self.appender.append(frame.parts, [frame.header], after)
@@ -177,10 +182,9 @@ class Dialogue:
             refused=lambda _outlet, why: self.refusals.append(("source", why.code, str(why))),
         )
         self.sink = SinkConnection(
-            self.sink_pipe, NoWake(), self.claim,
+            self.sink_pipe, AckSchedule(NoWake(), patience_s, is_first), self.claim,
             caught_up=self.caught_up.append,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
-            patience_s=patience_s, is_first=is_first,
         )  # fmt: skip
         self.inbox, self.outlet, self.end = None, None, end
 

@@ -2,8 +2,6 @@
 
 # path:class and its fields, where they are more than twelve.
 CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
-    "replicator/sink_connection.py:SinkConnection": 14,
-    "replicator/source_channel.py:SourceChannel": 13,
     "rt/format/frame.py:Header": 13,
     "rt/node/inbox.py:Inboxes": 16,
     "rt/node/node.py:Node": 19,

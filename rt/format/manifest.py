@@ -68,6 +68,10 @@ class Rolled(NamedTuple):
         """Numbers the file holds; where a session jumps, the jump is counted."""
         return self.next - self.first
 
+    def describes(self, other: "Rolled") -> bool:
+        """Whether both lines are of one content; when a file was rolled is no part of that."""
+        return self._replace(at_ns=0) == other._replace(at_ns=0)
+
 
 class Archived(NamedTuple):
     """A rolled file was truncated to 0 bytes; the name and this line stay."""

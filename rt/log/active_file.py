@@ -45,7 +45,7 @@ class ActiveFile:
 
     __slots__ = (
         "_end", "_file", "_index_file", "_indexer", "_indexes", "_merged", "_pending", "_session",
-        "_synced", "facts", "start",
+        "_synced", "facts", "last_frame", "start",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,7 @@ class ActiveFile:
         """Open the file at `path`, made if it is not there."""
         self.start = start
         self.facts = Facts()
+        self.last_frame: Position | None = None  # where the last whole frame begins
         self._merged = merged
         self._session = session
         self._synced = 0
@@ -161,6 +162,7 @@ class ActiveFile:
             self._file.close()
 
     def _note(self, header: Header, offset: int) -> None:
+        self.last_frame = Position(self.start + offset)
         if self._merged and header.kind != FrameKind.RANGE:
             return
         self.facts.take(header)

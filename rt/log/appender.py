@@ -96,6 +96,16 @@ class Appender:
         return self._file is not None
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the files were released, for example because the copy was set aside."""
+        return self._is_closed
+
+    @property
+    def last_frame(self) -> Position | None:
+        """Where the last frame of the active file begins; None if it holds none."""
+        return None if self._file is None else self._file.last_frame
+
+    @property
     def facts(self) -> Facts:
         """What the active file holds; nothing if there is none."""
         return Facts() if self._file is None else self._file.facts

@@ -9,17 +9,12 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from replicator.decoder import Decoder
+from replicator.frame_buffer import FrameBuffer
 from replicator.host import Inbox
+from replicator.messages import ArchivedNotice, CaughtUpNotice, Data, RolledNotice
 from replicator.sink_channel import SinkChannel
-from replicator.source_channel import SendBuffer, SourceChannel
-from replicator.wire import (
-    DATA_HEAD_BYTES,
-    ArchivedNotice,
-    CaughtUpNotice,
-    Data,
-    Decoder,
-    RolledNotice,
-)
+from replicator.source_channel import SourceChannel
 from rt.format.columns import encode_columns
 from rt.format.frame import encode_frame, session_tag
 from rt.format.manifest import SESSION, LogIdentity
@@ -116,9 +111,7 @@ class Publisher:
 class Pipe:
     """A connection that fills a copy of a log."""
 
-    _buffer = SendBuffer()  # for all pipes: each piece is taken before the next is read
-    _buffer.data = bytearray(DATA_HEAD_BYTES + _PIECE_BYTES)
-    _buffer.view = memoryview(_buffer.data)
+    _buffer = FrameBuffer(_PIECE_BYTES)  # for all pipes: a piece is taken at once
     _decoder = Decoder()
 
     def __init__(

@@ -10,7 +10,8 @@ from replicator_host import Certificates
 
 from replicator import link as link_module
 from replicator.link import Link
-from replicator.wire import Heartbeat, Hello, encode
+from replicator.messages import Heartbeat, Hello
+from replicator.wire import encode
 from rt.errors import PeerError
 from rt.log.watch import Wake
 from rt.net.tls import accept, connect

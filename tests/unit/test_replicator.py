@@ -29,10 +29,11 @@ from replicator import sessions as sessions_module
 from replicator import watcher as watcher_module
 from replicator.admission import ServerLimits
 from replicator.link import Link
+from replicator.messages import CONNECTION, PULL, PUSH, Hello, Open, Refusal, Standing
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from replicator.server import Server
-from replicator.wire import CONNECTION, PULL, PUSH, VERSION, Hello, Open, Refusal, Standing, encode
+from replicator.wire import VERSION, encode
 from rt import Publisher, WriterSettings
 from rt.errors import FlushTimeout, Misuse
 from rt.format.manifest import MERGED, SESSION, LogIdentity
@@ -487,9 +488,9 @@ def first_answer(link):
 @pytest.mark.parametrize(
     ("hello", "code"),
     [
-        (Hello(2, 9, PUSH, STREAM, "future"), "version"),
-        (Hello(0, 0, PUSH, STREAM, "past"), "version"),
-        (Hello(1, 1, PUSH, "trains", "lost"), "stream"),
+        (Hello(VERSION + 1, 9, PUSH, STREAM, "future"), "version"),
+        (Hello(1, 1, PUSH, STREAM, "past"), "version"),
+        (Hello(VERSION, VERSION, PUSH, "trains", "lost"), "stream"),
         (Hello(1, 7, PULL, STREAM, "wrong"), "role"),
     ],
 )
@@ -515,7 +516,7 @@ def test_a_log_of_another_kind_or_stream_is_not_taken(site, publisher, log, capl
     sock, _ = connect(site.node, publisher.current())
     wake = Wake()
     link = Link(sock, wake, "node")
-    link.send(encode(Hello(1, 1, PUSH, STREAM, "test")) + encode(Open(0, identity)))
+    link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "test")) + encode(Open(0, identity)))
     assert first_answer(link).code == "stream"
     assert eventually(lambda: "is wanted, not a" in caplog.text)
     assert not any("\n" in each.message for each in caplog.records)
@@ -583,7 +584,7 @@ def test_one_byte_a_second_is_no_greeting(site, publisher, monkeypatch):
     """A slow loris is told from a slow line by a deadline for the whole, not for each byte."""
     monkeypatch.setattr(link_module, "GREETING_S", 0.4)
     sock, _ = connect(site.node, publisher.current())
-    hello = encode(Hello(1, 1, PUSH, STREAM, "slow"))
+    hello = encode(Hello(VERSION, VERSION, PUSH, STREAM, "slow"))
     began = time.monotonic()
     with pytest.raises((OSError, ssl.SSLError)):
         send_slowly(sock, hello)
@@ -610,7 +611,7 @@ def test_a_peer_that_falls_silent_is_dropped_and_a_living_one_is_kept(
     time.sleep(1)
     assert set(site.server._connections) == threads
     silent, _ = connect(site.node, publisher.current())
-    silent.sendall(encode(Hello(1, 1, PUSH, STREAM, "silent")))
+    silent.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "silent")))
     assert eventually(lambda: site.server.connections == 3)
     assert eventually(lambda: site.server.connections == 2, 3)
     for client in clients:
@@ -750,14 +751,14 @@ def test_a_peer_that_takes_nothing_does_not_hold_up_a_stop(certs, site, publishe
         writer.publish_many([b"x" * 1024] * 30_000)
     merged(site)
     reader, _ = connect(site.node, subscriber.current())
-    reader.sendall(encode(Hello(1, 1, PULL, STREAM, "frozen")))
-    reader.sendall(encode(Standing(0, Position(0), 0, 0)))
+    reader.sendall(encode(Hello(VERSION, VERSION, PULL, STREAM, "frozen")))
+    reader.sendall(encode(Standing(0, Position(0))))
     with socket.create_server(("localhost", 0)) as listener:
         push = PushClient(site.path("pub"), STREAM, [listener.getsockname()], publisher)
         push.start()
         node, _ = accept(listener.accept()[0], certs.server().current())
-        node.sendall(encode(Hello(1, 1, PUSH, STREAM, "frozen")))
-        node.sendall(encode(Standing(0, Position(0), 0, 0)))
+        node.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "frozen")))
+        node.sendall(encode(Standing(0, Position(0))))
         assert eventually(lambda: push.status()[0].position > 0)
         time.sleep(0.3)
         began = time.monotonic()

@@ -20,10 +20,10 @@ from dialogue import (
 from logs import MergedLog, make_frame
 from replicator_host import log_bytes, manifest_lines
 
-from replicator import sink_connection as sink_side
-from replicator import wire
+from replicator import ack_schedule, messages
 from replicator.link import HungUp
-from replicator.wire import CONNECTION, Data, encode
+from replicator.messages import CONNECTION, Data
+from replicator.wire import encode
 from rt.errors import PeerError, Refused
 from rt.format.manifest import SESSION, LogIdentity, Rolled
 from rt.log.directory import LogDirectory
@@ -263,7 +263,7 @@ DIVERGENCES = [
     (missing_source_file, "diverged", "the source has no log.1.0"),
     (flipped_byte_in_the_tail, "diverged", "from 1.0.0 to 1.0.1912 are not those of the source"),
     (another_log, "other-log", "another log has this name"),
-    (same_log_written_anew, "diverged", "from 1.0.0 to 1.0.1912 are not those of the source"),
+    (same_log_written_anew, "diverged", "the sink's log.0.1 is not the source's"),
     (rolled_earlier, "diverged", "the source has no log.1.0"),
     (only_the_first_file, "diverged", "the source has no log.1.0"),
 ]
@@ -334,7 +334,7 @@ def test_a_file_that_ended_elsewhere_at_the_source_ends_the_channel(tmp_path, si
     dialogue = Dialogue(log.directory, sink).talk()
     end = log.appender.end.offset - 8
     line = Rolled(START, end, 0, 2, 1, 1, 7)
-    dialogue.source_pipe.send(encode(wire.RolledNotice(0, line)))
+    dialogue.source_pipe.send(encode(messages.RolledNotice(0, line)))
     dialogue.sink.turn()
     assert [(side, code) for side, code, _ in dialogue.refusals] == [("sink", "diverged")]
     dialogue.close()
@@ -402,12 +402,11 @@ def test_a_policy_may_keep_what_the_source_has_archived(tmp_path, sink):
 
 
 MISSTEPS = {
-    "data before the end of the copy": lambda: Data(0, Position(4096), memoryview(bytes(64))),
     "a channel that was not opened": lambda: Data(7, START, memoryview(bytes(64))),
-    "an acknowledgement by a source": lambda: wire.Ack(0, START, START, START, START, START),
-    "a channel opened twice": lambda: wire.Open(0, SESSION_ID),
-    "a channel beyond the limit": lambda: wire.Open(4096, SESSION_ID),
-    "a second hello": lambda: wire.Hello(1, 1, wire.PUSH, "flights", "rt"),
+    "an acknowledgement by a source": lambda: messages.Ack(0, START, START, START, START, START),
+    "a channel opened twice": lambda: messages.Open(0, SESSION_ID),
+    "a channel beyond the limit": lambda: messages.Open(4096, SESSION_ID),
+    "a second hello": lambda: messages.Hello(1, 1, messages.PUSH, "flights", "rt"),
 }
 
 
@@ -427,9 +426,9 @@ def test_a_source_that_breaks_the_protocol_is_a_peer_error(tmp_path, sink, misst
     "message",
     [
         Data(0, START, memoryview(bytes(64))),
-        wire.Ack(7, START, START, START, START, START),
-        wire.CaughtUpNotice(0, START),
-        wire.Hello(1, 1, wire.PUSH, "flights", "rt"),
+        messages.Ack(7, START, START, START, START, START),
+        messages.CaughtUpNotice(0, START),
+        messages.Hello(1, 1, messages.PUSH, "flights", "rt"),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -449,7 +448,7 @@ def test_what_a_peer_says_is_one_line(source, sink, side, channel):
     dialogue, said = Dialogue(source, sink).talk(), []
     pipe = {"source": dialogue.sink_pipe, "sink": dialogue.source_pipe}[side]
     pipe.send(
-        encode(wire.Refusal(channel, "x\r", "gone \u00e0\n2026 CRITICAL \x1b[2J\x9b2J\u2028"))
+        encode(messages.Refusal(channel, "x\r", "gone \u00e0\n2026 CRITICAL \x1b[2J\x9b2J\u2028"))
     )
     try:
         getattr(dialogue, side).turn()
@@ -586,7 +585,7 @@ def test_what_came_right_before_the_source_hung_up_is_settled(source, sink):
 def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypatch):
     """One instead of two tells of a message; that it is durable is told in time all the same."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(sink_side, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     dialogue = Dialogue(source, sink, patience_s=0.01)
     dialogue.talk()
     assert [each.durable for each in dialogue.acks] == [START]  # that it was opened
@@ -605,7 +604,7 @@ def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypat
 def test_a_sink_that_others_are_ahead_of_tells_of_many_merges_at_once(source, sink, monkeypatch):
     """The publisher heard of each from the leader; a word for each costs all three as much."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(sink_side, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False)
     dialogue.talk()
     end = dialogue.outlet.position
@@ -622,7 +621,7 @@ def test_a_sink_that_others_are_ahead_of_tells_of_many_merges_at_once(source, si
 def test_who_comes_to_lead_tells_of_a_merge_at_once(source, sink, monkeypatch):
     """The publisher may be waiting for it."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(sink_side, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     leads = []
     dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: bool(leads)).talk()
     leads.append(True)
@@ -635,7 +634,7 @@ def test_who_comes_to_lead_tells_of_a_merge_at_once(source, sink, monkeypatch):
 def test_what_is_due_waits_for_a_peer_that_takes_nothing(source, sink, monkeypatch):
     """A sink that looked again at once, and again, would take a core for as long."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(sink_side, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False).talk()
     clock.now_s += 1
     dialogue.sink_pipe.can_send = lambda: False

@@ -34,7 +34,8 @@ PURE_FOLDERS = ("rt/format/", "sequencer/raft/")
 # Modules that are pure though their folder is not.
 PURE_MODULES = {
     "archiver/ages.py", "archiver/policy.py", "archiver/decide.py", "archiver/lease.py",
-    "archiver/clock.py", "replicator/wire.py", "replicator/source.py", "replicator/sink.py",
+    "archiver/clock.py", "replicator/messages.py", "replicator/wire.py", "replicator/decoder.py",
+    "replicator/source.py", "replicator/sink.py",
     "sequencer/instruction.py", "sequencer/ledger.py",
     "sequencer/holdings.py", "sequencer/wants.py", "sequencer/journal/records.py",
 }  # fmt: skip

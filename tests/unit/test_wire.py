@@ -12,26 +12,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator import wire
-from replicator.wire import (
+from replicator.decoder import Decoder
+from replicator.messages import (
     CONNECTION,
-    DATA_HEAD_BYTES,
+    PULL,
+    PUSH,
+    TAIL_BYTES_MAX,
     Ack,
     ArchivedNotice,
     CaughtUpNotice,
     Data,
-    Decoder,
     Heartbeat,
     Hello,
     Open,
     Refusal,
     RolledNotice,
     Standing,
-    encode,
-    put_data_head,
+    TailSpan,
 )
+from replicator.wire import DATA_HEAD_BYTES, encode, put_data_head
 from rt.errors import PeerError
 from rt.format import manifest
-from rt.position import FILE_BYTES_MAX, Position
+from rt.position import FILE_BYTES_MAX, START, Position
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "WIRE.md"
 
@@ -61,18 +63,24 @@ def archived(draw):
 
 @st.composite
 def standings(draw):
-    """Return a standing whose tail fits its file."""
+    """Return a standing whose proof fits its end."""
     end = draw(positions)
-    length = draw(st.integers(0, min(wire.TAIL_BYTES_MAX, end.offset)))
+    lines = rolled_lines.filter(lambda line: line.file + line.end <= end)
+    rolled = draw(st.none() | lines) if end.file > 0 else None
+    length = draw(st.integers(1, min(TAIL_BYTES_MAX, end.offset))) if end.offset else 0
+    spans = (TailSpan(Position(end - length), length),) * draw(st.integers(1, 2)) if length else ()
+    if end and not spans and rolled is None:
+        end = START
     crc = draw(st.integers(0, (1 << 32) - 1))
-    return Standing(draw(channels), end, length, crc, draw(positions))
+    return Standing(draw(channels), end, draw(positions), rolled, spans, crc)
 
 
+short = st.text(st.characters(max_codepoint=127), max_size=60)
 versions = st.lists(st.integers(0, 65535), min_size=2, max_size=2).map(sorted)
 messages = st.one_of(
     st.builds(
         lambda span, direction, stream, software: Hello(*span, direction, stream, software),
-        versions, st.sampled_from([wire.PUSH, wire.PULL]), words, words,
+        versions, st.sampled_from([PUSH, PULL]), short, short,
     ),
     st.builds(
         Open, channels, st.builds(manifest.LogIdentity, words, words, words, words, numbers)
@@ -95,6 +103,8 @@ def kept(message):
     """Return the message so that it stays as it is when more is received."""
     if isinstance(message, Data):
         return ("Data", message.channel, message.position, bytes(message.payload))
+    if isinstance(message, Standing):
+        return message
     return (type(message).__name__, *astuple(message))
 
 
@@ -171,7 +181,7 @@ def test_a_claimed_length_allocates_nothing(kind, length):
 @pytest.mark.parametrize("value", [0, 1, 254, 255])
 def test_a_length_inside_a_hello_is_held_against_the_body(place, value):
     """The second length field of a message lies as easily as the first."""
-    body = bytearray(encode(Hello(1, 1, wire.PUSH, "flights", "rt"))[5:])
+    body = bytearray(encode(Hello(1, 1, PUSH, "flights", "rt"))[5:])
     body[5] = value
     frame = struct.pack("<IB", len(body), 1) + body
     if value <= 9:
@@ -189,13 +199,43 @@ def test_a_length_inside_a_refusal_is_held_against_the_body(value):
         decoded(struct.pack("<IB", len(body), 10) + body)
 
 
-@pytest.mark.parametrize("length", [1, 4097, 1 << 31, (1 << 32) - 1])
-def test_a_tail_longer_than_its_file_or_a_page_is_refused(length):
-    """The source reads that many bytes of its file; it does not let a peer say how many."""
-    end = 0 if length == 1 else 8192
-    body = struct.pack("<IQIIQ", 0, end, length, 0, 0)
-    with pytest.raises(PeerError, match="tail"):
-        decoded(struct.pack("<IB", len(body), 3) + body)
+def standing_bytes(end, crc=0, spans=(), line=b"", count=None):
+    """Return a Standing as a peer may lay it out."""
+    body = struct.pack("<IQQIB", 0, end, 0, crc, len(spans) if count is None else count)
+    body += b"".join(struct.pack("<QI", *span) for span in spans) + line
+    return struct.pack("<IB", len(body), 3) + body
+
+
+LINE = manifest.encode_entry(manifest.Rolled(START, 128, 0, 2, 1, 1, 7))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (standing_bytes(8192, spans=[(0, 0)]), "no tail"),
+        (standing_bytes(8192, spans=[(0, 4097)]), "no tail"),
+        (standing_bytes(8192, spans=[(0, (1 << 32) - 1)]), "no tail"),
+        (standing_bytes(8192, spans=[(8191, 2)]), "no tail"),
+        (standing_bytes(1 << 31, spans=[((1 << 30) - 8, 16)]), "beyond a file"),
+        (standing_bytes(8192, spans=[(8191, 1)] * 3), "3 spans"),
+        (standing_bytes(8192, spans=[(8191, 1)], count=2), "2 spans"),
+        (standing_bytes(64, line=LINE), "ends after"),
+        (standing_bytes(1 << 30, line=LINE + LINE), "1 whole"),
+        (standing_bytes(1 << 30, line=LINE[:-1]), "1 whole"),
+    ],
+)
+def test_a_proof_is_small_and_lies_before_the_end(data, words):
+    """The source reads those bytes of its own file; a peer does not choose how many, or which."""
+    with pytest.raises(PeerError, match=words):
+        decoded(data)
+
+
+@pytest.mark.parametrize("end", [8, 192, 1 << 30, 1 << 44])
+def test_a_copy_of_something_proves_something(end):
+    """The CRC of no bytes is the same for every log: it once confirmed messages nobody had."""
+    with pytest.raises(PeerError, match="nothing proves"):
+        decoded(standing_bytes(end))
+    assert decoded(standing_bytes(0)) == [Standing(0, START)]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +256,33 @@ def test_another_protocol_is_refused_at_its_first_bytes(data):
         decoded(data)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        Open(0, manifest.LogIdentity("session", "flights", "jfk", "0" * 32, 1)),
+        Data(0, START, memoryview(bytes(64))),
+        Heartbeat(),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_only_a_hello_or_a_refusal_may_come_first(message):
+    """Whatever else a peer sends is refused by its type, before any of its body is stored."""
+    decoder = Decoder(greeting=True)
+    with pytest.raises(PeerError, match="before a Hello"):
+        list(decoder.feed(encode(message)[:5]))
+    decoder = Decoder(greeting=True)
+    assert len(list(decoder.feed(encode(Hello(1, 2, PUSH, "flights", "rt"))))) == 1
+    decoder.greeting = False
+    assert len(list(decoder.feed(encode(message)))) == 1
+
+
+def test_a_hello_has_at_most_256_bytes():
+    """It is stored before anything is known of the peer but its certificate."""
+    assert wire.HELLO_BYTES_MAX == ceiling(1) == 256
+    with pytest.raises(PeerError, match="cannot have 257 bytes"):
+        decoded(struct.pack("<IB", 257, 1))
+
+
 def test_bytes_beyond_a_file_are_refused():
     """A position and a length together must not run over into the bits of the roll."""
     position = Position.of(0, 0, FILE_BYTES_MAX - 64)
@@ -227,7 +294,7 @@ def test_bytes_beyond_a_file_are_refused():
 def test_a_position_with_the_sign_bit_is_refused():
     """Positions are i64 in other languages and in Arrow; a negative one is none."""
     body = struct.pack("<IQ", 0, 1 << 63)
-    with pytest.raises(PeerError, match="no position"):
+    with pytest.raises(PeerError, match="not a position"):
         decoded(struct.pack("<IB", len(body), 7) + body)
 
 
@@ -267,18 +334,12 @@ def test_the_example_of_the_document_is_what_is_sent():
     text = DOCUMENT.read_text()
     [example] = re.findall(r"```hex\n(.*?)```", text, re.DOTALL)
     data = bytes.fromhex("".join(line.partition("#")[0] for line in example.splitlines()))
-    assert decoded(data) == [
-        ("Hello", 1, 1, wire.PUSH, "flights", "rt 1.0"),
-        ("Standing", 0, Position(192), 192, 0x1C291CA3, Position(0)),
-        ("CaughtUpNotice", 0, Position.of(1, 0, 64)),
-        ("Heartbeat",),
-        ("Refusal", 0, "diverged", "the sink ends at 0.0.192, the source at 0.0.128"),
-    ]
-    again = [
-        Hello(1, 1, wire.PUSH, "flights", "rt 1.0"),
-        Standing(0, Position(192), 192, 0x1C291CA3),
+    sent = [
+        Hello(2, 2, PUSH, "flights", "rt 1.0"),
+        Standing(0, Position(192), spans=(TailSpan(Position(64), 64), TailSpan(START, 192)), crc=7),
         CaughtUpNotice(0, Position.of(1, 0, 64)),
         Heartbeat(),
         Refusal(0, "diverged", "the sink ends at 0.0.192, the source at 0.0.128"),
     ]
-    assert b"".join(map(encode, again)) == data
+    assert decoded(data) == [kept(message) for message in sent]
+    assert b"".join(map(encode, sent)) == data

@@ -1,0 +1,96 @@
+"""AckSchedule: which channels of a connection are to be acknowledged, and when."""
+
+import time
+from collections.abc import Callable
+from threading import get_ident
+from typing import Final
+
+from replicator.sink_channel import SinkChannel
+from rt.log.watch import Wake
+
+_PAUSE_LEAST_S: Final = 0.001  # what is due may have to wait for a peer that reads nothing
+
+
+class ChannelBell:
+    """Tells the connection that a channel has news (`replicator.host.Bell`).
+
+    Threads: any thread may ring it.
+    """
+
+    __slots__ = ("_channel", "_schedule", "_thread")
+
+    def __init__(self, channel: int, schedule: "AckSchedule") -> None:
+        self._channel = channel
+        self._schedule = schedule
+        self._thread = get_ident()
+
+    def set(self) -> None:
+        """Make the connection look at this channel."""
+        if self._schedule.note(self._channel) and get_ident() != self._thread:
+            self._schedule.wake.set()  # the connection's own thread looks before it waits
+
+
+class AckSchedule:
+    """Delays acknowledgements a little, so that one says what two or many would.
+
+    Threads: `note` may be called from any thread; everything else by the connection's. `_news` is a
+    set that one side adds to and the other pops from, both atomic.
+    """
+
+    def __init__(
+        self, wake: Wake, patience_s: float = 0.0, is_first: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Schedule nothing yet.
+
+        Args:
+            wake: the one that the connection waits for.
+            patience_s: how long what is durable may wait to be acknowledged as merged too. Most
+                often it is merged soon, and one acknowledgement serves for both.
+            is_first: whether the source hears from here what is merged before it does from other
+                nodes; if not, all acknowledgements wait as long, and one serves for many merges.
+        """
+        self.wake = wake
+        self._patience_s = patience_s
+        self._is_first = is_first
+        self._news: set[int] = set()
+        self._waiting: dict[int, float] = {}  # channels to acknowledge at a time, if not before
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be acknowledged."""
+        return not (self._news or self._waiting)
+
+    @property
+    def pause_s(self) -> float:
+        """How long until something is due; infinite if nothing is scheduled."""
+        if not self._waiting:
+            return float("inf")
+        return max(_PAUSE_LEAST_S, min(self._waiting.values()) - time.monotonic())
+
+    def note(self, channel: int) -> bool:
+        """Record that a channel has news; return whether the connection has to be woken for it."""
+        if channel in self._waiting and not self._is_first():
+            return False  # it is acknowledged in time without a look at it
+        if channel in self._news:
+            return False  # the connection has not looked since, and will
+        self._news.add(channel)
+        return True
+
+    def due(self, channels: dict[int, SinkChannel]) -> list[int]:
+        """Return the channels to acknowledge now, each once."""
+        now_s, due = time.monotonic(), []
+        while self._news:
+            channel = self._news.pop()
+            found = channels.get(channel)
+            if found is not None and self._patience_s and self._can_wait(found):
+                self._waiting.setdefault(channel, now_s + self._patience_s)
+            else:
+                self._waiting.pop(channel, None)
+                due.append(channel)
+        late = [each for each, at_s in self._waiting.items() if at_s <= now_s]
+        for each in late:
+            del self._waiting[each]
+        return due + late
+
+    def _can_wait(self, channel: SinkChannel) -> bool:
+        return channel.is_merging or not self._is_first()

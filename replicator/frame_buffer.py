@@ -1,0 +1,73 @@
+"""FrameBuffer: reads whole frames from a file into the message that carries them."""
+
+import os
+from typing import Final
+
+from replicator.wire import DATA_HEAD_BYTES, put_data_head
+from rt.errors import FrameError
+from rt.format.frame import HEADER_BYTES, parse_header
+from rt.limits import READ_BYTES
+from rt.log.disk import File, OsFile
+from rt.position import FILE_BYTES_MAX, Position
+
+_NOTHING: Final = memoryview(b"")
+
+
+class FrameBuffer:
+    """Where frames are read to, with room before them for the head of the message.
+
+    One serves a whole connection: what is sent from it is gone when the next read begins.
+    """
+
+    __slots__ = ("_data", "_view")
+
+    def __init__(self, size: int = READ_BYTES) -> None:
+        """Hold frames of `size` bytes in all; a single larger one gets memory of its own."""
+        self._data = bytearray(DATA_HEAD_BYTES + size)
+        self._view = memoryview(self._data)
+
+    def data_message(self, channel: int, file: File, start: Position, limit: int) -> memoryview:
+        """Return Data with the whole frames of `file` from `start` on; empty if there are none.
+
+        Args:
+            channel: for the head of the message.
+            file: to read.
+            start: the position of the first frame.
+            limit: offset in the file that no frame may reach past.
+        """
+        data, offset = self._data, start.offset
+        size = len(data) - DATA_HEAD_BYTES
+        length = _read(file, self._view, offset, limit)
+        whole, needed = _whole(data, length)
+        if whole == 0 and size < needed <= limit - offset:
+            data = bytearray(DATA_HEAD_BYTES + needed)
+            length = _read(file, memoryview(data), offset, offset + needed)
+            whole, _ = _whole(data, length)
+        if whole == 0:
+            return _NOTHING
+        put_data_head(data, channel, start, whole)
+        return memoryview(data)[: DATA_HEAD_BYTES + whole]
+
+
+def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
+    target = view[DATA_HEAD_BYTES : DATA_HEAD_BYTES + min(limit, FILE_BYTES_MAX) - offset]
+    if isinstance(file, OsFile):
+        return os.preadv(file.fileno(), [target], offset)
+    data = file.pread(len(target), offset)
+    target[: len(data)] = data
+    return len(data)
+
+
+def _whole(data: bytearray, length: int) -> tuple[int, int]:
+    """Return how many of the bytes are whole frames, and what the first of them needs."""
+    end, offset, needed = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0
+    try:
+        while end - offset >= HEADER_BYTES:
+            size = parse_header(data, offset).size
+            needed = needed or size
+            if size > end - offset:
+                break
+            offset += size
+    except FrameError:
+        return offset - DATA_HEAD_BYTES, needed  # the next read begins there, and explains it
+    return offset - DATA_HEAD_BYTES, needed

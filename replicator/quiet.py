@@ -1,0 +1,82 @@
+"""QuietLog: notices, at the price of a few system calls, that a log has changed."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rt.format import manifest
+from rt.log.directory import LogDirectory
+from rt.position import Position
+
+# The clock of a file system ticks every few milliseconds: a younger time may stand for two changes.
+_TIME_IS_SURE_NS: Final = 2_000_000_000
+
+
+class QuietLog:
+    """What a log directory looked like when there was nothing to send from it.
+
+    Threads: the connection's turn guards all fields; `has_changed` may be called from any thread,
+    and then at worst reports a change that is being sent already.
+    """
+
+    def __init__(self, log: LogDirectory) -> None:
+        """Watch `log`."""
+        self.is_quiet = False  # there was nothing to send when the log was last looked at
+        self._log = log
+        self._size = 0  # of the file at the cursor then
+        self._listed_ns = 0  # when the directory had changed before its files were last listed
+
+    def looked(self, size: int) -> None:
+        """Record the size of the file at the cursor."""
+        self._size = size
+
+    def listing(self) -> None:
+        """Record that the files are about to be listed."""
+        _, self._listed_ns = _status(self._log.path)
+
+    def has_changed(self, cursor: Position, *, ended: bool, follows: Callable[[], bool]) -> bool:
+        """Whether there may be more to send now; three `stat` calls.
+
+        Args:
+            cursor: up to where the log was sent.
+            ended: whether its file has ended; a next one may then appear.
+            follows: lists the files, and returns whether one follows.
+        """
+        known = self._size, self._log.manifest.length  # before asking whether they change
+        if not self.is_quiet:
+            return True
+        size, _ = _status(self._log.file_path(cursor))
+        if (size, self._manifest_size()) != known:
+            return True
+        if not ended:
+            return False
+        _, changed_ns = _status(self._log.path)
+        is_young = time.time_ns() - changed_ns < _TIME_IS_SURE_NS
+        if changed_ns == self._listed_ns and not is_young:
+            return False
+        if follows():
+            return True
+        self._listed_ns = changed_ns  # the note of what the nodes confirm is in the directory too
+        return False
+
+    def is_rolling(self) -> bool:
+        """Whether the manifest has grown, so that the file may have ended."""
+        return self._manifest_size() != self._log.manifest.length
+
+    def bytes_after(self, position: Position) -> int:
+        """Return how many bytes its file has after a position."""
+        size, _ = _status(self._log.file_path(position))
+        return max(0, size - position.offset)
+
+    def _manifest_size(self) -> int:
+        size, _ = _status(os.path.join(self._log.path, manifest.FILE_NAME))
+        return size
+
+
+def _status(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns

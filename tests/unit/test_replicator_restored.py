@@ -1,0 +1,286 @@
+"""Logs that are not what they were: restored from a backup, or acknowledged falsely."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster
+from dialogue import Dialogue, Inbox, Log, NoWake, assert_equal, copy_all
+from replicator_host import eventually, log_bytes
+
+from replicator.messages import Ack, Data, RolledNotice
+from replicator.progress import Release, SessionProgress
+from replicator.sink import EMPTY_FILES_MAX
+from replicator.sink_channel import SinkChannel
+from replicator.wire import encode
+from rt.errors import FlushTimeout
+from rt.format.manifest import Archived, Rolled
+from rt.log.confirmations import ConfirmationsFile, Level
+from rt.position import START, Position
+from rt.publisher import Publisher
+
+RUN_1 = Position.of(1, 0, 0)
+
+
+@pytest.fixture
+def backup(tmp_path):
+    """Return a source that has published one run, and a backup of it."""
+    source = tmp_path / "source"
+    Log(source).write(100).roll()
+    shutil.copytree(source, tmp_path / "backup")
+    return source
+
+
+def restore(source):
+    """Put the backup back; return the log, ready for a run that publishes something else."""
+    shutil.rmtree(source)
+    shutil.copytree(source.parent / "backup", source)
+    log = Log(source)
+    log.salt, log.time_ns = 7, log.time_ns + 1
+    return log
+
+
+def second_run(source, sink, *, archive):
+    """Publish and copy run 1, which the backup does not hold, and archive it at the sink."""
+    Log(source).run().write(64).roll()
+    assert not copy_all(source, sink).refusals
+    if archive:
+        inbox = Inbox(sink, Log(source).appender.identity, NoWake())
+        inbox.appender.archive_all([Archived(each, 9, "merged") for each in (START, RUN_1)])
+        inbox.release()
+
+
+@pytest.mark.parametrize("archived", [False, True])
+@pytest.mark.parametrize(
+    "sizes", [(64,), (64, 64), (200, 200), (8,), ()], ids=["same", "more", "longer", "less", "none"]
+)
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_run_that_is_written_again_with_other_bytes_is_refused(
+    backup, tmp_path, archived, sizes, closed
+):
+    """The positions are the same; what they name is not, and must not be confirmed."""
+    sink = tmp_path / "sink"
+    second_run(backup, sink, archive=archived)
+    before = log_bytes(sink)
+    log = restore(backup)
+    if sizes:
+        log.run().write(*sizes)
+    if sizes and closed:
+        log.roll()
+    dialogue = copy_all(backup, sink)
+    assert {(side, code) for side, code, _ in dialogue.refusals} == {
+        ("source", "diverged"), ("sink", "diverged")
+    }  # fmt: skip
+    assert not dialogue.acks
+    assert log_bytes(sink) == before
+
+
+def test_large_frames_with_the_same_last_page_are_told_apart(backup, tmp_path):
+    """Messages of constant size and padding end alike; the header of the last frame does not."""
+    sink = tmp_path / "sink"
+    log = Log(backup).run()
+    log.write(100_000)
+    assert not copy_all(backup, sink).refusals
+    log = restore(backup)
+    log.salt, log.time_ns = 0, log.time_ns + 1
+    log.run().write(100_000)
+    first, second = (log_bytes(each)["log.1.0"] for each in (backup, sink))
+    assert first != second
+    assert first[-4096:] == second[-4096:]
+    assert {code for _, code, _ in copy_all(backup, sink).refusals} == {"diverged"}
+
+
+def test_a_copy_that_has_begun_an_empty_file_proves_what_is_before_it(tmp_path):
+    """A power cut leaves it; the CRC of its bytes would be the CRC of nothing."""
+    source, sink = tmp_path / "source", tmp_path / "sink"
+    log = Log(source).write(100).roll().write(100)
+    copy_all(source, sink)
+    os.truncate(sink / "log.0.1", 0)
+    dialogue = Dialogue(source, sink)
+    dialogue.talk().close()
+    assert_equal(source, sink)
+    os.truncate(sink / "log.0.1", 0)
+    data = bytearray(Path(source, "log.0.0").read_bytes())
+    data[-30] ^= 1
+    Path(source, "log.0.0").write_bytes(data)
+    refusals = copy_all(source, sink).refusals
+    assert {code for _, code, _ in refusals} == {"diverged"}
+    assert "from 0.0.0 to 0.0.184" in refusals[0][2]
+    assert log.appender.end.roll == 1
+
+
+@pytest.mark.parametrize("had", ["active", "rolled", "rolled and archived", "empty after archived"])
+def test_a_copy_of_something_is_never_proved_by_nothing(tmp_path, had):
+    """That is the invariant which the source relies on."""
+    log = Log(tmp_path / "sink").write(100)
+    if had != "active":
+        log.roll()
+    if "archived" in had:
+        log.archive("0.0.0")
+    if had.startswith("empty"):
+        log.appender.begin_file(Position.of(0, 1, 0))
+    log.appender.close()
+    inbox = Inbox(tmp_path / "sink", log.appender.identity, NoWake())
+    standing = SinkChannel(0, inbox).standing()
+    assert standing.end
+    assert bool(standing.spans) == ("archived" not in had)
+    assert (standing.rolled is None) == (had == "active")
+    inbox.release()
+
+
+def test_when_a_file_was_rolled_is_no_difference(tmp_path):
+    """A publisher that is restored and writes the line of its last run again holds the same log."""
+    source, sink = tmp_path / "source", tmp_path / "sink"
+    Log(source).write(100)
+    shutil.copytree(source, tmp_path / "backup")
+    Log(source).roll()
+    copy_all(source, sink)
+    shutil.rmtree(source)
+    shutil.copytree(tmp_path / "backup", source)
+    log = Log(source)
+    log.appender.roll(8)
+    log.run().write(50)
+    assert not copy_all(source, sink).refusals
+    assert log_bytes(sink) == log_bytes(source)
+
+
+@pytest.mark.parametrize("place", ["a file that has ended", "a gap"])
+def test_frames_for_a_place_that_cannot_take_them_end_their_channel_only(tmp_path, place):
+    """The connection carries other sessions, which a wrong one once starved by reconnects."""
+    log = Log(tmp_path / "source").write(100)
+    at = {"a file that has ended": log.appender.end, "a gap": Position(4096)}[place]
+    code = {"a file that has ended": "diverged", "a gap": "protocol"}[place]
+    if code == "diverged":
+        log.roll()
+    dialogue = Dialogue(log.directory, tmp_path / "sink").talk()
+    dialogue.source_pipe.send(encode(Data(0, at, memoryview(bytes(64)))))
+    dialogue.sink.turn()
+    assert [(side, code) for side, code, _ in dialogue.refusals] == [("sink", code)]
+    dialogue.close()
+    assert_equal(log.directory, tmp_path / "sink")
+
+
+def test_a_log_has_a_bounded_number_of_files_without_a_frame(tmp_path):
+    """Each costs the sink two files and two syncs; 2,000 kept a node busy for a minute."""
+    log = Log(tmp_path / "source").write(100).roll()
+    dialogue = Dialogue(log.directory, tmp_path / "sink").talk()
+    for roll in range(1, 2000):
+        line = Rolled(Position.of(0, roll, 0), 0, 1, 1, 1, 1, 7)
+        dialogue.source_pipe.send(encode(RolledNotice(0, line)))
+        dialogue.sink.turn()
+        if dialogue.refusals:
+            break
+    assert roll == EMPTY_FILES_MAX + 1
+    assert dialogue.refusals[0][1] == "protocol"
+    dialogue.close()
+
+
+# Acknowledgements
+
+
+@pytest.mark.parametrize("beyond", ["received", "durable", "replicated", "merged"])
+def test_an_acknowledgement_of_what_was_never_sent_ends_the_channel(tmp_path, beyond):
+    """Files are truncated on its strength: one node's lie once took two of them."""
+    log = Log(tmp_path / "source").write(100)
+    dialogue = Dialogue(log.directory, tmp_path / "sink").talk()
+    taken, end = len(dialogue.acks), log.appender.end
+    ends = dict.fromkeys(("received", "durable", "replicated", "merged"), end)
+    ends[beyond] = Position((1 << 63) - 1)
+    dialogue.sink_pipe.send(encode(Ack(0, *ends.values(), START)))
+    dialogue.source.turn()
+    assert len(dialogue.acks) == taken
+    code = "diverged" if beyond in ("replicated", "merged") else "protocol"
+    assert [(side, each) for side, each, _ in dialogue.refusals] == [("source", code)]
+    dialogue.close()
+
+
+def test_a_node_may_have_merged_what_it_was_not_sent_here(tmp_path):
+    """It came there by another node, or as merged bytes; the log does reach that far."""
+    log = Log(tmp_path / "source").write(100)
+    dialogue = Dialogue(log.directory, tmp_path / "sink").talk()
+    end = dialogue.outlet.position
+    log.write(100)
+    dialogue.sink_pipe.send(encode(Ack(0, end, end, end, log.appender.end, START)))
+    dialogue.source.turn()
+    assert dialogue.acks[-1].merged == log.appender.end
+    assert not dialogue.refusals
+    dialogue.close()
+
+
+def said(durable, merged):
+    """Return an acknowledgement of a node that knows of no majority."""
+    return Ack(0, Position(durable), Position(durable), START, Position(merged), START)
+
+
+@pytest.mark.parametrize(
+    ("release", "released"), [(Release.MERGED, 200), (Release.ALL, 100), (Release.NEVER, 0)]
+)
+def test_files_are_released_by_as_many_nodes_as_the_setting_says(tmp_path, release, released):
+    """A majority of the nodes that were sent the bytes has to say so; one node's word is one."""
+    progress = SessionProgress(str(tmp_path), 3, release)
+    for node, end in (("n1", 300), ("n2", 200), ("n3", 100)):
+        assert progress.released == START
+        progress.take(node, said(end, end))
+        if node == "n1":
+            assert progress.released == START
+        if release is Release.MERGED and node == "n2":
+            break
+    assert progress.released == released
+    progress.note()
+    assert ConfirmationsFile(str(tmp_path)).read().released == released
+
+
+def test_what_a_node_was_not_sent_releases_nothing(tmp_path):
+    """It may have merged more by way of others; what it holds of this session is what counts."""
+    progress = SessionProgress(str(tmp_path), 1)
+    progress.take("n1", said(100, 500))
+    assert progress.released == 100
+
+
+# Nodes
+
+
+@pytest.mark.parametrize(("count", "nodes"), [(5, 1), (60, 1), (60, 3)])
+def test_a_publisher_restored_from_a_backup_confirms_nothing_and_starves_no_session(
+    tmp_path, caplog, count, nodes
+):
+    """It was confirmed messages that exist nowhere, or took the connection of all sessions down."""
+    caplog.set_level("INFO")
+    directory = tmp_path / "pub" / STREAM / "jfk"
+
+    def life(messages, text):
+        publisher = Publisher(str(tmp_path / "pub"), stream=STREAM, session="jfk")
+        for number in range(messages):
+            publisher.publish(b"%s%d" % (text, number))
+            publisher.flush("written")
+        return publisher
+
+    with ArchiveCluster(tmp_path, nodes=nodes) as cluster:
+        push = cluster.push()
+        with life(10, b"a") as publisher:
+            publisher.flush(Level.MERGED, 20)
+        push.stop()
+        shutil.copytree(directory, tmp_path / "backup")
+        push = cluster.push()
+        with life(5, b"b") as publisher:
+            publisher.flush(Level.MERGED, 20)
+        copy = tmp_path / "n1" / STREAM / "in" / "jfk" / "log.1.0"
+        assert eventually(lambda: copy.stat().st_size == 0, 20)
+        push.stop()
+        shutil.rmtree(directory)
+        shutil.copytree(tmp_path / "backup", directory)
+        caplog.clear()
+        with life(count, b"c") as publisher, cluster.publisher("lga") as other:
+            push = cluster.push()
+            began_s = time.monotonic()
+            with pytest.raises(FlushTimeout):
+                publisher.flush(Level.MERGED, 2)
+            while time.monotonic() - began_s < 3:
+                other.publish(b"x")
+                other.flush(Level.MERGED, 5)
+            errors = [each.error for each in push.status() if each.session == "jfk"]
+            push.stop()
+    assert any("log.1.0" in error for error in errors), errors
+    assert caplog.text.count("connected") == nodes
