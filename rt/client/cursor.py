@@ -85,6 +85,32 @@ def read_cursors(root: str, stream: str) -> dict[str, CursorState]:
     return {name: _read(os.path.join(directory, name)) for name in names}
 
 
+def is_held(root: str, stream: str, name: str) -> bool:
+    """Whether a program is reading with this cursor now."""
+    try:
+        os.close(_take(root, stream, name))
+    except Misuse:
+        return True
+    return False
+
+
+def remove_cursor(root: str, stream: str, name: str) -> None:
+    """Remove a cursor; `Misuse` if a program is reading with it."""
+    lock = _take(root, stream, name)
+    try:
+        os.unlink(os.path.join(stream_directory(root, stream), DIRECTORY, parse_cursor(name)))
+    finally:
+        os.close(lock)
+
+
+def _take(root: str, stream: str, name: str) -> int:
+    return take_lock(
+        os.path.join(stream_directory(root, stream), DIRECTORY),
+        f"cursor {name!r} of stream {stream!r} has a reader; stop that one, or use another name",
+        f"{parse_cursor(name)}.lock",
+    )
+
+
 def _read(path: str) -> CursorState:
     with open(path, "rb") as file:
         state = decode_cursor(file.read(_RECORD_BYTES + 1))
@@ -129,10 +155,7 @@ class LocalCursor:
         self._disk.make_directory(os.path.dirname(directory))
         self._disk.make_directory(directory)
         self._path = os.path.join(directory, name)
-        self._lock_fd = take_lock(
-            directory, f"cursor {name!r} of stream {stream!r} has a reader; stop that one, or use "
-            "another name", f"{name}.lock",
-        )  # fmt: skip
+        self._lock_fd = _take(root, stream, name)
         self._lock = threading.Lock()
         self._stored_s = time.monotonic()
         self._unstored: CursorState | None = None
@@ -166,6 +189,16 @@ class LocalCursor:
         with self._lock:
             state = CursorState(position, self._state.epoch + 1, time.time_ns(), log_id or known)
             self._store(state)
+
+    def move_to(self, position: Position) -> None:
+        """Put the cursor at this place durably, before or after where it is; for operators.
+
+        Raises:
+            OSError: it cannot be stored.
+        """
+        with self._lock:
+            known = self._state
+            self._store(CursorState(position, known.epoch + 1, time.time_ns(), known.log_id))
 
     def ack(self, position: Position, *, sync: bool = False) -> None:
         """Acknowledge everything before `position`; it never goes back.

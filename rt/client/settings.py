@@ -1,9 +1,11 @@
 """ConnectionSettings: where a stream is, and which certificate to show."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from rt.errors import Misuse
 from rt.names import parse_peer, parse_stream
+from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files, check_own
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
@@ -17,12 +19,14 @@ class ConnectionSettings:
     root: str = field(default="rt-data", metadata={"help": "Directory that holds the stream."})
     stream: str = field(default="stream", metadata={"help": "Name of the stream."})
     nodes: tuple[str, ...] = field(
-        default=(f"localhost:{PORT}",), metadata={"help": "Address of a node; once for each."}
+        default=(f"localhost:{PORT}",), metadata={"help": "Address of a node; repeat for each."}
     )
     certs: str = field(
         default="certs", metadata={"help": "Directory of ca.pem, NAME.pem and NAME.key."}
     )
-    identity: str = field(default="client", metadata={"help": "NAME of the certificate to show."})
+    identity: str = field(
+        default="client", metadata={"help": "NAME of the certificate to present."}
+    )
 
     def __post_init__(self) -> None:
         parse_stream(self.stream)
@@ -33,8 +37,12 @@ class ConnectionSettings:
             parse_address(node, "nodes")
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each node."""
-        return [parse_address(node) for node in self.nodes]
+        """Return host and port of each node; a node that is named twice is returned once."""
+        return list(dict.fromkeys(parse_address(node) for node in self.nodes))
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask the nodes in turn until one does it; errors as of `rt.net.admin.ask_any`."""
+        return ask_any(self.addresses(), self.contexts(), request)
 
     def contexts(self, *roles: CertificateRole) -> Contexts:
         """Return TLS contexts that follow the certificate when it is renewed.

@@ -1,6 +1,7 @@
 """The client: programs publish and read through a cluster without any further process."""
 
 import asyncio
+import json
 import logging
 import os
 import threading
@@ -8,6 +9,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
+from commands import run
 
 import rt
 from rt.client import aio
@@ -241,6 +243,33 @@ def test_a_name_that_could_leave_the_directory_is_no_cursors(tmp_path, name):
     """A name becomes a path."""
     with pytest.raises(Misuse, match="is not a name for a cursor"):
         LocalCursor(str(tmp_path), STREAM, name)
+
+
+def test_an_operator_lists_moves_and_forgets_cursors(cluster, tmp_path):
+    """At three in the morning somebody asks who is behind, and has it read again."""
+    options = ("--root", tmp_path, "--stream", STREAM)
+    with connect(cluster, tmp_path) as client:
+        publisher = client.publisher("operated")
+        publisher.publish_many([b"0", b"1", b"2"])
+        publisher.flush("merged", PATIENCE_S)
+        with client.subscriber(cursor="etl", follow=False) as reader:
+            *_, last = reader
+            held = run("cursor", "reset", "etl", "--to", "earliest", *options)
+            assert held.exit_code == 2
+            assert "cursor 'etl' of stream 'flights' has a reader" in held.stderr
+    [row] = json.loads(run("cursor", "list", "--json", *options).stdout)
+    assert (row["position"], row["held"]) == (str(last.next_position), False)
+    assert row["bytes_behind"] == 0
+    moved = run("cursor", "reset", "etl", "--to", "last:2", *options)
+    assert moved.exit_code == 0, moved.stderr
+    assert f"cursor etl moved from {last.next_position} to " in moved.stderr
+    shown = json.loads(run("cursor", "show", "etl", "--json", *options).stdout)
+    assert shown["bytes_behind"] > 0
+    assert "etl" in run("cursor", "list", *options).stdout
+    assert run("cursor", "forget", "etl", *options).exit_code == 0
+    unknown = run("cursor", "show", "etl", *options)
+    assert unknown.exit_code == 2
+    assert "has no cursor 'etl' here; it has none" in unknown.stderr
 
 
 # asyncio and logging
