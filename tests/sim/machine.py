@@ -5,7 +5,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Protocol
 
-from rt.position import Position
+from rt.format.frame import Header, seal_header, session_tag
 from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.raft.consensus import Entry, EntryKind
@@ -121,8 +121,9 @@ class Books:
         size = merged.size + each.length
         if ledger.needs_roll(size):
             ledger.roll()
-        headers = f"{each.session} {Position(each.first)}".encode()
-        ledger.take(each, merged.digested(ledger.digest, ledger.end, headers), size)
+        headers = _header(each)
+        merged = merged.digested(ledger.digest, ledger.end, headers)
+        ledger.take(each, merged, size, headers)
 
     def save(self) -> bytes:
         """The ledger, and what was seen."""
@@ -136,3 +137,9 @@ class Books:
     def digest(self) -> str:
         """The running digest of the merged log, and where it ends."""
         return f"{self.ledger.digest.hex()} {self.ledger.end} {self.ledger.number} {self.seen}"
+
+
+def _header(each: Slice) -> bytes:
+    """The header of the one imagined frame of a slice."""
+    tag = session_tag(each.session)
+    return seal_header(Header(each.first, 0, 0, 0, 1, 64, 64, 0, 0, 0, 0, 0, tag))
