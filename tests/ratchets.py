@@ -10,7 +10,6 @@ CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/node/settings.py:NodeSettings": 16,
     "rt/node/sweeper.py:NodeSweeper": 14,
     "rt/spark/options.py:ReadOptions": 17,
-    "sequencer/journal/journal.py:Journal": 13,
     "sequencer/peers.py:Outbox": 14,
 }
 # Classes that start a thread or take a lock, and do not say who may touch what.

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from contextlib import suppress
 from random import SystemRandom
 from typing import Final
 
@@ -59,14 +60,22 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
                 "node that was founded before is started without --found"
             )
         found(disk, path, cluster=cluster, node=node, directory=fresh, place=_place(path))
-    opened = open_journal(disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path))
+    opened = open_journal(
+        disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path), boot=_boot()
+    )
     if opened.damage:
         _log.error("%s: %s; this node learns from the others before it votes", path, opened.damage)
     return opened
 
 
 def _place(path: str) -> str:
-    """Name a directory as a copy of it is not named: by file system and inode."""
+    """Return the directory's inode number, which a copy of it does not inherit."""
     os.makedirs(path, mode=0o700, exist_ok=True)
-    facts = os.stat(path)
-    return f"{facts.st_dev:x}:{facts.st_ino:x}"
+    return f"{os.stat(path).st_ino:x}"
+
+
+def _boot() -> str:
+    """Return the id that the kernel drew when it started, or "" where it draws none."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""

@@ -1,10 +1,11 @@
-"""Ballots: a node's term and vote in two mirrored slots, of which one may always be bad."""
+"""Ballots: a node's term and vote in two mirrored slots, one of which may be damaged."""
 
 import struct
 from typing import Final
 
 from rt.format.checksum import crc32
 from rt.log.disk import Disk, File
+from sequencer.journal.identity import write_whole
 from sequencer.raft.consensus import Ballot
 
 SLOT_NAMES: Final = ("ballot.0", "ballot.1")
@@ -20,52 +21,52 @@ def encode_slot(ballot: Ballot, directory: int) -> bytes:
 
 
 def decode_slot(data: bytes, directory: int) -> Ballot | None:
-    """The ballot in a slot of this directory, or None if it is not whole."""
+    """The ballot in a slot of this directory, or None if the slot is not intact."""
     if len(data) < _SLOT.size:
         return None
     magic, crc, owner, term = _SLOT.unpack_from(data)
     if magic != _MAGIC or crc != crc32(data[8:]) or owner != directory:
         return None
-    try:
-        return Ballot(term, data[_SLOT.size :].decode())
-    except UnicodeDecodeError:
-        return None  # the checksum finds accidents; anyone can seal bytes that are not a name
+    return Ballot(term, data[_SLOT.size :].decode())
 
 
 def newer(one: Ballot | None, other: Ballot | None) -> Ballot | None:
-    """The later of two slots: a term never goes back, a vote is never taken back."""
-    whole = [ballot for ballot in (one, other) if ballot is not None]
-    return max(whole, key=lambda ballot: (ballot.term, ballot.voted_for != ""), default=None)
+    """The later of two slots: terms never decrease, and a vote is never withdrawn."""
+    intact = [ballot for ballot in (one, other) if ballot is not None]
+    return max(intact, key=lambda ballot: (ballot.term, ballot.voted_for != ""), default=None)
+
+
+def read_ballot(disk: Disk, path: str, directory: int) -> Ballot | None:
+    """The last ballot, or None if neither slot is intact."""
+    return newer(*[_read_slot(disk, f"{path}/{name}", directory) for name in SLOT_NAMES])
+
+
+def _read_slot(disk: Disk, path: str, directory: int) -> Ballot | None:
+    try:
+        file = disk.open_read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode_slot(file.pread(SLOT_BYTES_MAX, 0), directory)
+    finally:
+        file.close()
 
 
 class Ballots:
-    """The two slots. Each ballot is written to one, synced, then to the other, synced.
+    """The two slots. Each ballot is written to one and synced, then to the other and synced.
 
-    So whatever is torn by a crash or rots in one slot, the other holds the last ballot that
-    anyone was told of. Only both bad is a loss, and a loss is seen.
+    Whatever a crash tears, or rot damages, in one slot, the other holds the last ballot that any
+    peer may have learned. Only damage to both loses it, and that is detected.
     """
 
     __slots__ = ("_directory", "_slots")
 
-    def __init__(self, disk: Disk, path: str, directory: int) -> None:
+    def __init__(self, disk: Disk, path: str, directory: int, ballot: Ballot) -> None:
+        """Replace both slots by new files: what was read from the old may exist in memory only."""
         self._directory = directory
-        self._slots: list[File] = [disk.open(f"{path}/{name}", create=True) for name in SLOT_NAMES]
-
-    def read(self) -> Ballot | None:
-        """The last ballot, or None if both slots are bad.
-
-        The slot that does not hold it is the first to be written from now on: to begin with the
-        good one would put the only whole copy at risk.
-        """
-        for slot in self._slots:
-            slot.sync()  # the life before may have died in a sync: what is whole here may not last
-        one, other = [
-            decode_slot(slot.pread(SLOT_BYTES_MAX, 0), self._directory) for slot in self._slots
-        ]
-        last = newer(one, other)
-        if one == last:
-            self._slots.reverse()
-        return last
+        for name in SLOT_NAMES:
+            write_whole(disk, path, name, [encode_slot(ballot, directory)])
+        self._slots: list[File] = [disk.open(f"{path}/{name}") for name in SLOT_NAMES]
 
     def write(self, ballot: Ballot) -> None:
         """Return when the ballot is durable in both slots."""

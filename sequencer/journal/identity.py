@@ -1,10 +1,10 @@
 """Identity: whose state a directory holds, so that a foreign, swapped or copied one is refused."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from rt.errors import Refused
+from rt.errors import Misuse, Refused
 from rt.format.checksum import crc32
 from rt.log.disk import Disk
 
@@ -19,10 +19,11 @@ class StateIdentity:
     Attributes:
         cluster: the id of the cluster.
         node: the name of the node.
-        directory: the id that this directory was given when it was made, at random.
+        directory: the random id that this directory was given when it was created.
         incarnation: which copy of the node's state this is, for the other members.
-        place: what the machine calls the directory and a copy does not inherit (its inode); ""
-            is not looked at.
+        place: the directory's inode number, which a copy does not inherit; "" is not compared.
+            Up to version 0.1 it was preceded by a device number and a colon, which is ignored: a
+            volume gets another one when it is attached again.
     """
 
     cluster: str
@@ -32,15 +33,27 @@ class StateIdentity:
     place: str = ""
 
     def demand(self, path: str, cluster: str, node: str, place: str) -> None:
-        """Refuse the directory at `path` unless it was made for this node, here."""
+        """Refuse the directory at `path` unless it was created for this node, here."""
         if cluster != self.cluster:
-            words = f"{path} is of cluster {self.cluster!r}, this is {cluster!r}"
+            words = f"{path} belongs to cluster {self.cluster!r}, this is {cluster!r}"
             raise Refused("foreign", words)
         if node != self.node:
-            raise Refused("swapped", f"{path} is of node {self.node!r}, this is {node!r}")
-        if place and self.place and place != self.place:
-            words = f"{path} is a copy of another directory; two nodes may hold the same vote"
-            raise Refused("cloned", words)
+            raise Refused("swapped", f"{path} belongs to node {self.node!r}, this is {node!r}")
+        if place and self.place and inode(place) != inode(self.place):
+            raise Refused(
+                "cloned",
+                f"{path} is a copy of another directory, and two nodes may hold the same vote; "
+                "empty it, and the node learns everything from the others",
+            )
+
+
+def inode(place: str) -> str:
+    """The inode number in a place, with or without a device number before it.
+
+    >>> inode("fd00:1a2b"), inode("1a2b")
+    ('1a2b', '1a2b')
+    """
+    return place.rpartition(":")[2]
 
 
 def encode_identity(identity: StateIdentity) -> bytes:
@@ -50,7 +63,7 @@ def encode_identity(identity: StateIdentity) -> bytes:
 
 
 def decode_identity(data: bytes) -> StateIdentity | None:
-    """The identity in these bytes, or None if they are not whole."""
+    """The identity in these bytes, or None if they are damaged."""
     line, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % crc32(line):
         return None
@@ -58,7 +71,7 @@ def decode_identity(data: bytes) -> StateIdentity | None:
 
 
 def read_identity(disk: Disk, path: str) -> StateIdentity | None:
-    """The identity of a directory, or None if there is none that is whole."""
+    """The identity of a directory, or None if it is missing or damaged."""
     try:
         file = disk.open_read(f"{path}/{IDENTITY_NAME}")
     except FileNotFoundError:
@@ -69,8 +82,24 @@ def read_identity(disk: Disk, path: str) -> StateIdentity | None:
         file.close()
 
 
+def adopt_state(disk: Disk, path: str, place: str) -> StateIdentity:
+    """Let a directory that was moved be opened where it is now.
+
+    Only if the original no longer exists: two nodes with one vote break every promise.
+
+    Raises:
+        Misuse: the directory holds no identity.
+    """
+    identity = read_identity(disk, path)
+    if identity is None:
+        raise Misuse(f"{path} holds no node's state, or its identity is damaged")
+    adopted = replace(identity, place=place)
+    write_whole(disk, path, IDENTITY_NAME, [encode_identity(adopted)])
+    return adopted
+
+
 def write_whole(disk: Disk, path: str, name: str, parts: list[bytes]) -> None:
-    """Return when the file has exactly these bytes, durably; until then it is what it was."""
+    """Return when the file durably has exactly these bytes; until then it keeps the old ones."""
     file = disk.open(f"{path}/{name}.tmp", create=True)
     try:
         file.truncate(0)

@@ -1,10 +1,10 @@
-"""Journal records: the bytes of the log on disk, and the one judge of what a crash or rot left.
+"""Journal records: the encoding of the log on disk, and the one judge of what a crash or rot left.
 
 Little endian. File: magic with version 8 bytes, CRC-32 of the rest u32, directory id u64,
 generation u32, base index u64, base term u64; then records. Record: magic 4 bytes, CRC-32 of the
 rest u32, length of the body u32, offset of the record in the file u64, end of what was durable
 when it was written u64, index of the first entry u64; body: the entries as nodes send them. A
-record whose first index is not beyond the log cuts the log there, so nothing is ever overwritten.
+record whose first index is already in the log truncates it there, so nothing is overwritten.
 """
 
 import struct
@@ -23,14 +23,14 @@ BODY_BYTES_MAX: Final = BATCH_BYTES + COMMAND_BYTES_MAX + ENTRIES_MAX * ENTRY_BY
 
 _FILE: Final = struct.Struct("<8sIQIQQ")
 _RECORD: Final = struct.Struct("<4sIIQQQ")
-_MARK: Final = struct.Struct("<IIQ")  # CRC-32 of the rest, generation, end of what is durable
-_CRC_END: Final = 8  # of a record: what the checksum covers begins here
+_MARK: Final = struct.Struct("<IIQ")  # CRC-32 of the rest, generation, durable end
+_CRC_END: Final = 8  # of a record: the checksum covers everything from here on
 FILE_BYTES: Final = _FILE.size
 
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """The beginning of a log file: whose it is, and after which entry it starts."""
+    """The header of a log file: the directory it belongs to, and the entry it starts after."""
 
     directory: int
     generation: int
@@ -51,15 +51,22 @@ class RecordScan:
     Attributes:
         header: None if it cannot be read.
         entries: those of the log after its base, as far as the file is whole.
-        end: the offset behind the last whole record.
-        damage: why the file is not what was written, or "". A torn tail is no damage: nothing
-            proves that it was ever durable, so nobody was told of it.
+        end: the offset after the last intact record.
+        proven: the offset up to which the file was once synced, at least.
+        damage: why the file is not what was written, or "". A torn tail is not damage: nothing
+            proves that it was ever durable, so no peer has learned of it.
     """
 
     header: RecordHeader | None = None
     entries: list[Entry] = field(default_factory=list)
     end: int = 0
+    proven: int = 0
     damage: str = ""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether everything that was read is known to have been synced."""
+        return self.proven >= self.end
 
 
 def encode_records(entries: Sequence[Entry], offset: int, durable: int) -> Iterator[bytes]:
@@ -83,13 +90,13 @@ def _encode_record(entries: Sequence[Entry], offset: int, durable: int) -> bytes
 
 
 def encode_mark(generation: int, durable: int) -> bytes:
-    """The bytes that say how much of the log is durable, for a file beside it."""
+    """Encode how much of the log is durable, for the file of marks."""
     rest = _MARK.pack(0, generation, durable)[4:]
     return struct.pack("<I", crc32(rest)) + rest
 
 
 def read_marks(data: bytes, generation: int) -> int:
-    """The largest durable end that whole marks of this generation tell of."""
+    """The largest durable end in the intact marks of this generation."""
     durable = 0
     for start in range(0, len(data) - _MARK.size + 1, _MARK.size):
         crc, marked, end = _MARK.unpack_from(data, start)
@@ -99,7 +106,7 @@ def read_marks(data: bytes, generation: int) -> int:
 
 
 def read_header(data: bytes) -> RecordHeader | None:
-    """The header of a log file, or None if these bytes are not one."""
+    """The header of a log file, or None if it is not intact."""
     if len(data) < _FILE.size:
         return None
     magic, crc, directory, generation, base, base_term = _FILE.unpack_from(data)
@@ -108,22 +115,42 @@ def read_header(data: bytes) -> RecordHeader | None:
     return RecordHeader(directory, generation, base, base_term)
 
 
-def scan(data: bytes, marked: int) -> RecordScan:
+def scan(data: bytes, marked: int, *, is_same_boot: bool = False) -> RecordScan:
     """Judge a log file.
 
     Args:
         data: all its bytes.
         marked: how much of it is known to have been durable.
+        is_same_boot: no power was cut since it was written: the last record may be incomplete,
+            since its writer may have been killed or its disk full, but not otherwise unreadable.
     """
     found = RecordScan(header=read_header(data), end=_FILE.size)
     if found.header is None:
-        found.damage = "its header is not whole"
+        found.damage = "its header is not intact"
         return found
     while found.end < len(data) and _take_record(data, found):
         pass
-    if found.end < max(marked, _proved(data, found.end)):
-        found.damage = f"what was durable at byte {found.end} is not whole"
+    found.proven = max(marked, found.proven, _proved(data, found.end))
+    if found.end < found.proven:
+        found.damage = f"what was durable at byte {found.end} is not intact"
+    elif is_same_boot and found.end < len(data) and not _is_incomplete(data, found.end):
+        found.damage = f"byte {found.end} starts no record, and no power was cut since"
     return found
+
+
+def _is_incomplete(data: bytes, start: int) -> bool:
+    """Whether the file ends within a record whose length is not itself the damage."""
+    if not RECORD_MAGIC.startswith(data[start : start + len(RECORD_MAGIC)]):
+        return False
+    if len(data) - start < _RECORD.size:
+        return True
+    _, crc, size, offset, _, _ = _RECORD.unpack_from(data, start)
+    if offset != start or size > BODY_BYTES_MAX or start + _RECORD.size + size <= len(data):
+        return False
+    head = bytearray(data[start + _CRC_END : start + _RECORD.size])
+    struct.pack_into("<I", head, 0, len(data) - start - _RECORD.size)
+    crc_if_whole = crc32(memoryview(data)[start + _RECORD.size :], crc32(head))
+    return bool(crc != crc_if_whole)
 
 
 def _take_record(data: bytes, found: RecordScan) -> bool:
@@ -133,6 +160,7 @@ def _take_record(data: bytes, found: RecordScan) -> bool:
     entries, length = record
     if not _connect(found, entries):
         return False
+    found.proven = max(found.proven, _RECORD.unpack_from(data, found.end)[4])
     found.end += length
     return True
 
@@ -165,7 +193,7 @@ def _whole_record(data: bytes, start: int) -> tuple[tuple[Entry, ...], int] | No
 
 
 def _record_length(data: bytes, start: int) -> int:
-    """The bytes of the record at `start`, or 0 if there is no whole one."""
+    """The length of the record at `start`, or 0 if there is no intact one."""
     if len(data) - start < _RECORD.size:
         return 0
     magic, crc, size, offset, _, _ = _RECORD.unpack_from(data, start)
@@ -176,7 +204,7 @@ def _record_length(data: bytes, start: int) -> int:
 
 
 def _proved(data: bytes, start: int) -> int:
-    """The largest durable end that a whole record somewhere after `start` tells of."""
+    """The largest durable end that any intact record after `start` states."""
     proved, place = 0, data.find(RECORD_MAGIC, start)
     while place >= 0:
         if _record_length(data, place):

@@ -22,19 +22,30 @@ def is_dead(_operation: str) -> None:
 class Inode:
     """A file's bytes as programs see them, and as they would be after a power cut.
 
-    Bytes below `floor` have not been touched since the last sync: no cut can harm them.
+    Bytes below `floor` have not been touched since the last sync: no cut can harm them. After a
+    failed sync the pages up to `lost` may be clean in memory though they never reached the disk,
+    as on ext4 and XFS: programs read them, a later sync succeeds without writing them, and a power
+    cut turns them into zeros.
     """
 
-    __slots__ = ("data", "durable", "floor")
+    __slots__ = ("data", "durable", "floor", "lost")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = b""
         self.floor = 0
+        self.lost = 0
+
+    def fail(self) -> None:
+        """A sync has failed, and the kernel calls the pages clean."""
+        self.lost = len(self.data)
 
     def settle(self) -> None:
-        """Everything written is on the disk."""
-        if self.floor < len(self.data) or len(self.durable) != self.floor:
+        """Everything written is on the disk, except what a failed sync has lost."""
+        if self.lost > self.floor:
+            zeros = bytes(self.lost - self.floor)
+            self.durable = bytes(self.data[: self.floor]) + zeros + bytes(self.data[self.lost :])
+        elif self.floor < len(self.data) or len(self.durable) != self.floor:
             self.durable = bytes(self.data)
             self.floor = len(self.durable)
 
@@ -99,10 +110,16 @@ class SimFile:
         self._disk.operation("truncate")
         del self._inode.data[length:]
         self._inode.floor = min(self._inode.floor, length)
+        self._inode.lost = min(self._inode.lost, length)
 
     def sync(self) -> None:
         """Make what was written durable."""
-        self._disk.operation("sync")
+        try:
+            self._disk.operation("sync")
+        except OSError:
+            if self._disk.cleans_failed_pages:
+                self._inode.fail()
+            raise
         self._inode.settle()
 
     def close(self) -> None:
@@ -116,9 +133,11 @@ class SimDisk:
     and `replace` do as a second step: a power cut between the two may lose the name or the rename.
     """
 
-    def __init__(self, chance: Random) -> None:
+    def __init__(self, chance: Random, *, cleans_failed_pages: bool = False) -> None:
         self._chance = chance
         self._root = Directory()
+        self.cleans_failed_pages = cleans_failed_pages
+        self.boots = 1
         self.fault: Callable[[str], None] | None = None
 
     def operation(self, name: str) -> None:
@@ -216,6 +235,7 @@ class SimDisk:
     def cut_power(self) -> None:
         """Forget what was not synced, except what chance has written already."""
         self.fault = None
+        self.boots += 1
         if self._chance.random() < 0.5:
             for directory in self._root.every():
                 directory.names = dict(directory.durable)
@@ -226,7 +246,11 @@ class SimDisk:
 
     def _settle(self, inode: Inode) -> None:
         data, durable = bytes(inode.data), inode.durable
-        if data != durable:
+        if inode.lost > inode.floor:
+            inode.settle()
+            data, durable = inode.durable, inode.durable
+            inode.data, inode.lost, inode.floor = bytearray(data), 0, len(data)
+        elif data != durable:
             inode.data = bytearray(self._torn(data, durable, inode.floor))
             inode.settle()
 
@@ -274,7 +298,7 @@ class SimDisk:
         else:
             inode.data[place] ^= 1 << self._chance.randrange(8)
             done = f"{path} flipped at {place}"
-        inode.floor = 0
+        inode.floor = inode.lost = 0
         inode.settle()
         return done
 

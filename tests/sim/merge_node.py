@@ -236,6 +236,8 @@ class WatchedMember(Member):
 class MergeNode(SimNode):
     """A node that may die inside any of its duties and come back from its disk."""
 
+    cleans_failed_pages = False  # sessions and the merged log still trust what they read back
+
     def __init__(self, name: str, world: "MergeCluster", chance: Random) -> None:
         self.world = world
         self.rotted = False  # its disk was damaged once; only then may it speak of damage

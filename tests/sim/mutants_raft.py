@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from sequencer.journal import journal as journals
+from sequencer.journal import recovery as recoveries
 from sequencer.journal.journal import Journal
 from sequencer.raft import core as cores
 from sequencer.raft import election as elections
@@ -24,18 +24,18 @@ from .mutation import Patch, mutant
 @mutant
 def vote_forgotten_on_restart() -> list[Patch]:
     """A restarted node does not know whom it voted for (raftos wipes the vote at every start)."""
-    right = journals._checked_ballot
+    right = recoveries.checked_ballot
 
     def checked(ballot: Ballot | None, *rest: Any) -> Ballot:
         return Ballot(right(ballot, *rest).term, "")
 
-    return [(journals, "_checked_ballot", checked)]
+    return [(recoveries, "checked_ballot", checked)]
 
 
 @mutant
 def ballot_not_written() -> list[Patch]:
     """Term and vote live in memory only."""
-    persist, checked = Journal.persist, journals._checked_ballot
+    persist, checked = Journal.persist, recoveries.checked_ballot
 
     def forget(ballot: Ballot | None, entries: Any, snapshot: Any) -> Ballot:
         newest = max([e.term for e in entries[-1:]] + [snapshot.term if snapshot else 0])
@@ -43,7 +43,7 @@ def ballot_not_written() -> list[Patch]:
 
     return [
         (Journal, "persist", lambda self, ready: persist(self, replace(ready, ballot=None))),
-        (journals, "_checked_ballot", forget),
+        (recoveries, "checked_ballot", forget),
     ]
 
 

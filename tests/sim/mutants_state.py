@@ -5,8 +5,12 @@ from typing import Any
 
 from rt.format.ranges import Range
 from sequencer.instruction import Slice
+from sequencer.journal import ballot as ballots
+from sequencer.journal import entry_log as entry_logs
 from sequencer.journal import journal as journals
+from sequencer.journal import recovery as recoveries
 from sequencer.journal.ballot import Ballots, encode_slot
+from sequencer.journal.entry_log import EntryLog
 from sequencer.journal.journal import Journal, Opened
 from sequencer.journal.records import RecordScan
 from sequencer.ledger import Ledger
@@ -37,12 +41,12 @@ def speaks_before_the_sync() -> list[Patch]:
 def log_not_synced() -> list[Patch]:
     """The journal writes and does not sync."""
 
-    def append(self: Journal, entries: Any) -> None:
-        records = list(journals.encode_records(entries, self._end, self._durable))
-        self._end += self._log.append(records)
+    def append(self: EntryLog, entries: Any) -> None:
+        records = list(entry_logs.encode_records(entries, self._end, self._durable))
+        self._end += self._file.append(records)
         self._keep(entries)
 
-    return [(Journal, "_append", append)]
+    return [(EntryLog, "append", append)]
 
 
 @mutant
@@ -62,15 +66,24 @@ def failed_sync_forgiven() -> list[Patch]:
 @mutant
 def page_cache_trusted() -> list[Patch]:
     """What is read at the start counts as durable although it may only be in memory."""
+    right = EntryLog.settle
 
-    def renew(self: Journal, ballot: Ballot, snapshot: Snapshot | None) -> None:
-        if self._log.size() > self._end:
-            self._log.truncate(self._end)
-        if snapshot is not None:
-            self._rewrite(snapshot)
-        self._begin_marks()
+    def settle(self: EntryLog, is_proven: bool, base_index: int, base_term: int) -> None:
+        right(self, is_proven or bool(self._tail), base_index, base_term)
 
-    return [(Journal, "renew", renew)]
+    return [(EntryLog, "settle", settle)]
+
+
+@mutant
+def page_cache_synced_again() -> list[Patch]:
+    """What is read at the start is synced, not written again: the kernel has nothing to write."""
+    right = EntryLog.settle
+
+    def settle(self: EntryLog, is_proven: bool, base_index: int, base_term: int) -> None:
+        self._file.sync()
+        right(self, is_proven or bool(self._tail), base_index, base_term)
+
+    return [(EntryLog, "settle", settle)]
 
 
 @mutant
@@ -105,15 +118,15 @@ def both_slots_at_once() -> list[Patch]:
 @mutant
 def damage_cut_like_a_tear() -> list[Patch]:
     """Rot in the log is cut off as if it had never been durable."""
-    right = journals.scan
+    right = recoveries.scan
 
-    def scan(data: bytes, marked: int) -> RecordScan:
-        result = right(data, marked)
+    def scan(data: bytes, marked: int, *, is_same_boot: bool) -> RecordScan:
+        result = right(data, marked, is_same_boot=is_same_boot)
         if result.header is not None:
             result.damage = ""
         return result
 
-    return [(journals, "scan", scan)]
+    return [(recoveries, "scan", scan)]
 
 
 @mutant
@@ -126,7 +139,7 @@ def snapshot_written_in_place() -> list[Patch]:
         file.append(parts)
         file.sync()
 
-    return [(journals, "write_whole", write)]
+    return [(module, "write_whole", write) for module in (journals, entry_logs, ballots)]
 
 
 @mutant
@@ -139,7 +152,7 @@ def snapshot_not_synced() -> list[Patch]:
         file.append(parts)
         disk.replace(f"{path}/{name}.tmp", f"{path}/{name}")
 
-    return [(journals, "write_whole", write)]
+    return [(module, "write_whole", write) for module in (journals, entry_logs, ballots)]
 
 
 @mutant
@@ -149,8 +162,8 @@ def log_cut_before_the_snapshot() -> list[Patch]:
     def save(self: Journal, snapshot: Snapshot) -> None:
         self._demand_alive()
         try:
-            self._forget(snapshot.index)
-            self._rewrite(snapshot)
+            self._log.forget(snapshot.index)
+            self._log.rewrite(snapshot.index, snapshot.term)
             self._write_snapshot(snapshot)
         except OSError as error:
             raise self._fail(error) from error

@@ -22,9 +22,12 @@ FAILED = "failed"
 class SimNode:
     """A node that may die at any of its named points and come back from its disk."""
 
+    cleans_failed_pages = True  # its kernel forgets to write what a sync failed to write
+
     def __init__(self, name: str, cluster: "Cluster", chance: Random) -> None:
         self.name, self._cluster, self._chance = name, cluster, chance
-        self.disk = SimDisk(Random(chance.getrandbits(32)))
+        seed = chance.getrandbits(32)
+        self.disk = SimDisk(Random(seed), cleans_failed_pages=self.cleans_failed_pages)
         found(self.disk, PATH, cluster="sim", node=name, directory=chance.getrandbits(60) + 1)
         self.disk.settle_all()
         self.life = 0  # events of an earlier life of the process are void
@@ -88,6 +91,7 @@ class SimNode:
             cluster="sim",
             node=self.name,
             fresh=self._chance.getrandbits(60) + 1,
+            boot=f"boot {self.disk.boots}",
             cut_bytes=self._cluster.cut_bytes,
         )
 

@@ -1,13 +1,16 @@
-"""The journal on a disk that forgets, tears and rots: nothing that was promised is lost unseen."""
+"""The journal on a disk that forgets, tears and rots: no promise is lost unnoticed."""
 
+import contextlib
 from collections.abc import Sequence
 from random import Random
 
 import pytest
 
-from rt.errors import Refused, WriterFailed
+from rt.errors import Misuse, Refused, WriterFailed
 from sequencer.journal.ballot import SLOT_NAMES
+from sequencer.journal.identity import adopt_state
 from sequencer.journal.journal import Opened, found, open_journal
+from sequencer.journal.records import encode_records
 from sequencer.raft.consensus import Ballot, Entry, Ready, Snapshot
 
 from .disk import PowerCut, SimDisk
@@ -23,17 +26,19 @@ def entries(first: int, count: int, term: int = 1) -> tuple[Entry, ...]:
 def a_disk() -> SimDisk:
     """A disk with the state of the founding member n1."""
     disk = SimDisk(Random(1))
-    found(disk, "d", cluster="c", node="n1", directory=5, place="inode 7")
+    found(disk, "d", cluster="c", node="n1", directory=5, place="7")
     return disk
 
 
-def opened(disk: SimDisk, fresh: int = 99, cut_bytes: int = 1) -> Opened:
+def opened(disk: SimDisk, fresh: int = 99, cut_bytes: int = 1, boot: str = "") -> Opened:
     """The state of n1."""
-    return open_journal(disk, "d", cluster="c", node="n1", fresh=fresh, cut_bytes=cut_bytes)
+    return open_journal(
+        disk, "d", cluster="c", node="n1", fresh=fresh, cut_bytes=cut_bytes, boot=boot
+    )
 
 
 def with_history(disk: SimDisk) -> None:
-    """Two batches, a ballot, a snapshot behind the first, and a third batch."""
+    """Two batches, a ballot, a snapshot after the first, and a third batch."""
     journal = opened(disk).journal
     journal.persist(Ready(ballot=Ballot(1, "n2"), entries=entries(1, 3)))
     journal.persist(Ready(entries=entries(4, 2)))
@@ -47,7 +52,7 @@ def bytes_of(disk: SimDisk, name: str) -> bytearray:
 
 
 def test_what_was_persisted_is_read_back() -> None:
-    """Ballot, snapshot and the entries behind it, across a power cut."""
+    """Ballot, snapshot and the entries after it, across a power cut."""
     disk = a_disk()
     with_history(disk)
     disk.cut_power()
@@ -57,8 +62,8 @@ def test_what_was_persisted_is_read_back() -> None:
     assert tuple(state.entries) == (*entries(4, 2), *entries(6, 2, term=2))
 
 
-def test_entries_that_replace_others_are_read_back_in_their_place() -> None:
-    """A conflict is written behind, and read as if it had been written over."""
+def test_entries_that_replace_others_are_read_back_instead() -> None:
+    """A conflicting entry is appended to the file, and read as if it overwrote the old one."""
     disk = a_disk()
     journal = opened(disk).journal
     journal.persist(Ready(ballot=Ballot(2, ""), entries=entries(1, 5)))
@@ -66,12 +71,12 @@ def test_entries_that_replace_others_are_read_back_in_their_place() -> None:
     assert tuple(opened(disk).state.entries) == (*entries(1, 2), *entries(3, 1, term=2))
 
 
-def test_a_torn_tail_is_cut_at_the_last_whole_batch() -> None:
-    """A batch that no sync has covered may end at any byte; nobody was told of it."""
+def test_a_torn_tail_is_cut_after_the_last_whole_batch() -> None:
+    """A batch that no sync has covered may end at any byte; no peer has learned of it."""
     disk = a_disk()
     opened(disk).journal.persist(Ready(entries=entries(1, 3), ballot=Ballot(1, "")))
     whole = bytes(bytes_of(disk, "entries"))
-    opened(disk).journal._log.append([b"".join(_batch(disk))])
+    disk.open("d/entries").append(_batch(disk))
     longer = bytes(bytes_of(disk, "entries"))
     for end in range(len(whole), len(longer)):
         bytes_of(disk, "entries")[:] = longer[:end]
@@ -81,15 +86,13 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch() -> None:
 
 
 def _batch(disk: SimDisk) -> Sequence[bytes]:
-    from sequencer.journal.records import encode_records
-
     size = len(bytes_of(disk, "entries"))
     return list(encode_records(entries(4, 1), size, size))
 
 
 @pytest.mark.parametrize("name", ["entries", "snapshot", "identity"])
-def test_every_flipped_bit_is_seen_and_makes_a_learner(name: str) -> None:
-    """Damage is never taken for a tear, and a node that has it does not vote (NATS 7549)."""
+def test_every_flipped_bit_is_noticed_and_makes_a_learner(name: str) -> None:
+    """Damage is never taken for a tear, and a damaged node does not vote (NATS 7549)."""
     reference = a_disk()
     with_history(reference)
     for place in range(8 * len(bytes_of(reference, name))):
@@ -103,8 +106,8 @@ def test_every_flipped_bit_is_seen_and_makes_a_learner(name: str) -> None:
         assert any(".bad-" in kept for kept in disk.names("d")) or name == "identity"
 
 
-def test_a_log_cut_short_is_seen() -> None:
-    """A log that ends at a whole record but before what was durable is damage, not a tear."""
+def test_a_log_cut_short_is_noticed() -> None:
+    """A log that ends after an intact record, but before the durable end, is damage, not a tear."""
     reference = a_disk()
     with_history(reference)
     for end in range(len(bytes_of(reference, "entries"))):
@@ -115,7 +118,7 @@ def test_a_log_cut_short_is_seen() -> None:
 
 
 def test_every_flip_in_one_slot_leaves_the_last_ballot() -> None:
-    """Two alternating slots would bring back the older vote; two equal ones do not."""
+    """Two alternating slots would restore the older vote; two equal ones do not."""
     for name in SLOT_NAMES:
         for place in range(26 * 8):
             disk = a_disk()
@@ -127,7 +130,7 @@ def test_every_flip_in_one_slot_leaves_the_last_ballot() -> None:
 
 
 def test_a_start_with_a_bad_slot_never_risks_the_good_one() -> None:
-    """The bad slot is mended first; a power cut inside the mending leaves one whole slot."""
+    """Slots are replaced, one after the other; a power cut in between leaves an intact one."""
     for name in SLOT_NAMES:
         for last in range(8):
             disk = a_disk()
@@ -154,8 +157,8 @@ def _start_until(disk: SimDisk, last: int) -> None:
     disk.fault = None
 
 
-def test_half_a_mark_does_not_hide_the_marks_behind_it() -> None:
-    """A power cut may leave a part of a mark; what is noted after the start must still be read."""
+def test_half_a_mark_does_not_hide_the_marks_after_it() -> None:
+    """A power cut may leave half a mark; marks appended after the start must still be read."""
     disk = a_disk()
     opened(disk).journal.persist(Ready(ballot=Ballot(1, ""), entries=entries(1, 1)))
     del bytes_of(disk, "marks")[-5:]
@@ -165,7 +168,7 @@ def test_half_a_mark_does_not_hide_the_marks_behind_it() -> None:
 
 
 def test_both_slots_bad_make_a_learner() -> None:
-    """A node that does not know whom it voted for does not vote."""
+    """A node that does not know its vote does not vote."""
     disk = a_disk()
     with_history(disk)
     for name in SLOT_NAMES:
@@ -174,7 +177,7 @@ def test_both_slots_bad_make_a_learner() -> None:
 
 
 def test_power_cut_at_every_operation_loses_nothing_that_was_promised() -> None:
-    """Whatever step of a persist, a snapshot or an install is the last, a start finds its way."""
+    """Whichever step of a persist, a snapshot or an install is last, the next start recovers."""
     for last in range(200):
         for seed in range(4):
             disk = SimDisk(Random(seed))
@@ -182,11 +185,11 @@ def test_power_cut_at_every_operation_loses_nothing_that_was_promised() -> None:
             disk.settle_all()
             if not _live_until(disk, last):
                 return
-    pytest.fail("the history never came to its end")
+    pytest.fail("the history never completed")
 
 
 def _live_until(disk: SimDisk, last: int) -> bool:
-    """Live with the power cut at operation `last`; False if it did not come to that."""
+    """Cut the power at operation `last`; False if the history completed first."""
     promised: list[Ready] = []
     left = [last]
 
@@ -214,7 +217,7 @@ def _live_until(disk: SimDisk, last: int) -> bool:
 
 
 def _demand_life(disk: SimDisk, again: Opened) -> None:
-    """What is written after a start is found at the next one, behind an install cut short too."""
+    """What is written after a start is read at the next one, even after an interrupted install."""
     base = again.state.snapshot.index if again.state.snapshot else 0
     following = entries(base + len(again.state.entries) + 1, 1, term=9)
     again.journal.persist(Ready(ballot=Ballot(9, ""), entries=following))
@@ -244,7 +247,7 @@ def _demand_kept(again: Opened, ready: Ready) -> None:
 
 
 def test_a_failed_sync_ends_the_journal() -> None:
-    """After a failed sync the kernel may have dropped the bytes; a retry would lie."""
+    """After a failed sync the kernel may have dropped the bytes; a retry would succeed falsely."""
     disk = a_disk()
     journal = opened(disk).journal
 
@@ -265,13 +268,13 @@ def test_a_failed_sync_ends_the_journal() -> None:
     [
         ("foreign", "other", "n1", ""),
         ("swapped", "c", "n2", ""),
-        ("cloned", "c", "n1", "inode 8"),
+        ("cloned", "c", "n1", "8"),
     ],
 )
 def test_a_directory_that_is_not_ours_is_refused_untouched(
     code: str, cluster: str, node: str, place: str
 ) -> None:
-    """Two nodes with one vote, or a node with another's, would break every promise."""
+    """Two nodes with the same vote, or one with another's, would break every promise."""
     disk = a_disk()
     before = {name: bytes(bytes_of(disk, name)) for name in disk.names("d")}
     with pytest.raises(Refused) as refused:
@@ -295,7 +298,7 @@ def test_a_member_is_founded_in_an_empty_directory_only() -> None:
         found(a_disk(), "d", cluster="c", node="n1", directory=6)
 
 
-def test_a_long_log_is_cut_behind_a_snapshot() -> None:
+def test_a_long_log_is_cut_after_a_snapshot() -> None:
     """A start reads a bounded log."""
     disk = a_disk()
     journal = opened(disk).journal
@@ -304,3 +307,110 @@ def test_a_long_log_is_cut_behind_a_snapshot() -> None:
     journal.save_snapshot(Snapshot(99, 1, ROSTER, b"state"))
     assert len(bytes_of(disk, "entries")) < long // 10
     assert tuple(opened(disk).state.entries) == entries(100, 1)
+
+
+def fails_to_sync(operation: str) -> None:
+    """A disk on which no sync succeeds."""
+    if operation == "sync":
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("syncs", range(4))
+def test_what_a_failed_sync_left_in_memory_is_written_again_before_it_counts(
+    seed: int, syncs: int
+) -> None:
+    """The kernel calls the pages clean, so a restart reads what the next power cut takes away."""
+    disk = SimDisk(Random(seed), cleans_failed_pages=True)
+    found(disk, "d", cluster="c", node="n1", directory=5)
+    journal = opened(disk).journal
+    journal.persist(Ready(ballot=Ballot(1, "n2"), entries=entries(1, 1)))
+    left = [syncs]
+
+    def fault(operation: str) -> None:
+        left[0] -= operation == "sync"
+        if left[0] < 0:
+            fails_to_sync(operation)
+
+    disk.fault = fault
+    with contextlib.suppress(WriterFailed):
+        journal.persist(Ready(ballot=Ballot(2, "n3"), entries=entries(2, 1)))
+    disk.kill()  # and the service manager starts it again
+    before = opened(disk)
+    assert not before.damage
+    disk.cut_power()
+    after = opened(disk)
+    assert not after.damage
+    assert after.state == before.state
+
+
+def with_bad_marks(disk: SimDisk) -> int:
+    """A log of two records, the second without a mark; where that one begins."""
+    first = opened(disk, boot="monday").journal
+    first.persist(Ready(ballot=Ballot(1, ""), entries=entries(1, 2)))
+    start = len(bytes_of(disk, "entries"))
+    first.persist(Ready(entries=entries(3, 2)))
+    bytes_of(disk, "marks")[:] = bytes(len(bytes_of(disk, "marks")))
+    return start
+
+
+def test_within_one_boot_every_flipped_bit_without_a_mark_is_damage() -> None:
+    """Only a power cut tears a write, and none happened: what cannot be read has rotted."""
+    reference = a_disk()
+    start = with_bad_marks(reference)
+    for place in range(8 * start, 8 * len(bytes_of(reference, "entries"))):
+        for boot, is_damage in (("monday", True), ("tuesday", False), ("", False)):
+            disk = a_disk()
+            with_bad_marks(disk)
+            bytes_of(disk, "entries")[place // 8] ^= 1 << place % 8
+            again = opened(disk, boot=boot)
+            assert bool(again.damage) is is_damage
+            assert is_damage or tuple(again.state.entries) == entries(1, 2)
+
+
+def test_within_one_boot_a_write_that_was_interrupted_is_no_damage() -> None:
+    """A process that is killed, or a full disk, leaves the beginning of a record."""
+    reference = a_disk()
+    start = with_bad_marks(reference)
+    for end in range(start, len(bytes_of(reference, "entries"))):
+        disk = a_disk()
+        with_bad_marks(disk)
+        del bytes_of(disk, "entries")[end:]
+        again = opened(disk, boot="monday")
+        assert not again.damage
+        assert tuple(again.state.entries) == entries(1, 2)
+
+
+def test_a_damaged_boot_id_makes_no_learner_of_an_intact_state() -> None:
+    """It is only a witness; without it, a bad tail is taken for damage."""
+    disk = a_disk()
+    start = with_bad_marks(disk)
+    bytes_of(disk, "boot")[0] ^= 1
+    assert not opened(disk, boot="monday").damage
+    start = with_bad_marks(disk)
+    bytes_of(disk, "boot")[0] ^= 1
+    bytes_of(disk, "entries")[start + 40] ^= 1
+    assert opened(disk, boot="tuesday").damage
+
+
+def test_a_volume_that_is_attached_elsewhere_keeps_its_state() -> None:
+    """Its device number changes; if that happened to all nodes, the cluster would be dead."""
+    for before, after in (("fd00:7", "103:7"), ("fd00:7", "7"), ("7", "103:7")):
+        disk = SimDisk(Random(1))
+        found(disk, "d", cluster="c", node="n1", directory=5, place=before)
+        again = open_journal(disk, "d", cluster="c", node="n1", fresh=9, place=after)
+        assert not again.damage
+        assert again.state.incarnation == 0
+
+
+def test_a_directory_that_was_moved_is_adopted_on_purpose_only() -> None:
+    """The operator knows whether the original is gone; the node does not."""
+    disk = a_disk()
+    with pytest.raises(Refused, match="copy of another"):
+        open_journal(disk, "d", cluster="c", node="n1", fresh=9, place="8")
+    adopt_state(disk, "d", "8")
+    again = open_journal(disk, "d", cluster="c", node="n1", fresh=9, place="8")
+    assert not again.damage
+    assert again.state.incarnation == 0
+    with pytest.raises(Misuse, match="no node's state"):
+        adopt_state(disk, "elsewhere", "8")

@@ -1,0 +1,34 @@
+"""The boot during which a state directory was last written, to tell a tear from damage.
+
+Only a power cut tears writes. The kernel draws a random id at each boot; while the id is the one
+that was stored here, no power was cut since, and bytes that cannot be read were damaged.
+"""
+
+from typing import Final
+
+from rt.format.checksum import crc32
+from rt.log.disk import Disk
+from sequencer.journal.identity import write_whole
+
+BOOT_NAME: Final = "boot"
+BOOT_BYTES_MAX: Final = 256  # a UUID of 36 characters and its checksum
+
+
+def read_boot(disk: Disk, path: str) -> str | None:
+    """The stored boot id, "" if there is none, or None if it is damaged."""
+    try:
+        file = disk.open_read(f"{path}/{BOOT_NAME}")
+    except FileNotFoundError:
+        return ""
+    try:
+        data = file.pread(BOOT_BYTES_MAX, 0)
+    finally:
+        file.close()
+    line, _, rest = data.partition(b"\n")
+    return line.decode() if rest == b"%08x\n" % crc32(line) else None
+
+
+def write_boot(disk: Disk, path: str, boot: str) -> None:
+    """Return when the boot id is stored durably."""
+    line = boot.encode()
+    write_whole(disk, path, BOOT_NAME, [b"%s\n%08x\n" % (line, crc32(line))])
