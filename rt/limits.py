@@ -24,5 +24,8 @@ ZSTD_WINDOW_BYTES_MAX: Final = BODY_BYTES_MAX
 # A manifest line is a short JSON object; one that is longer was not written by us.
 MANIFEST_LINE_BYTES_MAX: Final = 4 * KIB
 
+# A million files, of which each has two lines of about 120 bytes; what is longer is not read.
+MANIFEST_BYTES_MAX: Final = 256 * MIB
+
 # Session logs are indexed once per this many bytes: 4,096 entries in a full file of 1 GiB.
 INDEX_EVERY_BYTES: Final = 256 * KIB

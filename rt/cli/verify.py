@@ -1,24 +1,26 @@
-"""`rt verify`: whether logs are whole, and copies of one log equal."""
+"""`rt verify`: checks that logs are whole, and that copies of one log are equal."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from rt.cli.console import ProgressBar, counted, note, table
+from rt.cli.console import ProgressBar, counted, say, table
+from rt.cli.options import json_option
+from rt.inspect.advice import advice_for, advice_on
 from rt.inspect.compare import Comparison, are_copies, compare_logs
 from rt.inspect.verify import FileReport, LogReport, LogState, log_bytes, open_log, verify_log
 from rt.log.directory import LogDirectory
-from rt.log.indexing import IndexState
+from rt.text import json_text
 
-_HEADINGS = ("file", "state", "frames", "messages", "end position", "index")
+_HEADINGS: Final = ("file", "state", "frames", "messages", "end position", "index")
+_NAMED_MAX: Final = 3
 
 
 @click.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with all that was found.")
+@json_option("all findings")
 @click.pass_context
 def verify(context: click.Context, *, directories: tuple[str, ...], as_json: bool) -> None:
     """Check every byte of the logs in DIRs: sessions, or merged logs (out).
@@ -28,21 +30,21 @@ def verify(context: click.Context, *, directories: tuple[str, ...], as_json: boo
     rt verify rt-data/flights/jfk rt-data/flights/ewr --json
     rt verify node-1/flights/out node-2/flights/out
 
-    Checked are every frame's checksums and place, the manifest, the indexes, that numbers follow
-    each other, and the running digest of a merged log. Copies of one log are also compared byte
-    for byte, as far as both reach. A torn end is what a crash leaves and no fault; anything else
-    ends with exit code 1.
+    Checks the checksums and position of every frame, the manifest, the indexes, that numbers are
+    consecutive, and the running digest of a merged log; compares copies of one log byte for byte,
+    as far as both reach. Says what to do about each kind of finding. A torn end, which a crash
+    leaves, and a missing index are not wrong; anything else ends with exit code 1.
     """  # noqa: D301 - click reads the backspace character
     logs = [open_log(directory) for directory in directories]
     pairs = _pairs(logs)
     reports, comparisons = _run(logs, pairs)
     if as_json:
-        click.echo(json.dumps(_facts(reports, comparisons)))
+        click.echo(json_text(_facts(reports, comparisons)))
     else:
         for report in reports:
             _print(report)
         for comparison in comparisons:
-            click.echo(_sentence(comparison))
+            _print_comparison(comparison)
     wrong = [each for each in reports if each.is_wrong]
     if wrong or any(each.differs_at is not None for each in comparisons):
         context.exit(1)
@@ -82,6 +84,7 @@ def _facts(reports: list[LogReport], comparisons: list[Comparison]) -> dict[str,
                 "wrong": report.is_wrong,
                 "end": str(report.end),
                 "files": [asdict(file) | {"end": str(file.end)} for file in report.files],
+                "advice": [asdict(each) for each in advice_for(report)],
             }
             for report in reports
         ],
@@ -91,6 +94,7 @@ def _facts(reports: list[LogReport], comparisons: list[Comparison]) -> dict[str,
                 "equal": each.differs_at is None,
                 "differs_at": None if each.differs_at is None else str(each.differs_at),
                 "end": str(each.end),
+                "advice": advice_on(each),
             }
             for each in comparisons
         ],
@@ -99,16 +103,22 @@ def _facts(reports: list[LogReport], comparisons: list[Comparison]) -> dict[str,
 
 def _print(report: LogReport) -> None:
     click.echo(table(_HEADINGS, [_cells(file) for file in report.files]))
-    told = [f"{file.file}: {file.reason}" for file in report.files if file.reason]
-    for fault in (*told, *report.faults):
-        click.echo(f"  {fault}")
+    reasons = [f"{file.file}: {file.reason}" for file in report.files if file.reason]
+    for fault in (*reasons, *report.faults):
+        say(f"  {fault}")
     messages = counted(sum(file.messages for file in report.files))
     digest = f", digest {report.digest}" if report.digest else ""
     verdict = "wrong" if report.is_wrong else "whole"
     files = counted(len(report.files), "file")
-    click.echo(f"{report.directory}: {verdict}, {files}, {messages}, up to {report.end}{digest}")
-    if any(file.index not in ("", IndexState.GOOD) for file in report.files):
-        note(f"an index is made anew by: rt index rebuild {report.directory}")
+    say(f"{report.directory}: {verdict}, {files}, {messages}, up to {report.end}{digest}")
+    for each in advice_for(report):
+        where = f" ({_named(each.files)})" if each.files else ""
+        say(f"  {each.finding}{where}: {each.text}")
+
+
+def _named(files: Sequence[str]) -> str:
+    more = f" and {len(files) - _NAMED_MAX:,} more" if len(files) > _NAMED_MAX else ""
+    return ", ".join(files[:_NAMED_MAX]) + more
 
 
 def _cells(file: FileReport) -> tuple[str, ...]:
@@ -117,12 +127,13 @@ def _cells(file: FileReport) -> tuple[str, ...]:
     return (file.file, file.state, *numbers, str(file.end), file.index)
 
 
-def _sentence(found: Comparison) -> str:
+def _print_comparison(found: Comparison) -> None:
     pair = f"{found.first} and {found.second}"
     if found.differs_at is not None:
-        return f"{pair} differ at {found.differs_at}: {found.reason}"
-    words = f"{pair} are equal up to {found.end}, {found.compared:,} bytes"
+        say(f"{pair} differ at {found.differs_at}: {found.reason}\n  {advice_on(found)}")
+        return
+    outcome = f"{pair} are equal up to {found.end}, {found.compared:,} bytes"
     if found.not_compared:
         files = counted(len(found.not_compared), "file")
-        words += f"; {files} not compared, archived in one of them"
-    return words
+        outcome += f"; {files} not compared, archived in one of them"
+    say(outcome)

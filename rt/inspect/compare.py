@@ -1,4 +1,4 @@
-"""Compare: whether two copies of a log are equal, byte for byte, as far as both reach."""
+"""Compare: tells whether two copies of a log are equal, byte for byte, as far as both reach."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,22 +14,34 @@ _READ_BYTES: Final = MIB
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What comparing two copies found."""
+    """The result of comparing two copies.
 
-    first: str  # directory
+    Attributes:
+        first: The directory of one.
+        second: The directory of the other.
+        differs_at: The first byte that differs; None if none does.
+        compared: How many bytes were equal.
+        end: Up to where both reach, or where they differ.
+        not_compared: Files that one of them has archived.
+        reason: How they differ.
+        made_apart: Whether they are two logs of one name, rather than copies of one log.
+    """
+
+    first: str
     second: str
-    differs_at: Position | None  # the first byte that differs; None if none does
-    compared: int  # bytes
-    end: Position  # up to where both reach, or where they differ
-    not_compared: tuple[str, ...]  # files of which one has archived its bytes
+    differs_at: Position | None
+    compared: int
+    end: Position
+    not_compared: tuple[str, ...]
     reason: str = ""
+    made_apart: bool = False
 
 
 def are_copies(first: LogDirectory, second: LogDirectory) -> bool:
-    """Whether two logs should be equal: they have one name in one stream."""
+    """Whether two logs should be equal, since they share a name in one stream."""
     one, other = first.manifest.identity, second.manifest.identity
     if one is None or other is None:
-        raise Misuse(f"{first.path} or {second.path}: there is no log")
+        raise Misuse(f"{first.path} or {second.path}: not a log")
     return (one.kind, one.stream, one.name) == (other.kind, other.stream, other.name)
 
 
@@ -39,14 +51,14 @@ def compare_logs(
     """Compare two copies up to the end of the shorter one.
 
     Args:
-        first: a log that is there.
-        second: another; one may be behind the other, or have archived more.
-        on_read: is given the bytes of each read.
+        first: A log.
+        second: Another; it may be shorter or longer, and have archived more or less.
+        on_read: Called with the size of each read.
     """
     one, other = first.manifest.identity, second.manifest.identity
     if one is not None and other is not None and one.id != other.id:
-        words = f"two logs of one name, made apart: ids {one.id} and {other.id}"
-        return Comparison(first.path, second.path, START, 0, START, (), words)
+        reason = f"two logs of one name, made apart: ids {one.id} and {other.id}"
+        return Comparison(first.path, second.path, START, 0, START, (), reason, made_apart=True)
     return _Comparer(first, second, on_read).run()
 
 
@@ -74,7 +86,7 @@ class _Comparer:
         return self._result(None, "")
 
     def _both(self, start: Position) -> Comparison | None:
-        """Compare one file; return what that found, or None to go on with the next one."""
+        """Compare one file; return the result, or None to continue with the next file."""
         ends = [self._length(log, start) for log in self._logs]
         if None in ends:
             return self._differs(start, "only one of them has this file")
@@ -84,13 +96,13 @@ class _Comparer:
         return found
 
     def _was_archived(self, start: Position) -> bool:
-        """Whether one of them gave up the file's bytes since its manifest was read."""
+        """Whether one of them has archived the file since its manifest was read."""
         for log in self._logs:
             log.refresh()
         return any(start in log.manifest.archived for log in self._logs)
 
     def _length(self, log: LogDirectory, start: Position) -> int | None:
-        """Return how much of a file counts; None if there is none."""
+        """Return how many bytes of a file count; None if there is no such file."""
         try:
             file = log.open_file(start)
         except FileNotFoundError:
@@ -102,7 +114,7 @@ class _Comparer:
             file.close()
 
     def _shorter(self, start: Position, ends: list[int | None]) -> Comparison:
-        """One is behind: that is no difference, unless its manifest says that the file ended."""
+        """Return the result for files of different length: equal, unless one was rolled."""
         for log, end, other in zip(self._logs, ends, reversed(ends), strict=True):
             if start in log.manifest.rolled and (other or 0) > (end or 0):
                 at = Position(start + (end or 0))
@@ -138,7 +150,7 @@ class _Comparer:
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
-    """Return the first place at which two reads differ, by halves: comparing is fast."""
+    """Return the first offset at which two reads differ, by bisection: comparing is fast."""
     low, high = 0, max(len(one), len(other))
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""History: what became of every file of a log, told by its manifest and its active file alone."""
+"""History: lists every file a log ever had, from its manifest and its active file alone."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -11,8 +11,10 @@ from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, Archived, Manifest, Rolled
 from rt.format.scan import next_header
 from rt.format.seek import walk_before
+from rt.limits import MANIFEST_BYTES_MAX
 from rt.log.active_file import Facts
 from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
 from rt.log.gc_pause import uncollected
 from rt.position import Position, file_position
 
@@ -20,9 +22,9 @@ STATES: Final = frozenset({"active", "rolled", "archived"})
 
 
 class Row(NamedTuple):
-    """One file of a log: what its lines say."""
+    """One file of a log, by its lines in the manifest."""
 
-    line: Rolled  # of an active file what would be said now; `at_ns` is 0
+    line: Rolled  # of an active file the line it would get now, with `at_ns` 0
     gone: Archived | None = None
     is_active: bool = False
 
@@ -33,14 +35,14 @@ class Row(NamedTuple):
 
     @property
     def state(self) -> str:
-        """What can be done with it: `active`, `rolled` or `archived`."""
+        """Its state: `active`, `rolled` or `archived`."""
         if self.gone is not None:
             return "archived"
         return "active" if self.is_active else "rolled"
 
     @property
     def bytes(self) -> int:
-        """Of whole frames; what it held, if it was archived."""
+        """The bytes of its whole frames; what it held, if it was archived."""
         return self.line.end
 
     @property
@@ -50,12 +52,12 @@ class Row(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """The position behind its last message."""
+        """The position after its last message."""
         return Position(self.line.file + self.line.end)
 
     @property
     def messages(self) -> int:
-        """Message numbers it holds; where a session's numbers jump, the jump is counted."""
+        """How many message numbers it spans; if a session's numbers jump, the jump counts."""
         return self.line.messages
 
     @property
@@ -68,26 +70,32 @@ class Row(NamedTuple):
         return None if self.is_active else max(0, now_ns - self.line.at_ns)
 
 
-_new_row: Final = partial(tuple.__new__, Row)  # a third of the time of calling it
+_new_row: Final = partial(tuple.__new__, Row)  # takes a third of the time of calling it
 
 
 def history(directory: str) -> list[Row]:
     """Return a row for each file the log ever had, oldest first.
 
-    Reads the manifest, and of the files only the active one from its last index entry on: what a
-    row says of an archived file was written before it was archived.
+    Reads the manifest, and of the files only the active one from its last index entry on: the row
+    of an archived file was written before it was archived.
 
     Raises:
-        Misuse: there is no log.
-        CorruptLog: the manifest is damaged.
+        Misuse: There is no log.
+        CorruptLog: The manifest is damaged.
+        OSError: It cannot be read, or is not a regular file.
     """
     path = os.path.join(directory, FILE_NAME)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        file = OsDisk().open_read(path)
     except FileNotFoundError:
-        raise Misuse(f"{directory}: there is no log, for it holds no manifest") from None
-    rows = rolled_rows(data, path)
+        raise Misuse(f"{directory}: not a log, since it has no manifest") from None
+    try:
+        size = file.size()
+        if size > MANIFEST_BYTES_MAX:
+            raise CorruptLog(path, Position(0), f"a manifest of {size} bytes is not one of ours")
+        rows = rolled_rows(file.pread(size, 0), path)
+    finally:
+        file.close()
     active = active_row(directory, rows)
     return [*rows, active] if active else rows
 
@@ -96,7 +104,7 @@ def rolled_rows(data: bytes, path: str) -> list[Row]:
     """Return a row for each rolled file, from the bytes of a manifest.
 
     Raises:
-        CorruptLog: a line is damaged; `path` is the manifest's name there.
+        CorruptLog: A line is damaged; the error names `path`.
     """
     manifest = Manifest()
     with uncollected():
@@ -109,7 +117,7 @@ def rolled_rows(data: bytes, path: str) -> list[Row]:
 
 
 def active_row(directory: str, rows: list[Row]) -> Row | None:
-    """Return the row of the file behind the last rolled one, if there is any."""
+    """Return the row of the file after the last rolled one, if there is any."""
     start = _following(directory, rows[-1].first if rows else None)
     return None if start is None else active(start, *_facts(directory, start))
 
@@ -118,9 +126,9 @@ def active(start: Position, facts: Facts, end: int) -> Row:
     """Return the row of a file that takes more frames.
 
     Args:
-        start: the position where it begins.
-        facts: what it holds.
-        end: bytes of its frames.
+        start: The position where it begins.
+        facts: What it holds.
+        end: The bytes of its frames.
     """
     line = Rolled(
         start, end, facts.first, facts.next, facts.first_time_ns, facts.last_time_ns, at_ns=0
@@ -137,33 +145,33 @@ def selected(
     end: Position | None = None,
     states: Collection[str] = STATES,
 ) -> Iterator[Row]:
-    """Yield the rows that are wanted.
+    """Yield the selected rows.
 
     Args:
-        rows: of a history.
-        since_ns: only files with messages of that time or later.
-        until_ns: only files with messages before that time.
-        begin: only files that reach beyond this position, which lies in the first of them.
-        end: only files that begin before this position.
-        states: only files in one of these.
+        rows: The rows of a history.
+        since_ns: Only files with messages of this time or later.
+        until_ns: Only files with messages before this time.
+        begin: Only files that reach beyond this position; the first of them contains it.
+        end: Only files that begin before this position.
+        states: Only files in one of these states.
     """
     for row in rows:
         late = since_ns is None or row.line.last_time_ns >= since_ns
         early = until_ns is None or row.line.first_time_ns < until_ns
-        behind = begin is None or row.end > begin
+        after = begin is None or row.end > begin
         before = end is None or row.first < end
-        if late and early and behind and before and row.state in states:
+        if late and early and after and before and row.state in states:
             yield row
 
 
 def _following(directory: str, last: Position | None) -> Position | None:
-    """Return where the file behind the last rolled one begins, if there is any.
+    """Return where the file after the last rolled one begins, if there is any.
 
     Args:
-        directory: of the log.
-        last: the newest one that was rolled. No more than one came behind it when the manifest was
-            read, mostly the next one that can be: to look for it spares a list of 100,000 names.
-            Others came since.
+        directory: The directory of the log.
+        last: The newest rolled file. At most one followed it when the manifest was read, usually
+            under the next name: trying that spares a list of 100,000 names. Others may have
+            followed since.
     """
     for each in () if last is None else (last.next_file(), last.next_run()):
         if os.path.exists(os.path.join(directory, each.file_name)):
@@ -189,7 +197,7 @@ def _facts(directory: str, start: Position) -> tuple[Facts, int]:
             if header.kind == (FrameKind.RANGE if log.merged else FrameKind.MESSAGES):
                 facts.take(header)
     except FrameError:
-        pass  # it is empty, or torn, or damaged, of which `rt verify` tells
+        pass  # empty, torn or damaged, which `rt verify` reports
     finally:
         file.close()
         log.close()

@@ -1,4 +1,4 @@
-"""Verify: checks every byte of a log: frames, places, manifest, index, numbers, digest."""
+"""Verify: checks every byte of a log: frames, positions, manifest, index, numbers, digest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,41 +18,59 @@ from rt.log.confirmations import ConfirmationsFile
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.indexing import IndexCheck, IndexState
-from rt.position import START, Position
+from rt.position import FILE_BYTES_MAX, START, Position
 
-_NOT_ROLLED: Final = "the manifest does not say that it was rolled, yet a file follows it"
+_NOT_ROLLED: Final = "not rolled according to the manifest, yet a file follows it"
 
 
 class LogState(StrEnum):
-    """What a file is."""
+    """The state of a file."""
 
     CLEAN = "clean"
-    TORN = "torn"  # a batch that was never finished: what a crash leaves, and no damage
+    TORN = "torn"  # ends in an unfinished batch, as a crash leaves it; not damage
     CORRUPT = "corrupt"
     ARCHIVED = "archived"
 
 
 @dataclass(slots=True)
 class FileReport:
-    """What was found of one file."""
+    """The findings about one file.
+
+    Attributes:
+        file: Its name.
+        state: What it is.
+        end: The end of its last whole frame.
+        frames: How many are whole.
+        messages: How many those hold.
+        index: An IndexState; "" if it was not checked.
+        reason: Why the state is not clean.
+        is_rolled: Whether the manifest says that it is complete.
+        is_missing: Whether it is not there, though it should be.
+    """
 
     file: str
     state: LogState
-    end: Position  # behind its last whole frame
+    end: Position
     frames: int = 0
     messages: int = 0
-    index: str = ""  # an IndexState; "" if it was not checked
+    index: str = ""
     reason: str = ""
+    is_rolled: bool = False
+    is_missing: bool = False
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it is not as it should be."""
-        return self.state is LogState.CORRUPT or self.index not in ("", IndexState.GOOD)
+        """Whether something about it has to be repaired.
+
+        A missing index is not wrong: foreign writers and older restored logs have none.
+        """
+        good = ("", IndexState.GOOD, IndexState.MISSING)
+        return self.state is LogState.CORRUPT or self.index not in good
 
 
 @dataclass(slots=True)
 class LogReport:
-    """What was found of one log."""
+    """The findings about one log."""
 
     directory: str
     kind: str
@@ -60,32 +78,32 @@ class LogReport:
     name: str
     id: str
     files: list[FileReport] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)  # that no single file shows
+    faults: list[str] = field(default_factory=list)  # beyond any single file
     end: Position = START
     digest: str = ""  # of a merged log, up to its end
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything is wrong."""
+        """Whether anything has to be repaired."""
         return bool(self.faults) or any(file.is_wrong for file in self.files)
 
 
 def open_log(directory: str) -> LogDirectory:
-    """Open a log to look into it.
+    """Open a log for inspection.
 
     Raises:
-        Misuse: there is none.
-        CorruptLog: the manifest is damaged.
+        Misuse: There is none.
+        CorruptLog: The manifest is damaged.
     """
     log = LogDirectory(directory)
     log.refresh()
     if not log.is_there:
-        raise Misuse(f"{directory}: there is no log, for it holds no manifest")
+        raise Misuse(f"{directory}: not a log, since it has no manifest")
     return log
 
 
 def log_bytes(log: LogDirectory) -> int:
-    """Return how many bytes there are to be read of a log."""
+    """Return how many bytes of a log there are to read."""
     total = 0
     for start in log.files():
         file = log.open_file(start)
@@ -98,8 +116,8 @@ def verify_log(log: LogDirectory, on_read: Callable[[int], None]) -> LogReport:
     """Check a whole log.
 
     Args:
-        log: that was opened by `open_log`.
-        on_read: is given the bytes of each read.
+        log: As `open_log` returns it.
+        on_read: Called with the size of each read.
     """
     return _Verifier(log, on_read).run()
 
@@ -108,7 +126,7 @@ class _Verifier:
     def __init__(self, log: LogDirectory, on_read: Callable[[int], None]) -> None:
         identity = log.manifest.identity
         if identity is None:
-            raise Misuse(f"{log.path}: there is no log")
+            raise Misuse(f"{log.path}: not a log")
         self._log = log
         self._on_read = on_read
         self._chain = Chain(merged=log.merged)
@@ -116,17 +134,17 @@ class _Verifier:
             log.path, identity.kind, identity.stream, identity.name, identity.id
         )
         confirmed = ConfirmationsFile(log.path).read()
-        # a node that received it had it durable, and it was durable here before it was sent
+        # what a node has received was durable here before it was sent
         self._durable = START if log.merged else confirmed.received
 
     def run(self) -> LogReport:
         manifest, report = self._log.manifest, self._report
         there = set(log_files(self._log.disk, self._log.path))
         newest = max(there, default=START)
-        self._log.refresh()  # what was rolled or archived before the names were read
+        self._log.refresh()  # after the names were read, so that what is gone is known as archived
         starts = sorted(there | set(manifest.order) | set(manifest.archived))
         if starts and starts[0] != START:
-            self._chain.skip(None)  # a copy that was begun in the middle
+            self._chain.skip(None)  # a copy that began in the middle
         for start in starts:
             found = self._look(start, has_later=start < newest)
             self._pass_over(found, manifest.rolled.get(start))
@@ -146,7 +164,11 @@ class _Verifier:
         except FileNotFoundError:
             if start in manifest.archived:
                 return archived
-            found = FileReport(start.file_name, LogState.CORRUPT, start, reason="it is missing")
+            found = FileReport(
+                start.file_name, LogState.CORRUPT, start, reason="the file is missing",
+                is_missing=True,
+            )  # fmt: skip
+        found.is_rolled = rolled is not None
         if rolled is None and has_later:
             self._report.faults.append(f"{start.file_name}: {_NOT_ROLLED}")
         if found.is_wrong and self._log.refresh() and start in manifest.archived:
@@ -157,7 +179,7 @@ class _Verifier:
         return Position(start + (self._log.manifest.rolled_end(start) or 0))
 
     def _pass_over(self, found: FileReport, rolled: Rolled | None) -> None:
-        """Let the chain go on behind a file of which not all was read."""
+        """Let the chain continue after a file that was not read to its end."""
         if found.state is LogState.CLEAN:
             return
         if rolled is not None:
@@ -178,6 +200,10 @@ class _Verifier:
     def _judged(
         self, file: File, index_file: File | None, start: Position, rolled: Rolled | None
     ) -> FileReport:
+        if (size := file.size()) > FILE_BYTES_MAX:  # sparse, most likely: not worth reading
+            reason = f"it has {size:,} bytes, and no log file has more than {FILE_BYTES_MAX:,}"
+            self._chain.drop()
+            return FileReport(start.file_name, LogState.CORRUPT, start, reason=reason)
         walk = Walk(start, merged=self._log.merged, session=self._log.session)
         passed = _Passed(self._chain, walk, index_file, merged=self._log.merged)
         verdict = judge(
@@ -213,13 +239,13 @@ class _Verifier:
         return read
 
     def _compare(self, facts: Facts, rolled: Rolled) -> None:
-        """Hold the manifest's line against what the file holds."""
-        told = (rolled.first, rolled.next, rolled.first_time_ns, rolled.last_time_ns)
+        """Compare the manifest's line with the file's contents."""
+        listed = (rolled.first, rolled.next, rolled.first_time_ns, rolled.last_time_ns)
         held = (facts.first, facts.next, facts.first_time_ns, facts.last_time_ns)
-        if facts.frames and told != held:
+        if facts.frames and listed != held:
             self._report.faults.append(
-                f"{rolled.file.file_name}: the manifest says messages {told[0]} to {told[1]}, "
-                f"the file has {held[0]} to {held[1]}, or their times differ"
+                f"{rolled.file.file_name}: the manifest lists messages {listed[0]} to {listed[1]}, "
+                f"the file holds {held[0]} to {held[1]}, or their times differ"
             )
 
 
@@ -241,7 +267,7 @@ class _Passed:
         )
 
     def take(self, header: Header) -> None:
-        """Take the header of a whole frame; the walk stands behind it."""
+        """Take the header of a whole frame, which the walk has just passed."""
         position = Position(self._walk.position - header.size)
         self.frames += 1
         self._chain.take(header, position, self._walk.range)
@@ -252,11 +278,15 @@ class _Passed:
             self._index.take(entry)
 
     def index(self, *, complete: bool) -> str:
-        """Return what the index is; `complete` where no entry of it may still be on its way."""
+        """Return the state of the index.
+
+        Args:
+            complete: Whether no entry of it may still be unwritten.
+        """
         state = self._index.verdict()
         if state is IndexState.WRONG or complete:
             return state
-        return IndexState.GOOD  # the last entries are written late, and what they name may be lost
+        return IndexState.GOOD  # its last entries are written late, and may name lost frames
 
 
 def _state(verdict: Verdict) -> tuple[LogState, str]:
@@ -265,7 +295,7 @@ def _state(verdict: Verdict) -> tuple[LogState, str]:
     if isinstance(verdict, Torn) and verdict.followed:
         return (
             LogState.CORRUPT,
-            f"at {verdict.at}: {verdict.reason}; a whole range stands behind it",
+            f"at {verdict.at}: {verdict.reason}; a whole range follows it",
         )
     state = LogState.CORRUPT if isinstance(verdict, Corrupt) else LogState.TORN
     return state, f"at {verdict.at}: {verdict.reason}"

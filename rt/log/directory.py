@@ -6,7 +6,7 @@ from typing import Final
 from rt.errors import CorruptLog, ManifestError
 from rt.format.index import SUFFIX, Index
 from rt.format.manifest import FILE_NAME, Manifest, decode_entry
-from rt.limits import MANIFEST_LINE_BYTES_MAX
+from rt.limits import MANIFEST_BYTES_MAX, MANIFEST_LINE_BYTES_MAX
 from rt.log.appender import log_files
 from rt.log.disk import Disk, File, OsDisk
 from rt.log.gc_pause import uncollected
@@ -59,8 +59,10 @@ class LogDirectory:
             raise CorruptLog(path, Position(0), str(error)) from None
 
     def _take_news(self, file: File) -> bool:
-        known = self.manifest.length
-        length = file.size() - known
+        known, size = self.manifest.length, file.size()
+        if size > MANIFEST_BYTES_MAX:
+            raise ManifestError(f"a manifest of {size} bytes is not one of ours")
+        length = size - known
         if length > 0:
             with uncollected():
                 return bool(self.manifest.feed(file.pread(length, known)))

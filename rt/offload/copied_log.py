@@ -1,4 +1,4 @@
-"""CopiedLog: a log whose archived files are read back from where they were copied to."""
+"""CopiedLog: a log whose archived files are read from their copies."""
 
 import os
 import tempfile
@@ -13,35 +13,35 @@ from rt.position import Position
 
 
 class CopiedLog(LogDirectory):
-    """Before it gives out a byte of a copy it has read all of it, into a file without a name."""
+    """Checks a whole copy, in a file without a name, before it returns any byte of it."""
 
     def __init__(self, path: str, store: Store) -> None:
-        """Stand ready.
+        """Open nothing yet.
 
         Args:
-            path: of the log.
-            store: what `rt.offload.offload.offload` wrote to.
+            path: The directory of the log.
+            store: Where `rt.offload.offload.offload` put the copies.
         """
         super().__init__(path)
         self._store = store
         self._names: set[str] = set()
-        self._listed_at = -1  # the manifest's length when the store was asked what it has
+        self._listed_at = -1  # the manifest's length when the store was listed
         self._kept: tuple[Position, OsFile] | None = None
 
     def is_gone(self, start: Position) -> bool:
-        """Whether a file was archived and there is no copy of it."""
+        """Whether a file was archived and has no copy."""
         return super().is_gone(start) and not self._is_copied(start)
 
     def files(self) -> list[Position]:
-        """Where the files start that can be read, oldest first; of some the name may be gone."""
+        """Return where the readable files start, oldest first, including those read from copies."""
         copied = (start for start in self.manifest.archived if not self.is_gone(start))
         return sorted({*super().files(), *copied})
 
     def open_file(self, start: Position) -> File:
-        """Open a file, or what its copy holds.
+        """Open a file, or the contents of its copy.
 
         Raises:
-            CorruptLog: the copy is not what was copied, or of another log.
+            CorruptLog: The copy is damaged, or of another log.
         """
         if start not in self.manifest.archived:
             return super().open_file(start)
@@ -73,7 +73,7 @@ class CopiedLog(LogDirectory):
                 file.flush()
                 return OsFile(os.dup(file.fileno()))
         except FileNotFoundError:
-            raise CorruptLog(place, start, "its copy is not there any more") from None
+            raise CorruptLog(place, start, "its copy is gone") from None
 
     def _demand_ours(self, copy: OffloadedFile, place: str) -> None:
         line, identity = copy.line, self.manifest.identity

@@ -1,16 +1,17 @@
-"""Offload: copies of rolled files elsewhere, compressed, proven by reading them back."""
+"""Offload: copies rolled files to a store, compressed, and proves each by reading it back."""
 
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
 import zstandard
 
 from rt.errors import CorruptLog, ManifestError, Misuse
+from rt.format.index import SUFFIX as INDEX_SUFFIX
 from rt.format.manifest import (
     FILE_NAME,
     Archived,
@@ -22,48 +23,54 @@ from rt.format.manifest import (
 )
 from rt.format.recovery import Corrupt, judge
 from rt.format.walk import Walk
-from rt.limits import READ_BYTES
+from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
 from rt.log.directory import LogDirectory
-from rt.log.disk import FILE_MODE
+from rt.log.disk import FILE_MODE, OsDisk
+from rt.log.indexing import rebuild_index
 from rt.offload.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
 from rt.offload.store import Store
 from rt.position import START, Position, file_position
 
 LEVEL: Final = 3
-_MANIFEST_BYTES_MAX: Final = 256 << 20  # of a million files
-NOT_COPIED: Final = (
-    "not copied"  # why a file of a restored log is archived, if nothing else is known
-)
+NOT_COPIED: Final = "not copied"  # why a restored log lacks a file, unless a reason is known
 _FACTS: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadedFile:
-    """A file that is there, as the facts beside it tell; they are written when it was proven."""
+    """A copied file, as described by the facts beside it, which are written once it is proven.
+
+    Attributes:
+        file: Its name.
+        bytes: The size of the file itself.
+        sha256: The digest of the file itself.
+        identity: The manifest line that names the log.
+        rolled: The manifest line of the file.
+    """
 
     file: str
     bytes: int
-    sha256: str  # of the file itself
-    identity: str  # the manifest line that names the log
-    rolled: str  # the manifest line of the file
+    sha256: str
+    identity: str
+    rolled: str
 
     @property
     def line(self) -> Rolled:
         """The file's line."""
         entry = decode_entry(self.rolled.encode())
         if not isinstance(entry, Rolled) or entry.file.file_name != self.file:
-            raise ManifestError(f"the facts of {self.file} are not of it")
+            raise ManifestError(f"the facts of {self.file} describe another file")
         return entry
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is there after an offload.
+    """The state of the copies after an offload.
 
     Attributes:
-        offloaded: which files have a copy.
-        missing: files that have none, for they were archived before one could be made.
-        given_up: those of them that this log archived by a rule of its own: others may have them.
+        offloaded: Which files have a copy.
+        missing: Files without one, since they were archived before it could be made.
+        given_up: Those of them that this log archived by a rule of its own: others may have them.
     """
 
     offloaded: Offloaded
@@ -73,17 +80,18 @@ class Outcome:
 
 def offload(
     directory: str, store: Store, done: Callable[[str, int], None] = lambda _file, _bytes: None
-) -> "Outcome":
-    """Copy each rolled file of a log that still has its bytes and is not there yet.
+) -> Outcome:
+    """Copy each rolled file of a log that still has its bytes and no copy yet.
 
     Args:
-        directory: of the log.
-        store: where to.
-        done: is told of each file that was copied and read back, and its bytes there.
+        directory: The directory of the log.
+        store: Where to copy to.
+        done: Called with the name of each file that was copied and read back, and the size of its
+            copy.
 
     Raises:
-        Misuse: there is no log, or the store holds another one.
-        CorruptLog: a copy does not read as what was written.
+        Misuse: There is no log, or the store holds copies of another.
+        CorruptLog: A copy does not read back as what was written.
     """
     log = LogDirectory(directory)
     try:
@@ -95,13 +103,13 @@ def offload(
         identity, there = _line(encode_entry(log.manifest.identity)), copies(store)
         if any(copy.identity != identity for copy in there.values()):
             raise Misuse(f"{store.address} holds copies of another log")
-        _copy_manifest(directory, store)  # first: no copy is ever there without its line
+        _copy_manifest(directory, store)  # first: no copy may exist without its line
         for file in log.manifest.order:
             if file.file_name not in there and file not in log.manifest.archived:
                 size = _copied(log, log.manifest.rolled[file], identity, store)
                 if size is not None:
                     done(file.file_name, size)
-        _copy_manifest(directory, store)  # again: what was archived meanwhile
+        _copy_manifest(directory, store)  # again, with what has been archived meanwhile
         return _outcome(log.manifest, store)
     finally:
         log.close()
@@ -121,12 +129,12 @@ def _outcome(manifest: Manifest, store: Store) -> Outcome:
 
 
 def copies(store: Store) -> dict[str, OffloadedFile]:
-    """Return what is there, by the name of the file."""
+    """Return the copies in a store by the name of the file."""
     return {name: copy_of(store, name) for name in names_of_copies(store)}
 
 
 def names_of_copies(store: Store) -> set[str]:
-    """Return the names of the files that are there."""
+    """Return the names of the files that have a copy."""
     return {
         name.removesuffix(_FACTS)
         for name in store.names()
@@ -135,17 +143,17 @@ def names_of_copies(store: Store) -> set[str]:
 
 
 def copy_of(store: Store, name: str) -> OffloadedFile:
-    """Return what the facts beside a copy say.
+    """Return the copy of a file, by the facts beside it.
 
     Raises:
-        CorruptLog: they are none, or not of this file.
+        CorruptLog: The facts cannot be read, or describe another file.
     """
     with store.read(name + _FACTS) as source:
         data = source.read(NOTE_BYTES_MAX)
     try:
         copy = OffloadedFile(**json.loads(data))
         if copy.line.file.file_name != name:
-            raise ManifestError("they are of another file")
+            raise ManifestError("they describe another file")
     except (ValueError, TypeError, AttributeError, ManifestError) as error:
         place = f"{store.address}/{name}{_FACTS}"
         raise CorruptLog(place, file_position(name) or START, str(error)) from None
@@ -155,11 +163,16 @@ def copy_of(store: Store, name: str) -> OffloadedFile:
 def restore(
     store: Store, directory: str, done: Callable[[str, int], None] = lambda _file, _bytes: None
 ) -> int:
-    """Make a log directory of the copies; every subscriber reads it. Return how many files.
+    """Make a log directory, indexes included, from the copies; return how many files it has.
+
+    Args:
+        store: Where the copies are.
+        directory: The new log; every subscriber can read it.
+        done: Called with the name and size of each file.
 
     Raises:
-        Misuse: the directory is not empty, or nothing is there to restore.
-        CorruptLog: a copy is not what was written.
+        Misuse: The directory is not empty, or there are no copies.
+        CorruptLog: A copy is not what was written.
     """
     there = sorted(copies(store).values(), key=lambda copy: copy.line.file)
     if not there:
@@ -173,18 +186,36 @@ def restore(
             done(copy.file, copy.bytes)
         known = Manifest()
         with store.read(FILE_NAME) as source:
-            known.feed(source.read(_MANIFEST_BYTES_MAX))
+            known.feed(source.read(MANIFEST_BYTES_MAX))
         lines = list(_lines(known, {copy.line.file for copy in there}))
         for entry in lines:
             if isinstance(entry, Archived):
                 _make(os.path.join(directory, entry.file.file_name), (), undo)
         _make(os.path.join(directory, FILE_NAME), map(encode_entry, lines), undo)
+        _make_indexes(directory, [copy.line.file for copy in there], undo)
         undo.pop_all()
     return len(there)
 
 
+def _make_indexes(directory: str, files: Iterable[Position], undo: ExitStack) -> None:
+    """Index the restored files, while they are still in the page cache."""
+    log, disk = LogDirectory(directory), OsDisk()
+    log.refresh()
+    try:
+        for file in files:
+            undo.callback(_remove, log.file_path(file) + INDEX_SUFFIX)
+            rebuild_index(disk, log, file)
+    finally:
+        log.close()
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def _make(path: str, parts: Iterable[bytes], undo: ExitStack) -> None:
-    """Make a file; it goes again if not all of them can be made."""
+    """Create a file, which is removed again if not all of them can be created."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as target:
         undo.callback(os.unlink, path)
         target.writelines(parts)
@@ -193,7 +224,7 @@ def _make(path: str, parts: Iterable[bytes], undo: ExitStack) -> None:
 
 
 def proven(store: Store, copy: OffloadedFile) -> Iterator[bytes]:
-    """Yield the bytes of a copy; the end is only reached if all of them are right."""
+    """Yield the bytes of a copy; raise `CorruptLog` at the end unless all of them are right."""
     digest, length = hashlib.sha256(), 0
     path = f"{store.address}/{copy.file}{SUFFIX}"
     try:
@@ -212,11 +243,11 @@ def proven(store: Store, copy: OffloadedFile) -> Iterator[bytes]:
 
 
 def _lines(known: Manifest, there: set[Position]) -> Iterator[Entry]:
-    """Yield what a restored log says: what was not copied is archived there, so a gap is seen.
+    """Yield the manifest of a restored log, where files without a copy are archived: a visible gap.
 
     Args:
-        known: the manifest as it was when files were copied last.
-        there: the files that are restored.
+        known: The manifest at the time of the last offload.
+        there: The files that are restored.
     """
     if known.identity is not None:
         yield known.identity
@@ -228,7 +259,7 @@ def _lines(known: Manifest, there: set[Position]) -> Iterator[Entry]:
 
 
 def _copied(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int | None:
-    """Copy a file; return its bytes there, or None if it was archived before it was read."""
+    """Copy a file; return the size of its copy, or None if it was archived before it was read."""
     try:
         return _copy(log, line, identity, store)
     except (CorruptLog, FileNotFoundError):
@@ -257,7 +288,7 @@ def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
 
 
 def _demand_whole(log: LogDirectory, line: Rolled) -> None:
-    """See that its frames are those that were written: once it is copied the others may go."""
+    """Check that its frames are as written: once it is copied, the originals may be deleted."""
     walk, file = Walk(line.file, merged=log.merged, session=log.session), log.open_file(line.file)
     try:
         verdict = judge(file.pread, file.size(), walk, rolled_end=line.end)
@@ -283,8 +314,11 @@ def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
 
 
 def _copy_manifest(directory: str, store: Store) -> None:
-    with open(os.path.join(directory, FILE_NAME), "rb") as file:
-        data = file.read(_MANIFEST_BYTES_MAX)
+    file = OsDisk().open_read(os.path.join(directory, FILE_NAME))
+    try:
+        data = file.pread(min(file.size(), MANIFEST_BYTES_MAX), 0)
+    finally:
+        file.close()
     with store.write(FILE_NAME) as target:
         target.write(data[: data.rfind(b"\n") + 1])
 

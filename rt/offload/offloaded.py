@@ -1,4 +1,4 @@
-"""Offloaded: where the copies of a log's files are, as told beside the log."""
+"""Offloaded: the note beside a log that says where the copies of its files are."""
 
 import json
 import os
@@ -6,24 +6,26 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rt.log.disk import OsDisk
+from rt.offload.private import create_private
 from rt.position import START, Position
 
 FILE_NAME: Final = "offloaded"
 SUFFIX: Final = ".zst"  # of a copy
-NOTE_BYTES_MAX: Final = 1 << 20  # of what is kept beside a copy: two manifest lines and a hash
-GAPS_MAX: Final = 16  # of 38 bytes; a note of the cluster has 1,024, for the address too
+NOTE_BYTES_MAX: Final = 1 << 20  # the facts beside a copy are two manifest lines and a hash
+GAPS_MAX: Final = 16  # of 38 bytes; a note in the cluster has 1,024, with the address
 
 Gaps = tuple[tuple[Position, Position], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """What is known of a log's copies: where they are, and of which files.
+    """The copies of a log: where they are, and of which files.
 
     Attributes:
-        url: where they are.
-        to: all files before it have a copy, but for those in the gaps.
-        gaps: where files begin that have none: from the first to before the second.
+        url: Where they are.
+        to: All files before this position have a copy, except those in the gaps.
+        gaps: Files that begin from the first position of a pair to before the second have none.
     """
 
     url: str
@@ -36,13 +38,13 @@ class Offloaded:
         return f"{self.url}/{start.file_name}{SUFFIX}" if is_there else ""
 
     def fields(self) -> dict[str, Any]:
-        """Return it as a JSON object says it."""
+        """Return it as a JSON object."""
         gaps = [[str(begin), str(end)] for begin, end in self.gaps]
         return {"url": self.url, "to": str(self.to)} | ({"gaps": gaps} if gaps else {})
 
 
 def offloaded_of(fields: Any) -> Offloaded | None:
-    """Return what the JSON object of a note or file says; None if it says nothing."""
+    """Return it from the JSON object of a note or file; None if that is not one."""
     try:
         gaps = tuple(
             (Position.parse(str(begin)), Position.parse(str(end)))
@@ -54,13 +56,13 @@ def offloaded_of(fields: Any) -> Offloaded | None:
 
 
 def gaps_of(files: Sequence[Position], missing: Collection[Position]) -> Gaps:
-    """Return where there are no copies; of more gaps than a note has room for the oldest are one.
+    """Return where copies are missing; if a note has too little room, the oldest gaps become one.
 
     Args:
-        files: where the files of the log begin, oldest first.
-        missing: those of them that have no copy.
+        files: Where the files of the log begin, oldest first.
+        missing: Those of them that have no copy.
     """
-    gaps = [(START, files[0])] if files and files[0] > START else []  # a copy begun in the middle
+    gaps = [(START, files[0])] if files and files[0] > START else []  # began in the middle
     for file in sorted(missing):
         begin = gaps.pop()[0] if gaps and gaps[-1][1] == file else file
         gaps.append((begin, file.next_file()))
@@ -70,17 +72,22 @@ def gaps_of(files: Sequence[Position], missing: Collection[Position]) -> Gaps:
 
 
 def read_offloaded(directory: str) -> Offloaded | None:
-    """Return what the file in a log's directory says."""
+    """Return what the note in a log's directory says; None if there is none that can be read."""
     try:
-        with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
-            return offloaded_of(json.loads(file.read(NOTE_BYTES_MAX)))
-    except (FileNotFoundError, ValueError):
+        file = OsDisk().open_read(os.path.join(directory, FILE_NAME))
+    except FileNotFoundError:
         return None
+    try:
+        return offloaded_of(json.loads(file.pread(NOTE_BYTES_MAX, 0)))
+    except (ValueError, RecursionError):
+        return None
+    finally:
+        file.close()
 
 
 def write_offloaded(directory: str, offloaded: Offloaded) -> None:
-    """Replace the file in a log's directory that tells where its copies are."""
+    """Replace the note in a log's directory."""
     path = os.path.join(directory, FILE_NAME)
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
-        json.dump(offloaded.fields(), file)
+    with create_private(path + ".tmp") as file:
+        file.write(json.dumps(offloaded.fields()).encode())
     os.replace(path + ".tmp", path)

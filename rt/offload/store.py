@@ -1,41 +1,44 @@
-"""Store: a place for copies: a directory, or what `fsspec` reaches by a URL."""
+"""Store: a place for copies, either a directory or anything that `fsspec` reaches by URL."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Any, Final, Protocol
 
 from rt.errors import Misuse
 from rt.log.disk import sync_directory
+from rt.offload.private import create_private
 
-_PART: Final = ".part"  # until all of it is there
+_PART: Final = ".part"  # until it is complete
 
 
 class Store(Protocol):
-    """Files by name, written once and whole."""
+    """Files by name, each written once and as a whole."""
 
     @property
     def address(self) -> str:
-        """How a person names it."""
+        """Its path or URL."""
 
     def names(self) -> list[str]:
-        """The files that are there, whole."""
+        """Return the names of the complete files."""
 
     def size(self, name: str) -> int:
-        """The bytes of a file."""
+        """Return the size of a file in bytes."""
 
     def read(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """Open a file."""
+        """Open a file for reading."""
 
     def write(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """Make a file; it is there when the context ends well, and not before."""
+        """Create a file, which appears when the context ends without an error, and not before."""
 
 
 def open_store(address: str) -> Store:
     """Return the store at a path, or at a URL.
 
     Raises:
-        Misuse: it is empty, or a URL of which nobody here knows how to reach it.
+        Misuse: The address is empty, or a URL that no installed package can reach.
     """
     if not address:
         raise Misuse("the place of the copies is empty; name a directory or a URL")
@@ -47,7 +50,7 @@ def open_store(address: str) -> Store:
         raise Misuse(f"{address} needs fsspec; install it, or name a directory") from None
     try:
         system, path = fsspec.core.url_to_fs(address)
-    except (ImportError, ValueError) as error:  # of a system whose package is to be installed
+    except (ImportError, ValueError) as error:  # the package for that system is not installed
         raise Misuse(f"{address} cannot be reached: {error}; or name a directory") from None
     return FsspecStore(address, system, path)
 
@@ -59,28 +62,32 @@ class DirectoryStore:
         self.address = os.path.abspath(path)
 
     def names(self) -> list[str]:
-        """The files that are there, whole."""
+        """Return the names of the complete files."""
         try:
             return [name for name in os.listdir(self.address) if not name.endswith(_PART)]
         except FileNotFoundError:
-            return []  # it is made when something is put there
+            return []  # it is created with the first file
 
     def size(self, name: str) -> int:
-        """The bytes of a file."""
+        """Return the size of a file in bytes."""
         return os.path.getsize(os.path.join(self.address, name))
 
     @contextmanager
     def read(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file."""
-        with open(os.path.join(self.address, name), "rb") as file:
+        """Open a file for reading; a link, a pipe or a device is refused."""
+        path = os.path.join(self.address, name)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
             yield file
 
     @contextmanager
     def write(self, name: str) -> Iterator[IO[bytes]]:
-        """Make a file, synced, in one step."""
+        """Create a file, synced, in one step; only this user may read it."""
         path = os.path.join(self.address, name)
         os.makedirs(self.address, mode=0o700, exist_ok=True)
-        with open(path + _PART, "wb") as file:
+        with create_private(path + _PART) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -89,7 +96,7 @@ class DirectoryStore:
 
 
 class FsspecStore:
-    """Whatever fsspec reaches; an object store makes a file visible when it is whole."""
+    """Anything that fsspec reaches; an object store shows a file once it is complete."""
 
     def __init__(self, address: str, system: Any, path: str) -> None:
         self.address = address.rstrip("/")
@@ -98,27 +105,27 @@ class FsspecStore:
         system.makedirs(self._path, exist_ok=True)
 
     def names(self) -> list[str]:
-        """The files that are there, whole."""
+        """Return the names of the complete files."""
         self._system.invalidate_cache()
         try:
             found = self._system.ls(self._path, detail=False)
         except FileNotFoundError:
-            return []  # what has keys and no directories knows none without a file
+            return []  # a store of keys has no directory without a file
         return [name for name in map(os.path.basename, found) if not name.endswith(_PART)]
 
     def size(self, name: str) -> int:
-        """The bytes of a file."""
+        """Return the size of a file in bytes."""
         return int(self._system.size(f"{self._path}/{name}"))
 
     @contextmanager
     def read(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file."""
+        """Open a file for reading."""
         with self._system.open(f"{self._path}/{name}", "rb") as file:
             yield file
 
     @contextmanager
     def write(self, name: str) -> Iterator[IO[bytes]]:
-        """Make a file, and give it its name when it is whole."""
+        """Create a file, and give it its name once it is complete."""
         path = f"{self._path}/{name}"
         with self._system.open(path + _PART, "wb") as file:
             yield file

@@ -54,14 +54,18 @@ def test_verify_ends_with_1_and_names_the_place_of_damage(log):
     assert f"{log}: wrong" in result.stdout
 
 
-def test_verify_says_how_to_mend_an_index_and_that_mends_it(log):
-    """A wrong index is the one fault that anyone may mend at once."""
-    os.unlink(os.path.join(log, "log.0.0.idx"))
+@pytest.mark.parametrize(("is_missing", "code"), [(True, 0), (False, exits.FOUND_WRONG)])
+def test_verify_says_how_to_repair_an_index_and_that_repairs_it(log, is_missing, code):
+    """A bad index is the one fault that anyone may repair at once; a missing one is not a fault."""
+    path = os.path.join(log, "log.0.0.idx")
+    os.unlink(path) if is_missing else change(path, 10, 0xFF)
     result = run("verify", log)
-    assert result.exit_code == exits.FOUND_WRONG
-    advice = result.stderr.split("anew by: rt ")[1].split()
-    assert run(*advice).exit_code == 0
-    assert run("verify", log).exit_code == 0
+    assert result.exit_code == code
+    kind = "no index" if is_missing else "bad index"
+    [advice] = re.findall(rf"  {kind} \(log.0.0\): rt (.*?);", result.stdout)
+    assert run(*advice.split()).exit_code == 0
+    result = run("verify", log)
+    assert (result.exit_code, "index (" in result.stdout) == (0, False)
 
 
 def test_verify_as_json_is_one_object(log, tmp_path):

@@ -281,3 +281,19 @@ def test_two_ends_of_a_real_pipe_agree(tmp_path):
     code, out, err = finish(start("subscribe", "--root", tmp_path, *OWN))
     assert code == 0, err
     assert out == data
+
+
+@pytest.mark.parametrize("output", ["lines", "json"])
+def test_a_stream_that_is_archived_whole_is_a_gap_and_not_a_silent_end(tmp_path, output):
+    """Nothing was printed and the exit code was 0: a job took it for an empty stream."""
+    with MergedLog(str(tmp_path / "stream" / "out")) as log:
+        for _number in range(2):
+            log.merge("jfk", [b"AA1"])
+            log.roll()
+        for number in range(2):
+            log.appender.archive(Archived(Position.of(0, number, 0), 1, "time"))
+    result = read(tmp_path, "--no-follow", "--from", "0.0.0", "--output", output)
+    assert (result.exit_code, result.stdout) == (exits.FOUND_WRONG, "")
+    assert "archived (time; log.0.0, log.0.1)" in result.stderr
+    told = read(tmp_path, "--no-follow", "--from", "0.0.0", "--on-gap", "notify")
+    assert (told.exit_code, "archived" in told.stderr) == (0, True)

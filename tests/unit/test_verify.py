@@ -148,7 +148,7 @@ def test_missing_file_is_noticed(log):
         LogState.CORRUPT,
         LogState.CLEAN,
     ]
-    assert report.files[1].reason == "it is missing"
+    assert report.files[1].reason == "the file is missing"
 
 
 def test_files_rolled_while_the_names_are_read_are_not_missing(tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_file_the_manifest_passes_over_is_noticed(log):
     """A reader would stand at its end for ever."""
     shutil.copyfile(os.path.join(log, "log.0.2"), os.path.join(log, "log.0.3"))
     (fault,) = verified(log).faults
-    assert fault == "log.0.2: the manifest does not say that it was rolled, yet a file follows it"
+    assert fault == "log.0.2: not rolled according to the manifest, yet a file follows it"
 
 
 def test_files_that_changed_places_are_noticed(log):
@@ -257,7 +257,7 @@ def test_sequence_numbers_that_go_back_are_noticed(tmp_path):
 def test_directory_that_is_no_log_is_refused(tmp_path):
     """A typing error must not be told that all is well."""
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(Misuse, match="there is no log"):
+        with pytest.raises(Misuse, match="not a log"):
             open_log(str(path))
 
 
