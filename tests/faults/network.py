@@ -1,4 +1,4 @@
-"""Network: hosts of our own on one machine, whose links can be cut; needs root and `ip`."""
+"""Network: hosts in namespaces on one machine, whose links can be cut; needs root and `ip`."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ class Network:
 
     @staticmethod
     def missing() -> str:
-        """Why there can be no such network here; "" if there can."""
+        """Why such a network is impossible here; "" if it is possible."""
         if sys.platform != "linux" or os.geteuid() != 0:
             return "network namespaces need root"
         if shutil.which("ip") is None:
@@ -46,27 +46,27 @@ class Network:
         return [f"10.77.0.{number}:7420" for number in range(1, nodes + 1)]
 
     def prefix(self, name: str) -> list[str]:
-        """What to run a process with, so that it is on that host."""
+        """The command prefix that runs a process on that host."""
         host = name if name in self._names else CLIENT
         return ["ip", "netns", "exec", self._space(host)]
 
     def cut(self, name: str) -> None:
-        """Take the cable of a node out."""
+        """Pull a node's cable."""
         self._in(HUB, "ip", "link", "set", name, "down")
 
     def heal(self, name: str) -> None:
-        """Put it back."""
+        """Plug it in again."""
         self._in(HUB, "ip", "link", "set", name, "up")
 
     def cut_way(self, source: str, target: str) -> None:
-        """Let nothing that one node sends reach another, which is still heard itself."""
+        """Drop what one node sends to another, in that direction only."""
         nowhere = (
             "02:00:00:00:00:01"  # nobody's address: the bridge carries it to no one who listens
         )
         self._neighbour("replace", source, target, "lladdr", nowhere, "nud", "permanent")
 
     def heal_way(self, source: str, target: str) -> None:
-        """Take that back."""
+        """Let it through again."""
         self._neighbour("del", source, target)
 
     def _neighbour(self, what: str, source: str, target: str, *more: str) -> None:

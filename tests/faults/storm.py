@@ -1,4 +1,4 @@
-"""Storm: a real stream of real processes under load, while somebody does them harm."""
+"""Storm: a stream of real processes under load and under attack."""
 
 import json
 import os
@@ -33,7 +33,7 @@ WEIGHTS = {  # of what may be done next; partitions need a network
 
 
 class Storm:
-    """Three publishers, a pusher, nodes, two pullers; everything but the publishers may die."""
+    """Three publishers, a pusher, nodes and two pullers; everything but the publishers may die."""
 
     def __init__(self, root: Path, nodes: int, seed: int, network: Network | None = None) -> None:
         self.root = root
@@ -85,7 +85,7 @@ class Storm:
             publisher.publish(b"%s %d" % (publisher.name.encode(), publisher.next_sequence))
 
     def restart(self, name: str) -> None:
-        """Start a process of that name anew."""
+        """Restart the process of that name."""
         command = self._commands.get(name)
         if command is None:
             place = next(place for place in self.places if place.name == name)
@@ -97,7 +97,7 @@ class Storm:
         self.running[name] = self.children.start(name, *command, prefix=prefix)
 
     def kill(self, *names: str) -> None:
-        """End processes as a power cut ends them, and start them again a little later."""
+        """Kill processes and start them again a little later."""
         for name in names:
             self.running[name].kill()
         self._stop.wait(self.chance.uniform(0, 0.5))
@@ -105,13 +105,13 @@ class Storm:
             self.restart(name)
 
     def pause(self, name: str, seconds: float) -> None:
-        """Freeze a process, as a machine under pressure does, and let it go on."""
+        """Freeze a process, as a machine under pressure does, then resume it."""
         os.kill(self.running[name].pid, signal.SIGSTOP)
         self._stop.wait(seconds)
         os.kill(self.running[name].pid, signal.SIGCONT)
 
     def partition(self, names: list[str], seconds: float) -> None:
-        """Cut nodes off from everybody for so long; `network` must be there."""
+        """Cut nodes off from everyone for this long; needs `network`."""
         for name in names:
             self._cables.cut(name)
         self._stop.wait(seconds)
@@ -120,7 +120,7 @@ class Storm:
         self.done["cut"] += 1
 
     def one_way(self, source: str, target: str, seconds: float) -> None:
-        """Let a node hear nothing of what another sends it; `network` must be there."""
+        """Keep one node from hearing another; needs `network`."""
         self._cables.cut_way(source, target)
         self._stop.wait(seconds)
         self._cables.heal_way(source, target)
@@ -133,7 +133,7 @@ class Storm:
         return self.network
 
     def rage(self, seconds: float) -> None:
-        """Do harm for so long."""
+        """Inject faults for this long."""
         end = time.monotonic() + seconds
         weights = dict(WEIGHTS)
         if self.network is None:
@@ -170,7 +170,7 @@ class Storm:
         return None
 
     def _wipe(self, name: str) -> None:
-        """Take a node's disk away; it comes back with an empty one, and must not vote at once."""
+        """Wipe a node's disk; it returns with an empty one, and must not vote at once."""
         shutil.rmtree(self.root / name)
 
     def _rot(self, name: str) -> None:
@@ -182,7 +182,7 @@ class Storm:
                 _flip(path, offset, self.chance.randrange(8))
 
     def answers(self) -> list[dict[str, Any]]:
-        """What the nodes say of themselves; those that do not answer are left out."""
+        """Return the status of the nodes that answer."""
         prefix = self.network.prefix("client") if self.network else []
         asked = subprocess.run(
             [*prefix, sys.executable, "-m", "rt", *self._status],
@@ -193,11 +193,11 @@ class Storm:
         return [each for each in told if "role" in each]
 
     def leader(self) -> str:
-        """Who leads; "" if nobody says."""
+        """The leader; "" if no node names one."""
         return next((str(each["leader"]) for each in self.answers() if each["leader"]), "")
 
     def await_whole(self, *, level: bool = False) -> None:
-        """Wait until all vote, and none is catching up, or far behind, or at all if `level`."""
+        """Wait until all vote and none copies or lags far; with `level`, none lags at all."""
         deadline = time.monotonic() + WHOLE_S
         behind_max = 0 if level else 100
         while not _is_whole(answers := self.answers(), len(self.names), behind_max):
@@ -206,7 +206,7 @@ class Storm:
             self._stop.wait(0.2)
 
     def await_messages(self, count: int, nodes: int = 0) -> None:
-        """Wait until so many messages are merged on a majority, or on as many nodes as given."""
+        """Wait until a majority, or this many nodes, have merged this many messages."""
         deadline, nodes = time.monotonic() + WHOLE_S, nodes or len(self.names) // 2 + 1
         while sum(each["messages"] >= count for each in self.answers()) < nodes:
             if time.monotonic() > deadline:
@@ -214,7 +214,7 @@ class Storm:
             self._stop.wait(0.1)
 
     def demand_all(self) -> str:
-        """End it; what was published must be read once and in order, and all logs be equal."""
+        """Stop; what was published must be read once and in order, and all logs be equal."""
         published = self.settle()
         total = sum(published.values())
         expected = {name: list(range(count)) for name, count in published.items()}
@@ -230,7 +230,7 @@ class Storm:
         return f"{len(self.names)} nodes, {total} messages, {dict(self.done)}"
 
     def settle(self) -> dict[str, int]:
-        """End the publishing, wait until all is merged; return how many each session published."""
+        """Stop publishing, wait until everything is merged; return each session's count."""
         self._stop.set()
         for thread in self._threads:
             thread.join()

@@ -1,4 +1,4 @@
-"""Retention on real nodes: it is decided once, and followed everywhere, whatever happens."""
+"""Retention on real nodes: decided once and applied everywhere, whatever happens."""
 
 import os
 import subprocess
@@ -28,12 +28,12 @@ def publish(publisher, count, *, every=50):
 
 
 def is_empty(directory, row):
-    """Whether the file of a row holds nothing."""
+    """Whether the file of a row is empty."""
     return os.path.getsize(os.path.join(directory, row.file)) == 0
 
 
 def said(rows):
-    """What a history says, without what a node calls the file that still grows."""
+    """A history's rows, without the file that is still growing."""
     return [tuple(row) for row in rows if row.rolled_ns is not None]
 
 
@@ -59,7 +59,7 @@ def test_every_node_and_subscriber_archives_the_same_files(tmp_path, nodes):
 
 
 def test_inputs_and_the_publishers_own_files_go_when_they_are_merged(tmp_path):
-    """Each message was kept seven times over until here."""
+    """Until now each message was kept seven times over."""
     with ArchiveCluster(tmp_path, 3) as cluster:
         cluster.push()
         publish(cluster.publisher(), 3000)
@@ -71,7 +71,7 @@ def test_inputs_and_the_publishers_own_files_go_when_they_are_merged(tmp_path):
 
 
 def test_what_the_slowest_node_lacks_stays_at_the_publisher_if_that_is_wanted(tmp_path):
-    """`all` is for those who want no node ever to copy outputs."""
+    """`all` is for operators who want no node ever to copy outputs."""
     from replicator.progress import Release
 
     with ArchiveCluster(tmp_path, 3) as cluster:
@@ -86,7 +86,7 @@ def test_what_the_slowest_node_lacks_stays_at_the_publisher_if_that_is_wanted(tm
 
 
 def test_a_node_that_was_down_for_the_whole_retention_comes_back(tmp_path):
-    """Neither what it lacks as input nor the output of then is anywhere; the rest is not lost."""
+    """Neither the inputs it lacks nor their output exist anywhere; the rest must not be lost."""
     with ArchiveCluster(tmp_path, 3) as cluster:
         cluster.set_policy(limit=MIB)
         cluster.push()
@@ -110,7 +110,7 @@ def test_a_node_that_was_down_for_the_whole_retention_comes_back(tmp_path):
 
 
 def test_an_idle_stream_rolls_by_age_and_expires(tmp_path):
-    """Without it the last data of a slow stream stays for ever."""
+    """Without it the last data of a slow stream would stay for ever."""
     with ArchiveCluster(tmp_path, file_age_s=1.0) as cluster:
         cluster.push()
         publish(cluster.publisher(), 10)
@@ -120,7 +120,7 @@ def test_an_idle_stream_rolls_by_age_and_expires(tmp_path):
 
 
 def test_roll_on_demand_ends_the_active_file_on_every_node(tmp_path):
-    """For a backup that wants all there is now."""
+    """For a backup that wants everything up to now."""
     with ArchiveCluster(tmp_path, 3) as cluster:
         cluster.push()
         publish(cluster.publisher(), 10)
@@ -131,7 +131,7 @@ def test_roll_on_demand_ends_the_active_file_on_every_node(tmp_path):
 
 
 def test_a_lease_holds_files_until_it_is_released(tmp_path):
-    """A backup of an hour must not lose the ground under its feet."""
+    """A backup that takes an hour must not have its files archived under it."""
     with ArchiveCluster(tmp_path, 3) as cluster:
         cluster.push()
         publish(cluster.publisher(), 1000)
@@ -161,7 +161,7 @@ def test_a_subscriber_keeps_more_or_less_than_the_nodes(tmp_path, keep):
 
 
 def test_a_subscriber_that_was_offline_meets_a_typed_gap(tmp_path):
-    """It asks what it missed, from where to where, and why."""
+    """It learns what it missed, from where to where, and why."""
     with ArchiveCluster(tmp_path) as cluster:
         cluster.push()
         pull = cluster.pull()
@@ -191,7 +191,7 @@ def test_a_subscriber_that_was_offline_meets_a_typed_gap(tmp_path):
 
 
 def test_a_killed_node_finishes_what_its_lines_say(tmp_path):
-    """The line is on the disk and the file is not empty yet: the moment between the two."""
+    """The line is on disk and the file is not empty yet: the moment between the two."""
     with ArchiveCluster(tmp_path) as cluster:
         cluster.push()
         publish(cluster.publisher(), 1000)
@@ -206,7 +206,7 @@ def test_a_killed_node_finishes_what_its_lines_say(tmp_path):
 
 
 def test_empty_files_are_folded_into_the_manifest_and_readers_still_see_the_gap(tmp_path):
-    """A stream of years would otherwise be a directory of a million names."""
+    """A stream that runs for years would otherwise be a directory of a million names."""
     with ArchiveCluster(tmp_path, fold_s=0.5) as cluster:
         cluster.push()
         cluster.set_policy(limit=MIB)
@@ -278,7 +278,7 @@ def test_a_stream_of_small_files_is_never_above_its_limit_by_more_than_one(tmp_p
 
 
 def test_a_node_below_its_reserve_refuses_and_goes_on_when_there_is_room(tmp_path, small_disk):
-    """Publishers keep what they have; nothing is torn, and nobody has to restart anything."""
+    """Publishers keep their data; nothing is torn, and nothing needs a restart."""
     with ArchiveCluster(small_disk, clients=tmp_path, reserve=12 * MIB) as cluster:
         cluster.set_policy()
         push = cluster.push()
@@ -299,7 +299,7 @@ def test_a_node_below_its_reserve_refuses_and_goes_on_when_there_is_room(tmp_pat
 
 
 def test_a_node_below_its_reserve_pauses_its_own_copy_of_the_merged_log(tmp_path, small_disk):
-    """It would fill the disk it keeps publishers from filling; the others go on meanwhile."""
+    """It would fill the very disk it protects from publishers; the other nodes continue."""
     (small_disk / "n3").mkdir()
     (tmp_path / "n3").symlink_to(small_disk / "n3")
     with ArchiveCluster(tmp_path, 3) as cluster:

@@ -1,4 +1,4 @@
-"""Clocks that jump on a real node: nothing goes early, and in the end what is to go goes."""
+"""Clocks that jump on a real node: nothing is archived early, all that is due is in the end."""
 
 import time
 
@@ -15,7 +15,7 @@ PAYLOAD = b"x" * 1000
 
 
 class Clocks:
-    """The clock that is set, and the one that nobody sets; the whole process goes by them."""
+    """The wall clock and the steady clock, for the whole process."""
 
     def __init__(self, monkeypatch):
         self.wall = self.steady = 0
@@ -23,15 +23,15 @@ class Clocks:
         monkeypatch.setattr(time, "time_ns", self.now_ns)
 
     def now_ns(self):
-        """What the wall shows."""
+        """The wall clock."""
         return self._wall_ns() + self.wall
 
     def steady_ns(self):
-        """How long the machine is up."""
+        """How long the machine has been up."""
         return self._steady_ns() + self.steady
 
     def pass_by(self, duration_ns):
-        """Let time go by."""
+        """Advance both clocks."""
         self.wall += duration_ns
         self.steady += duration_ns
 
@@ -50,7 +50,7 @@ def publish(publisher, count):
 
 
 def begin(cluster, clocks):
-    """Begin a stream that keeps its files for two hours; return its publisher and its archiver."""
+    """Start a stream that keeps files for two hours; return its publisher and its archiver."""
     archiver = cluster.nodes["n1"].archiver
     archiver._machine = Machine(now_ns=clocks.now_ns, steady_ns=clocks.steady_ns)
     cluster.set_policy(time=120)
@@ -74,7 +74,7 @@ def rolled(cluster):
 def test_a_clock_that_jumps_and_is_set_right_archives_nothing_early_and_all_in_the_end(
     tmp_path, clocks, jump
 ):
-    """What was merged meanwhile bears a wrong time for ever, and must go in its time too."""
+    """Files merged meanwhile carry a wrong time for ever, and must still be archived in time."""
     with ArchiveCluster(tmp_path) as cluster:
         publisher, _ = begin(cluster, clocks)
         clocks.wall += jump
@@ -102,7 +102,7 @@ def test_a_clock_that_jumps_and_is_set_right_archives_nothing_early_and_all_in_t
 
 @pytest.mark.parametrize("jump", [DAY_NS, 365 * DAY_NS])
 def test_a_clock_that_stays_ahead_is_believed_after_an_hour(tmp_path, clocks, jump):
-    """Somebody has set it right at last: then what is old by it goes."""
+    """It is taken to be right in the end, and files old by it are archived."""
     with ArchiveCluster(tmp_path) as cluster:
         _, archiver = begin(cluster, clocks)
         old = rolled(cluster)
@@ -118,7 +118,7 @@ def test_a_clock_that_stays_ahead_is_believed_after_an_hour(tmp_path, clocks, ju
 
 
 def test_a_stream_rolls_by_age_after_a_clock_was_a_year_ahead(tmp_path, clocks):
-    """Its active file has begun in the future."""
+    """Its active file began in the future."""
     with ArchiveCluster(tmp_path) as cluster:
         publisher, _ = begin(cluster, clocks)
         clocks.wall += 365 * DAY_NS

@@ -1,4 +1,4 @@
-"""Retention under kill -9, by real processes: what is archived on one node is on all."""
+"""Retention under kill -9 of real processes: what one node archives, all do."""
 
 import os
 import random
@@ -27,7 +27,7 @@ SETTINGS = 'file_bytes = "128Ki"\nsnapshot_s = "300ms"\nreserve = "0"\nmissing_s
 
 
 def wait_for(do):
-    """Do it as soon as a node leads."""
+    """Do it as soon as there is a leader."""
     for _ in range(150):
         try:
             return do()
@@ -41,7 +41,7 @@ def wait_for(do):
 @pytest.mark.process
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, seed):
-    """One of three dies at any moment, comes back late, and finds other files gone each time."""
+    """One of three dies at any moment, returns late, and finds other files archived each time."""
     chance, root = random.Random(seed), str(tmp_path)
     places = init_cluster(root, STREAM, free_addresses(3))
     for place in places:

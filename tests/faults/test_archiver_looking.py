@@ -1,4 +1,4 @@
-"""Looking at retention: what a real node tells, and what can still be read of what is gone."""
+"""Retention from outside: what a node reports, and what is left of archived files."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def publish(publisher, count):
 
 
 def test_a_node_tells_its_history_as_its_files_do(tmp_path):
-    """Over mutual TLS, chosen by position and state, and the file that still grows too."""
+    """Over mutual TLS, selected by position and state, including the active file."""
     with ArchiveCluster(tmp_path) as cluster:
         cluster.push()
         publish(cluster.publisher(), 1000)
@@ -52,7 +52,7 @@ def test_a_node_tells_its_history_as_its_files_do(tmp_path):
 
 
 def test_who_asks_how_a_node_stands_reads_no_file_of_the_sequencers(tmp_path, monkeypatch):
-    """Two threads that read one manifest take its lines twice, and then miss the next one."""
+    """Two threads that read one manifest take its lines twice and then miss the next."""
     asked = []
 
     def lacking(_executor, _merge, _held):

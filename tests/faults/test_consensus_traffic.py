@@ -1,4 +1,4 @@
-"""What nodes tell each other: ranges of bytes, and never the bytes."""
+"""What nodes send each other: ranges of bytes, never the bytes."""
 
 import pytest
 from archive_cluster import ArchiveCluster
@@ -29,11 +29,11 @@ def test_no_message_goes_over_the_links_between_nodes(tmp_path, size):
 
 
 def answers(cluster):
-    """Return how each node says it stands."""
+    """Return each node's status."""
     return [node.status() for node in cluster.nodes.values()]
 
 
 def told(cluster):
-    """Return bytes sent by all nodes, and what is committed."""
+    """Return the bytes sent by all nodes, and the commit index."""
     heard = answers(cluster)
     return sum(each["peer_bytes"] for each in heard), max(each["committed"] for each in heard)

@@ -1,4 +1,4 @@
-"""kill -9 of a publisher, 200 times: what was flushed is there, once and in order."""
+"""kill -9 of a publisher, 200 times: what was flushed is there once and in order."""
 
 import os
 import random
@@ -37,7 +37,7 @@ for line in sys.stdin:
 
 
 def killed(publishers, compression, chance):
-    """Let one publish, kill it after some flushes; return where it began and what is safe."""
+    """Run a publisher and kill it after some flushes; return where it began and what is safe."""
     publishers.stdin.write(b"%d\n" % compression)
     publishers.stdin.flush()
     pid, begin = map(int, publishers.stdout.readline().split())

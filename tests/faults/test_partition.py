@@ -1,4 +1,4 @@
-"""Partitions between real hosts: namespaces of our own, whose cables are pulled."""
+"""Partitions between hosts: network namespaces whose cables are pulled."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def network() -> Iterator[Network]:
 @pytest.mark.faults
 @pytest.mark.process
 def test_partitions_lose_double_and_reorder_nothing(tmp_path: Path, network: Network) -> None:
-    """Each node in turn, two at once and all at once lose their cable; then it is put back."""
+    """Each node in turn, two at once, then all lose their cable; then it is plugged in again."""
     storm = Storm(tmp_path, len(NODES), seed=4, network=network)
     try:
         for turn in range(ROUNDS):
@@ -45,7 +45,7 @@ def test_partitions_lose_double_and_reorder_nothing(tmp_path: Path, network: Net
 def test_a_one_way_partition_loses_doubles_and_reorders_nothing(
     tmp_path: Path, network: Network, leader_is: str
 ) -> None:
-    """A leader that one node or all do not hear, or that does not hear them, stops nobody."""
+    """A leader that one node or all cannot hear, or that cannot hear them, stops no one."""
     storm = Storm(tmp_path, len(NODES), seed=5, network=network)
     try:
         for turn in range(min(ROUNDS, 4)):
@@ -70,7 +70,7 @@ def test_a_one_way_partition_loses_doubles_and_reorders_nothing(
 def test_clients_that_reach_one_node_lose_double_and_reorder_nothing(
     tmp_path: Path, network: Network
 ) -> None:
-    """Every session is passed on from the node that is reached, and given back to its publisher."""
+    """Every session is relayed by the node that is reached, and handed back to its publisher."""
     storm = Storm(tmp_path, len(NODES), seed=6, network=network)
     try:
         for turn in range(min(ROUNDS, 3)):

@@ -1,4 +1,4 @@
-"""Harm to real processes; what was published is read, once and in order."""
+"""Faults in real processes; what was published is read once and in order."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ SECONDS = os.environ.get("RT_STORM_S")
 
 @pytest.fixture
 def network(request: pytest.FixtureRequest) -> Iterator[Network | None]:
-    """A host for each node where there can be such; without them nothing is cut."""
+    """One host per node, where that is possible; otherwise nothing is cut."""
     if Network.missing():
         yield None
         return

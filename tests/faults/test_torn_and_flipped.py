@@ -1,4 +1,4 @@
-"""Every cut and every flipped bit of a log: nothing wrong is given out, nothing goes unnoticed."""
+"""Every cut and every flipped bit of a log: nothing wrong is read, nothing goes unnoticed."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def payloads(place, count):
 
 
 def session_log(size, level, messages=6):
-    """Return a session of at least `size` bytes; each frame says the one before it is durable."""
+    """Return a session of at least `size` bytes whose frames mark the one before as durable."""
     data, sequence, durable = b"", 0, 0
     while len(data) < size:
         texts = payloads(sequence, messages)
@@ -78,7 +78,7 @@ def merged_log(path, size, level, messages=6):
 
 
 def check_cuts(log, cuts):
-    """Cut the file at each place: the frames before stand, and the rest is an end, not damage."""
+    """Cut the file everywhere: frames before the cut hold; the rest is an end, not damage."""
     for cut in cuts:
         at = log.before(cut)
         # from the frame before on: what comes earlier is the same in every cut
@@ -98,7 +98,7 @@ def starts_range(log, offset):
 
 
 def check_flips(log, bits):
-    """Flip each bit: the frame it lies in is refused, and told damaged where that is known."""
+    """Flip each bit: its frame is refused, and called damaged where that is known."""
     data = bytearray(log.data)
     last = log.headers[-1].durable
     for bit in bits:
@@ -117,7 +117,7 @@ def check_flips(log, bits):
 
 
 def range_of(log, at):
-    """Return where the range begins that the frame at `at` stands in."""
+    """Return the start of the range that holds the frame at `at`."""
     place = log.ends.index(at)
     while not starts_range(log, log.ends[place]):
         place -= 1
@@ -159,7 +159,7 @@ def test_every_cut_of_64_kib_of_a_merged_log(tmp_path, level):
 @pytest.mark.faults
 @LEVELS
 def test_every_flipped_bit_of_16_kib_of_a_session(level):
-    """131,072 flips: 0 undetected; before the durable mark each is damage, behind it none is."""
+    """131,072 flips, 0 undetected: before the durable mark each is damage, after it none is."""
     log = session_log(16 * KIB, level)
     check_flips(log, range(8 * 16 * KIB))
 
@@ -167,7 +167,7 @@ def test_every_flipped_bit_of_16_kib_of_a_session(level):
 @pytest.mark.faults
 @LEVELS
 def test_every_flipped_bit_of_16_kib_of_a_merged_log(tmp_path, level):
-    """The same; and a reader is told that later ranges prove it is no tail."""
+    """The same; and later ranges prove to a reader that it is not a tail."""
     log = merged_log(tmp_path, 16 * KIB, level)
     check_flips(log, range(8 * 16 * KIB))
 
@@ -200,7 +200,7 @@ def read(root):
 
 @LEVELS
 def test_cuts_around_a_roll_lose_only_what_they_cut(tmp_path, level):
-    """The file before a roll is durable, so cutting it is damage; the one behind it is torn."""
+    """The file before a roll is durable, so cutting it is damage; the one after it is torn."""
     directory = publish(tmp_path / "whole", level, lives=1)
     names = sorted(name for name in os.listdir(directory) if name.count(".") == 2)
     assert len(names) >= 2
@@ -221,7 +221,7 @@ def test_cuts_around_a_roll_lose_only_what_they_cut(tmp_path, level):
 
 
 def forget_last_roll(directory):
-    """Take the last line off the manifest, as if the writer had been killed before it."""
+    """Remove the manifest's last line, as if the writer had been killed before it."""
     manifest = directory / "manifest"
     lines = manifest.read_bytes().splitlines(keepends=True)
     manifest.write_bytes(b"".join(lines[:-1]))
@@ -231,7 +231,7 @@ def forget_last_roll(directory):
 def test_a_writer_opens_after_each_cut_with_a_new_run_behind_the_last_whole_frame(
     tmp_path, step, monkeypatch
 ):
-    """Numbers go on behind what is left: none twice, none left out."""
+    """Numbers continue after what is left: none twice, none left out."""
     monkeypatch.setattr(os, "fsync", lambda _fd: None)  # for speed: no power is cut here
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
     root = tmp_path / "whole"
@@ -271,7 +271,7 @@ def frames_of(log):
 
 
 def check_rearranged(log, frames, changed):
-    """The walk must refuse the first frame that is not the one that was written there."""
+    """The walk must refuse the first frame that was not written there."""
     data = b"".join(frames)
     verdict = judge_bytes(log, data)
     assert not isinstance(verdict, Clean)
@@ -281,7 +281,7 @@ def check_rearranged(log, frames, changed):
 @LEVELS
 @pytest.mark.parametrize("kind", ["session", "merged"])
 def test_swapped_duplicated_stale_and_zeroed_frames_are_refused(tmp_path, level, kind):
-    """Each of them is whole, and has a good CRC: only its place is wrong."""
+    """Each is whole with a valid CRC; only its position is wrong."""
     log = (
         session_log(3 * KIB, level, messages=2)
         if kind == "session"
@@ -308,7 +308,7 @@ def test_swapped_duplicated_stale_and_zeroed_frames_are_refused(tmp_path, level,
 
 
 def test_frames_of_equal_place_and_size_of_two_sessions_are_told_apart(tmp_path):
-    """Sessions in lockstep: swapped inside a merged log, every place and every CRC still fits."""
+    """Sessions in lockstep: swapped inside a merged log, every position and CRC still fits."""
     with MergedLog(str(tmp_path)) as merged:
         for place in range(4):
             for session in ("jfk", "lga"):
@@ -327,7 +327,7 @@ def test_frames_of_equal_place_and_size_of_two_sessions_are_told_apart(tmp_path)
 
 
 def test_an_older_state_of_a_sector_is_never_a_whole_log():
-    """A disk that lost one write shows what stood there before: zeros, or another run's frame."""
+    """A disk that lost one write shows what was there before: zeros, or another run's frame."""
     log = session_log(8 * KIB, 0)
     old = session_log(8 * KIB, 3)
     shifted = bytearray()
