@@ -14,7 +14,7 @@ from rt.net.identity import CertificateRole, PeerIdentity
 _SESSION_S: Final = 86_400.0  # a session counts for a day after it was last claimed
 _BURST_S: Final = 10.0  # connections of so many seconds may come at once
 _PREFIX_BITS: Final = 64  # of an IPv6 address; its holder has all addresses below it
-_RESERVED_ROLES: Final = frozenset({CertificateRole.NODE})
+_RESERVED_ROLES: Final = frozenset({CertificateRole.NODE, CertificateRole.OPERATOR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ServerLimits:
     Attributes:
         connections: all that are served at once: a thread and 100 KiB each, or 2 MiB while a
             backlog passes.
-        reserved: of them, for the nodes of the cluster.
+        reserved: of them, for the nodes of the cluster and its operators.
         identity_connections: of the holders of one certificate's name.
         identity_connects_s: new ones a second, of one name; ten seconds' worth may come at once.
         identity_sessions: different sessions that one name may push within a day.

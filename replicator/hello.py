@@ -9,6 +9,7 @@ from rt.errors import Refused
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.version import __version__
 
+_PUSHING: Final = (CertificateRole.PUBLISHER, CertificateRole.NODE)  # a node relays
 _SOFTWARE: Final = f"rt {__version__}"
 
 
@@ -42,7 +43,7 @@ def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
         raise _other_version(hello)
     if hello.stream != stream:
         raise Refused("stream", f"this node serves the stream {stream!r} and no other")
-    if hello.direction == PUSH and peer.role is CertificateRole.SUBSCRIBER:
+    if hello.direction == PUSH and peer.role not in _PUSHING:
         raise Refused("role", f"{peer.name!r} is a {peer.role}; only a publisher may push")
     if hello.direction == PULL and not peer.may_pull(stream):
         words = f"the certificate of {peer.name!r} does not grant pulling the stream {stream!r}"

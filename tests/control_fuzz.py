@@ -79,12 +79,12 @@ class Sequencer:
         return question()
 
 
-def node_admin():
+def node_admin(audit=None):
     """Return the admin desk of such a leader."""
     settings = SimpleNamespace(name="n1", stream="flights")
     appender = SimpleNamespace(directory="nowhere", is_open=False)
     member = SimpleNamespace(executor=SimpleNamespace(appender=appender))
-    return NodeAdmin(settings, Sequencer(), member, Archiver())
+    return NodeAdmin(settings, Sequencer(), member, Archiver(), audit)
 
 
 def fuzz_request(admin, chance):

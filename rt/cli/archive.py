@@ -19,8 +19,8 @@ def archive() -> None:
     """Show and change how long a stream is kept.
 
     \b
-    rt archive policy show --nodes a:7420 --identity n1
-    rt archive policy set '{"time": 10080, "limit": "90Gi", "disk": 90}' --identity n1
+    rt archive policy show --nodes a:7420 --identity operator
+    rt archive policy set '{"time": 10080, "limit": "90Gi", "disk": 90}' --identity operator
     rt archive plan --at 2030-01-01T00:00:00Z
     """  # noqa: D301 - click reads the backspace character
 
@@ -34,7 +34,7 @@ def roll(settings: LinkSettings, *, as_json: bool) -> None:
     Only rolled files are archived, copied by `offload`, or counted as old.
 
     \b
-    rt archive roll --nodes a:7420 --identity n1
+    rt archive roll --nodes a:7420 --identity operator
     """  # noqa: D301 - click reads the backspace character
     rolled = settings.ask({"do": "roll"})["rolled"]
     if as_json:

@@ -27,17 +27,41 @@ def cluster() -> None:
 @click.option(
     "--nodes", default=3, show_default=True, help="Nodes on this machine, if no address is given."
 )
+@click.option(
+    "--publisher",
+    "publishers",
+    metavar="NAME",
+    multiple=True,
+    help="Issue a certificate for this session; repeat.  [default: one for all sessions]",
+)
+@click.option(
+    "--subscriber",
+    "subscribers",
+    metavar="NAME",
+    multiple=True,
+    help="Issue a subscriber's certificate; repeat.  [default: one for all subscribers]",
+)
 @json_option("what was made")
 def init(
-    directory: str, stream: str, addresses: tuple[str, ...], nodes: int, *, as_json: bool
+    directory: str,
+    *,
+    stream: str,
+    addresses: tuple[str, ...],
+    nodes: int,
+    publishers: tuple[str, ...],
+    subscribers: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Write certificates and a configuration for each node into DIR.
 
     \b
     rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
-    rt cluster init one --stream flights --nodes 1
+    rt cluster init one --stream flights --nodes 1 --publisher jfk --subscriber spark
     """  # noqa: D301 - click reads the backspace character
-    places = init_cluster(directory, stream, addresses or free_addresses(nodes))
+    places = init_cluster(
+        directory, stream, addresses or free_addresses(nodes),
+        publishers=publishers, subscribers=subscribers,
+    )  # fmt: skip
     certs, clients = os.path.join(directory, "certs"), os.path.join(directory, CLIENTS_NAME)
     if as_json:
         made = [{"name": p.name, "address": p.address, "config": p.config} for p in places]

@@ -36,9 +36,9 @@ def offload(
     """Copy rolled files elsewhere, as zstd; each is read back and compared before it counts.
 
     \b
-    rt archive offload /mnt/backup/flights --dir rt-node/flights/out --tell --identity n1
+    rt archive offload /mnt/backup/flights --dir rt-node/flights/out --tell --identity operator
     rt archive offload s3://bucket/flights --dir copy/flights/out
-    rt archive offload --stop --identity n1
+    rt archive offload --stop --identity operator
 
     After --tell, which needs a node's certificate, the rules time and limit archive no file that
     has not been copied; a full disk does not wait. Run the command again, from cron say, to copy

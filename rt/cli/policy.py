@@ -55,9 +55,9 @@ def set_policy(
     """Set the policy of a stream, on all of its nodes; needs a node's certificate.
 
     \b
-    rt archive policy set '{"time": 10080, "limit": "90Gi", "disk": 90}' --identity n1
-    rt archive policy set --file policy.toml --identity n1
-    rt archive policy set --limit 500Gi --identity n1
+    rt archive policy set '{"time": 10080, "limit": "90Gi", "disk": 90}' --identity operator
+    rt archive policy set --file policy.toml --identity operator
+    rt archive policy set --limit 500Gi --identity operator
 
     JSON and files replace the whole policy: what they leave out gets its default. Options change
     what they name and leave the rest.

@@ -207,6 +207,8 @@ def _problems(answer: dict[str, Any]) -> list[str]:
         found.append(f"refused a peer: {refusal}")
     if unreachable := _get(answer, "unreachable", dict):
         found.append(f"cannot reach {', '.join(map(printable, sorted(unreachable)))}")
+    if warning := _get(answer, "certificate", str):
+        found.append(f"has to renew its certificate: {warning}")
     return found
 
 

@@ -172,7 +172,7 @@ def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name:
     if now < begins:
         raise Misuse(
             f"{files.cert}: not valid before {begins:%Y-%m-%d %H:%M} UTC, and here it is "
-            f"{now:%Y-%m-%d %H:%M}; set this machine's clock, or issue the certificate again"
+            f"{now:%Y-%m-%d %H:%M}; set the clock of this machine, or issue the certificate again"
         )
     if ends <= now:
         raise Misuse(

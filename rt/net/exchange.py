@@ -30,6 +30,15 @@ def set_deadline(sock: socket.socket, deadline_s: float) -> None:
     sock.settimeout(left_s)
 
 
+def address_of(sock: socket.socket) -> str:
+    """Return the other side's `host:port`; "" if it has gone."""
+    try:
+        host, port, *_ = sock.getpeername()
+    except OSError:
+        return ""
+    return f"{host}:{port}"
+
+
 def send_all(sock: ssl.SSLSocket, data: bytes, deadline_s: float) -> None:
     """Send all of `data`; `TimeoutError` if the peer has not taken it by the deadline.
 

@@ -1,4 +1,4 @@
-"""Identity: who a certificate says its holder is, and what that lets it do.
+"""Identity: the holder that a certificate names, and what it grants.
 
 A certificate carries its identity as URIs in the subject alternative name, and nowhere else:
 
@@ -35,6 +35,7 @@ class CertificateRole(StrEnum):
     NODE = "node"
     PUBLISHER = "publisher"
     SUBSCRIBER = "subscriber"
+    OPERATOR = "operator"
 
 
 USAGES: Final = {
@@ -43,6 +44,7 @@ USAGES: Final = {
     ),
     CertificateRole.PUBLISHER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
     CertificateRole.SUBSCRIBER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
+    CertificateRole.OPERATOR: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
 }
 
 
@@ -64,8 +66,18 @@ class PeerIdentity:
 
     @property
     def is_node(self) -> bool:
-        """Whether the peer is a member of the cluster."""
+        """Whether the peer is a node; of which cluster, its certificate does not say."""
         return self.role is CertificateRole.NODE
+
+    @property
+    def may_operate(self) -> bool:
+        """Whether the peer may change a stream for everyone, such as its policy."""
+        return self.role in (CertificateRole.OPERATOR, CertificateRole.NODE)
+
+    @property
+    def title(self) -> str:
+        """Role and name, as logs have them."""
+        return f"{self.role} {self.name}"
 
     def may_push(self, session: str) -> bool:
         """Tell whether the peer may write this session: a node any, a publisher its own."""
@@ -79,6 +91,10 @@ class PeerIdentity:
             self.role is CertificateRole.SUBSCRIBER and _any_matches(self.streams, stream)
         )
 
+    def may_look(self, stream: str) -> bool:
+        """Tell whether the peer may see a stream's policy, plans and history."""
+        return self.may_operate or self.may_pull(stream)
+
     def uris(self) -> tuple[str, ...]:
         """Return the identity as the URIs that `parse_identity` reads."""
         return (
@@ -91,8 +107,8 @@ class PeerIdentity:
 def parse_identity(uris: Iterable[str]) -> PeerIdentity:
     """Return the identity that the URIs of a certificate spell.
 
-    URIs of another scheme are somebody else's business and passed over; one of ours that cannot
-    be read refuses the whole certificate.
+    URIs of other schemes are ignored; one of ours that cannot be read refuses the whole
+    certificate.
 
     Raises:
         Refused: No role, several roles, an unknown word, or a name outside the grammar.

@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from archiver.lease import LEASES_MAX, new_lease
@@ -13,8 +14,9 @@ from archiver.policy import policy_of
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
-from rt.net.exchange import Fields, decode_fields, receive_line, send_all
+from rt.net.exchange import Fields, address_of, decode_fields, receive_line, send_all
 from rt.net.identity import PeerIdentity
+from rt.node.audit import AuditLog
 from rt.node.duties import NodeView
 from rt.node.retention import (
     LEASE_NOTE,
@@ -39,6 +41,21 @@ _TIME_END_NS: Final = 1 << 63
 Answer = TypeVar("Answer")
 
 
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing that a node does on request.
+
+    Attributes:
+        do: carries it out.
+        changes: whether it is recorded.
+        operators_only: whether it takes the certificate of an operator or a node.
+    """
+
+    do: Callable[[Fields, PeerIdentity], Fields]
+    changes: bool = False
+    operators_only: bool = False
+
+
 class Sequencing(Protocol):
     """A node's sequencing, for other threads; see `rt.node.sequencer.NodeSequencer`."""
 
@@ -56,15 +73,21 @@ class Sequencing(Protocol):
 class NodeAdmin:
     """Answers one request per connection: a line of JSON, and an answer that ends it.
 
-    Whoever may pull the stream may look, and hold files by a lease; what changes the stream for
-    everyone takes the certificate of a node. Only the leader orders; another node names it.
+    A subscriber of the stream may look, and hold files by a lease in its own name. A change that
+    concerns everyone takes the certificate of an operator, or of a node of the cluster. Only the
+    leader orders; another node names it. Every change, done or refused, is a line of the audit log.
 
     Threads: any connection's. `_lock` admits one lease at a time, so that each sees the others.
         `_member` and `_archiver` are used only inside `_sequencer.ask`.
     """
 
     def __init__(
-        self, settings: NodeSettings, sequencer: Sequencing, member: Member, archiver: Retention
+        self,
+        settings: NodeSettings,
+        sequencer: Sequencing,
+        member: Member,
+        archiver: Retention,
+        audit: AuditLog | None = None,
     ) -> None:
         """Prepare.
 
@@ -73,52 +96,75 @@ class NodeAdmin:
             sequencer: takes orders, and answers questions between two steps.
             member: of this node.
             archiver: of this node.
+            audit: records changes; nothing does if it is None.
         """
+        self._audit = audit
         self._settings = settings
         self._sequencer = sequencer
         self._member = member
         self._archiver = archiver
         self._lock = threading.RLock()
-        self._does: dict[str, tuple[Callable[[Fields, PeerIdentity], Fields], bool]] = {
-            "policy": (self._policy, False),
-            "set-policy": (self._set_policy, True),
-            "plan": (self._plan, False),
-            "roll": (self._roll, True),
-            "lease": (self._lease, False),
-            "release": (self._release, False),
-            "offloaded": (self._offloaded, True),
+        self._verbs: dict[str, Verb] = {
+            "policy": Verb(self._policy),
+            "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
+            "plan": Verb(self._plan),
+            "roll": Verb(self._roll, changes=True, operators_only=True),
+            "lease": Verb(self._lease, changes=True),
+            "release": Verb(self._release, changes=True),
+            "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
         }
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Take one request and answer it; for the thread of an accepted connection."""
         with sock:
+            where = address_of(sock)
             line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
-            send_all(sock, self.answer(line, identity), time.monotonic() + _ANSWER_S)
+            send_all(sock, self.answer(line, identity, where), time.monotonic() + _ANSWER_S)
 
-    def answer(self, line: bytes, identity: PeerIdentity) -> bytes:
-        """Return the answer to the request of a peer of this identity."""
+    def answer(self, line: bytes, identity: PeerIdentity, where: str = "") -> bytes:
+        """Return the answer to the request of a peer of this identity at this address."""
         try:
             request = _parsed(line)
             if request.get("do") == "log-history":
-                self._demand(identity, changes=False)
+                self._demand(identity, operators_only=False)
                 return self._history()
-            answer = self._answer(request, identity)
+            answer = self._answer(request, identity, where)
         except (Refused, Misuse) as error:
-            code = error.code if isinstance(error, Refused) else "misuse"
-            answer = {"error": str(error), "code": code}
+            answer = {"error": str(error), "code": _code(error)}
         return json.dumps(answer).encode()
 
-    def _answer(self, request: Fields, identity: PeerIdentity) -> Fields:
-        do, changes = self._does.get(str(request.get("do")), (None, False))
-        if do is None:
-            raise Misuse(f"a node does one of {', '.join(sorted(self._does))}, log-history")
-        self._demand(identity, changes=changes)
-        return do(request, identity)
+    def _answer(self, request: Fields, identity: PeerIdentity, where: str) -> Fields:
+        verb = self._verbs.get(str(request.get("do")))
+        if verb is None:
+            raise Misuse(f"a node does one of {', '.join(sorted(self._verbs))}, log-history")
+        if not verb.changes or self._audit is None:
+            self._demand(identity, operators_only=verb.operators_only)
+            return verb.do(request, identity)
+        return self._audited(verb, request, identity, where, self._audit)
 
-    def _demand(self, identity: PeerIdentity, *, changes: bool) -> None:
-        if not identity.may_pull(self._settings.stream) or (changes and not identity.is_node):
-            needed = "a node" if changes else "a subscriber that may pull this stream, or a node"
-            raise Refused("role", f"{identity.name!r} may not ask this; {needed} may")
+    def _audited(
+        self, verb: "Verb", request: Fields, identity: PeerIdentity, where: str, audit: AuditLog
+    ) -> Fields:
+        """Carry out a change, and record it: one of the instructions `after` to `by` did it."""
+        after = self._sequencer.view.index
+        try:
+            self._demand(identity, operators_only=verb.operators_only)
+            answer = verb.do(request, identity)
+        except (Refused, Misuse) as error:
+            audit.record(request, identity.title, where, _code(error), why=str(error))
+            raise
+        by = self._sequencer.view.index
+        audit.record(request, identity.title, where, "done", after=after, by_instruction=by)
+        return answer
+
+    def _demand(self, identity: PeerIdentity, *, operators_only: bool) -> None:
+        if not identity.may_look(self._settings.stream):
+            needed = "a subscriber of this stream, an operator or a node"
+        elif operators_only and not identity.may_operate:
+            needed = "an operator or a node"
+        else:
+            return
+        raise Refused("role", f"{identity.title} may not ask this; {needed} may")
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         view, disks = self._sequencer.view, self._sequencer.ask(self._archiver.disks)
@@ -147,7 +193,7 @@ class NodeAdmin:
         return {**self._policy(request, _identity), "at_ns": at_ns, "files": rows}
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        # A publisher may have been told by another node of what is about to be executed here.
+        # Another node may have confirmed to a publisher what is about to be executed here.
         self._await(self._has_executed)
         before = self._sequencer.view.end
         if before.offset or not self._sequencer.view.leads:  # then the order is refused
@@ -173,7 +219,7 @@ class NodeAdmin:
 
     def _release(self, request: Fields, identity: PeerIdentity) -> Fields:
         holder = str(request.get("holder", identity.name))
-        if holder != identity.name and not identity.is_node:
+        if holder != identity.name and not identity.may_operate:
             raise Refused("role", f"{identity.name!r} may not release the lease of another")
         self._note(LEASE_NOTE + holder, "")
         return {"released": holder}
@@ -224,6 +270,10 @@ class NodeAdmin:
         log = self._member.executor.appender
         line = active(log.end.file, log.facts, log.end.offset).line if log.is_open else None
         return log.directory, line
+
+
+def _code(error: Refused | Misuse) -> str:
+    return error.code if isinstance(error, Refused) else "misuse"
 
 
 def _parsed(line: bytes) -> Fields:

@@ -5,15 +5,15 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Final
 
 from rt.errors import Misuse, PeerError
 from rt.log.disk import OsDisk
-from rt.names import parse_stream, shown, stream_directory
-from rt.net.certificates import LOCAL_HOSTS, host_name, init_authority, issue
+from rt.names import parse_peer, parse_stream, shown, stream_directory
+from rt.net.certificates import AUTHORITY, LOCAL_HOSTS, host_name, init_authority, issue
 from rt.net.exchange import decode_fields, receive_all
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, connect, offering
@@ -36,7 +36,14 @@ class Place:
     config: str
 
 
-def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[Place]:
+def init_cluster(
+    directory: str,
+    stream: str,
+    addresses: Sequence[str],
+    *,
+    publishers: Sequence[str] = (),
+    subscribers: Sequence[str] = (),
+) -> list[Place]:
     """Write certificates and a configuration for each node of a new cluster.
 
     Args:
@@ -44,12 +51,16 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
             cluster yet.
         stream: that the cluster serves.
         addresses: host:port of each node, as the others and the clients reach it.
+        publishers: names that get a certificate each, for the session of that name; one
+            certificate for every session, `publisher`, if none are given.
+        subscribers: names that get a certificate each; `subscriber` if none are given.
 
     Raises:
-        Misuse: not 1, 3, 5 or 7 addresses, or there is a cluster already.
+        Misuse: not 1, 3, 5 or 7 addresses, a name that cannot be used, or there is a cluster.
     """
     parse_stream(stream)
     _check_addresses(addresses)
+    _check_names([*publishers, *subscribers], len(addresses))
     try:
         os.path.abspath(directory).encode()
     except UnicodeEncodeError:
@@ -77,11 +88,27 @@ def init_cluster(directory: str, stream: str, addresses: Sequence[str]) -> list[
         )
         with open(place.config, "x", encoding="utf-8") as file:
             file.write(_toml(directory, stream, place, places, cluster_id))
-    issue(certs, "publisher", CertificateRole.PUBLISHER, sessions=("*",))
-    issue(certs, "subscriber", CertificateRole.SUBSCRIBER, streams=(stream,))
+    _issue_clients(certs, stream, publishers, subscribers)
+    identities = {
+        "push": (*publishers, "publisher")[0], "archive": "operator",
+        "": (*subscribers, "subscriber")[0],
+    }  # fmt: skip
     with open(os.path.join(directory, CLIENTS_NAME), "x", encoding="utf-8") as file:
-        file.write(_clients_toml(certs, stream, addresses))
+        file.write(_clients_toml(certs, stream, addresses, identities))
     return places
+
+
+def _issue_clients(
+    certs: str, stream: str, publishers: Sequence[str], subscribers: Sequence[str]
+) -> None:
+    """Issue a certificate for each named client; one for all where none is named."""
+    for name in publishers:
+        issue(certs, name, CertificateRole.PUBLISHER)
+    if not publishers:
+        issue(certs, "publisher", CertificateRole.PUBLISHER, sessions=("*",))
+    for name in subscribers or ("subscriber",):
+        issue(certs, name, CertificateRole.SUBSCRIBER, streams=(stream,))
+    issue(certs, "operator", CertificateRole.OPERATOR)
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:
@@ -91,6 +118,13 @@ def _check_addresses(addresses: Sequence[str]) -> None:
         host_name(parse_address(address)[0])
     if len(set(map(parse_address, addresses))) != len(addresses):
         raise Misuse(f"each node needs an address of its own: {', '.join(addresses)}")
+
+
+def _check_names(names: Sequence[str], nodes: int) -> None:
+    ours = {"operator", AUTHORITY, *(f"n{number}" for number in range(1, nodes + 1))}
+    for name in names:
+        if parse_peer(name) in ours or names.count(name) > 1:
+            raise Misuse(f"{name} names a certificate of another holder; give each its own name")
 
 
 def _check_count(count: int) -> None:
@@ -184,7 +218,9 @@ def _quoted(path: str) -> str:
     return json.dumps(path, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _clients_toml(certs: str, stream: str, addresses: Sequence[str]) -> str:
+def _clients_toml(
+    certs: str, stream: str, addresses: Sequence[str], identities: Mapping[str, str]
+) -> str:
     """What each command needs to find the stream; any may be given another name of its own."""
     nodes = ", ".join(f'"{address}"' for address in addresses)
     link = [f"nodes = [{nodes}]", f"certs = {_quoted(os.path.abspath(certs))}"]
@@ -192,7 +228,6 @@ def _clients_toml(certs: str, stream: str, addresses: Sequence[str]) -> str:
     for table in ("publish", "push", "pull", "subscribe", "status", "archive"):
         lines += [f"[{table}]", f'stream = "{stream}"']
         if table not in ("publish", "subscribe"):
-            identity = "publisher" if table == "push" else "subscriber"
-            lines += [*link, f'identity = "{identity}"']
+            lines += [*link, f'identity = "{identities.get(table, identities[""])}"']
         lines.append("")
     return "\n".join(lines)

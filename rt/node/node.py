@@ -18,10 +18,11 @@ from rt.log.disk import OsDisk
 from rt.log.identity import new_identity
 from rt.names import stream_directory
 from rt.net.admin import ADMIN_ALPN
-from rt.net.certificates import certificate_files
+from rt.net.certificates import certificate_files, renewal_warning
 from rt.net.exchange import send_all
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin import NodeAdmin
+from rt.node.audit import AuditLog
 from rt.node.catch_up import CatchUp
 from rt.node.duties import Duties, Ports, timing_of
 from rt.node.engine import engine_of
@@ -116,7 +117,8 @@ class Node:
         )  # fmt: skip
         self._peers = self._make_peers()
         others: dict[str, Handler] = {ALPN: self._peers.serve} if self._peers else {}
-        admin = NodeAdmin(settings, self._sequencer, self._member, self.archiver)
+        audit = AuditLog(f"{self._top}.audit.jsonl")
+        admin = NodeAdmin(settings, self._sequencer, self._member, self.archiver, audit)
         others |= {STATUS_ALPN: self._tell, ADMIN_ALPN: admin.serve}
         self._server = Server(settings.address, _contexts(settings), self, settings.server, others)
         self._threads = [
@@ -288,15 +290,17 @@ class Node:
         self._stopped.set()
 
     def _tell(self, sock: ssl.SSLSocket, _identity: object) -> None:
-        """Tell whoever has a certificate of ours how this node stands (`rt status`)."""
+        """Answer any peer that was let in with this node's status (`rt status`)."""
         with sock:
             send_all(sock, json.dumps(self.status()).encode(), time.monotonic() + STATUS_S)
 
     def status(self) -> dict[str, Any]:
         """How this node stands, as `rt status --json` shows it."""
-        return node_status(
+        shown = node_status(
             self._sequencer.view, self._inboxes.every(), self._peers, self.settings, self._guard
         )
+        files = certificate_files(self.settings.certs, self.settings.name)
+        return shown | {"certificate": renewal_warning(files)}
 
 
 def _contexts(settings: NodeSettings) -> Contexts:

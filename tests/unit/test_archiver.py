@@ -354,7 +354,7 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_nothing_is_to_
 def test_what_no_instruction_can_say_is_refused_to_who_asked_for_it(do, request_):
     """The thread that would find out later is the one that the node lives by."""
     orders = []
-    node = SimpleNamespace(name="n1", is_node=True)
+    node = SimpleNamespace(name="n1", may_operate=True)
     admin = NodeAdmin(None, Sequencing(orders.append), None, None)
     with pytest.raises(Misuse, match="a note"):
         getattr(admin, do)(request_, node)

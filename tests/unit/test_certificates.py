@@ -79,6 +79,7 @@ def test_each_role_may_do_its_own_verbs_only(role, verb):
         CertificateRole.NODE: {"push", "pull", "join"},
         CertificateRole.PUBLISHER: {"push"},
         CertificateRole.SUBSCRIBER: {"pull"},
+        CertificateRole.OPERATOR: set(),
     }
     assert allowed[verb] == (verb in expected[role])
 

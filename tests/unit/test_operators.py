@@ -1,0 +1,189 @@
+"""Operators: who may change a stream for everyone, and what the audit log says of it."""
+
+import json
+import os
+import stat
+import tomllib
+
+import pytest
+
+from rt.errors import Misuse, Refused
+from rt.net.certificates import issue, load_certificate
+from rt.net.identity import CertificateRole, PeerIdentity, identity_of
+from rt.node import audit as audit_module
+from rt.node.audit import AuditLog
+from rt.node.cluster import ask_status, init_cluster
+from tests.archive_cluster import ArchiveCluster
+from tests.control_fuzz import REQUESTS, node_admin
+
+LOOKS = ("policy", "plan")
+OWN = ("lease", "release")
+ROLES = {
+    "operator": PeerIdentity("alice", CertificateRole.OPERATOR),
+    "node": PeerIdentity("n1", CertificateRole.NODE),
+    "subscriber": PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",)),
+    "other stream's subscriber": PeerIdentity(
+        "spark", CertificateRole.SUBSCRIBER, streams=("trains",)
+    ),
+    "publisher": PeerIdentity("jfk", CertificateRole.PUBLISHER, sessions=("*",)),
+}
+MAY = {
+    "operator": {each["do"] for each in REQUESTS},
+    "node": {each["do"] for each in REQUESTS},
+    "subscriber": {*LOOKS, *OWN},
+    "other stream's subscriber": set(),
+    "publisher": set(),
+}
+
+
+@pytest.fixture
+def audit(tmp_path):
+    """Return an empty audit log."""
+    return AuditLog(str(tmp_path / "audit.jsonl"))
+
+
+def lines(audit):
+    """Return what an audit log says."""
+    if not os.path.exists(audit.path):
+        return []
+    with open(audit.path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def ask_here(admin, request, identity, where="10.0.0.1:5"):
+    """Ask a desk without a connection."""
+    return json.loads(admin.answer(json.dumps(request).encode(), identity, where))
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request["do"])
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_may_ask_what_its_certificate_grants(role, request_, audit):
+    """A leaked subscriber's key must not delete a stream by its policy."""
+    answer = ask_here(node_admin(audit), {**request_, "holder": "spark"}, ROLES[role])
+    assert (answer.get("code") != "role") == (request_["do"] in MAY[role]), answer
+
+
+def test_a_subscriber_releases_its_own_lease_and_no_other(audit):
+    """A lease protects a reader from everyone else."""
+    admin, spark = node_admin(audit), ROLES["subscriber"]
+    assert "released" in ask_here(admin, {"do": "release"}, spark)
+    assert ask_here(admin, {"do": "release", "holder": "nas"}, spark)["code"] == "role"
+    assert "released" in ask_here(admin, {"do": "release", "holder": "nas"}, ROLES["operator"])
+
+
+def test_a_decision_is_one_line_of_the_audit_log(audit):
+    """Who set the policy, when, from where, and which instruction carried it out."""
+    admin = node_admin(audit)
+    request = {"do": "set-policy", "policy": {"time": 60}}
+    ask_here(admin, {"do": "policy"}, ROLES["operator"])
+    ask_here(admin, request, ROLES["operator"])
+    ask_here(admin, {"do": "roll"}, ROLES["subscriber"])
+    done, refused = lines(audit)
+    assert (done["by"], done["from"], done["outcome"]) == ("operator alice", "10.0.0.1:5", "done")
+    assert done["asked"] == {"do": "set-policy", "policy": '{"time": 60}'}
+    assert (done["after"], done["by_instruction"]) == (0, 1)
+    assert (refused["by"], refused["outcome"]) == ("subscriber spark", "role")
+    assert "may not ask this" in refused["why"]
+    assert stat.S_IMODE(os.stat(audit.path).st_mode) == 0o600
+
+
+def test_refusals_of_a_minute_are_one_line(tmp_path):
+    """A peer that is refused may ask again fifty times a second, and fill the disk."""
+    now = [0.0]
+    audit = AuditLog(str(tmp_path / "audit.jsonl"), lambda: now[0])
+    for _ in range(100):
+        audit.record({"do": "roll"}, "subscriber spark", "", "role")
+    audit.record({"do": "roll"}, "subscriber nas", "", "role")
+    now[0] += 61
+    audit.record({"do": "roll"}, "subscriber spark", "", "role")
+    assert [each["left_out"] for each in lines(audit)] == [0, 0, 99]
+    for _ in range(3):
+        audit.record({"do": "roll"}, "operator alice", "", "done")
+    assert len(lines(audit)) == 6
+
+
+def test_a_request_is_recorded_short_and_on_one_line(audit):
+    """The log is read in terminals and by scripts; the request is a peer's."""
+    hostile = {"do": "lease", "start": "\n\x1b[2J\u202e", "holder": "x" * 10_000, "n": 10**4000}
+    hostile |= {f"k{n}": n for n in range(100)}
+    audit.record(hostile, "subscriber spark", "", "misuse")
+    with open(audit.path, "rb") as file:
+        data = file.read()
+    assert data.count(b"\n") == 1
+    assert len(data) < 2000
+    assert all(0x20 <= byte < 0x7F for byte in data[:-1])
+
+
+def test_a_full_audit_log_becomes_the_older_one(audit, monkeypatch):
+    """It may fill no disk, and a day of it must be there."""
+    monkeypatch.setattr(audit_module, "FILE_BYTES_MAX", 1000)
+    for number in range(20):
+        audit.record({"do": "roll", "n": number}, "operator alice", "", "done")
+    assert os.path.getsize(audit.path) <= 1200
+    with open(f"{audit.path}.1", encoding="utf-8") as file:
+        older = [json.loads(line)["asked"]["n"] for line in file]
+    assert [*older, *(each["asked"]["n"] for each in lines(audit))][-5:] == [15, 16, 17, 18, 19]
+
+
+def test_an_audit_log_that_cannot_be_written_stops_no_decision(tmp_path, caplog):
+    """A policy that frees the disk must get through on a full disk."""
+    audit = AuditLog(str(tmp_path / "missing" / "audit.jsonl"))
+    assert "policy" in ask_here(node_admin(audit), REQUESTS[1], ROLES["operator"])
+    assert "a decision was not recorded" in caplog.text
+
+
+def test_an_audit_log_follows_no_planted_link(tmp_path, caplog):
+    """Somebody who may write beside it must not have us append to a file of his choice."""
+    target = tmp_path / "target"
+    target.touch()
+    (tmp_path / "audit.jsonl").symlink_to(target)
+    AuditLog(str(tmp_path / "audit.jsonl")).record({"do": "roll"}, "operator alice", "", "done")
+    assert target.read_bytes() == b""
+    assert "was not recorded" in caplog.text
+
+
+def test_a_cluster_obeys_an_operator_and_records_it(tmp_path):
+    """From the key to the line, over real connections and a real majority."""
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        certs = os.path.join(cluster.root, "certs")
+        issue(certs, "n9", CertificateRole.NODE)
+        wanted = {"do": "set-policy", "policy": {"time": 77}}
+        assert cluster.ask(wanted, "operator")["policy"]["time"] == 77
+        with pytest.raises(Refused, match="subscriber subscriber may not ask this"):
+            cluster.ask(wanted, "subscriber")
+        with pytest.raises(Refused, match="'n9' is not a node of this cluster"):
+            cluster.ask({"do": "policy"}, "n9")
+        with pytest.raises(Refused, match="'n9' is not a node of this cluster"):
+            ask_status(cluster.addresses[0], cluster.contexts("n9"))
+        paths = [f"{node._top}.audit.jsonl" for node in cluster.nodes.values()]
+        found = [each for path in paths for each in lines(AuditLog(path))]
+    done = [each for each in found if each["outcome"] == "done"]
+    assert [each["by"] for each in done] == ["operator operator"]
+    assert done[0]["from"].startswith("127.0.0.1:")
+    assert done[0]["by_instruction"] > done[0]["after"]
+    assert "role" in {each["outcome"] for each in found}
+
+
+def test_a_cluster_is_made_with_a_certificate_for_each_named_client(tmp_path):
+    """A shared certificate for every session cannot be revoked for one publisher."""
+    directory = str(tmp_path / "c")
+    init_cluster(
+        directory, "flights", ["localhost:1"], publishers=["jfk", "lga"], subscribers=["spark"]
+    )
+    names = {name.partition(".")[0] for name in os.listdir(f"{directory}/certs")}
+    assert names == {"ca", "issued", "n1", "jfk", "lga", "spark", "operator"}
+    granted = identity_of(load_certificate(f"{directory}/certs/jfk.pem"))
+    assert granted.sessions == ("jfk",)
+    with open(f"{directory}/clients.toml", "rb") as file:
+        tables = tomllib.load(file)
+    identities = {name: table.get("identity") for name, table in tables.items()}
+    assert (identities["push"], identities["pull"]) == ("jfk", "spark")
+    assert (identities["status"], identities["archive"]) == ("spark", "operator")
+
+
+@pytest.mark.parametrize("names", [["n1"], ["operator"], ["ca"], ["a", "a"], ["../x"]])
+def test_a_client_takes_no_name_of_another_holder(tmp_path, names):
+    """A half-made cluster would be found by the next start, not by the one that was wrong."""
+    with pytest.raises(Misuse):
+        init_cluster(str(tmp_path / "c"), "flights", ["localhost:1"], publishers=names)
+    assert not os.path.exists(tmp_path / "c")
