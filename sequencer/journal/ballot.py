@@ -27,7 +27,10 @@ def decode_slot(data: bytes, directory: int) -> Ballot | None:
     magic, crc, owner, term = _SLOT.unpack_from(data)
     if magic != _MAGIC or crc != crc32(data[8:]) or owner != directory:
         return None
-    return Ballot(term, data[_SLOT.size :].decode())
+    try:
+        return Ballot(term, data[_SLOT.size :].decode())
+    except UnicodeDecodeError:
+        return None  # the checksum finds accidents; anyone can seal bytes that are not a name
 
 
 def newer(one: Ballot | None, other: Ballot | None) -> Ballot | None:
