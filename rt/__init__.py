@@ -13,12 +13,13 @@ if TYPE_CHECKING:
         GapError,
         Misuse,
         PeerError,
+        PoisonError,
         Refused,
         RtError,
         Stopped,
         WriterFailed,
     )
-    from rt.events import BeyondEnd, CaughtUp, Gap, NewRun
+    from rt.events import BeyondEnd, CaughtUp, Gap, NewRun, Poisoned
     from rt.format.message import Batch, Message
     from rt.log.confirmations import Confirmations, Level
     from rt.log.start import AtTime, Last
@@ -49,6 +50,8 @@ __all__ = [
     "Misuse",
     "NewRun",
     "PeerError",
+    "PoisonError",
+    "Poisoned",
     "Position",
     "Publisher",
     "Refused",
@@ -83,6 +86,8 @@ _MODULES: Final = {
     "Misuse": "rt.errors",
     "NewRun": "rt.events",
     "PeerError": "rt.errors",
+    "PoisonError": "rt.errors",
+    "Poisoned": "rt.events",
     "Position": "rt.position",
     "Publisher": "rt.publisher",
     "Refused": "rt.errors",

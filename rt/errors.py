@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rt.events import Gap
+from rt.events import Gap, Poisoned
 from rt.position import Position
 
 
@@ -71,6 +71,21 @@ class CorruptLog(RtError):  # noqa: N818
 
     def __str__(self) -> str:
         return f"{self.path}: corrupt at {self.position}: {self.reason}; the file is kept"
+
+
+class PoisonError(CorruptLog):
+    """A frame's messages cannot be decoded; `event` says which frame, and where it ends.
+
+    To continue after it, start from `event.end`, or read with `on_poison="notify"`.
+    """
+
+    def __init__(self, path: str, event: Poisoned) -> None:
+        super().__init__(path, event.position, event.reason)
+        self.args = (path, event)
+        self.event = event
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.event}"
 
 
 class Diverged(CorruptLog):

@@ -78,4 +78,31 @@ class BeyondEnd:
         )
 
 
-Event = Gap | NewRun | CaughtUp | BeyondEnd
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """A frame is whole, but its messages cannot be decoded: whoever wrote it lied, or erred.
+
+    Its CRCs are right, so no copy has other bytes, and nothing will repair it.
+
+    Args:
+        session: that published it.
+        position: of the frame, in the log that is read.
+        end: where reading continues after it.
+        messages: how many the frame claims to hold.
+        reason: what is wrong with its columns.
+    """
+
+    session: str
+    position: Position
+    end: Position
+    messages: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"a frame of session {self.session} at {self.position} cannot be decoded: "
+            f"{self.reason}; start from {self.end} to continue after its {self.messages:,} messages"
+        )
+
+
+Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned

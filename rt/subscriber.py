@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from operator import length_hint
 from typing import Final, Self
 
-from rt.errors import CorruptLog, FrameError, Misuse
+from rt.errors import FrameError, Misuse
 from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.log.directory import LogDirectory
-from rt.log.follower import Follower, OnGap, SessionFilter
+from rt.log.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.forked import ForkGuard
 from rt.log.start import Start, checked_start
 from rt.log.watch import POLL_S, Wake, Watch
@@ -60,6 +60,7 @@ class Subscriber:
         sessions: Collection[str] | None = None,
         key_prefix: bytes | bytearray | memoryview = b"",
         on_gap: OnGap = "raise",
+        on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
         watch: str = "auto",
         copies: str | os.PathLike[str] | None = None,
@@ -80,19 +81,23 @@ class Subscriber:
             key_prefix: give out only messages whose key begins with this.
             on_gap: what to do where messages were archived before they were read: `raise` a
                 `GapError`, `notify` through `on_event` and continue, or `skip` silently.
-            on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp` and
-                `BeyondEnd`.
+            on_poison: what to do with a frame that is whole but cannot be decoded, because its
+                publisher lied or erred: `raise` a `PoisonError`, `notify` through `on_event` and
+                continue after it, or `skip` it silently.
+            on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`
+                and `Poisoned`.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to. Archived files are read back
                 from there, each verified before any of its messages is given out.
 
         Raises:
-            Misuse: a name, `start`, `on_gap` or `key_prefix` is not valid, or nothing installed
-                can read `copies`.
+            Misuse: a name, `start`, `on_gap`, `on_poison` or `key_prefix` is not valid, or nothing
+                installed can read `copies`.
         """
         root = os.fspath(root)
-        if on_gap not in ("raise", "notify", "skip"):
-            raise Misuse(f"on_gap is {on_gap!r}; use raise, notify or skip")
+        for name, policy in (("on_gap", on_gap), ("on_poison", on_poison)):
+            if policy not in POLICIES:
+                raise Misuse(f"{name} is {policy!r}; use raise, notify or skip")
         if not isinstance(key_prefix, bytes | bytearray | memoryview):
             raise Misuse(f"key_prefix is bytes, not {type(key_prefix).__name__}; encode it first")
         if session is None:
@@ -106,7 +111,8 @@ class Subscriber:
         )
         self._follower = Follower(
             log, checked_start(start), SessionFilter(sessions),
-            on_gap=on_gap, on_event=on_event or (lambda _event: None), follow=follow,
+            on_gap=on_gap, on_poison=on_poison, on_event=on_event or (lambda _event: None),
+            follow=follow,
         )  # fmt: skip
         self._follow = follow
         self._key_prefix = bytes(key_prefix)
@@ -143,7 +149,8 @@ class Subscriber:
         Raises:
             GapError: messages were archived before they were read, and `on_gap` is `raise`. The
                 gap is reported once; iterating again continues after it.
-            CorruptLog: the log is damaged at `position`; raised again by every later call.
+            CorruptLog: the log is damaged at `position`; raised again by every later call. As a
+                `PoisonError`, a frame there is whole but cannot be decoded.
             Misuse: the log ends before `start` and `follow` is False, or this is a copy of the
                 subscriber in a forked child.
         """
@@ -240,9 +247,7 @@ class Subscriber:
             else:
                 self._current = batch.messages(places)
         except FrameError as error:
-            path = self._follower.log.file_path(batch.position)
-            self._follower.damage = CorruptLog(path, batch.position, str(error))
-            raise self._follower.damage from None
+            raise self._follower.poison(batch, error) from None
         return True
 
     def _poll(self) -> Batch | None:

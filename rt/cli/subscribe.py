@@ -14,7 +14,7 @@ from rt.cli.options import Seconds, click_options
 from rt.cli.render import Output, render_messages, render_payloads
 from rt.cli.stop_signals import StopSignals
 from rt.errors import CorruptLog, FrameError, Misuse
-from rt.events import BeyondEnd, CaughtUp, Event, Gap
+from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.log.start import parse_start
@@ -165,7 +165,7 @@ class _MessageWriter:
 
 
 def _show_event(event: Event) -> None:
-    if isinstance(event, Gap | BeyondEnd):
+    if isinstance(event, Gap | BeyondEnd | Poisoned):
         note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)

@@ -4,13 +4,16 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rt.errors import FrameError
-from rt.format.frame import KEYS_COLUMN, Header
+from rt.format.frame import KEYS_COLUMN, Header, unpack_body
 
 if sys.byteorder != "little" or array("I").itemsize != 4:
     raise ImportError("rt writes arrays as the processor holds them and needs a little-endian one")
+
+
+_FEW: Final = 100  # offsets, below which long integers cost more than they save
 
 
 class Columns(NamedTuple):
@@ -67,16 +70,54 @@ def decode_columns(header: Header, raw: bytes | memoryview) -> Columns:
     )
 
 
+def check_columns(header: Header, body: bytes | memoryview) -> None:
+    """Check that the columns of a messages frame add up to its body, decompressing it if need be.
+
+    A frame whose CRCs are right may hold offsets that lead elsewhere, if its writer lies or errs.
+    It costs about 20 ns a message, and for a compressed body its decompression.
+
+    Args:
+        header: of a frame of kind `MESSAGES`.
+        body: as on disk, its CRC checked.
+
+    Raises:
+        FrameError: names what is wrong.
+    """
+    decode_columns(header, unpack_body(header, body))
+
+
 def _ends(values: Sequence[bytes]) -> bytes:
     return array("I", accumulate(map(len, values), initial=0)).tobytes()
 
 
 def _checked_end(offsets: memoryview) -> int:
-    values: list[int] = offsets.tolist()
-    # sorting what is sorted is one pass in C; an unsorted column would let Arrow read elsewhere
-    if values[0] != 0 or values != sorted(values):
+    """Return the last offset; `FrameError` unless they begin with 0 and never decrease.
+
+    Arrow trusts them: one that decreases, or leads beyond the body, would read foreign memory.
+    """
+    is_ascending = _ascends if len(offsets) < _FEW else _ascends_wide
+    if offsets[0] or not is_ascending(offsets):
         raise FrameError("the offsets of the messages go back")
-    return values[-1]
+    end: int = offsets[-1]
+    return end
+
+
+def _ascends(offsets: memoryview) -> bool:
+    values: list[int] = offsets.tolist()
+    return values == sorted(values)  # sorting what is sorted is one pass in C
+
+
+def _ascends_wide(offsets: memoryview) -> bool:
+    """Compare all offsets with their successors by one subtraction of two long integers.
+
+    Each offset is a lane of 32 bits, whose top bit is 0 in every body of up to 32 MiB. With that
+    bit set no lane borrows from the next, and it stays set where the later offset is not less.
+    This takes a third of the time of `_ascends`, which makes an object of every offset.
+    """
+    data, lanes = offsets.cast("B"), len(offsets) - 1
+    tops = int.from_bytes(b"\0\0\0\x80" * lanes, "little")
+    later, earlier = int.from_bytes(data[4:], "little"), int.from_bytes(data[:-4], "little")
+    return not (later | earlier) & tops and ((later | tops) - earlier) & tops == tops
 
 
 def _slices(data: memoryview, offsets: memoryview) -> list[bytes]:

@@ -1,13 +1,14 @@
-"""Verify: checks every byte of a log: frames, positions, manifest, index, numbers, digest."""
+"""Verify: checks every byte of a log: frames, columns, manifest, index, numbers, digest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from rt.errors import Misuse
+from rt.errors import FrameError, Misuse
 from rt.format.chain import Chain
-from rt.format.frame import FrameKind, Header
+from rt.format.columns import check_columns
+from rt.format.frame import HEADER_BYTES, FrameKind, Header
 from rt.format.index import Indexer
 from rt.format.manifest import Rolled
 from rt.format.recovery import Clean, Corrupt, Gone, Torn, Verdict, judge
@@ -21,6 +22,7 @@ from rt.log.indexing import IndexCheck, IndexState
 from rt.position import FILE_BYTES_MAX, START, Position
 
 _NOT_ROLLED: Final = "not rolled according to the manifest, yet a file follows it"
+_FAULTS_MAX: Final = 100  # listed; more are not looked for
 
 
 class LogState(StrEnum):
@@ -211,7 +213,7 @@ class _Verifier:
             rolled_end=None if rolled is None else rolled.end,
             archived=start in self._log.manifest.archived,
             durable=self._durable if start.file == self._durable.file else 0,
-            seen=passed.take,
+            seen=lambda header: self._take(file, walk, header, passed),
         )  # fmt: skip
         if walk.at_boundary:
             self._chain.finish()
@@ -229,6 +231,21 @@ class _Verifier:
         return FileReport(
             start.file_name, state, walk.position, passed.frames, passed.messages, index, reason
         )
+
+    def _take(self, file: File, walk: Walk, header: Header, passed: "_Passed") -> None:
+        """Take a whole frame, and look into it: good CRCs do not prove that it can be decoded."""
+        passed.take(header)
+        if header.kind != FrameKind.MESSAGES or len(self._report.faults) >= _FAULTS_MAX:
+            return
+        at = Position(walk.position - header.size)
+        try:
+            check_columns(header, file.pread(header.length, at.offset + HEADER_BYTES))
+        except FrameError as error:
+            session = self._log.session if walk.range is None else walk.range.session
+            self._report.faults.append(
+                f"{at.file_name}: at {at}: a frame of session {session} is whole, yet its "
+                f"{header.messages:,} messages cannot be decoded: {error}"
+            )
 
     def _counted(self, file: File) -> Callable[[int, int], bytes]:
         def read(length: int, offset: int) -> bytes:

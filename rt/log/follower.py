@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection
 from contextlib import closing
-from typing import Literal
+from typing import Final, Literal
 
-from rt.errors import CorruptLog, GapError, Misuse
-from rt.events import BeyondEnd, CaughtUp, Event, Gap
+from rt.errors import CorruptLog, FrameError, GapError, Misuse, PoisonError
+from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned
 from rt.format.message import Batch
 from rt.log.directory import LogDirectory
 from rt.log.reader import Reader
@@ -14,6 +14,7 @@ from rt.names import glob_matches, parse_glob
 from rt.position import Position
 
 OnGap = Literal["raise", "notify", "skip"]
+POLICIES: Final = ("raise", "notify", "skip")
 
 
 class SessionFilter:
@@ -45,6 +46,7 @@ class Follower:
         sessions: SessionFilter,
         *,
         on_gap: OnGap = "raise",
+        on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] = lambda _event: None,
         follow: bool = True,
     ) -> None:
@@ -55,6 +57,8 @@ class Follower:
             start: where to begin.
             sessions: whose batches are wanted; the others are passed over undecoded.
             on_gap: what to do where part of the log is gone.
+            on_poison: what to do with a frame whose messages cannot be decoded. To `raise` is left
+                to the caller, who decodes, and calls `poison`.
             on_event: receives what is met between batches.
             follow: whether more may come; otherwise a start beyond the end is an error.
         """
@@ -63,6 +67,7 @@ class Follower:
         self._start = start
         self._sessions = sessions
         self._on_gap = on_gap
+        self._on_poison = on_poison
         self._on_event = on_event
         self._follow = follow
         self._reader: Reader | None = None
@@ -91,10 +96,11 @@ class Follower:
         reader = self._reader
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch):
-                if self._sessions.wants(found.session):
+                if not self._sessions.wants(found.session):
+                    reader.skip_range()
+                elif not self._passes_over(found):
                     self._end_said = None
                     return found
-                reader.skip_range()
             elif isinstance(found, Gap):
                 self._meet_gap(found)
             else:
@@ -102,6 +108,12 @@ class Follower:
         if self.log.is_there and self._end_said is not CaughtUp:
             self._meet_end(reader)
         return None
+
+    def poison(self, batch: Batch, error: FrameError) -> PoisonError:
+        """Return what to raise for a batch that cannot be decoded, from now on every time."""
+        event = _poisoned(batch, error)
+        self.damage = PoisonError(self.log.file_path(batch.position), event)
+        return self.damage
 
     def close(self) -> None:
         """Release the files; `position` can still be asked for."""
@@ -115,6 +127,18 @@ class Follower:
         if self._on_gap == "notify":
             self._on_event(gap)
 
+    def _passes_over(self, batch: Batch) -> bool:
+        """Whether a batch cannot be decoded, and is to be passed over."""
+        if self._on_poison == "raise":
+            return False
+        try:
+            _ = batch.columns
+        except FrameError as error:
+            if self._on_poison == "notify":
+                self._on_event(_poisoned(batch, error))
+            return True
+        return False
+
     def _meet_end(self, reader: Reader) -> None:
         """Report, once, that all was read, or that the log ends before the start."""
         event: Event = CaughtUp(reader.position)
@@ -126,3 +150,9 @@ class Follower:
                 raise Misuse(f"{self.log.path}: {event}")
         self._end_said = type(event)
         self._on_event(event)
+
+
+def _poisoned(batch: Batch, error: FrameError) -> Poisoned:
+    return Poisoned(
+        batch.session, batch.position, batch.next_position, batch.header.messages, str(error)
+    )

@@ -1,6 +1,7 @@
 """Columns: messages as Arrow arrays want them, and nothing that would read elsewhere."""
 
 import struct
+from array import array
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,13 @@ from hypothesis import strategies as st
 from logs import TIME_NS, make_frame
 
 from rt.errors import FrameError
-from rt.format.columns import decode_columns, encode_columns
+from rt.format.columns import (
+    _ascends,
+    _ascends_wide,
+    check_columns,
+    decode_columns,
+    encode_columns,
+)
 from rt.format.frame import KEYS_COLUMN
 
 TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -55,6 +62,35 @@ def test_offsets_that_do_not_add_up_are_refused(offsets, words):
     data = struct.pack("<2q3I", 0, 0, *offsets) + b"abc"
     with pytest.raises(FrameError, match=words):
         decode_columns(HEADER._replace(messages=2), data)
+
+
+@given(st.lists(st.integers(0, 1 << 26), min_size=2, max_size=400), st.booleans())
+def test_long_columns_are_judged_as_short_ones(values, is_sorted):
+    """Many offsets are compared by arithmetic on long integers: a borrow would hide a fault."""
+    offsets = memoryview(array("I", sorted(values) if is_sorted else values).tobytes()).cast("I")
+    assert _ascends_wide(offsets) == _ascends(offsets)
+
+
+@pytest.mark.parametrize("count", [1, 98, 99, 100, 1000])
+def test_every_single_offset_that_is_wrong_is_found(count):
+    """In the first lane, the last one, and at the border between the two ways to compare."""
+    ends = list(range(0, 3 * (count + 1), 3))
+    header = HEADER._replace(messages=count)
+    for place in {0, 1, count // 2, count - 1, count}:
+        for wrong in (ends[place] - 4, ends[place] + 4, 1 << 31, (1 << 32) - 1):
+            changed = [*ends]
+            changed[place] = wrong % (1 << 32)
+            body = bytes(8 * count) + array("I", changed).tobytes() + bytes(ends[-1])
+            with pytest.raises(FrameError):
+                check_columns(header, body)
+
+
+def test_a_compressed_body_is_looked_into():
+    """A lie under a codec is as good as one in plain bytes."""
+    frame = make_frame(0, [b"a" * 100] * 20, level=1)
+    check_columns(frame.header, frame.parts[1])
+    with pytest.raises(FrameError, match="longer than the body"):
+        check_columns(frame.header._replace(messages=2000), frame.parts[1])
 
 
 def test_the_columns_are_views_of_the_body():

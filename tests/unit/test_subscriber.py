@@ -20,6 +20,8 @@ from rt import (
     Last,
     Misuse,
     NewRun,
+    Poisoned,
+    PoisonError,
     Position,
     Publisher,
     Subscriber,
@@ -27,6 +29,7 @@ from rt import (
 )
 from rt.format.frame import HEADER_BYTES, parse_header, seal_header
 from rt.format.manifest import Archived, encode_entry
+from rt.inspect.verify import open_log, verify_log
 from rt.limits import KIB
 from rt.log import directory as log_directory_module
 from rt.log.follower import Follower
@@ -537,6 +540,63 @@ def test_columns_that_lie_under_a_good_crc_are_damage_too(tmp_path):
         with pytest.raises(CorruptLog, match="go back") as error:
             next(iter(subscriber))
         assert error.value.position == 0
+
+
+@pytest.fixture
+def poisoned(tmp_path):
+    """Give a session whose second of three frames is whole, and holds offsets that go back."""
+    with publisher_of(tmp_path) as publisher:
+        for payloads in ([b"a"], [b"b", b"c"], [b"d"]):
+            publisher.publish_many(payloads)
+    path = tmp_path / "flights" / "jfk" / "log.0.0"
+    data = bytearray(path.read_bytes())
+    at = parse_header(data).size
+    header = parse_header(data, at)
+    body = slice(at + HEADER_BYTES, at + HEADER_BYTES + header.length)
+    data[at + HEADER_BYTES + 8 * 2] = 9  # the first offset, which is 0
+    data[at : at + HEADER_BYTES] = seal_header(header._replace(body_crc=crc32(data[body])))
+    path.write_bytes(data)
+    return Poisoned("jfk", Position(at), Position(at + 2), 2, "the offsets of the messages go back")
+
+
+def test_a_poisoned_frame_is_a_typed_error_that_says_where_to_continue(tmp_path, poisoned):
+    """One lying publisher stopped every reader of the stream, and none knew how to get past it."""
+    with subscriber_of(tmp_path, follow=False) as subscriber:
+        messages = iter(subscriber)
+        assert next(messages).payload == b"a"
+        for _ in range(2):
+            with pytest.raises(PoisonError, match=r"of session jfk at 0\.0\.88 cannot") as error:
+                next(iter(subscriber))
+            assert error.value.event == poisoned
+            assert isinstance(error.value, CorruptLog)
+    with subscriber_of(tmp_path, follow=False, start=poisoned.end) as subscriber:
+        assert [message.payload for message in subscriber] == [b"d"]
+
+
+@pytest.mark.parametrize(("on_poison", "said"), [("notify", 1), ("skip", 0)])
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_a_poisoned_frame_is_passed_over_by_policy(tmp_path, poisoned, on_poison, said, in_batches):
+    """A stream of a thousand sessions goes on without the one frame that nobody can decode."""
+    events = []
+    with subscriber_of(
+        tmp_path, follow=False, on_poison=on_poison, on_event=events.append
+    ) as subscriber:
+        if in_batches:
+            found = [payload for batch in subscriber.batches() for payload in batch.payloads()]
+        else:
+            found = [message.payload for message in subscriber]
+    assert found == [b"a", b"d"]
+    assert [event for event in events if isinstance(event, Poisoned)] == [poisoned] * said
+
+
+def test_verify_reports_a_poisoned_frame(tmp_path, poisoned):
+    """A log that stops its readers must not be called whole."""
+    log = open_log(str(tmp_path / "flights" / "jfk"))
+    report = verify_log(log, lambda _count: None)
+    log.close()
+    assert report.is_wrong
+    assert [fault for fault in report.faults if f"{poisoned.position}" in fault]
+    assert "session jfk is whole, yet its 2 messages cannot be decoded" in report.faults[0]
 
 
 def test_latest_and_last_begin_where_they_say(tmp_path):
