@@ -8,7 +8,7 @@ from rt.format.index import SUFFIX, Index
 from rt.format.manifest import FILE_NAME, Manifest, decode_entry
 from rt.limits import MANIFEST_BYTES_MAX, MANIFEST_LINE_BYTES_MAX
 from rt.log.appender import log_files
-from rt.log.disk import Disk, File, OsDisk
+from rt.log.disk import Disk, File, OsDisk, OsFile
 from rt.log.gc_pause import uncollected
 from rt.position import Position
 
@@ -110,6 +110,17 @@ class LogDirectory:
     def open_file(self, start: Position) -> File:
         """Open a file for reading; `FileNotFoundError` if it is not there."""
         return self.disk.open_read(self.file_path(start))
+
+    def replacement(self, start: Position, file: File) -> File | None:
+        """Open the file that took the name of an open one; None if that is still the same."""
+        try:
+            fresh = self.open_file(start)
+        except FileNotFoundError:
+            return None
+        if isinstance(file, OsFile) and isinstance(fresh, OsFile) and file.inode != fresh.inode:
+            return fresh
+        fresh.close()
+        return None
 
     def open_index(self, start: Position) -> tuple[Index, File | None]:
         """Open the index of a file, an empty one if there is none; close what comes with it."""

@@ -85,6 +85,12 @@ class OsFile:
         """The descriptor, for those who must hand it to the kernel themselves."""
         return self._fd
 
+    @property
+    def inode(self) -> tuple[int, int]:
+        """Device and inode, which tell apart two files that had one name."""
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
+
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
         """Write all parts at the end; a full disk shows as a short write first, then raises."""
         total = sum(map(len, parts))

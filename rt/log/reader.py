@@ -204,6 +204,7 @@ class Reader:
             return True
         if self._idle_polls % _POLLS_A_PROBE == 0:
             self._demand_line()
+            self._goes_on_elsewhere()
         self._idle_polls += 1
         return False
 
@@ -244,7 +245,7 @@ class Reader:
         if shorter:
             self.log.refresh()  # the line that says so stands before the file is emptied
         if at.file not in self.log.manifest.archived:
-            if shorter:
+            if shorter and not self._may_be_written_again(self._scan):
                 raise CorruptLog(self.log.file_path(at), at, "the file became shorter than it was")
             return None
         self.position = max(self.position, at)
@@ -258,13 +259,45 @@ class Reader:
         self._close_file()
         return gap
 
+    def _may_be_written_again(self, scan: Scan) -> bool:
+        """Whether a file became shorter because a node took back a range that it had not finished.
+
+        A node does so when its disk is full, and when it starts again. The range was agreed on, so
+        the node will write the same bytes, and reading continues in the middle of it.
+        """
+        walk = scan.walk
+        if walk.range is None or not walk.left or self._file is None:
+            return False
+        read = walk.range.size + walk.range.length - walk.left
+        scan.forget()
+        return self._file.size() >= walk.position.offset - read
+
+    def _goes_on_elsewhere(self) -> bool:
+        """Whether another file took this one's name; reading continues there once it is as long.
+
+        A node sets a damaged file of its merged log aside, and copies it again from another node.
+        """
+        if self._file is None or self._scan is None:
+            return False
+        walk = self._scan.walk
+        fresh = self.log.replacement(walk.position.file, self._file)
+        if fresh is None:
+            return False
+        if fresh.size() < walk.position.offset:
+            fresh.close()
+            return True
+        self._file.close()
+        self._file, self._scan, self._limit = fresh, Scan(fresh.pread, walk), 0
+        self._look()
+        return True
+
     def _explain(self, walk: Walk, reason: str) -> None:
         """Raise `CorruptLog` if a bad frame is damage; otherwise there is nothing to read yet."""
         if self._file is None:
             return
-        if isinstance(self._bad_frames.explain(self._file, walk), DamagedFrame):
-            at = walk.position
-            raise CorruptLog(self.log.file_path(at), at, reason)
+        is_damaged = isinstance(self._bad_frames.explain(self._file, walk), DamagedFrame)
+        if is_damaged and not self._goes_on_elsewhere():
+            raise CorruptLog(self.log.file_path(walk.position), walk.position, reason)
 
     def _close_file(self) -> None:
         if self._file is not None:

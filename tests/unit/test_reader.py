@@ -13,6 +13,8 @@ from rt.events import Gap, NewRun
 from rt.format.manifest import Archived, LogIdentity, Rolled
 from rt.format.message import Batch
 from rt.format.recovery import judge
+from rt.format.scan import Scan
+from rt.format.walk import Walk
 from rt.log.appender import Appender
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
@@ -173,6 +175,71 @@ def test_damage_in_a_merged_log_is_told_of_once_a_later_range_stands_there(tmp_p
         with pytest.raises(CorruptLog):
             drain(reader)
         reader.close()
+
+
+@pytest.fixture
+def growing(tmp_path):
+    """Give a merged log of two ranges, the second one of three frames, its bytes and frames."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("jfk", [b"a"])
+        log.merge("lga", [b"b"], [b"c"], [b"d"])
+    path = tmp_path / "log.0.0"
+    data = path.read_bytes()
+    scan = Scan(lambda length, at: data[at : at + length], Walk(Position(0), merged=True))
+    frames = []
+    while frame := scan.next(len(data)):
+        frames.append(frame.position.offset)
+    reader = Reader(LogDirectory(str(tmp_path)))
+    yield path, data, frames, reader
+    reader.close()
+
+
+def test_a_range_that_a_node_takes_back_is_waited_for(growing):
+    """On a full disk a node cuts a half-written range, and writes the same bytes when it can."""
+    path, data, (_, _, begin, _, _, last), reader = growing
+    os.truncate(path, last + 20)
+    assert drain(reader) == [b"a", b"b", b"c"]
+    for cut in (begin, begin + 30, last):
+        os.truncate(path, cut)
+        assert drain_often(reader) == []
+    path.write_bytes(data)
+    assert drain_often(reader) == [b"d"]
+
+
+def test_a_merged_log_that_loses_a_whole_range_is_corrupt(growing):
+    """A node takes back what it has not finished, and nothing else."""
+    path, data, frames, reader = growing
+    os.truncate(path, frames[-1] + 20)
+    assert drain(reader) == [b"a", b"b", b"c"]
+    os.truncate(path, frames[2] - 8)
+    with pytest.raises(CorruptLog, match="shorter"):
+        drain(reader)
+    path.write_bytes(data)
+    assert drain_often(reader) == [b"d"]
+    os.truncate(path, frames[2])
+    with pytest.raises(CorruptLog, match="shorter"):
+        drain(reader)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_file_that_a_node_copies_again_is_read_on_in_the_new_one(growing, damaged):
+    """A node sets a damaged file aside and fetches it from another; a reader held the old one."""
+    path, data, frames, reader = growing
+    if damaged:
+        bad = bytearray(data)
+        bad[frames[0] + 40] ^= 1
+        path.write_bytes(bad)
+        with pytest.raises(CorruptLog):
+            reader.poll()
+    else:
+        os.truncate(path, frames[4])
+        assert drain(reader) == [b"a", b"b"]
+    path.rename(path.with_name("quarantine.log.0.0.0"))
+    found = []
+    for end in (0, 10, frames[1], frames[2], frames[4], len(data)):
+        path.write_bytes(data[:end])
+        found += drain_often(reader)
+    assert found == ([b"a", b"b"] if damaged else []) + [b"c", b"d"]
 
 
 def test_a_file_that_became_shorter_is_corrupt(session, reader):
