@@ -113,6 +113,14 @@ class Dialer:
         self.wake.close()
         return True
 
+    def abandon(self) -> None:
+        """In a forked child: close the socket without a message to the parent's peer."""
+        self.stopping, self._thread = True, None
+        self.wake.renew_lock()
+        self.wake.close()
+        if (sock := self._sock) is not None:
+            socket.socket.close(sock)
+
     def progressed(self) -> None:
         """Record that the connection achieved something: the next failure is retried soon."""
         self._backoff.reset()

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ from rt.log.appender import Appender
 from rt.log.archived import finish_archiving
 from rt.log.confirmations import Confirmations
 from rt.log.disk import Disk, OsDisk
+from rt.log.forked import ForkGuard
 from rt.log.lock import take_lock
 from rt.names import stream_directory
 from rt.net.tls import Contexts
@@ -187,6 +189,15 @@ class LocalCopy:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
+    def abandon(self) -> None:
+        """In a forked child: release the files and the lock, which the parent still uses."""
+        fd, self._lock_fd = self._lock_fd, -1
+        if self.log is not None:
+            self.log.appender.abandon()
+        if fd >= 0:
+            with suppress(OSError):  # the parent may have been closing it
+                os.close(fd)
+
     def _open(self, identity: LogIdentity) -> PulledLog:
         appender = Appender(self._disk, self.directory, identity)
         try:
@@ -255,14 +266,17 @@ class PullClient:
         except BaseException:
             self._dialer.join(0)
             raise
+        self._guard = ForkGuard("a PullClient", self._abandon)
 
     def start(self) -> None:
         """Begin to copy."""
+        self._guard.demand_owner()
         self._dialer.start()
         self._copy.start()
 
     def wait_caught_up(self, timeout_s: float | None = None) -> bool:
         """Wait until the copy has all that the node had when it was last asked."""
+        self._guard.demand_owner()
         return self._caught_up.wait(timeout_s)
 
     def stop(self, wait_s: float = _STOP_S) -> bool:
@@ -274,6 +288,8 @@ class PullClient:
         Returns:
             Whether it has ended. If not, the directory is still locked: call again.
         """
+        if self._guard.is_copy:
+            return True
         deadline = time.monotonic() + wait_s
         self._dialer.stop()
         has_ended = self._dialer.join(wait_s)
@@ -290,12 +306,18 @@ class PullClient:
 
     def status(self) -> PullStatus:
         """Return the status of the copy."""
+        self._guard.demand_owner()
         log, node = self._copy.log, self._dialer.node
         last = self._caught_up.is_set(), self._is_ahead, self._copy.failure or self._dialer.error
         if log is None:
             return PullStatus(node, START, START, START, *last)
         appender = log.appender
         return PullStatus(node, appender.end, appender.next_place, log.durable, *last)
+
+    def _abandon(self) -> None:
+        """In a forked child: release what it inherited."""
+        self._dialer.abandon()
+        self._copy.abandon()
 
     def _serve(self, link: Link) -> None:
         refused: list[Refused] = []

@@ -13,6 +13,7 @@ from replicator.releaser import Releaser
 from replicator.sessions import SessionBook
 from replicator.watcher import SessionWatcher
 from rt.errors import Misuse
+from rt.log.forked import ForkGuard
 from rt.names import parse_glob
 from rt.net.tls import Contexts
 from rt.position import START
@@ -63,9 +64,11 @@ class PushClient:
         ]
         self._watcher = SessionWatcher(self._book, self._connections, gather)
         self._releaser = Releaser(self._book, release)
+        self._guard = ForkGuard("a PushClient", self._abandon)
 
     def start(self) -> None:
         """Begin to ship."""
+        self._guard.demand_owner()
         for connection in self._connections:
             connection.start()
         self._watcher.start()
@@ -76,6 +79,7 @@ class PushClient:
 
         A publisher in the same process saves the wait for the file system's notification.
         """
+        self._guard.demand_owner()
         for connection in self._connections:
             if session is None:
                 connection.look()
@@ -89,8 +93,10 @@ class PushClient:
             drain_s: how long to go on until a majority of the nodes have synced everything.
 
         Returns:
-            Whether they have.
+            Whether they have; False for a copy in a forked child, which has nothing to end.
         """
+        if self._guard.is_copy:
+            return False
         deadline = time.monotonic() + drain_s
         while not (drained := self.drained()) and time.monotonic() < deadline:
             time.sleep(_DRAIN_POLL_S)
@@ -105,6 +111,7 @@ class PushClient:
 
     def drained(self, *, merged: bool = False) -> bool:
         """Whether a majority of the nodes have synced, or merged, everything in the sessions."""
+        self._guard.demand_owner()
         return all(
             self._is_drained(name, merged=merged)
             for name in self._book.names()
@@ -113,8 +120,14 @@ class PushClient:
 
     def status(self) -> list[SessionStatus]:
         """Return the status of each session with each node."""
+        self._guard.demand_owner()
         names = sorted(self._book.names())
         return [self._status(name, each) for name in names for each in self._connections]
+
+    def _abandon(self) -> None:
+        """In a forked child: close the connections that it inherited."""
+        for connection in self._connections:
+            connection.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
         """Whether a majority of the given nodes have it, and one says that a majority of all do."""

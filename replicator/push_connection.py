@@ -86,6 +86,10 @@ class PushConnection:
         """End soon."""
         self._dialer.stop()
 
+    def abandon(self) -> None:
+        """In a forked child: close the connection that the parent still uses."""
+        self._dialer.abandon()
+
     def join(self, timeout_s: float) -> bool:
         """Wait for the end; return whether it has come."""
         return self._dialer.join(timeout_s)

@@ -6,7 +6,12 @@ import weakref
 from contextlib import contextmanager
 
 import pytest
+from logs import MergedLog
+from replicator_host import STREAM, Certificates, DiskHost, eventually
 
+from replicator.pull import PullClient
+from replicator.push import PushClient
+from replicator.server import Server
 from rt import Batching, Fsync, Misuse, Publisher, RtError, Subscriber, WriterSettings
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.forked import ForkGuard
@@ -224,3 +229,50 @@ def test_a_guard_holds_neither_its_owner_nor_its_place_in_the_list():
     with child(lambda: (guard.is_copy, len(abandoned))) as said:
         assert said == "returned (True, 0)", "its owner is gone, and there is nothing to abandon"
     assert isinstance(guard.misuse(), Misuse)
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Give a node that takes sessions, its address, and the contexts of two clients."""
+    certs = Certificates(str(tmp_path / "ca"))
+    host = DiskHost(str(tmp_path / "node"))
+    server = Server(("localhost", 0), certs.server(), host)
+    server.start()
+    yield host, ("localhost", server.address[1]), certs.publisher(), certs.subscriber()
+    server.stop()
+    host.stop()
+
+
+def test_inherited_clients_are_refused_and_the_parents_connections_live_on(tmp_path, node):
+    """A child that stops its copy would shut down the parent's connection, and hold its lock."""
+    host, address, pushing, pulling = node
+    push = PushClient(str(tmp_path / "pub"), STREAM, [address], pushing)
+    pull = PullClient(str(tmp_path / "sub"), STREAM, [address], pulling)
+    with Publisher(tmp_path / "pub", stream=STREAM, session="jfk") as publisher:
+        push.start()
+        pull.start()
+        publisher.publish(b"a")
+        publisher.flush("received", timeout_s=20)
+        with MergedLog(host.out) as log:
+            log.merge("jfk", [b"a"])
+            host.ring()
+            assert pull.wait_caught_up(20)
+            connected = pull.status().node
+            for act in (push.start, push.wake, push.drained, push.status):
+                with child(act) as said:
+                    assert said == REFUSED.format("PushClient")
+            for act in (pull.start, pull.wait_caught_up, pull.status):
+                with child(act) as said:
+                    assert said == REFUSED.format("PullClient")
+            with child(lambda: (push.stop(), pull.stop())) as said:
+                assert said == "returned (False, True)"
+                publisher.publish(b"b")
+                publisher.flush("received", timeout_s=20)
+                log.merge("jfk", [b"b"])
+                host.ring()
+                assert eventually(lambda: pull.status().position == log.appender.end)
+                assert pull.status().node == connected
+                assert push.stop(drain_s=20)
+                assert pull.stop(20)
+                again = PullClient(str(tmp_path / "sub"), STREAM, [address], pulling)
+                assert again.stop(20), "the child does not keep the directory locked"
