@@ -1,4 +1,4 @@
-"""Errors: each class says whose fault it was, each message says what, where and what to do."""
+"""Errors: each class says whose fault it was; each message says what, where and what to do."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from rt.position import Position
 
 
 def spoken(error: BaseException) -> str:
-    """Return what an error says, for people: one of the system without its number.
+    """Return an error's message for people; of an operating system's error, without its number.
 
     >>> spoken(FileNotFoundError(2, "No such file or directory", "x.log"))
     'x.log: no such file or directory'
@@ -26,42 +26,46 @@ def _name(filename: object) -> str:
 
 
 class RtError(Exception):
-    """The base of everything this package raises on purpose; `OSError` passes through as it is."""
+    """Base of every error this package raises on purpose; `OSError` passes through unchanged."""
 
 
 class Misuse(RtError, ValueError):  # noqa: N818 - the field's word, not a suffix
-    """The caller asked for something that cannot be: a bad name, a closed publisher."""
+    """The caller asked for something impossible: an invalid name, a type that is not accepted."""
 
 
 class PeerError(RtError):
-    """The other side of a connection broke the protocol; nothing it said was taken."""
+    """The other side of a connection broke the protocol; nothing of that message was accepted."""
 
 
 class Refused(RtError):  # noqa: N818
-    """A limit or a policy said no: wrong role, not your session, disk below its reserve."""
+    """A limit or a policy said no: wrong role, not your session, disk below its reserve.
 
-    def __init__(self, code: str, words: str) -> None:
-        super().__init__(words)
+    `code` is a short word for programs, such as `corrupt`, `diverged`, `other-log` or `busy`.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
         self.code = code
 
 
 class Stopped(RtError):  # noqa: N818
-    """The object was closed, or the wait was ended, by another thread."""
+    """The object is closed, or another thread ended the wait."""
 
 
 class WriterFailed(RtError):  # noqa: N818
-    """A write or sync of our own log failed; the writer has ended and nothing more is taken."""
+    """A write or sync of our own log failed; the writer has ended and accepts nothing more."""
 
 
 class DiskFailed(RtError, OSError):  # noqa: N818
-    """A sync failed, or half-written bytes could not be taken back: never tried again.
+    """A sync failed, or half-written bytes could not be removed. It is never retried.
 
-    After a failed sync the kernel may drop what it could not write and call the next one good.
+    After a failed sync the kernel may drop what it could not write, and report the next sync as
+    successful.
     """
 
 
 class CorruptLog(RtError):  # noqa: N818
-    """The log on disk is not what its writer wrote; the file is kept and reading stops here."""
+    """The log on disk is not what its writer wrote; the file is kept, and reading stops there."""
 
     def __init__(self, path: str, position: Position, reason: str) -> None:
         super().__init__(path, position, reason)
@@ -89,7 +93,7 @@ class PoisonError(CorruptLog):
 
 
 class Diverged(CorruptLog):
-    """Two copies of one log differ; whoever finds it stops, and both are kept."""
+    """Two copies of one log differ; the process that finds it stops, and both copies are kept."""
 
 
 class SessionDiverged(CorruptLog):
@@ -112,11 +116,11 @@ class SessionDiverged(CorruptLog):
 
 
 class FrameError(RtError):
-    """Bytes that were to be a frame are none; the caller knows where they came from."""
+    """Bytes are not a valid frame; the caller knows where they came from."""
 
 
 class ManifestError(RtError):
-    """A manifest line is damaged or contradicts another; the caller knows of which log."""
+    """A manifest line is damaged or contradicts another; the caller knows which log it is in."""
 
 
 _HERE: Final = ("written", "synced")  # levels that need no node
@@ -124,7 +128,7 @@ _SHIPPING: Final = " and go on shipping; is `rt push` running?"
 
 
 class FlushTimeout(RtError, TimeoutError):  # noqa: N818
-    """A level was not reached in time; the messages stay in the log and go on shipping."""
+    """A level was not reached in time; the messages stay in the log, and shipping continues."""
 
     def __init__(self, reached: str, wanted: str, timeout_s: float) -> None:
         super().__init__(reached, wanted, timeout_s)
@@ -140,7 +144,7 @@ class FlushTimeout(RtError, TimeoutError):  # noqa: N818
 
 
 class GapError(RtError):
-    """Messages were archived before they were read; `gap` says which, `gap.end` is what is left."""
+    """Messages were archived before they were read; `gap` says which, and what is left."""
 
     def __init__(self, gap: Gap) -> None:
         super().__init__(gap)

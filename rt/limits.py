@@ -1,27 +1,27 @@
-"""Every ceiling, with its arithmetic."""
+"""Limits: every ceiling, with its arithmetic."""
 
 from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-# One frame in memory per connection and direction: 100 subscribers of one node hold 3.2 GiB at
-# worst, and 25 MiB as frames usually are (256 KiB).
+# One frame in memory per connection and direction: 100 subscribers of one node take 3.2 GiB at
+# worst, and 25 MiB with frames of the usual size (256 KiB).
 BODY_BYTES_MAX: Final = 32 * MIB
 
 # Half a body, so that a message and its key always fit beside their columns.
 MESSAGE_BYTES_MAX: Final = 16 * MIB
 
-# A frame as the publisher fills it: at 1 GB/s it is full after 0.25 ms, and its header is 0.02 %.
+# A publisher's frame: at 1 GB/s it is full after 0.25 ms, and its header is 0.02 % of it.
 FRAME_BYTES_DEFAULT: Final = 256 * KIB
 
-# What one read of a log asks for: four usual frames, and small beside a processor's cache.
+# One read of a log: four usual frames, and small beside a processor's cache.
 READ_BYTES: Final = MIB
 
-# zstd states its window; a window above the largest body has no honest use.
+# zstd states its window; no honest body needs one larger than itself.
 ZSTD_WINDOW_BYTES_MAX: Final = BODY_BYTES_MAX
 
-# A manifest line is a short JSON object; one that is longer was not written by us.
+# A manifest line is a short JSON object; a longer one was not written by us.
 MANIFEST_LINE_BYTES_MAX: Final = 4 * KIB
 
 # A million files, of which each has two lines of about 120 bytes; what is longer is not read.

@@ -1,4 +1,4 @@
-"""Names: one short grammar for what a peer may call itself, and the only road from it to a path."""
+"""Names: one short grammar for every name, and the only way from a name to a path."""
 
 import posixpath
 import re
@@ -10,7 +10,7 @@ SessionName = NewType("SessionName", str)
 StreamName = NewType("StreamName", str)
 NodeName = NewType("NodeName", str)
 ClusterName = NewType("ClusterName", str)
-PeerName = NewType("PeerName", str)  # whose a certificate is: a node, a publisher, a subscriber
+PeerName = NewType("PeerName", str)  # in a certificate: a node, a publisher, a subscriber
 NameGlob = NewType("NameGlob", str)  # a name in which `*` stands for any run of characters
 
 NAME_LENGTH_MAX: Final = 63  # a DNS label, so that a name may become a host or a Kubernetes label
@@ -73,7 +73,7 @@ def parse_group(text: str) -> str:
 
 
 def parse_glob(text: str) -> NameGlob:
-    """Return `text` as a glob over names: the letters of a name and `*`, nothing else.
+    """Return `text` as a glob over names: the characters of a name, and `*`.
 
     Raises:
         Misuse: `text` has another character, is too long, or has no `*` and is not a name.
@@ -89,10 +89,10 @@ def parse_glob(text: str) -> NameGlob:
 
 
 def glob_matches(glob: NameGlob, name: str) -> bool:
-    """Tell whether `name` is one of those that `glob` stands for.
+    """Return whether `glob` matches `name`.
 
-    The first and last part are anchored and the others searched from left to right, which takes
-    the earliest place of each and so never has to try again: time is linear in the name.
+    The first and last part are anchored, and the others are searched from left to right. Taking the
+    earliest place of each never needs a second try, so the time is linear in the name.
 
     >>> glob_matches(parse_glob("jfk-*"), "jfk-4"), glob_matches(parse_glob("jfk-*"), "jfk")
     (True, False)
@@ -113,24 +113,24 @@ def glob_matches(glob: NameGlob, name: str) -> bool:
 
 
 def stream_directory(root: str, stream: str) -> str:
-    """Return where `stream` lives under `root`; `Misuse` unless it is a stream name."""
+    """Return the directory of `stream` under `root`; `Misuse` unless it is a valid name."""
     if not root:
         raise Misuse("root is empty; name the directory that holds the stream, or . for this one")
     return posixpath.join(root, parse_stream(stream))
 
 
 def session_directory(root: str, stream: str, session: str) -> str:
-    """Return where a session of a stream lives under `root`: the only road from a name to a path.
+    """Return the directory of a session under `root`: the only way from a name to a path.
 
-    The names are parsed here again, whatever their type says, since a cast is quickly written.
+    The names are parsed here again, whatever their types say, because a cast is easily written.
 
     Args:
-        root: The caller's own directory; it is trusted and taken as it is.
+        root: The caller's own directory; it is trusted and used as it is.
         stream: The stream's name.
         session: The session's name.
 
     Raises:
-        Misuse: One of the names is not a name, so there is no such directory.
+        Misuse: One of the names is not valid.
 
     >>> session_directory("/var/lib/rt", "flights", "jfk")
     '/var/lib/rt/flights/jfk'
@@ -139,7 +139,7 @@ def session_directory(root: str, stream: str, session: str) -> str:
 
 
 def shown(text: object) -> str:
-    r"""Return a hostile text as it may stand in a message: quoted, ASCII, at most 40 characters.
+    r"""Return a hostile text in a form safe for a message: quoted, ASCII, at most 40 characters.
 
     >>> shown("a\nb")
     "'a\\nb'"

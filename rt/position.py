@@ -1,4 +1,4 @@
-"""Position: the 64-bit place of a byte in a log, and the name of the file it lives in."""
+"""Position: the 64-bit place of a byte in a log, and the name of its file."""
 
 import re
 from functools import lru_cache
@@ -19,9 +19,10 @@ _TEXT: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,5})\.([0-9]{1,10})")
 
 
 class Position(int):
-    """A place in one log: run | roll | offset in one integer, so places compare as integers.
+    """A place in one log: run (20 bits), roll (14) and offset (30) in one integer.
 
-    Opaque to users: keep it, compare it, print it, start from it.
+    Positions of one log compare as integers. Treat them as opaque: store, compare, print, and start
+    from them.
 
     >>> Position.of(3, 1, 64)
     Position('3.1.64')
@@ -35,7 +36,7 @@ class Position(int):
 
     @classmethod
     def of(cls, run: int, roll: int, offset: int) -> Self:
-        """Build a position from its parts; `ValueError` if one is out of its bits."""
+        """Build a position from its parts; `ValueError` if one is out of range."""
         if not (0 <= run < RUN_END and 0 <= roll < ROLL_END and 0 <= offset < OFFSET_END):
             raise ValueError(f"no such position: run {run}, roll {roll}, offset {offset}")
         return cls(run << (ROLL_BITS + OFFSET_BITS) | roll << OFFSET_BITS | offset)
@@ -51,17 +52,17 @@ class Position(int):
 
     @property
     def run(self) -> int:
-        """The life of the writer: x in `log.x.y`."""
+        """Which start of the writer it is from: x in `log.x.y`."""
         return self >> (ROLL_BITS + OFFSET_BITS)
 
     @property
     def roll(self) -> int:
-        """The file of that run: y in `log.x.y`."""
+        """Which file of that run: y in `log.x.y`."""
         return (self >> OFFSET_BITS) & (ROLL_END - 1)
 
     @property
     def offset(self) -> int:
-        """The byte in that file."""
+        """The offset in that file, in bytes."""
         return self & (OFFSET_END - 1)
 
     @property
@@ -72,7 +73,9 @@ class Position(int):
     @property
     def file_name(self) -> str:
         """The name of the file, `log.x.y`."""
-        place = self >> OFFSET_BITS  # not by `run` and `roll`: a history may name 100,000 files
+        place = (
+            self >> OFFSET_BITS
+        )  # without `run` and `roll`, which are slower: a history may name 100,000 files
         return f"log.{place >> ROLL_BITS}.{place & (ROLL_END - 1)}"
 
     def next_file(self) -> "Position":
@@ -96,9 +99,9 @@ class Position(int):
 START: Final = Position(0)
 
 
-@lru_cache(maxsize=4096)  # the names in a directory, which is listed again and again
+@lru_cache(maxsize=4096)  # the names in a directory, which is listed often
 def file_position(name: str) -> Position | None:
-    """Return where the file called `name` starts, or None if the name is not of a log file."""
+    """Return where the file called `name` starts, or None if it is not a log file."""
     match = _FILE_NAME.fullmatch(name)
     if match is None:
         return None

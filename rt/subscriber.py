@@ -94,23 +94,12 @@ class Subscriber:
             Misuse: a name, `start`, `on_gap`, `on_poison` or `key_prefix` is not valid, or nothing
                 installed can read `copies`.
         """
-        root = os.fspath(root)
-        for name, policy in (("on_gap", on_gap), ("on_poison", on_poison)):
-            if policy not in POLICIES:
-                raise Misuse(f"{name} is {policy!r}; use raise, notify or skip")
+        _check_policies(on_gap=on_gap, on_poison=on_poison)
         if not isinstance(key_prefix, bytes | bytearray | memoryview):
             raise Misuse(f"key_prefix is bytes, not {type(key_prefix).__name__}; encode it first")
-        if session is None:
-            self.directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
-        else:
-            self.directory = session_directory(root, stream, session)
-        log = (
-            LogDirectory(self.directory)
-            if copies is None
-            else CopiedLog(self.directory, open_store(os.fspath(copies)))
-        )
+        self.directory = _directory(os.fspath(root), stream, session)
         self._follower = Follower(
-            log, checked_start(start), SessionFilter(sessions),
+            _opened(self.directory, copies), checked_start(start), SessionFilter(sessions),
             on_gap=on_gap, on_poison=on_poison, on_event=on_event or (lambda _event: None),
             follow=follow,
         )  # fmt: skip
@@ -256,6 +245,24 @@ class Subscriber:
         if unheard is not None:
             raise unheard
         return self._follower.next()
+
+
+def _check_policies(**policies: str) -> None:
+    for name, policy in policies.items():
+        if policy not in POLICIES:
+            raise Misuse(f"{name} is {policy!r}; use raise, notify or skip")
+
+
+def _directory(root: str, stream: str, session: str | None) -> str:
+    if session is None:
+        return os.path.join(stream_directory(root, stream), MERGED_NAME)
+    return session_directory(root, stream, session)
+
+
+def _opened(directory: str, copies: str | os.PathLike[str] | None) -> LogDirectory:
+    if copies is None:
+        return LogDirectory(directory)
+    return CopiedLog(directory, open_store(os.fspath(copies)))
 
 
 class _Waiter:

@@ -1,4 +1,4 @@
-"""Text: times and bytes as text, and text that is safe to show, one way for every part of rt."""
+"""Text: times and bytes as text, and text that is safe to show, the same in every part of rt."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from rt.errors import Misuse
 from rt.names import shown
 
 _TIME: Final = re.compile(r"(.+?[0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?([^.,]*)")
-# What can move a cursor, forge a line or reverse what is read: C0 and C1 controls, DEL, line and
-# paragraph separators, the bidirectional controls, and lone surrogates, which no encoder takes.
+# Characters that can move a cursor, forge a line or reverse text: C0 and C1 controls, DEL, line and
+# paragraph separators, the bidirectional controls, and lone surrogates, which encoders refuse.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -21,7 +21,7 @@ _MINUTES: Final = [f"T{hour:02d}:{minute:02d}:" for hour in range(24) for minute
 
 
 def time_text(time_ns: int) -> str:
-    """Return ns since the epoch as ISO 8601 with nine decimals; "" for a day beyond the calendar.
+    """Return ns since the epoch as ISO 8601 with nine decimals; "" outside the calendar.
 
     >>> time_text(1357017420000000001)
     '2013-01-01T05:17:00.000000001Z'
@@ -43,7 +43,7 @@ def _day_text(day: int) -> str:
 
 
 def parse_time(value: Any) -> int:
-    """Return a time in ns since the epoch: ISO 8601 text (UTC if it names no zone), or ns.
+    """Return a time in ns since the epoch, given as ISO 8601 text (UTC without a zone) or as ns.
 
     >>> parse_time("2013-01-01T05:17:00.000000001Z"), parse_time(12)
     (1357017420000000001, 12)
@@ -62,7 +62,9 @@ def parse_time(value: Any) -> int:
         raise Misuse(
             f"the time {shown(value)} is not ISO 8601, such as 2013-01-01T05:17:00Z"
         ) from None
-    fraction = fraction or f"{time.microsecond:06}"  # as of 20130101T051700.5
+    fraction = (
+        fraction or f"{time.microsecond:06}"
+    )  # fractions of the basic format, 20130101T051700.5
     time = time.replace(microsecond=0)
     seconds = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
     time_ns = seconds * 1_000_000_000 + int(fraction.ljust(9, "0"))
@@ -72,9 +74,9 @@ def parse_time(value: Any) -> int:
 
 
 def printable(text: str) -> str:
-    r"""Return a text that a terminal or a log may show: one line, controls escaped.
+    r"""Return text that is safe for a terminal or a log: one line, controls escaped.
 
-    For everything that a peer or a file had a hand in: names, keys, reasons, payloads, errors.
+    For everything that a peer or a file can influence: names, keys, reasons, payloads, errors.
 
     >>> print(printable("AA1\x1b[2J\n\u202egnp.exe"))
     AA1\x1b[2J\x0a\u202egnp.exe
@@ -83,7 +85,7 @@ def printable(text: str) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    r"""Return a value as JSON, in UTF-8 where that is safe to show, escaped where it is not.
+    r"""Return a value as JSON: UTF-8 where that is safe to show, escaped elsewhere.
 
     >>> print(json_text({"key": "Zürich \u202e\x9b"}))
     {"key": "Zürich \u202e\u009b"}
@@ -93,7 +95,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def json_safe(text: str) -> str:
-    """Escape the unsafe characters of encoded JSON, which has them inside strings only."""
+    """Escape the unsafe characters of encoded JSON, where they can only be inside strings."""
     return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else _json_escaped(match), text)
 
 
@@ -107,7 +109,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def text_field(name: str, value: bytes) -> dict[str, str]:
-    r"""Return a field for bytes: as text if they are UTF-8, else in base64 under another name.
+    r"""Return a field for bytes: text if they are UTF-8, otherwise base64 under another name.
 
     >>> text_field("key", b"AA1"), text_field("key", b"\xff")
     ({'key': 'AA1'}, {'key_base64': '/w=='})
@@ -119,6 +121,6 @@ def text_field(name: str, value: bytes) -> dict[str, str]:
 
 
 def json_noun(value: Any) -> str:
-    """Return what JSON calls the type of a value."""
+    """Return the JSON name of a value's type."""
     nouns = {bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
     return "null" if value is None else nouns.get(type(value), "object")

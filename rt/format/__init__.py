@@ -1,1 +1,1 @@
-"""The bytes of a log: frames, columns, ranges, manifest lines, and their judges. Pure."""
+"""The bytes of a log: frames, columns, ranges and manifest lines, and what they prove. Pure."""

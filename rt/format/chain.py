@@ -1,4 +1,4 @@
-"""Chain: checks that the ranges or frames of a log continue each other, file after file."""
+"""Chain: checks that each range or frame of a log continues the one before, across files."""
 
 from typing import Final
 
@@ -6,21 +6,23 @@ from rt.format.frame import FrameKind, Header, seal_header
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import START, Position
 
-_FAULTS_MAX: Final = 100  # told; a log with more is beyond being listed
+_FAULTS_MAX: Final = 100  # listed; nobody reads more
 
 
 class Chain:
-    """Takes the frames of one log in order; says what contradicts what came before.
+    """Takes the frames of one log in order, and lists what contradicts earlier ones.
 
-    In a session sequence numbers never go back. In a merged log message numbers are without a gap,
-    merge time and each session's place never go back, and the running digest of each range comes
-    out of the one before it.
+    In a session, sequence numbers never decrease. In a merged log, message numbers have no gap,
+    merge times and each session's positions never decrease, and the running digest of each range
+    follows from the one before.
     """
 
     def __init__(self, *, merged: bool) -> None:
         self.faults: list[str] = []
-        self.number: int | None = 0  # that the next message has, at least; None if not known
-        self.digest: bytes | None = EMPTY_DIGEST  # of the merged log so far; None if not known
+        self.number: int | None = (
+            0  # of the next message, or in a session its least; None if unknown
+        )
+        self.digest: bytes | None = EMPTY_DIGEST  # of the merged log so far; None if unknown
         self.time_ns = 0
         self._merged = merged
         self._range: Range | None = None
@@ -30,7 +32,7 @@ class Chain:
         self._sessions: dict[str, Position] = {}
 
     def take(self, header: Header, position: Position, current: Range | None) -> None:
-        """Take the next whole frame; `current` is the range it belongs to, of a merged log."""
+        """Take the next whole frame; in a merged log, `current` is the range it belongs to."""
         if not self._merged:
             self._take_of_session(header, position)
         elif header.kind == FrameKind.RANGE:
@@ -41,7 +43,7 @@ class Chain:
             self._messages += header.messages if header.kind == FrameKind.MESSAGES else 0
 
     def finish(self) -> None:
-        """End the range that was being taken; a file ends with one."""
+        """End the current range; a file ends with one."""
         done, self._range = self._range, None
         if done is None:
             return
@@ -50,15 +52,15 @@ class Chain:
         if self.digest is not None:
             told = done.digested(self.digest, self._at, b"".join(self._headers))
             if told.digest != done.digest:
-                self._fault("the running digest does not come out of the range before it")
+                self._fault("the running digest does not follow from the range before")
         self.digest = done.digest
 
     def skip(self, number: int | None) -> None:
-        """Pass over what cannot be read; its last message came before `number`, where known."""
+        """Skip what cannot be read; the next message has `number`, if that is known."""
         self._range, self.digest, self.number = None, None, number
 
     def drop(self) -> None:
-        """Forget the range that was being taken: the file ends inside it."""
+        """Forget the current range: the file ends inside it."""
         self._range, self.digest = None, None
 
     def _take_of_session(self, header: Header, position: Position) -> None:

@@ -10,28 +10,30 @@ from rt.errors import FrameError
 from rt.format.frame import KEYS_COLUMN, Header, unpack_body
 
 if sys.byteorder != "little" or array("I").itemsize != 4:
-    raise ImportError("rt writes arrays as the processor holds them and needs a little-endian one")
+    raise ImportError(
+        "rt writes arrays in the processor's byte order, and needs it to be little-endian"
+    )
 
 
 _FEW: Final = 100  # offsets, below which long integers cost more than they save
 
 
 class Columns(NamedTuple):
-    """The messages of one frame, column by column, without a copy of the payloads."""
+    """The messages of one frame, column by column; the payloads are not copied."""
 
     messages: int
     times: memoryview  # i64[count], ns since the epoch
     offsets: memoryview  # u32[count + 1], into payload
     payload: memoryview
-    key_offsets: memoryview | None  # u32[count + 1], into keys; None where the frame has no keys
+    key_offsets: memoryview | None  # u32[count + 1], into keys; None if the frame has no keys
     keys: memoryview
 
     def payloads(self) -> list[bytes]:
-        """Return every payload as bytes of its own."""
+        """Return a copy of each payload."""
         return _slices(self.payload, self.offsets)
 
     def message_keys(self) -> list[bytes]:
-        """Return every key; all empty where the frame has no keys."""
+        """Return a copy of each key; all are empty if the frame has no keys."""
         if self.key_offsets is None:
             return [b""] * self.messages
         return _slices(self.keys, self.key_offsets)
@@ -40,7 +42,7 @@ class Columns(NamedTuple):
 def encode_columns(
     times_ns: Iterable[int], payloads: Sequence[bytes], keys: Sequence[bytes] | None = None
 ) -> bytes:
-    """Lay out messages as the body of a frame; `keys` is None where no message has one."""
+    """Encode messages as the body of a frame; `keys` is None if no message has one."""
     times = array("q", times_ns).tobytes()
     if keys is None:
         return b"".join((times, _ends(payloads), *payloads))
@@ -48,7 +50,7 @@ def encode_columns(
 
 
 def decode_columns(header: Header, raw: bytes | memoryview) -> Columns:
-    """Read the body of a messages frame; `FrameError` if its columns do not add up to it."""
+    """Decode the body of a messages frame; `FrameError` if its columns do not add up to it."""
     count, view = header.messages, memoryview(raw)
     with_keys = bool(header.columns & KEYS_COLUMN)
     start = 8 * count + 4 * (count + 1) * (1 + with_keys)

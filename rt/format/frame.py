@@ -1,4 +1,4 @@
-"""Frame: the unit that is written, checksummed, shipped and merged (docs/LOG_FORMAT.md)."""
+"""Frame: the unit that is written, checksummed, shipped and merged; see docs/LOG_FORMAT.md."""
 
 import struct
 from enum import IntEnum
@@ -15,13 +15,13 @@ MAGIC: Final = b"RTF\x01"  # the last byte is the version of the format
 HEADER: Final = struct.Struct("<4sIQQqQIIIIBBBBI")
 HEADER_BYTES: Final = HEADER.size
 _SEALED: Final = struct.Struct("<QQqQIIIIBBBBI")  # what the header's own CRC covers
-NUMBER_END: Final = 1 << 63  # no message has this number, or a later one: they fit an i64
+NUMBER_END: Final = 1 << 63  # every message's number is below it, and fits an i64
 
 KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
 
 
 class FrameKind(IntEnum):
-    """What the body of a frame is."""
+    """What the body of a frame holds."""
 
     MESSAGES = 0
     RANGE = 1
@@ -35,7 +35,7 @@ class Codec(IntEnum):
     ZSTD = 1
 
 
-# as plain numbers: an enumeration takes 0.1 us to give a member, and a header is asked for six
+# Plain numbers: a member of an enumeration takes 0.1 us to look up, and a header needs six.
 _MESSAGES, _CONTROL, _KIND_MAX = (
     int(FrameKind.MESSAGES),
     int(FrameKind.CONTROL),
@@ -45,7 +45,7 @@ _PLAIN, _CODEC_MAX = int(Codec.NONE), int(max(Codec))
 
 
 class Header(NamedTuple):
-    """The 64 bytes in front of every body; positions, sizes and times as in LOG_FORMAT.md."""
+    """The 64 bytes before every body; positions, sizes and times as in LOG_FORMAT.md."""
 
     position: int
     sequence: int
@@ -63,22 +63,24 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes this frame takes in a file, header, body and padding."""
-        end = HEADER_BYTES + self.length  # as `frame_size`, which asked for each frame is too slow
+        """The bytes of this frame in a file: header, body and padding."""
+        end = (
+            HEADER_BYTES + self.length
+        )  # as `frame_size`, which is too slow to call for each frame
         if self.messages > end and self.kind == _MESSAGES:
             end = self.messages
         return (end + 7) & ~7
 
 
 class Encoded(NamedTuple):
-    """A frame that is about to be written."""
+    """A frame ready to be written."""
 
     header: Header
     parts: tuple[bytes, bytes, bytes]  # header, body, padding
 
 
 def frame_size(length: int, count: int) -> int:
-    """Return the bytes of a frame: a multiple of 8, and no fewer than its messages.
+    """Return the size of a frame in bytes: a multiple of 8, and at least its message count.
 
     >>> frame_size(length=20, count=1), frame_size(length=20, count=1000)
     (88, 1000)
@@ -86,18 +88,18 @@ def frame_size(length: int, count: int) -> int:
     return (max(HEADER_BYTES + length, count) + 7) & ~7
 
 
-@lru_cache(1024)  # as many as a stream has sessions; asked for with each frame
+@lru_cache(1024)  # as many sessions as a stream usually has; needed for each frame
 def session_tag(session: str) -> int:
     """Return the CRC-32 of a session's name.
 
-    Two sessions of equal traffic have frames of equal places and sizes; by this a block of the one
-    that landed in the other is found.
+    Two sessions with the same traffic have frames of equal positions and sizes. The tag shows when
+    a block of one has ended up in the other.
     """
     return crc32(session.encode())
 
 
 def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
-    """Read and check the header at `offset`; `FrameError` names the first thing wrong with it."""
+    """Decode and check the header at `offset`; `FrameError` names the first thing wrong with it."""
     if len(data) - offset < HEADER_BYTES:
         raise FrameError("the header is incomplete")
     magic, seal, *fields = HEADER.unpack_from(data, offset)
@@ -107,7 +109,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
         raise FrameError("the header's CRC does not match")
     header = Header._make(fields)
     if header.reserved or header.kind > _KIND_MAX or header.codec > _CODEC_MAX:
-        raise FrameError("the header asks for something this version does not know")
+        raise FrameError("the header asks for something that this version does not know")
     if header.length > BODY_BYTES_MAX or header.raw_length > BODY_BYTES_MAX:
         raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")
     if header.columns & ~KEYS_COLUMN:
@@ -115,7 +117,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
     if header.codec == _PLAIN and header.length != header.raw_length:
         raise FrameError("the header contradicts itself: not compressed, yet two lengths")
     if header.kind == _MESSAGES and not 0 < header.messages <= header.raw_length // 12:
-        # 12 bytes are a message's share of the columns: its time and its end
+        # each message takes 12 bytes of the columns: its time and its end
         raise FrameError("the header's message count cannot be")
     has_none = header.kind == _CONTROL
     if header.sequence + header.messages > NUMBER_END or (has_none and header.messages):
@@ -124,7 +126,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
 
 
 def seal_header(header: Header) -> bytes:
-    """Return the 64 bytes of a header; `FrameError` if it could not be read back."""
+    """Encode a header in 64 bytes; `FrameError` if a field does not fit."""
     try:
         sealed = _SEALED.pack(*header)
     except struct.error as error:
@@ -133,7 +135,7 @@ def seal_header(header: Header) -> bytes:
 
 
 def body_matches(header: Header, body: bytes | memoryview) -> bool:
-    """Whether `body` (as on disk, without padding) is the one the header was sealed for."""
+    """Return whether `body`, as on disk and without padding, is the one the header is for."""
     return len(body) == header.length and crc32(body) == header.body_crc
 
 
@@ -150,10 +152,10 @@ def encode_frame(
     compressor: zstandard.ZstdCompressor | None = None,
     session_tag: int = 0,
 ) -> Encoded:
-    """Return the frame for its place, its parts ready for one writev.
+    """Encode a frame for its position, in parts ready for one writev.
 
-    A compressed body is taken only where it is shorter. `FrameError` if the body is too long, or
-    no number is left.
+    A compressed body is used only if it is shorter. `FrameError` if the body is too long, or the
+    messages' numbers do not fit 63 bits.
     """
     if sequence + messages > NUMBER_END:
         raise FrameError(f"{messages} messages from {sequence} on have numbers beyond 63 bits")
@@ -171,9 +173,10 @@ def encode_frame(
 
 
 def unpack_body(header: Header, body: bytes | memoryview) -> bytes | memoryview:
-    """Return a body, whose CRC was checked, decompressed.
+    """Return a body, its CRC checked, decompressed.
 
-    `FrameError` if a compressed body is not exactly `raw_length` bytes; never allocates more.
+    `FrameError` if a compressed body does not make exactly `raw_length` bytes; it never allocates
+    more than that.
     """
     if header.codec == Codec.NONE:
         return body

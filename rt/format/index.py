@@ -1,4 +1,4 @@
-"""Index: a sparse, rebuildable list of places in one log file, searched where it lies."""
+"""Index: a sparse list of places in one log file, searched on disk, that can be rebuilt."""
 
 import struct
 from collections.abc import Callable
@@ -21,12 +21,12 @@ class IndexEntry(NamedTuple):
 
 
 def encode_index(entries: list[IndexEntry]) -> bytes:
-    """Lay out entries as they stand in an index file."""
+    """Encode entries as an index file holds them."""
     return b"".join(_ENTRY.pack(*entry) for entry in entries)
 
 
 class Indexer:
-    """Says which frames of a file its index names, as they go by."""
+    """Decides which frames of a file get an index entry, frame by frame."""
 
     __slots__ = ("_indexed_to", "_merged")
 
@@ -35,14 +35,14 @@ class Indexer:
         self._indexed_to = 0
 
     def go_on(self, last: IndexEntry | None) -> None:
-        """Go on behind the last entry that stands in the index; at the start if there is none."""
+        """Continue after the last entry in the index; at the start if there is none."""
         self._indexed_to = 0 if last is None else last.offset + INDEX_EVERY_BYTES
 
     def take(self, header: Header, offset: int) -> IndexEntry | None:
-        """Take the next frame; return its entry if it gets one.
+        """Take the next frame, and return its entry if it gets one.
 
-        Of a merged log every range gets one; of a session the first frame and then the first
-        behind each 256 KiB.
+        In a merged log every range gets one; in a session the first frame does, and then the first
+        frame 256 KiB or more after the last one indexed.
         """
         if self._merged:
             if header.kind != FrameKind.RANGE:
@@ -54,24 +54,24 @@ class Indexer:
 
 
 class Index:
-    """An index file as it is on disk, entry by entry; nothing of it is kept in memory.
+    """An index file, read from disk entry by entry; nothing is kept in memory.
 
-    An index is never believed: whoever follows an entry checks the frame it finds there. So a
-    missing, short, stale or damaged index costs time and nothing else.
+    An index is never trusted: callers check the frame that an entry leads to. So a missing, short,
+    stale or damaged index costs time and nothing else.
     """
 
     __slots__ = ("_read", "entries")
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
-        self.entries = size // ENTRY_BYTES  # what a torn append left behind them is not looked at
+        self.entries = size // ENTRY_BYTES  # a torn append may have left part of another
 
     def __getitem__(self, place: int) -> IndexEntry:
         data = self._read(ENTRY_BYTES, place * ENTRY_BYTES)
         return IndexEntry._make(_ENTRY.unpack(data)) if len(data) == ENTRY_BYTES else _NOWHERE
 
     def count(self, is_past: Callable[[IndexEntry], bool]) -> int:
-        """Return how many entries come before the first that is past what is sought.
+        """Return how many entries come before the first that `is_past` what is sought.
 
         Args:
             is_past: monotone over the entries, for example `lambda entry: entry.offset > wanted`.
@@ -86,4 +86,4 @@ class Index:
         return low
 
 
-_NOWHERE: Final = IndexEntry(0, 0, 0)  # the index was cut under us: begin at the start of the file
+_NOWHERE: Final = IndexEntry(0, 0, 0)  # the index was cut meanwhile: begin at the file's start

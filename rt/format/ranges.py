@@ -1,4 +1,4 @@
-"""Range: what a range frame of the merged log says of the session frames that follow it."""
+"""Range: what a range frame of a merged log says about the session frames after it."""
 
 import struct
 from hashlib import blake2b
@@ -11,12 +11,14 @@ from rt.position import Position
 DIGEST_BYTES: Final = 16
 EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
 _BODY: Final = struct.Struct("<QQQQIHH16s")
-_OWN_FIELDS: Final = struct.Struct("<QQqI")  # of the range frame's header, as the digest takes them
+_OWN_FIELDS: Final = struct.Struct(
+    "<QQqI"
+)  # of the range frame's header, as the digest covers them
 _NAME_BYTES_MAX: Final = 255
 
 
 class Range(NamedTuple):
-    """Consecutive frames of one session, and where they stand in the merged log."""
+    """Consecutive frames of one session, and their place in the merged log."""
 
     instruction: int  # index of the instruction that merged it
     term: int
@@ -24,9 +26,9 @@ class Range(NamedTuple):
     session: str
     first: Position  # of the range in the session
     length: int  # bytes of session frames that follow
-    number: int  # of its first message in the merged stream
-    messages: int  # messages it adds, repeats left out
-    skip: int  # leading messages that are repeats
+    number: int  # in the merged stream, of its first message that is not a repeat
+    messages: int  # messages it adds, repeats not counted
+    skip: int  # leading messages that are repeats: neither given out nor numbered
     digest: bytes = EMPTY_DIGEST  # of the merged log up to the end of this range
 
     def digested(self, previous: bytes, position: int, headers: bytes) -> Self:
@@ -35,8 +37,9 @@ class Range(NamedTuple):
         Args:
             previous: the digest up to here, 16 bytes; zeros at the start of a log.
             position: of this range frame in the merged log.
-            headers: the headers of the range's session frames, 64 bytes each; they hold the CRCs
-                of the bodies, so the digest costs per frame and not per byte.
+            headers: the headers of all the range's session frames, control frames included, 64
+                bytes each. They hold the CRCs of the bodies, so the digest costs per frame and not
+                per byte.
         """
         digest = blake2b(previous, digest_size=DIGEST_BYTES)
         digest.update(_OWN_FIELDS.pack(position, self.number, self.time_ns, self.messages))
@@ -46,11 +49,11 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes the range frame takes in the merged log, without the frames that follow."""
+        """The bytes of the range frame itself in the merged log, without the frames after it."""
         return frame_size(_BODY.size + len(self.session), 0)
 
     def body(self) -> bytes:
-        """Lay out the body of the range frame."""
+        """Encode the body of the range frame; `FrameError` if the name is too long."""
         name = self.session.encode()
         if not 0 < len(name) <= _NAME_BYTES_MAX:
             raise FrameError("the session's name does not fit a range frame")
@@ -58,7 +61,7 @@ class Range(NamedTuple):
         return _BODY.pack(*fields, self.digest) + name
 
     def frame(self, position: int) -> Encoded:
-        """Return the range frame for its place in the merged log."""
+        """Encode the range frame for its position in the merged log."""
         return encode_frame(
             self.body(),
             position=position,
@@ -71,7 +74,7 @@ class Range(NamedTuple):
 
 
 def decode_range(header: Header, body: bytes | memoryview) -> Range:
-    """Read the body of a range frame whose CRC was checked; `FrameError` if it is not one."""
+    """Decode the body of a range frame, its CRC checked; `FrameError` if it is not valid."""
     if header.kind != FrameKind.RANGE or len(body) < _BODY.size:
         raise FrameError("no range frame")
     instruction, term, first, length, skip, name_length, zero, digest = _BODY.unpack_from(body)

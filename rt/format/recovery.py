@@ -1,4 +1,4 @@
-"""Recovery: one function judges a log file, and nothing else decides what is torn or damaged."""
+"""Recovery: one function decides what in a log file is whole, torn or damaged."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ class Clean:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The frames end at `at`; what follows was never durable as far as anything tells."""
+    """The frames end at `at`; nothing shows that what follows was ever durable."""
 
     at: Position
     reason: str
-    followed: bool = False  # a later range of a merged log stands whole behind it
+    followed: bool = False  # in a merged log, a later range is whole
 
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """What stands at `at` was once whole and durable, and is not any more."""
+    """The frame at `at` was once whole and durable, and no longer is."""
 
     at: Position
     reason: str
@@ -43,7 +43,7 @@ class Gone:
 
 Verdict = Clean | Torn | Corrupt | Gone
 
-_OVERLAP: Final = 63  # a header that begins in one read may end in the next
+_OVERLAP: Final = 63  # a header may begin in one read and end in the next
 
 
 def judge(
@@ -57,24 +57,25 @@ def judge(
     own: bool = True,
     seen: Callable[[Header], None] | None = None,
 ) -> Verdict:
-    """Judge the file that `walk` stands in, from there on.
+    """Judge the file that `walk` is in, from there on.
 
-    Torn is an incomplete last batch that nothing later proves durable. Three things can prove it:
-    the manifest (`rolled_end`), a later frame of the same session whose header names a durable
-    position behind the damage, and what the caller knows (`durable`: a peer's acknowledgement, a
-    later run, a ledger). The frames of a merged log prove nothing of this disk; that a later
-    range stands there is told, for those who know that its writer would have cut it.
+    A bad frame is torn unless something proves that it was durable. Three things can: the manifest
+    (`rolled_end`), a later frame of the same session whose header states a durable position after
+    the bad one, and what the caller knows (`durable`: a peer's acknowledgement, a later run, a
+    ledger). The frames of a merged log prove nothing about this disk; but whether a later range is
+    whole is reported, since the writer of a merged log would have cut the bad frame first.
 
     Args:
         read: `read(length, offset)` of the file.
         size: its length in bytes.
-        walk: at its start, or at a frame an index named and the caller checked. It is moved.
+        walk: at the start of the file, or at a frame that an index named and the caller checked.
+            It is moved to where the whole frames end.
         rolled_end: where the manifest says the file ends, if it was rolled.
         archived: whether the manifest says it was archived.
-        durable: a position of this log up to which it is known to have been durable.
-        own: whether this disk is the one that the frames' headers speak of when they say what is
-            durable; of a copy they prove nothing.
-        seen: is given the header of every whole frame, in order.
+        durable: a position up to which this log is known to have been durable.
+        own: whether the durable positions in the headers are about this disk; for a copy they
+            prove nothing.
+        seen: called with the header of every whole frame, in order.
     """
     if archived and size == 0:
         return Gone()
@@ -105,7 +106,7 @@ def _first_fault(scan: Scan, end: int, seen: Callable[[Header], None] | None) ->
 
 
 def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -> Iterator[Header]:
-    """Find the intact headers behind `at` that were written for the place they stand at."""
+    """Find the intact headers after `at` that were written for the place where they are."""
     offset = at.offset + 8
     while offset < size:
         data = read(min(READ_BYTES + _OVERLAP, size - offset), offset)  # it may grow meanwhile
@@ -113,7 +114,7 @@ def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -
             break
         found = data.find(MAGIC)
         while 0 <= found < READ_BYTES:
-            # a payload may hold the image of a frame; it does not stand where that says it stands
+            # a payload may hold the image of a frame, but not at the position that the image states
             header = _intact(data, found)
             if header is not None and header.position == at.file + offset + found:
                 yield header

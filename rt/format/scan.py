@@ -1,4 +1,4 @@
-"""Scan: cuts a log file into whole frames, a large read at a time."""
+"""Scan: splits a log file into whole frames, one large read at a time."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from rt.position import Position
 
 
 class Frame(NamedTuple):
-    """One whole frame where it stands: its header, its body as on disk, its place in this log."""
+    """One whole frame: its header, its body as on disk, and its position in the log being read."""
 
     header: Header
     body: memoryview
@@ -19,7 +19,7 @@ class Frame(NamedTuple):
 
 
 class Scan:
-    """Reads frame after frame; every header, place and body is checked before it is given out."""
+    """Reads frame after frame; each header, position and body is checked before it is returned."""
 
     __slots__ = ("_base", "_data", "_read", "_view", "walk")
 
@@ -27,8 +27,8 @@ class Scan:
         """Begin at `walk.position`.
 
         Args:
-            read: `read(length, offset)` of the file, shorter at its end.
-            walk: stands at a frame boundary of that file.
+            read: `read(length, offset)` of the file; returns fewer bytes at its end.
+            walk: at a frame boundary of that file.
         """
         self._read = read
         self.walk = walk
@@ -37,10 +37,10 @@ class Scan:
         self._base = 0
 
     def next(self, end: int) -> Frame | None:
-        """Return the next frame if all of it lies before the offset `end`, else None.
+        """Return the next frame if all of it is before the offset `end`, otherwise None.
 
         Raises:
-            FrameError: what stands at `walk.position` is no frame of this log; the walk stays.
+            FrameError: the bytes at `walk.position` are not a frame of this log; the walk stays.
         """
         position = self.walk.position
         offset = position.offset
@@ -61,13 +61,13 @@ class Scan:
         return Frame(header, body, position)
 
     def forget(self) -> None:
-        """Read anew what was read ahead: it may have been written since."""
+        """Discard what was read ahead, which may have been written since."""
         self._data = b""
 
     def _hold(self, offset: int, length: int, end: int) -> bool:
         start = offset - self._base
         if start < 0 or start + length > len(self._data):
-            # no more than there is: room for a large read costs more than a small frame's bytes
+            # not beyond the end: allocating a large read costs more than reading a small frame
             self._data = self._read(min(max(length, READ_BYTES), end - offset), offset)
             self._view = memoryview(self._data)
             self._base = offset
@@ -78,10 +78,10 @@ class Scan:
 def next_header(
     read: Callable[[int, int], bytes | memoryview], walk: Walk, end: int
 ) -> Header | None:
-    """Step `walk` over the next frame by its header alone; None if it does not lie before `end`.
+    """Step `walk` over the next frame by its header alone; None if it is not all before `end`.
 
-    For those who trust the body because they checked it when it was written. `FrameError` as for
-    `Scan.next`. One small read a frame, none of the payload.
+    For callers who trust the body, because it was checked when it was written. It takes one small
+    read for a frame, and none of the payload. `FrameError` as for `Scan.next`.
     """
     offset = walk.position.offset
     if end - offset < HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""Seek: finds a frame of a log by its index, and believes the frame only."""
+"""Seek: finds a frame of a log by its index, and trusts only the frame."""
 
 from collections.abc import Callable
 
@@ -18,18 +18,18 @@ def walk_before(
     merged: bool,
     session: str = "",
 ) -> Walk:
-    """Return a walk at the last indexed frame that is not past what is sought.
+    """Return a walk at the last indexed frame that does not come after what is sought.
 
-    An entry that is not what the frame it leads to says is as good as none: the walk then begins
-    at the start of the file, since a wrong time or number would lead past what is sought.
+    If that entry differs from the frame it leads to, the walk begins at the start of the file: a
+    wrong time or number could lead past what is sought.
 
     Args:
         read: `read(length, offset)` of the log file.
-        index: of that file; may be empty, stale or damaged.
+        index: of that file; it may be empty, stale or damaged.
         start: position of the file.
-        is_past: monotone over the entries.
+        is_past: whether an entry comes after what is sought; monotone over the entries.
         merged: whether the log is a merged one.
-        session: the name of the session, where it is not.
+        session: name of the session, of a session's log.
     """
     count = index.count(is_past)
     if count:

@@ -1,4 +1,4 @@
-"""Walk: checks that each frame of a log stands where it says it does."""
+"""Walk: checks that each frame of a log is at the place it was written for."""
 
 from rt.errors import FrameError
 from rt.format.frame import FrameKind, Header, session_tag
@@ -7,18 +7,18 @@ from rt.position import Position
 
 
 class Walk:
-    """Takes the frames of one log in order and knows what must come next.
+    """Takes the frames of one log in order, and knows what must come next.
 
-    In a session every header holds its own place. In a merged log a range frame holds its own, and
-    the session frames behind it keep the headers they were written with, whose places the range
-    frame names. A block that was moved, repeated or is left over from before fits neither. The
-    tag of the session in each header tells blocks of two sessions apart that stand at one place.
+    In a session, every header holds its own position. In a merged log, a range frame holds its own,
+    and the session frames after it keep the headers they were written with, whose positions the
+    range frame gives. A block that was moved, repeated or left over from before fits neither. The
+    session's tag in each header tells apart blocks of two sessions with equal positions.
     """
 
     __slots__ = ("_expected", "_tag", "left", "merged", "position", "range")
 
     def __init__(self, position: Position, *, merged: bool, session: str = "") -> None:
-        """Begin at `position`; `session`, of a session's log, is held against each frame."""
+        """Begin at `position`; in a session's log, each frame must be of `session`."""
         self.position = position
         self.merged = merged
         self.left = 0  # bytes of the current range still to come
@@ -27,14 +27,14 @@ class Walk:
         self._tag = session_tag(session) if session else None
 
     def copy(self) -> "Walk":
-        """Return another walk at the same place, to try frames on before they are written."""
+        """Return another walk at the same place, to check frames before they are written."""
         other = Walk(self.position, merged=self.merged)
         other.left, other.range, other._expected = self.left, self.range, self._expected
         other._tag = self._tag
         return other
 
     def skip_range(self) -> None:
-        """Pass over what is left of the current range."""
+        """Skip the rest of the current range."""
         self.position = Position(self.position + self.left)
         self.left = 0
 
@@ -44,11 +44,11 @@ class Walk:
         return self.left == 0
 
     def step(self, header: Header, body: bytes | memoryview = b"") -> None:
-        """Take the next frame; `FrameError` if it cannot be the next.
+        """Take the next frame; `FrameError` if it cannot come next.
 
         Args:
             header: of the frame at `position`, its own CRC checked.
-            body: of a range frame, its CRC checked; not looked at for other frames.
+            body: of a range frame, its CRC checked; ignored for other frames.
         """
         if self.left:
             self._step_inside(header)
@@ -68,7 +68,7 @@ class Walk:
 
     def _step_inside(self, header: Header) -> None:
         if header.kind == FrameKind.RANGE or header.position != self._expected:
-            raise FrameError("the frame is not of the range it stands in")
+            raise FrameError("the frame is not of the range it is in")
         if header.session_tag != self._tag:
             raise FrameError("the frame is of another session")
         size = header.size

@@ -226,7 +226,7 @@ def test_whole_frames_that_do_not_continue_the_log_are_noticed(tmp_path, what):
     words = {
         "number": "message number 2 comes where 1 should",
         "time": "the merge time goes back",
-        "digest": "the running digest does not come out of the range before it",
+        "digest": "the running digest does not follow from the range before",
         "session": "session jfk goes back from 0.0.88 to 0.0.0",
     }
     (fault,) = verified(tmp_path / "out").faults
