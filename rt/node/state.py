@@ -14,10 +14,10 @@ from rt.net.identity import CertificateRole
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
 from sequencer.journal.journal import Opened, found, open_journal
+from sequencer.raft.consensus import INCARNATION_END
 
 _log: Final = logging.getLogger("rt.node")
 _LOCK_NAME: Final = ".lock"  # which no session can be called
-_INCARNATION_END: Final = 1 << 61
 
 
 def claim_directory(disk: Disk, settings: NodeSettings, top: str) -> int:
@@ -50,7 +50,7 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         Misuse: a new cluster would not start empty.
         Refused: the directory is another node's.
     """
-    path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, _INCARNATION_END)
+    path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, INCARNATION_END)
     alone = len(settings.member_names) == 1
     cluster, node = settings.cluster_id or settings.stream, settings.name
     if founding or (alone and not disk.names(path)):

@@ -1,5 +1,6 @@
 """The journal: what an engine must not forget, durable in one directory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +25,12 @@ from sequencer.raft.snapshots import encode_snapshot
 # second that is every 20 s, and a start reads no more than this and 5 s of entries.
 CUT_BYTES: Final = 1 << 20
 
-_STATE_NAMES: Final = (LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, *SLOT_NAMES)
+DISOWNED_NAME: Final = "identity.disowned"
+DISOWNED: Final = (
+    "this copy of the state lacks entries that the node had acknowledged, and the other members "
+    "have suspended it (a node's directory must never be restored: empty it instead)"
+)
+_STATE_NAMES: Final = (LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, DISOWNED_NAME, *SLOT_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ def open_journal(
     damage = ""
     try:
         if identity is None:
-            raise Damaged("there is no state" if not disk.names(path) else "no intact identity")
+            raise Damaged(_why_no_identity(disk.names(path)))
         recovered = recover(disk, path, identity, boot)
     except Damaged as error:
         damage, identity = str(error), StateIdentity(cluster, node, fresh, fresh, place)
@@ -104,6 +110,12 @@ def open_journal(
         recovered.ballot, recovered.snapshot, recovered.entries, identity.incarnation
     )
     return Opened(journal, state, damage)
+
+
+def _why_no_identity(names: Sequence[str]) -> str:
+    if DISOWNED_NAME in names:
+        return DISOWNED
+    return "no intact identity" if names else "there is no state"
 
 
 def _make(disk: Disk, path: str, identity: StateIdentity) -> None:
@@ -176,10 +188,12 @@ class Journal:
         """Return when everything in `ready` is durable.
 
         Raises:
-            WriterFailed: a write or sync failed, now or earlier.
+            WriterFailed: a write or sync failed, now or earlier, or the state was disowned.
         """
         self._demand_alive()
         try:
+            if ready.disowned:
+                raise self._disown()
             if ready.ballot is not None:
                 self._ballots.write(ready.ballot)
             if ready.snapshot is not None:
@@ -212,6 +226,13 @@ class Journal:
     def _fail(self, error: OSError) -> WriterFailed:
         self._failed = str(error)
         return WriterFailed(f"{self._path}: {error}; the journal has ended")
+
+    def _disown(self) -> WriterFailed:
+        """Set the identity aside, so that the next start begins as a learner."""
+        identity = f"{self._path}/{IDENTITY_NAME}"
+        self._disk.replace(identity, f"{self._path}/{DISOWNED_NAME}")
+        self._failed = DISOWNED
+        return WriterFailed(f"{self._path}: {DISOWNED}; start the node again, and it learns it all")
 
     def _install(self, snapshot: Snapshot) -> None:
         """Save a received snapshot in place of the whole log.

@@ -11,7 +11,7 @@ from typing import Final
 
 from rt.errors import PeerError
 from rt.format.checksum import crc32
-from sequencer.raft.consensus import MEMBERS_ALLOWED, Entry, EntryKind
+from sequencer.raft.consensus import INCARNATION_END, MEMBERS_ALLOWED, Entry, EntryKind
 from sequencer.raft.entries import (
     ENTRIES_MAX,
     NUMBER_MAX,
@@ -80,7 +80,7 @@ class MessageCodec:
             message = decoder(self, flags, term, data)
         except (struct.error, KeyError, ValueError) as error:
             raise PeerError(f"malformed consensus message: {error}") from None
-        if zero or max(incarnation, term) > NUMBER_MAX:
+        if zero or term > NUMBER_MAX or incarnation >= INCARNATION_END:
             raise PeerError("malformed consensus message: a number out of range")
         return incarnation, message
 

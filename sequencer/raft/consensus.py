@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction: 32 bytes a session, 1,000 sessions
 MEMBERS_ALLOWED: Final = (1, 3, 5, 7)
+INCARNATION_END: Final = 1 << 61  # incarnations are smaller
 FOUNDER: Final = 0  # the incarnation of every founding member of a cluster
 
 
@@ -106,6 +107,8 @@ class Ready:
         messages: to be sent once all of the above is durable, never earlier.
         committed: to be applied, in order, each exactly once; a restart resumes at the snapshot.
         reads: may be answered once their index has been applied.
+        disowned: the other members have found that this copy of the node's state lost entries
+            that it had acknowledged; it never counts again. The journal sets it aside and ends.
     """
 
     early: tuple[PeerMessage, ...] = ()
@@ -115,11 +118,13 @@ class Ready:
     messages: tuple[PeerMessage, ...] = ()
     committed: tuple[Entry, ...] = ()
     reads: tuple[Read, ...] = ()
+    disowned: bool = False
 
     @property
     def must_persist(self) -> bool:
         """Whether anything has to be written."""
-        return bool(self.entries) or self.ballot is not None or self.snapshot is not None
+        has_state = self.ballot is not None or self.snapshot is not None
+        return bool(self.entries) or has_state or self.disowned
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from sequencer.raft.entries import unpack_member
 from sequencer.raft.log import Log
 from sequencer.raft.messages import BATCH_BYTES, CHUNK_BYTES, AnyMessage, AppendReply
 from sequencer.raft.outgoing import Outgoing
-from sequencer.raft.quorum import SUSPENDED, Roster, checked_members, majority_of
+from sequencer.raft.quorum import Roster, checked_members, is_suspended, majority_of
 from sequencer.raft.snapshots import SnapshotStore
 
 APPLY_ENTRIES_MAX: Final = 4096  # per Ready: bounds the work between two looks at the wire
@@ -162,7 +162,12 @@ class Core:
         holds the suspension of the one before it, so a log in which yet another copy counts is
         certain to lack committed entries, and its node stays silent.
         """
-        return self.roster.now[self.name] in (self.incarnation, SUSPENDED)
+        return self.is_voter or is_suspended(self.roster.now[self.name])
+
+    @property
+    def is_disowned(self) -> bool:
+        """Whether the log suspends this very copy: it has lost entries that it had acknowledged."""
+        return self.roster.has_suspended(self.name, self.incarnation)
 
     def decode(self, data: bytes) -> tuple[int, AnyMessage]:
         """The sender's incarnation and its message."""
@@ -231,6 +236,8 @@ class Core:
 
     def take_ready(self) -> Ready | None:
         """The duties that have accumulated, or None."""
+        if self.is_disowned:  # it has forgotten what it promised, and must promise nothing more
+            return Ready(disowned=True)
         self.outgoing.flush_reply()
         if not self._has_duties():  # the usual case, so build nothing
             return None

@@ -125,11 +125,11 @@ class Raft:
             raise PeerError(f"{sender!r} is not another member of {list(core.config.members)}")
         try:
             incarnation, message = core.decode(data)
+            if message.term == core.term or self._admit_term(sender, message):
+                self._handlers[type(message)](sender, incarnation, message)
         except PeerError as error:
             self._refusal = f"{sender}: {error}"
             raise
-        if message.term == core.term or self._admit_term(sender, message):
-            self._handlers[type(message)](sender, incarnation, message)
 
     def tick(self) -> None:
         """Advance time: heartbeats as leader, the election timer otherwise."""

@@ -14,7 +14,7 @@ from sequencer.raft.messages import (
     TimeoutNow,
 )
 from sequencer.raft.progress import UNKNOWN, Progress, ProgressState
-from sequencer.raft.quorum import SUSPENDED, reached
+from sequencer.raft.quorum import is_suspended, reached, suspended
 from sequencer.raft.reads import Reads
 
 
@@ -95,7 +95,8 @@ class Leader:
         self._settle_reads()
         last, commit, round_ = self._core.log.last, self._core.commit, self.reads.round
         for peer in self._peers.values():
-            if peer.next <= last or peer.commit_sent < commit or peer.round_sent < round_:
+            commit_sent, round_sent = peer.sent
+            if peer.next <= last or commit_sent < commit or round_sent < round_:
                 self._send(peer)
         self._send_timeout_now()
 
@@ -136,7 +137,8 @@ class Leader:
         return log.batch(peer.next, settings.batch_bytes_max)
 
     def _has_news(self, peer: Progress) -> bool:
-        return peer.commit_sent < self._core.commit or peer.round_sent < self.reads.round
+        commit, round_ = peer.sent
+        return commit < self._core.commit or round_ < self.reads.round
 
     def _send_append(
         self, peer: Progress, entries: tuple[Entry, ...], *, heartbeat: bool = False
@@ -147,7 +149,7 @@ class Leader:
             self._begin_snapshot(peer)
             return
         no_reply = not (entries or heartbeat) and self._needs_no_reply(peer)
-        peer.commit_sent, peer.round_sent = core.commit, self.reads.round
+        peer.sent = (core.commit, self.reads.round)
         message = AppendEntries(
             core.term, prev, prev_term, core.commit, self.reads.round, entries, heartbeat, no_reply
         )
@@ -155,7 +157,7 @@ class Leader:
 
     def _needs_no_reply(self, peer: Progress) -> bool:
         """Whether a reply would say nothing new; if the message is lost, a heartbeat repeats it."""
-        is_same_round = peer.round_sent == self.reads.round
+        is_same_round = peer.sent[1] == self.reads.round
         return is_same_round and peer.state is ProgressState.REPLICATE and self.counts(peer)
 
     def _begin_snapshot(self, peer: Progress) -> None:
@@ -182,7 +184,7 @@ class Leader:
         if transfer is None:
             return
         end = transfer.offset + self._core.config.settings.chunk_bytes
-        peer.round_sent = self.reads.round
+        peer.sent = (peer.sent[0], self.reads.round)
         chunk = InstallSnapshot(
             self._core.term,
             transfer.index,
@@ -207,6 +209,8 @@ class Leader:
             peer.acknowledge(message.index)
             self.advance_commit()
             self._update_roster(peer)
+        elif message.index == peer.match > 0:
+            self._suspect(peer, message)
         else:
             peer.reject(message.index, message.hint_index, message.hint_term, self._core.log)
 
@@ -239,12 +243,38 @@ class Leader:
         membership change. The new copy holds the log up to its suspension before it counts.
         """
         core = self._core
-        if self.counts(peer) or core.commit < max(core.roster.changed_at, self._no_op):
+        if self.counts(peer) or core.commit < self._settled_from():
             return
-        if core.roster.now[peer.name] != SUSPENDED:
-            self._append(pack_member(peer.name, SUSPENDED), EntryKind.MEMBER)
-        elif peer.match >= core.commit:
+        now = core.roster.now[peer.name]
+        if not is_suspended(now):
+            self._append(pack_member(peer.name, suspended(now)), EntryKind.MEMBER)
+        elif peer.match >= core.commit and now != suspended(peer.incarnation):
             self._append(pack_member(peer.name, peer.incarnation), EntryKind.MEMBER)
+
+    def _suspect(self, peer: Progress, message: AppendReply) -> None:
+        """Find out whether a peer has lost entries that it had acknowledged, and suspend it if so.
+
+        A rejection at `match` is usually an old one that arrives late. A message of a new round is
+        certainly sent after the acknowledgement: if that is rejected too, the entries are gone, and
+        with them perhaps votes. Such a copy never counts again; its node starts with an empty one.
+        """
+        core = self._core
+        if not peer.suspicion:
+            self.reads.round += 1
+            peer.suspicion = self.reads.round
+        elif message.round >= peer.suspicion and core.commit >= self._settled_from():
+            lost, last = message.hint_index + 1, peer.match
+            peer.reset(peer.incarnation, core.log.last + 1)
+            self._append(pack_member(peer.name, suspended(peer.incarnation)), EntryKind.MEMBER)
+            raise PeerError(
+                f"{peer.name} lost entries {lost} to {last}, which it had acknowledged; it is "
+                "suspended until it has learned everything again. Was its directory restored? "
+                "Never restore a node's directory: empty it"
+            )
+
+    def _settled_from(self) -> int:
+        """The commit index from which on the roster may be changed."""
+        return max(self._core.roster.changed_at, self._no_op)
 
     # Reads
 

@@ -41,21 +41,22 @@ class Progress:
         snapshot: the one being sent, or None.
         silent_ticks: since it was last heard from.
         round: the last ReadIndex round that it confirmed.
-        commit_sent, round_sent: the newest commit index and round sent to it.
+        sent: the newest commit index and ReadIndex round sent to it.
+        suspicion: the round that shows whether it has lost entries it acknowledged, or 0.
     """
 
     __slots__ = (
-        "commit_sent",
         "incarnation",
         "match",
         "name",
         "next",
         "recover",
         "round",
-        "round_sent",
+        "sent",
         "silent_ticks",
         "snapshot",
         "state",
+        "suspicion",
         "waiting",
     )
 
@@ -69,8 +70,8 @@ class Progress:
         self.incarnation = incarnation
         self.match = self.recover = 0
         self.next = following
-        self.round = self.round_sent = 0
-        self.commit_sent = 0
+        self.round = self.suspicion = 0
+        self.sent = (0, 0)
         self.snapshot: SnapshotTransfer | None = None
         self.probe()
 
@@ -86,6 +87,8 @@ class Progress:
     def acknowledge(self, index: int) -> None:
         """Record that everything up to `index` is durable at the peer."""
         is_news = index > self.match
+        if index >= self.match:
+            self.suspicion = 0
         self.match = max(self.match, index)
         self.next = max(self.next, self.match + 1)
         if self.snapshot is not None and self.match >= self.snapshot.index:

@@ -4,12 +4,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import Misuse
-from sequencer.raft.consensus import FOUNDER, MEMBERS_ALLOWED
+from sequencer.raft.consensus import FOUNDER, INCARNATION_END, MEMBERS_ALLOWED
 
-# In place of an incarnation: the old copy is lost and the new one is not complete; neither counts.
-SUSPENDED: Final = (1 << 62) - 1
+# In a roster, this plus an incarnation: that copy is lost, and no other counts yet. Up to version
+# 0.1 every suspension was 2**62 - 1, which is that of an incarnation that is never drawn.
+_SUSPENDED: Final = INCARNATION_END
 
 Incarnations = Mapping[str, int]
+
+
+def suspended(incarnation: int) -> int:
+    """What a roster holds for a member while its copy `incarnation` is suspended."""
+    return _SUSPENDED + incarnation
+
+
+def is_suspended(incarnation: int) -> bool:
+    """Whether no copy of a member counts, by what the roster holds for it.
+
+    >>> is_suspended(suspended(7)), is_suspended(7)
+    (True, False)
+    """
+    return incarnation >= _SUSPENDED
 
 
 def checked_members(members: Iterable[str]) -> tuple[str, ...]:
@@ -67,6 +82,10 @@ class Roster:
     def changed_at(self) -> int:
         """The index of the entry that made this the roster."""
         return self._history[-1][0]
+
+    def has_suspended(self, name: str, incarnation: int) -> bool:
+        """Whether a copy of a member is, or was, suspended, as far back as the log reaches."""
+        return any(roster[name] == suspended(incarnation) for _, roster in self._history)
 
     def at(self, index: int) -> tuple[tuple[str, int], ...]:
         """The roster as of the entry `index`, for a snapshot."""

@@ -130,6 +130,18 @@ def voters_consult_their_own_role() -> list[Patch]:
 
 
 @mutant
+def late_rejections_suspend() -> list[Patch]:
+    """A rejection below what a follower acknowledged proves a loss, however old it is."""
+    right = Leader._suspect
+
+    def suspect(self: Leader, peer: Any, message: AppendReply) -> None:
+        peer.suspicion = -1
+        right(self, peer, message)
+
+    return [(Leader, "_suspect", suspect)]
+
+
+@mutant
 def conflict_by_message_term() -> list[Patch]:
     """Entries older than the message's term are cut as conflicts (raftos 0.2.6)."""
 

@@ -414,3 +414,20 @@ def test_a_directory_that_was_moved_is_adopted_on_purpose_only() -> None:
     assert again.state.incarnation == 0
     with pytest.raises(Misuse, match="no node's state"):
         adopt_state(disk, "elsewhere", "8")
+
+
+def test_a_disowned_state_is_set_aside_at_the_next_start() -> None:
+    """The others found that it lost what it had acknowledged: the node learns everything again."""
+    disk = a_disk()
+    with_history(disk)
+    journal = opened(disk).journal
+    with pytest.raises(WriterFailed, match="never be restored"):
+        journal.persist(Ready(disowned=True))
+    with pytest.raises(WriterFailed):
+        journal.persist(Ready(entries=entries(8, 1)))
+    disk.cut_power()
+    again = opened(disk, fresh=77)
+    assert "had acknowledged" in again.damage
+    assert again.state.incarnation == 77
+    assert not again.state.entries
+    assert not opened(disk).damage

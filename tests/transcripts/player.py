@@ -54,6 +54,7 @@ class Stage:
         self._cut: set[str] = set()
         self._kept: dict[str, EngineState] = {}  # the disks of nodes that are down
         self._wiped = 0
+        self._backups: dict[str, EngineState] = {}
         self._settings = Settings()
         self._commands: dict[str, Callable[..., None]] = {
             "cluster": self._cluster,
@@ -71,6 +72,8 @@ class Stage:
             "crash": self._crash,
             "restart": self._restart,
             "wipe": self._wipe,
+            "backup": self._backup,
+            "restore": self._restore,
             "snapshot": self._snapshot,
             "read": self._read,
             "transfer": self._transfer,
@@ -162,7 +165,10 @@ class Stage:
             return
         text = message_text(actor.raft._core.decode(message.data)[1])
         self._lines.append(f"{source} -> {message.to}: {text}")
-        actor.raft.step(source, message.data)
+        try:
+            actor.raft.step(source, message.data)
+        except PeerError as error:
+            self._lines.append(f"{message.to} warns: {error}")
         self._settle(message.to)
 
     def _cut_off(self, *names: str) -> None:
@@ -193,6 +199,13 @@ class Stage:
     def _wipe(self, name: str) -> None:
         self._wiped += 1
         self._kept[name] = EngineState(incarnation=FOUNDER + self._wiped)
+
+    def _backup(self, name: str) -> None:
+        self._backups[name] = self._actors[name].state
+
+    def _restore(self, name: str) -> None:
+        """Put an older copy of its directory in place of that of a node that is down."""
+        self._kept[name] = self._backups[name]
 
     def _snapshot(self, name: str) -> None:
         actor = self._actors[name]
@@ -237,6 +250,12 @@ class Stage:
     def _settle(self, name: str) -> None:
         actor = self._actors[name]
         while ready := actor.raft.ready():
+            if ready.disowned:
+                self._lines.append(f"{name} is disowned, and starts again with an empty disk")
+                self._crash(name)
+                self._wipe(name)
+                self._restart(name)
+                return
             self._wire += [(name, message) for message in ready.early]
             if actor.holding and ready.must_persist:
                 actor.pending = ready

@@ -14,7 +14,7 @@ from sequencer.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from sequencer.raft.quorum import SUSPENDED
+from sequencer.raft.quorum import is_suspended
 
 
 def entry_text(entry: Entry) -> str:
@@ -23,7 +23,7 @@ def entry_text(entry: Entry) -> str:
         what = "no-op"
     elif entry.kind is EntryKind.MEMBER:
         name, incarnation = unpack_member(entry.command)
-        what = f"suspend {name}" if incarnation == SUSPENDED else f"admit {name}"
+        what = f"suspend {name}" if is_suspended(incarnation) else f"admit {name}"
     else:
         what = entry.command.decode()
     return f"{entry.index}/{entry.term} {what}"

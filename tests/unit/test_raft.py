@@ -25,7 +25,7 @@ from sequencer.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from sequencer.raft.quorum import SUSPENDED, Roster, majority_of, reached
+from sequencer.raft.quorum import Roster, majority_of, reached, suspended
 
 MEMBERS = ("n1", "n2", "n3")
 CODEC = MessageCodec("", MEMBERS, 0)
@@ -180,10 +180,10 @@ def test_a_single_node_leads_without_a_tick() -> None:
 def test_an_admission_is_undone_with_its_entry() -> None:
     """The log says which copies count; after a truncation it says something else."""
     roster = Roster.founding(MEMBERS)
-    roster.change(5, "n3", SUSPENDED)
+    roster.change(5, "n3", suspended(0))
     roster.change(6, "n3", 77)
     roster.truncate(6)
-    assert roster.now["n3"] == SUSPENDED
+    assert roster.now["n3"] == suspended(0)
     assert roster.changed_at == 5
     roster.truncate(3)
     assert roster.now["n3"] == 0
@@ -193,7 +193,7 @@ def test_a_follower_loses_its_vote_with_the_entry_that_gave_it() -> None:
     """A conflicting entry in place of its admission makes a node a learner again."""
     entries = (
         Entry(1, 1, b"", EntryKind.NO_OP),
-        Entry(2, 1, pack_member("n1", SUSPENDED), EntryKind.MEMBER),
+        Entry(2, 1, pack_member("n1", suspended(0)), EntryKind.MEMBER),
         Entry(3, 1, pack_member("n1", 9), EntryKind.MEMBER),
     )
     node = a_node(EngineState(Ballot(1, ""), None, entries, incarnation=9))
@@ -217,13 +217,91 @@ def test_a_suspended_copy_votes_if_the_candidate_may_count_it() -> None:
     """The candidate's log may hold its admission, whose leader was lost before it sent it here."""
     entries = (
         Entry(1, 1, b"", EntryKind.NO_OP),
-        Entry(2, 1, pack_member("n1", SUSPENDED), EntryKind.MEMBER),
+        Entry(2, 1, pack_member("n1", suspended(0)), EntryKind.MEMBER),
     )
     node = a_node(EngineState(Ballot(1, ""), None, entries, incarnation=9))
     node.step("n2", CODEC.encode(RequestVote(2, 3, 1)))
     assert settle(node) == [VoteReply(2, True)]
     node.step("n3", CODEC.encode(RequestVote(2, 3, 1)))
     assert settle(node) == [VoteReply(2, False)]
+
+
+def a_leader_with_a_forgetful_follower() -> Raft:
+    """Node n1, which leads; n2 has acknowledged entry 2, and now says that it lacks it."""
+    node = a_leader()
+    node.step("n3", CODEC.encode(AppendReply(1, True, 1, 0)))
+    node.propose(b"apple")
+    settle(node)
+    node.step("n2", CODEC.encode(AppendReply(1, True, 2, 0)))
+    settle(node)
+    node.step("n2", CODEC.encode(AppendReply(1, False, 2, 0, 1, 1)))
+    return node
+
+
+def suspensions(node: Raft) -> list[Entry]:
+    """The changes of the roster that this leader sends."""
+    sent = [each for each in settle(node) if isinstance(each, AppendEntries)]
+    return [e for each in sent for e in each.entries if e.kind is EntryKind.MEMBER]
+
+
+def test_a_follower_that_lost_acknowledged_entries_is_suspended_and_named() -> None:
+    """Its rejections were dropped as old ones: it was stuck silently, and counted."""
+    node = a_leader_with_a_forgetful_follower()
+    asked = [each for each in settle(node) if isinstance(each, AppendEntries)]
+    assert {each.round for each in asked} == {1}
+    with pytest.raises(PeerError, match="n2 lost entries 2 to 2, which it had acknowledged"):
+        node.step("n2", CODEC.encode(AppendReply(1, False, 2, 1, 1, 1)))
+    assert "n2 lost entries" in node.status().refusal
+    assert suspensions(node)[0] == Entry(3, 1, pack_member("n2", suspended(0)), EntryKind.MEMBER)
+    assert [peer.counts for peer in node.status().peers] == [False, True]
+
+
+def test_a_late_rejection_suspends_no_follower() -> None:
+    """On a network that reorders, a rejection may arrive after the acknowledgement."""
+    node = a_leader_with_a_forgetful_follower()
+    settle(node)
+    node.step("n2", CODEC.encode(AppendReply(1, False, 2, 0, 1, 1)))
+    node.step("n2", CODEC.encode(AppendReply(1, True, 2, 1)))
+    node.step("n2", CODEC.encode(AppendReply(1, False, 2, 0, 1, 1)))
+    assert suspensions(node) == []
+
+
+def test_a_copy_that_was_suspended_for_its_losses_is_never_admitted_again() -> None:
+    """Old votes and acknowledgements of it may still be on the way, and would count again."""
+    node = a_leader_with_a_forgetful_follower()
+    settle(node)
+    with pytest.raises(PeerError):
+        node.step("n2", CODEC.encode(AppendReply(1, False, 2, 1, 1, 1)))
+    settle(node)
+    node.step("n3", CODEC.encode(AppendReply(1, True, 3, 1)))
+    node.step("n2", CODEC.encode(AppendReply(1, True, 3, 1)))
+    assert suspensions(node) == []
+    reborn = MessageCodec("", MEMBERS, 9)
+    for _ in range(30):  # until the old copy counts as silent
+        node.tick()
+        node.step("n3", CODEC.encode(AppendReply(1, True, 3, 1)))
+    settle(node)
+    node.step("n2", reborn.encode(AppendReply(1, True, 3, 1)))
+    assert suspensions(node)[0].command == pack_member("n2", 9)
+
+
+def test_a_node_that_finds_itself_suspended_promises_nothing_more() -> None:
+    """Neither a vote nor an acknowledgement: what it knows of its promises is incomplete."""
+    node = a_node()
+    entry = Entry(1, 3, pack_member("n1", suspended(0)), EntryKind.MEMBER)
+    node.step("n2", CODEC.encode(AppendEntries(3, 0, 0, 0, 0, (entry,))))
+    ready = node.ready()
+    assert ready is not None
+    assert ready.disowned
+    assert ready.must_persist
+    assert (ready.early, ready.messages, ready.entries) == ((), (), ())
+    assert node.ready() is None
+
+
+def test_an_incarnation_that_would_read_as_a_suspension_is_refused() -> None:
+    """No node draws one; a hostile peer could otherwise have itself admitted as nobody."""
+    with pytest.raises(PeerError, match="out of range"):
+        CODEC.decode(MessageCodec("", MEMBERS, 1 << 61).encode(TimeoutNow(1)))
 
 
 def test_a_second_leader_in_one_term_is_refused() -> None:
