@@ -29,7 +29,6 @@ CLASSES_WITHOUT_A_THREADS_BLOCK: set[str] = {
 }
 # Modules that import each other.
 MODULE_CYCLES: list[list[str]] = [
-    ["rt/demo/command.py", "rt/demo/report.py"],
     ["rt/format/arrow.py", "rt/format/message.py"],
     ["rt/spark/__init__.py", "rt/spark/java.py"],
 ]

@@ -1,4 +1,4 @@
-"""`rt cursor`: shows and moves the places that readers of a stream have acknowledged."""
+"""`rt cursor`: shows and moves the positions that readers of a stream have acknowledged."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from rt.cli.console import note, print_json, say, table
+from rt.cli.console import note, print_json, table
 from rt.cli.groups import CommandGroup
 from rt.cli.options import click_options, json_option
 from rt.cli.subscribe import ReadSettings
@@ -52,7 +52,7 @@ def list_cursors(settings: ReadSettings, *, as_json: bool) -> None:
     elif not rows:
         note(f"no cursors in {stream_directory(settings.root, settings.stream)}")
     else:
-        say(table(_HEADINGS, [_cells(row) for row in rows]))
+        click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
 
 
 @cursor.command()
@@ -69,7 +69,7 @@ def show(settings: ReadSettings, *, name: str, as_json: bool) -> None:
     if as_json:
         print_json(row)
     else:
-        say(table(_HEADINGS, [_cells(row)]))
+        click.echo(table(_HEADINGS, [_cells(row)]))
 
 
 @cursor.command()
@@ -79,10 +79,11 @@ def show(settings: ReadSettings, *, name: str, as_json: bool) -> None:
     help="earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
 )  # fmt: skip
 @click_options(ReadSettings, "subscribe")
-def reset(settings: ReadSettings, *, name: str, start: str) -> None:
+@json_option("the outcome")
+def reset(settings: ReadSettings, *, name: str, start: str, as_json: bool) -> None:
     """Move a cursor that no program is reading with.
 
-    Messages after the new place are delivered again; messages before it are not.
+    Messages after the new position are delivered again; messages before it are not.
 
     \b
     rt cursor reset etl --to earliest
@@ -101,7 +102,10 @@ def reset(settings: ReadSettings, *, name: str, start: str) -> None:
         held.move_to(position)
     finally:
         held.close()
-    note(f"cursor {name} moved from {known.position} to {position}")
+    if as_json:
+        print_json({"cursor": name, "from": str(known.position), "position": str(position)})
+    else:
+        note(f"cursor {name} moved from {known.position} to {position}")
 
 
 @cursor.command()

@@ -1,4 +1,4 @@
-"""`rt node`: runs one node of a stream until it is told to stop."""
+"""`rt node`: runs one node of a stream until a signal stops it."""
 
 from typing import Final
 

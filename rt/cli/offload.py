@@ -99,7 +99,7 @@ def _report_stop(*, as_json: bool) -> None:
 
 
 def _demand_all(outcome: Outcome, directory: str) -> None:
-    """Refuse to tell the nodes to let go of a file that this log archived without a copy."""
+    """Refuse to tell the nodes to delete a file that this log archived without a copy."""
     if outcome.given_up:
         raise Misuse(
             f"the nodes are not told: {directory} archived files by a rule of its own before they "

@@ -15,7 +15,7 @@ from rt.cli.stop_signals import StopSignals
 from rt.errors import Misuse
 from rt.net.identity import CertificateRole
 
-_DRAIN_S: Final = 5.0  # how long a push that is told to stop goes on shipping
+_DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
 
 @click.command()

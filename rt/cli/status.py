@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from rt.cli.console import complain, print_json, say, table
+from rt.cli.console import complain, print_json, table
 from rt.cli.link import LinkSettings
 from rt.cli.options import click_options, json_option
 from rt.cli.status_report import (
@@ -54,7 +54,7 @@ def status(context: click.Context, *, settings: LinkSettings, as_json: bool, wat
             if as_json:
                 print_json(answers)
             else:
-                say(_text(report))
+                click.echo(_text(report))  # the answers were escaped as they were read
             if not watch or not signals.wait(_REFRESH_S):
                 break
     if not report.answering:

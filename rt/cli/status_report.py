@@ -109,7 +109,7 @@ class ClusterReport:
 
     @property
     def leader(self) -> str:
-        """Who leads, by the nodes of the newest term; "" if nobody does.
+        """The leader, by the nodes of the newest term; "" if there is none.
 
         A leader that does not reach a majority steps down, and its followers forget it within an
         election timeout. So a leader that is known is a quorum, however few nodes answer here.

@@ -96,7 +96,7 @@ def explain(
 
 
 def settings_of(cls: type["DataclassInstance"]) -> dict[str, tuple[Field[Any], SettingKind]]:
-    """Return field and kind of each setting, in the order of the class; parts where they stand."""
+    """Return field and kind of each setting, in the order of the class, parts included."""
     hints = get_type_hints(cls, include_extras=True)
     found: dict[str, tuple[Field[Any], SettingKind]] = {}
     for field in fields(cls):

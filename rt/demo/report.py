@@ -1,10 +1,11 @@
-"""The demo's report: what came, how fast, and what it looks like on the disk."""
+"""DemoReport: what arrived, how fast, and what it looks like on disk."""
 
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -13,35 +14,50 @@ from rt.demo.spark import Counts, carrier_rows, delay_rows
 from rt.log.start import Last
 from rt.subscriber import Subscriber
 
-if TYPE_CHECKING:
-    from rt.demo.command import DemoReport
-
 _PEEK: Final = 5
 _SHOWN_BYTES: Final = 60
 
 
-def show_report(report: "DemoReport", directory: str) -> None:
+@dataclass(slots=True)
+class DemoReport:
+    """The demo's figures, all measured by the subscriber at the far end."""
+
+    flights: dict[str, int]
+    messages: int = 0
+    payload_bytes: int = 0
+    seconds: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    max_ms: float = 0.0
+    nodes: int = 1
+    killed: str = ""
+    pause_s: float = 0.0
+    end: str = ""
+    spark: Counts | None = None
+
+
+def show_report(report: DemoReport, directory: str) -> None:
     """Print the report.
 
     Args:
-        report: what the subscriber saw.
-        directory: of the subscriber's copy of the merged log.
+        report: What the subscriber measured.
+        directory: The subscriber's copy of the merged log.
     """
     megabytes = report.payload_bytes / 1e6
-    click.echo("\nEvery flight came once, and each airport's in order of departure:\n")
+    click.echo("\nEvery flight arrived once, and each airport's in order of departure:\n")
     click.echo(table(["airport", "flights"], [[k, f"{v:,}"] for k, v in report.flights.items()]))
     click.echo(
         f"\n{report.messages:,} flights, {megabytes:.1f} MB in {report.seconds:.1f} s: "
         f"{report.messages / report.seconds:,.0f} a second, {megabytes / report.seconds:.1f} MB/s"
     )
     click.echo(
-        "from publish() in one process to the subscriber in another, synced on a majority of "
+        "from publish() in one process to the subscriber in another, synced by a majority of "
         f"{report.nodes} node(s) on the way:\n"
         f"p50 {report.p50_ms:.2f} ms, p99 {report.p99_ms:.2f} ms, longest {report.max_ms:.1f} ms"
     )
     if report.killed:
         click.echo(
-            f"\nNode {report.killed}, the leader, was killed in the middle; merging paused for "
+            f"\nNode {report.killed}, the leader, was killed halfway; merging paused for "
             f"{report.pause_s:.2f} s, and nothing was lost."
         )
     click.echo(f"\nThe last {_PEEK} flights of the merged log:\n")
@@ -52,7 +68,7 @@ def show_report(report: "DemoReport", directory: str) -> None:
 
 
 def show_counts(counts: Counts) -> None:
-    """Print what Spark counted, which was checked against the flights themselves."""
+    """Print Spark's counts, which were checked against the flights themselves."""
     click.echo(
         f"\nSpark counted the same from the merged log's files, in {counts.seconds:.1f} s:\n"
     )

@@ -1,4 +1,4 @@
-"""The demo's last act: Spark counts the flights from the merged log's own files."""
+"""The demo's last act: Spark counts the flights from the files of the merged log."""
 
 import importlib.util
 import os
@@ -12,8 +12,9 @@ from rt.errors import RtError
 
 _DELAY, _CARRIER, _ORIGIN = 5, 9, 12  # columns of a line
 _SHOWN: Final = 5
-# Without it Spark tells of its own start in six lines. It says so too if the root's level is not
-# the one it wants, so only what misses a native library, and what finds `rt` twice, is silenced.
+# By default Spark logs six lines about its own start, and another if the root logger's level is not
+# the one it expects. So only two loggers are silenced: a missing native library, and `rt` found
+# twice.
 _QUIET_LOG: Final = """\
 rootLogger.level = warn
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
@@ -37,7 +38,7 @@ class Counts:
 
 
 def spark_is_there() -> bool:
-    """Whether PySpark is installed; it is not imported for that."""
+    """Whether PySpark is installed; checked without an import."""
     return importlib.util.find_spec("pyspark") is not None
 
 
@@ -45,11 +46,11 @@ def count_by_spark(directory: str) -> Counts:
     """Count with Spark, from the files in `directory` as they are.
 
     Raises:
-        Misuse: Java is missing or old.
+        Misuse: Java is missing or too old.
     """
     import rt.spark  # noqa: PLC0415 - heavy, and optional
 
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it warns of the host's name
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or it warns about the host name
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
         file.write(_QUIET_LOG)
         file.flush()
@@ -76,7 +77,7 @@ def count_by_spark(directory: str) -> Counts:
 
 
 def count_by_hand(flights: dict[str, list[bytes]]) -> Counts:
-    """Count the same from the lines that were published."""
+    """Count the same from the published lines."""
     carriers: Counter[str] = Counter()
     delays: dict[str, float] = {}
     for airport, lines in flights.items():
@@ -91,7 +92,7 @@ def check_counts(spark: Counts, hand: Counts) -> None:
     """Raise `RtError` unless both counted the same."""
     same = spark.carriers == hand.carriers and spark.delays.keys() == hand.delays.keys()
     if not same or any(abs(spark.delays[each] - hand.delays[each]) > 1e-6 for each in hand.delays):
-        raise RtError(f"Spark counted {spark}, the flights themselves are {hand}")
+        raise RtError(f"Spark counted {spark}, but the flights are {hand}")
 
 
 def carrier_rows(counts: Counts) -> list[list[str]]:

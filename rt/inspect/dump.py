@@ -1,4 +1,4 @@
-"""Dump: the frames of one log file in words, as they are, up to where they break."""
+"""Dump: describes the frames of one log file as they are, up to where they break."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -21,24 +21,27 @@ from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.log.directory import LogDirectory
 from rt.position import Position, file_position
-from rt.text import text_field, time_text
+from rt.text import printable, text_field, time_text
 
 _HEX_WIDTH: Final = 16
 
 
 class Dump:
-    """Walks over the frames of one file, whole or damaged.
+    """Iterates over the frames of one file, whole or damaged.
 
-    `broken` says, after the iteration, why it ended before the file did; "" if it did not.
+    After the iteration, `broken` says why it ended early; "" if it reached the end of the file.
     """
 
     def __init__(self, log: LogDirectory, path: str, begin: Position | None = None) -> None:
-        """Stand ready.
+        """Open the file.
 
         Args:
-            log: the directory of the file; it need not have a manifest.
-            path: of the file, whatever its name.
-            begin: the first position of interest; frames before it are left out.
+            log: The file's directory, with or without a manifest.
+            path: The path of the file, whatever its name.
+            begin: The first position of interest; frames before it are skipped.
+
+        Raises:
+            OSError: It cannot be opened, or is not a regular file.
         """
         self.broken = ""
         self._begin = begin
@@ -50,11 +53,11 @@ class Dump:
 
     @property
     def position(self) -> Position:
-        """Behind the last whole frame."""
+        """The end of the last whole frame."""
         return self._walk.position
 
     def __iter__(self) -> Iterator[tuple[Frame, Range | None]]:
-        """Yield frames, each with its range if it is a range frame."""
+        """Yield the frames, each with its range if it is a range frame."""
         size = self._file.size()
         rolled = self._log.manifest.rolled_end(self._start)
         end = size if rolled is None else min(size, rolled)
@@ -90,7 +93,7 @@ _NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
 
 
 def frame_facts(frame: Frame, current: Range | None) -> dict[str, Any]:
-    """Return the header of a frame, and what a range frame says, field by field."""
+    """Return the fields of a frame's header, and those of its range if it has one."""
     header = frame.header
     facts: dict[str, Any] = {
         "position": str(frame.position),
@@ -118,10 +121,11 @@ def frame_facts(frame: Frame, current: Range | None) -> dict[str, Any]:
 
 
 def frame_line(facts: dict[str, Any]) -> str:
-    """Return the facts of a frame as one line."""
+    """Return the fields of a frame as one line."""
     if found := facts.get("range"):
         return (
-            f"{facts['position']}  range   {found['session']} {found['first']} +{found['length']}"
+            f"{facts['position']}  range   {printable(found['session'])} {found['first']}"
+            f" +{found['length']}"
             f"  numbers {found['number']} +{found['messages']} skip {found['skip']}"
             f"  {facts['time']}  instruction {found['instruction']} term {found['term']}"
             f"  digest {found['digest']}"
@@ -135,10 +139,10 @@ def frame_line(facts: dict[str, Any]) -> str:
 
 
 def message_facts(frame: Frame) -> list[dict[str, Any]]:
-    """Return the messages of a frame; none if it holds none.
+    """Return the messages of a frame.
 
     Raises:
-        FrameError: its columns do not add up.
+        FrameError: Its columns are inconsistent.
     """
     header = frame.header
     if header.kind != FrameKind.MESSAGES:
@@ -155,7 +159,7 @@ def message_facts(frame: Frame) -> list[dict[str, Any]]:
 
 
 def message_line(facts: dict[str, Any]) -> str:
-    """Return the facts of a message as one line, quoted where a terminal could take harm."""
+    """Return the fields of a message as one line; unprintable text is quoted."""
     key = _quoted(facts, "key")
     return (
         f"    {facts['position']}  {facts['sequence']}  {facts['time']}  "
@@ -164,7 +168,7 @@ def message_line(facts: dict[str, Any]) -> str:
 
 
 def hex_lines(frame: Frame) -> Iterator[str]:
-    """Yield the bytes of a frame as on disk, 16 a line: offset, hexadecimal, characters."""
+    """Yield the bytes of a frame as on disk, 16 per line: offset, hexadecimal, characters."""
     data = seal_header(frame.header) + frame.body
     for offset in range(0, len(data), _HEX_WIDTH):
         piece = data[offset : offset + _HEX_WIDTH]
@@ -196,7 +200,7 @@ def _is_merged(read: Callable[[int, int], bytes]) -> bool:
 
 
 def _start(read: Callable[[int, int], bytes], path: str) -> Position:
-    """Where the file starts: its name says it, or else, if it was renamed, its first header."""
+    """Return where the file starts, by its name, or if it was renamed by its first header."""
     named = file_position(path.rpartition("/")[2])
     header = _first_header(read)
     if named is not None or header is None:

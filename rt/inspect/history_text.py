@@ -1,4 +1,4 @@
-"""HistoryText: rows of a log's history as JSON and as cells of a table."""
+"""HistoryText: formats rows of a log's history as JSON and as cells of a table."""
 
 import json
 import os
@@ -20,15 +20,15 @@ _MINUTE_NS: Final = 60 * _NS
 
 
 class HistoryText:
-    """Words rows, of which there may be 100,000: what they have in common is worded once."""
+    """Formats rows, of which there may be 100,000: what they share is formatted once."""
 
     def __init__(self, directory: str, now_ns: int, offloaded: Offloaded | None = None) -> None:
-        """Word rows of the log in `directory`.
+        """Prepare for the rows of one log.
 
         Args:
-            directory: of the log.
-            now_ns: the time that ages are counted to.
-            offloaded: where copies of its files are.
+            directory: The directory of the log.
+            now_ns: The time at which ages are taken.
+            offloaded: Where copies of its files are.
         """
         self._offloaded = offloaded
         self._now_ns = now_ns
@@ -38,7 +38,7 @@ class HistoryText:
         self._theirs, self._all = f"{{{theirs}}}", f"{{{ours},{theirs}}}"
 
     def json(self, row: Row) -> str:
-        """Return a row as JSON: our names, then those of the system this one follows."""
+        """Return a row as JSON: our fields, then those of the system this one follows."""
         line, gone, is_active = row
         start, size, first_number, after, first_ns, last_ns, at_ns, digest, sessions = line
         name, first, last = start.file_name, time_text(first_ns), time_text(last_ns)
@@ -66,7 +66,7 @@ class HistoryText:
         return json.dumps(address or None)
 
     def json_rt(self, row: Row) -> str:
-        """Return a row as JSON with the fields of the system this one follows, and no others."""
+        """Return a row as JSON with only the fields of the system this one follows."""
         age_ns = row.age_ns(self._now_ns)
         minutes = -1 if age_ns is None else age_ns // _MINUTE_NS
         first = time_text(row.line.first_time_ns)
@@ -74,7 +74,7 @@ class HistoryText:
         return self._theirs % (row.file, first[:-1], row.first, minutes, truncated[:-1])
 
     def cells(self, row: Row) -> tuple[str, ...]:
-        """Return the cells of a row, as `HEADINGS` names them."""
+        """Return the cells of a row, in the order of `HEADINGS`."""
         line, gone, age_ns = row.line, row.gone, row.age_ns(self._now_ns)
         return (
             row.file,
@@ -91,7 +91,7 @@ class HistoryText:
         )
 
 
-# `%` words a row in half the time of an f-string.
+# `%` takes half the time of an f-string.
 _OURS: Final = (
     '"path":"{path}%s","state":"%s","first_position":"%s.0","first_time":"%s","first_time_ns":%d,'
     '"end_position":"%s.%d","last_time":"%s","last_time_ns":%d,"first_number":%d,"messages":%d,'

@@ -1,4 +1,4 @@
-"""The commands that run until they are told to stop: what they say, and how they end."""
+"""The commands that run until they are stopped: what they say, and how they end."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tests.replicator_host import eventually
 
 pytestmark = pytest.mark.process
 STREAM = "flights"
-DEAD = "localhost:1"  # nobody listens below 1024 here
+DEAD = "localhost:1"  # nothing listens below 1024 here
 
 
 class Site:
@@ -66,7 +66,7 @@ class Site:
         return run("pull", "--root", self.root / root, *self.link(identity, *nodes), *options)
 
     def pushers(self):
-        """Return who pushes each session now."""
+        """Return which identity pushes each session now."""
         [told] = json.loads(run("status", *self.link("subscriber"), "--json").stdout)
         return {each["session"]: each["pushed_by"] for each in told["sessions"]}
 
@@ -127,7 +127,7 @@ def test_a_hundred_sessions_need_no_limit_to_be_set_by_hand(site):
 
 
 def test_everything_acknowledged_is_kept_when_each_command_is_told_to_stop(site):
-    """The operator restarts a machine on a Tuesday, and nobody notices on Wednesday."""
+    """The operator restarts a machine on Tuesday, and on Wednesday it makes no difference."""
     node = site.node()
     site.publish(1000)
     pushing = site.start("push", "--root", site.root / "data", *site.link("publisher"))
@@ -168,7 +168,7 @@ def test_everything_acknowledged_is_kept_when_each_command_is_told_to_stop(site)
     ],
 )  # fmt: skip
 def test_a_wrong_configuration_is_named_with_its_place(site, pattern, text, code, words):
-    """Whoever mistypes a key at three in the morning is told which, and what was meant."""
+    """Someone mistypes a key at three in the morning, and must learn which, and what was meant."""
     result = run("node", "--config", site.changed(pattern, text))
     assert result.exit_code == code
     assert words in result.stderr
@@ -182,7 +182,7 @@ def test_a_configuration_that_is_not_there_is_told_as_a_sentence(site):
 
 
 def test_a_second_node_is_refused_its_port_and_its_directory(site):
-    """Two nodes that append to one merged log would spoil it, and both would go on."""
+    """Two nodes that append to one merged log would ruin it, and both would carry on."""
     node = site.node()
     taken = run("node", "--config", site.config)
     assert taken.exit_code == exits.BAD_USE
@@ -202,7 +202,7 @@ def test_a_second_node_is_refused_its_port_and_its_directory(site):
 
 
 def test_found_is_for_the_first_start_only(site):
-    """A node that lost its state and founds a cluster anew would vote twice."""
+    """A node that lost its state and founded its cluster again would vote twice."""
     assert ended(site.node("--found"))[0] == 0
     result = run("node", "--config", site.config, "--found")
     assert result.exit_code == exits.BAD_USE
@@ -285,7 +285,7 @@ def test_a_push_with_a_wrong_certificate_ends_at_once(site, identity, words):
 
 
 def test_a_session_that_the_certificate_does_not_grant_is_told_on_both_sides(site):
-    """Only one of a publisher's sessions may be wrong, and the others ship."""
+    """One of a publisher's sessions may be wrong while the others ship."""
     node = site.node()
     site.publish(5, "jfk")
     site.publish(5, "lga")
@@ -302,7 +302,7 @@ def test_a_session_that_the_certificate_does_not_grant_is_told_on_both_sides(sit
 
 
 def test_a_pull_tells_what_it_could_not_get(site):
-    """A script goes on with the copy only if it is one."""
+    """A script may use the copy only if it is complete."""
     dead = site.pull("--once", "--timeout", 0.3, nodes=[DEAD])
     assert dead.exit_code == exits.FOUND_WRONG
     assert "rt: the copy ends at 0.0.0, which is not everything the node has (nobody" in dead.stderr
@@ -382,7 +382,7 @@ def test_status_that_watches_ends_when_it_is_told(site):
 def test_a_whole_cluster_starts_serves_ends_and_starts_again(tmp_path):
     """One command, and it is the same cluster the next day."""
     root = tmp_path / "up"
-    init_cluster(str(root), STREAM, free_addresses(3))  # nobody else is given these till we end
+    init_cluster(str(root), STREAM, free_addresses(3))  # no one else gets these until we end
     for messages in (5, 10):
         process = start("up", "--nodes", "3", "--root", root, "--stream", STREAM)
         try:

@@ -1,4 +1,4 @@
-"""What a terminal is shown, and a pipe is spared."""
+"""What is shown on a terminal, and not in a pipe."""
 
 import os
 import pty
@@ -31,7 +31,7 @@ def _read(terminal):
 
 @pytest.mark.process
 def test_terminal_shows_progress_after_a_second_and_wipes_it_off(tmp_path):
-    """Before that nobody wonders; after the end only the summary counts."""
+    """A short command needs none; after the end only the summary counts."""
     lines = tmp_path / "lines"
     lines.write_bytes(b"x\n" * 30)
     code, shown = on_terminal(
@@ -45,7 +45,7 @@ def test_terminal_shows_progress_after_a_second_and_wipes_it_off(tmp_path):
 
 @pytest.mark.process
 def test_terminal_has_colours_unless_it_wants_none(tmp_path, monkeypatch):
-    """NO_COLOR is asked for by those who cannot see them, or whose terminal cannot."""
+    """NO_COLOR is for people, and terminals, that cannot use colours."""
     assert b"\x1b[" in on_terminal("verify", tmp_path)[1]
     monkeypatch.setenv("NO_COLOR", "1")
     assert "NO_COLOR" in clean_environment()
@@ -53,7 +53,7 @@ def test_terminal_has_colours_unless_it_wants_none(tmp_path, monkeypatch):
 
 
 def test_pipe_has_no_colours(tmp_path):
-    """Escape sequences in a log file are noise, and in a report a puzzle."""
+    """Escape sequences are noise in a log file, and a puzzle in a report."""
     assert "\x1b[" not in run("verify", tmp_path).stderr
 
 

@@ -32,7 +32,7 @@ def log(tmp_path):
 
 
 def test_verify_tells_of_each_file_and_of_the_whole(log):
-    """The last line is for a person in a hurry."""
+    """The last line is for people in a hurry."""
     result = run("verify", log)
     assert result.exit_code == 0
     size = os.path.getsize(os.path.join(log, "log.0.0"))
@@ -46,7 +46,7 @@ def test_verify_tells_of_each_file_and_of_the_whole(log):
 
 
 def test_verify_ends_with_1_and_names_the_place_of_damage(log):
-    """A nightly job goes by the code, and its reader by the place."""
+    """A nightly job reads the code; the person it wakes reads the position."""
     change(os.path.join(log, "log.0.0"), 140, 0xFF)
     result = run("verify", log)
     assert result.exit_code == exits.FOUND_WRONG
@@ -107,7 +107,7 @@ def test_verify_compares_every_log_with_the_first_of_its_copies(tmp_path):
 
 
 def test_dump_shows_every_frame_and_message(log):
-    """What is in there, without a doubt and without a reader's cleverness."""
+    """Exactly what the file holds, without a reader's interpretation."""
     result = run("dump", log)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -165,7 +165,7 @@ def test_dump_begins_with_the_frame_that_holds_a_position(log, begin, first):
 
 @pytest.mark.parametrize("place", [0, 70, 130, 225])
 def test_dump_of_a_damaged_file_ends_where_it_breaks(log, place):
-    """And shows what is whole before it; the files behind it are shown, too."""
+    """It shows what is whole before the damage, and the files after it."""
     change(os.path.join(log, "log.0.0"), place, 0xFF)
     whole = run("dump", log, "--headers")
     assert whole.exit_code == exits.FOUND_WRONG
@@ -188,7 +188,7 @@ def test_dump_of_a_file_alone_needs_neither_manifest_nor_name(tmp_path, log, mer
 
 @pytest.mark.parametrize("command", ["dump", "verify", "log-history"])
 def test_place_that_is_not_there_is_bad_use(tmp_path, command):
-    """Whether it is nowhere, or no log."""
+    """Whether it does not exist, or is not a log."""
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "nowhere", tmp_path / "empty"):
         result = run(command, path)
@@ -208,7 +208,7 @@ def test_damaged_manifest_is_named(log):
 
 
 def test_index_check_and_rebuild_leave_the_file_that_is_written_alone(tmp_path):
-    """A live writer keeps its index open: a new one would be written beside it."""
+    """A live writer keeps its index open, and would go on writing to the one that was replaced."""
     root = str(tmp_path)
     publish(root, [b"1"])
     with Publisher(root, stream="stream", session="jfk") as publisher:

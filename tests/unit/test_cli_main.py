@@ -38,7 +38,7 @@ from tests.commands import PATIENCE_S, clean_environment, finish, publish, run, 
 
 
 def every_command(group=rt, path=()):
-    """Yield the words of each command and of each of its parts."""
+    """Yield each command and subcommand, as the words that are typed."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -49,7 +49,7 @@ def every_command(group=rt, path=()):
 
 @pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
 def test_help_of_each_command_has_an_example_of_it(words):
-    """A synopsis tells what may be said, an example what to say; a group may give them for all."""
+    """A synopsis says what is allowed, an example what to type; a group may give them for all."""
     text = run(*words, "--help").stdout + (run(*words[:-1], "--help").stdout if words[1:] else "")
     assert text.startswith(f"Usage: rt {' '.join(words)}")
     assert re.search(rf"^ +(.*\| )?rt {' '.join(words)}\b", text, re.MULTILINE)
@@ -149,7 +149,7 @@ def test_unknown_command_is_bad_use():
     ],
 )
 def test_error_ends_in_its_code_and_one_sentence(monkeypatch, error, code):
-    """Whoever wraps `rt` in a script decides by the code; whoever types it reads the line."""
+    """A script decides by the code; a person reads the sentence."""
 
     @click.command()
     def fail():
@@ -164,7 +164,7 @@ def test_error_ends_in_its_code_and_one_sentence(monkeypatch, error, code):
 
 
 def test_worded_error_keeps_the_code_of_its_cause(monkeypatch):
-    """Some commands word an error anew; what it means stays."""
+    """Some commands reword an error; its meaning, and so its code, stays."""
 
     @click.command()
     def fail():
@@ -176,7 +176,7 @@ def test_worded_error_keeps_the_code_of_its_cause(monkeypatch):
 
 
 def test_debug_shows_the_traceback(monkeypatch):
-    """A fault that cannot be seen cannot be mended."""
+    """A fault that cannot be seen cannot be fixed."""
 
     @click.command()
     def fail():
@@ -222,7 +222,7 @@ def test_refused_directory_is_named(tmp_path, monkeypatch):
 
 
 def test_an_impatient_second_signal_leaves_no_child_running(monkeypatch):
-    """A node that nobody stops keeps its port and its directory from the next start."""
+    """A node that keeps running keeps its port and its directory, and the next start fails."""
 
     def interrupted(_timeout_s):
         raise KeyboardInterrupt
@@ -246,7 +246,7 @@ def test_an_impatient_second_signal_leaves_no_child_running(monkeypatch):
 
 @pytest.mark.parametrize("breaks_at", ["done", "status"])
 def test_a_pull_that_breaks_says_why_and_one_that_was_done_before_is_done(monkeypatch, breaks_at):
-    """Its disk may fail at any moment; an end without a word is the worst of answers."""
+    """Its disk may fail at any moment, and a silent end is the worst of answers."""
 
     class Client:
         """A puller that has all, and whose disk fails when, or just after, it is looked at."""
@@ -285,7 +285,7 @@ def test_a_pull_that_breaks_says_why_and_one_that_was_done_before_is_done(monkey
 
 @pytest.mark.process
 def test_closed_standard_files_are_empty_or_lead_nowhere(tmp_path):
-    """Daemons are started so; the first file of a log would be the output of all that is said."""
+    """Daemons are started like this; a log's first file would receive all the output."""
     for arguments in ("publish --session jfk <&-", "publish --session jfk >&- 2>&- <$0"):
         shell = f'echo AA1 >"$0"; {sys.executable} -m rt {arguments}'
         options = {"cwd": tmp_path, "env": clean_environment() | {"PYTHONPATH": os.getcwd()}}
@@ -303,7 +303,7 @@ def test_closed_standard_files_are_empty_or_lead_nowhere(tmp_path):
 
 
 def test_a_signal_while_a_child_is_started_does_not_lose_it(monkeypatch):
-    """Nobody would know of it, nor stop it."""
+    """It would run for ever, unnoticed."""
 
     def interrupted(*arguments, **options):
         process = popen(*arguments, **options)
@@ -320,7 +320,7 @@ def test_a_signal_while_a_child_is_started_does_not_lose_it(monkeypatch):
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_demo_that_is_ended_leaves_no_process(tmp_path, number):
-    """Its nodes would hold their ports until somebody finds out whose they are."""
+    """Its nodes would hold their ports until someone found out whose they were."""
     with start("demo", "--nodes", 1, "--no-spark", "--rate", 50, "--keep", tmp_path) as demo:
         assert b"1 node(s), a pusher and a puller" in demo.stderr.readline()
         settings = tmp_path / "cluster" / "n1.toml"
@@ -334,7 +334,7 @@ def test_a_demo_that_is_ended_leaves_no_process(tmp_path, number):
 
 @pytest.mark.process
 def test_a_closed_terminal_stops_a_cluster_in_order(tmp_path):
-    """The terminal and its shell send a signal each; what goes on without both does with nohup."""
+    """The terminal and its shell send a signal each; only nohup makes a command survive both."""
     with start("up", "--nodes", 1, "--root", tmp_path / "up") as up:
         assert b"1 node up" in up.stdout.readline()
         up.send_signal(signal.SIGHUP)
@@ -346,7 +346,7 @@ def test_a_closed_terminal_stops_a_cluster_in_order(tmp_path):
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hang_up_stops_a_command_unless_it_runs_by_nohup(ignored):
-    """Whoever started it so wants it to go on."""
+    """It was started that way so that it goes on."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.default_int_handler)
     try:
         with StopSignals() as signals:
@@ -359,7 +359,7 @@ def test_a_hang_up_stops_a_command_unless_it_runs_by_nohup(ignored):
 
 @pytest.mark.process
 def test_a_cluster_whose_command_is_killed_leaves_no_node(tmp_path):
-    """It would hold its port and its directory, and the next `rt up` would fail for it."""
+    """It would hold its port and its directory, and the next `rt up` would fail."""
     with start("up", "--nodes", 1, "--root", tmp_path / "up") as up:
         assert b"1 node up" in up.stdout.readline()
         settings = (tmp_path / "up" / "n1.toml").read_text()
@@ -370,7 +370,7 @@ def test_a_cluster_whose_command_is_killed_leaves_no_node(tmp_path):
 
 
 def is_closed(port):
-    """Whether nobody listens there."""
+    """Whether nothing listens there."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
@@ -387,6 +387,6 @@ def wait_until_open(port):
 
 @pytest.mark.process
 def test_a_code_is_left_behind_where_nothing_can_be_said(tmp_path):
-    """A full disk may be the one that standard error goes to."""
+    """Standard error may go to the very disk that is full."""
     with open("/dev/full", "wb") as full, start("nix", stderr=full) as process:
         assert process.wait(PATIENCE_S) == exits.BAD_USE

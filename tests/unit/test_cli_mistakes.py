@@ -1,4 +1,4 @@
-"""Mistakes: one sentence, the code that is documented, and nothing made that has to be cleared."""
+"""Mistakes: one sentence, the documented exit code, and nothing left behind to clean up."""
 
 import os
 import shutil
@@ -77,7 +77,7 @@ def here(tmp_path, monkeypatch):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_mistake_is_told_in_one_sentence(here, arguments, words):
-    """At three in the morning a wrong word must not start what was not meant."""
+    """At three in the morning a typo must not start something unintended."""
     before = sorted(os.listdir(here))
     done = run(*arguments)
     assert done.exit_code == 2
@@ -90,7 +90,7 @@ def test_a_mistake_is_told_in_one_sentence(here, arguments, words):
 
 @pytest.mark.parametrize("words", [[], ["archive"], ["archive", "policy"], ["certs"]], ids=" ".join)
 def test_a_group_without_a_command_shows_its_help_as_help(words):
-    """All of it in one line cannot be read."""
+    """A whole help text in one line is unreadable."""
     done = run(*words)
     assert done.exit_code == 2
     assert done.stderr == run(*words, "--help").stdout
@@ -160,7 +160,7 @@ def test_a_cluster_of_a_host_that_is_none_is_not_begun(here):
 
 
 def test_a_cluster_that_was_not_made_to_the_end_says_how_to_begin_anew(here):
-    """Who ended it with ctrl-C has no cluster, and was told that there is one."""
+    """After ctrl-C there was no cluster, but the next try said that there was one."""
     init_cluster("new", "flights", ["localhost:1"])
     os.remove("new/clients.toml")
     with pytest.raises(Misuse, match="not made to the end; remove it, and each n"):
@@ -220,7 +220,7 @@ def test_who_waits_for_the_own_disk_is_not_sent_to_a_pusher(here):
 
 
 def test_who_asks_a_node_that_is_not_there_hears_no_number_of_an_error(here):
-    """It says nothing to anybody."""
+    """An errno means nothing to its reader."""
     init_cluster("new", "stream", ["localhost:1"])
     link = ["--certs", "new/certs", "--identity", "subscriber", "--nodes", "localhost:1"]
     done = run("archive", "policy", "show", *link)

@@ -14,6 +14,8 @@ from rt.cli import console, exits
 from rt.cli.logs import LineFormatter
 from rt.cli.program import COMMANDS, rt
 from rt.cli.render import Output, render_payloads
+from rt.client.cursor import LocalCursor
+from rt.position import Position
 from rt.text import json_text, printable
 from tests.commands import PATIENCE_S, clean_environment, publish, run
 from tests.logs import MergedLog
@@ -36,7 +38,7 @@ ESCAPED = r"a\x1b[2J\x0d\x0ab\x9b31m\x7f\u202egnp\u2066\u2028"
     ids=" ".join,
 )
 def test_a_mistyped_command_gets_a_suggestion(words, meant):
-    """At three in the morning nobody reads the whole list."""
+    """At three in the morning no one reads the whole list."""
     done = run(*words)
     assert done.exit_code == exits.BAD_USE
     assert done.stderr.splitlines()[-1].startswith(f"rt: no such command: {words[-1]!r}")
@@ -142,21 +144,42 @@ def test_json_lines_hold_no_raw_control_and_decode_to_the_payload(tmp_path):
     assert printable(text.rstrip("\n")) == text.rstrip("\n")
 
 
+def on_terminal(words, directory, environment):
+    """Run `rt` with a terminal as stdout, and return what it shows."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "rt", *words]
+    environment = clean_environment() | environment
+    with subprocess.Popen(command, env=environment, cwd=directory, stdout=theirs) as process:
+        os.close(theirs)
+        assert process.wait(PATIENCE_S) == 0
+    text = os.read(ours, 65536).decode()
+    os.close(ours)
+    return text
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("words", [["log-history", "stream/out"], ["cursor", "list", "--root", "."],
+                                   ["verify", "stream/out"]], ids=" ".join)  # fmt: skip
+def test_a_table_on_a_terminal_has_a_bold_head_and_no_escaped_one(tmp_path, words):
+    """Escaping what peers say must not escape our own colours."""
+    with MergedLog(str(tmp_path / "stream" / "out")) as log:
+        log.merge("jfk", [b"AA1"])
+    cursor = LocalCursor(str(tmp_path), "stream", "etl")
+    cursor.move_to(Position(0))
+    cursor.close()
+    text = on_terminal(words, tmp_path, {"COLUMNS": "200"})
+    assert "\x1b[1m" in text
+    assert "\\x1b" not in text
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(("columns", "is_table"), [(60, False), (200, True)])
 def test_a_table_respects_a_narrow_terminal(tmp_path, columns, is_table):
     """Over ssh from a telephone: wrapped columns cannot be read, and cut ones cannot be pasted."""
     with MergedLog(str(tmp_path / "out")) as log:
         log.merge("jfk", [b"AA1"])
-    ours, theirs = pty.openpty()
-    environment = clean_environment() | {"COLUMNS": str(columns), "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "rt", "log-history", "out"]
-    with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=theirs) as process:
-        os.close(theirs)
-        assert process.wait(PATIENCE_S) == 0
-    text = os.read(ours, 65536).decode()
-    os.close(ours)
-    lines = text.splitlines()
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1"}
+    lines = on_terminal(["log-history", "out"], tmp_path, environment).splitlines()
     assert lines[0].split()[:2] == (["file", "state"] if is_table else ["file", "log.0.0"])
     if not is_table:
         assert max(map(len, lines)) <= columns

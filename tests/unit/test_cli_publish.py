@@ -17,7 +17,7 @@ from tests.commands import PATIENCE_S, finish, publish, run, start
 
 
 def messages(root, session="jfk"):
-    """Return what stands in a session."""
+    """Return the messages of a session."""
     with Subscriber(str(root), stream="stream", session=session, follow=False) as subscriber:
         return list(subscriber)
 
@@ -28,14 +28,14 @@ def payloads(root, session="jfk"):
 
 
 def written(tmp_path, data, name="input"):
-    """Return a file that holds `data`."""
+    """Write `data` to a file, and return its path."""
     path = tmp_path / name
     path.write_bytes(data)
     return path
 
 
 def from_file(tmp_path, data, *options):
-    """Publish a file's bytes to session jfk and return what was said."""
+    """Publish a file's bytes to session jfk, and return the result."""
     return run("publish", "--root", tmp_path, "--session", "jfk", *options,
                written(tmp_path, data))  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_directory_for_a_file_is_named(tmp_path):
 
 
 def test_json_lines_give_key_and_time(tmp_path):
-    """The line itself stays the payload: who reads it gets what was written."""
+    """The payload is the line itself: readers get exactly what was written."""
     lines = [
         b'{"flight": "AA1", "at": "2013-01-01T05:17:00.000000001Z"}',
         b'{"flight": 7, "at": 12}',
@@ -119,7 +119,7 @@ def test_json_lines_give_key_and_time(tmp_path):
     ],
 )
 def test_bad_line_is_named_and_what_came_before_it_is_kept(tmp_path, line, words):
-    """Who mends line 3 must be able to go on there."""
+    """Once line 3 is fixed, publishing must be able to continue there."""
     good = b'{"k": "a", "t": 1}'
     result = from_file(tmp_path, b"\n".join([good, good, line, good]) + b"\n", "--format",
                        "ndjson", "--key-field", "k", "--time-field", "t")  # fmt: skip
@@ -130,7 +130,7 @@ def test_bad_line_is_named_and_what_came_before_it_is_kept(tmp_path, line, words
 
 
 def test_line_that_is_too_long_is_named_by_its_number(tmp_path):
-    """A limit is met by accident; the input is then searched for the line."""
+    """Limits are hit by accident, and then the input is searched for the line."""
     result = from_file(tmp_path, b"a\nbb\nccc\ndddd\n", "--message-bytes-max", "2")
     assert result.exit_code == exits.BAD_USE
     assert f"{tmp_path / 'input'}:3: a message of 3 bytes is larger than the limit of 2" in (
@@ -166,7 +166,7 @@ def test_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path):
     ],
 )
 def test_wrong_option_is_refused_before_anything_is_made(tmp_path, options, words):
-    """A directory called after a typing error would stay for years."""
+    """A directory named after a typo would stay for years."""
     result = run("publish", "--root", tmp_path, *options, os.devnull)
     assert result.exit_code == exits.BAD_USE
     assert words in result.stderr
@@ -174,7 +174,7 @@ def test_wrong_option_is_refused_before_anything_is_made(tmp_path, options, word
 
 
 def test_settings_come_from_file_then_environment_then_option(tmp_path):
-    """A service is told by a file, a container by its environment, a person by an option."""
+    """A service is configured by a file, a container by its environment, a person by options."""
     config = written(tmp_path, b'[publish]\nsession = "a"\nstream = "s"\nroot = "nowhere"\n', "c")
     environment = {"RT_STREAM": "stream", "RT_SESSION": "b", "RT_CONFIG": str(config)}
     result = run("publish", "--root", tmp_path, "--session", "jfk",
@@ -184,7 +184,7 @@ def test_settings_come_from_file_then_environment_then_option(tmp_path):
 
 
 def test_unknown_key_of_the_file_is_refused(tmp_path):
-    """A setting that is misspelt must not be one that is ignored."""
+    """A misspelt setting must not be ignored."""
     config = written(tmp_path, b'[publish]\nsesion = "a"\n', "c")
     result = run("publish", "--config", config, os.devnull)
     assert result.exit_code == exits.BAD_USE
@@ -200,7 +200,7 @@ def test_second_writer_of_a_session_is_refused(tmp_path):
 
 
 def test_level_that_is_not_reached_in_time_is_told_and_nothing_is_lost(tmp_path):
-    """Nobody pushes here, so nothing can be merged."""
+    """Nothing is pushed here, so nothing can be merged."""
     result = from_file(tmp_path, b"AA1\n", "--flush", "merged", "--flush-timeout-s", "10ms")
     assert result.exit_code == exits.FOUND_WRONG
     assert re.search(r"merged was not reached within 0.01 s, only (written|synced)", result.stderr)
@@ -208,7 +208,7 @@ def test_level_that_is_not_reached_in_time_is_told_and_nothing_is_lost(tmp_path)
 
 
 def test_level_that_is_reached_is_told_with_its_place_in_the_merged_log(tmp_path):
-    """That position is what a subscriber is given to start from."""
+    """A subscriber starts from that position."""
     directory = publish(tmp_path, [b"AA1"])
     far = Position.of(9, 0, 0)
     ConfirmationsFile(directory).write(Confirmations(far, far, far, Position.of(0, 0, 4096)))
@@ -218,7 +218,7 @@ def test_level_that_is_reached_is_told_with_its_place_in_the_merged_log(tmp_path
 
 
 def test_full_disk_ends_it_with_the_number_of_messages_taken(tmp_path, monkeypatch):
-    """Who makes room must know where to go on."""
+    """After making room, one must know where to continue."""
     taken = Publisher.publish_many
 
     def fill(self, lines, *rest):
@@ -284,7 +284,7 @@ def test_line_of_a_slow_pipe_is_published_at_once(tmp_path):
     [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, exits.INTERRUPTED)],
 )
 def test_signal_ends_it_with_everything_that_was_read_kept(tmp_path, number, code):
-    """A service is stopped in the middle of its work, always."""
+    """A service is always stopped in the middle of its work."""
     subscriber = Subscriber(str(tmp_path), stream="stream", session="jfk")
     found = subscriber.messages(timeout_s=PATIENCE_S)
     options = "--root", tmp_path, "--session", "jfk", "--fsync", "never"
@@ -302,7 +302,7 @@ def test_signal_ends_it_with_everything_that_was_read_kept(tmp_path, number, cod
 
 @pytest.mark.process
 def test_signal_ends_a_slow_rate_and_the_rest_of_what_was_read_is_written(tmp_path):
-    """At one message a minute nobody waits for the end, and what was read from a pipe is gone."""
+    """At one message a minute no one waits for the end, but what was read from the pipe is gone."""
     subscriber = Subscriber(str(tmp_path), stream="stream", session="jfk")
     found = subscriber.messages(timeout_s=PATIENCE_S)
     options = "--root", tmp_path, "--session", "jfk", "--rate", "0.01/s"
@@ -345,7 +345,7 @@ def test_killed_publisher_loses_nothing_it_wrote_and_the_next_goes_on(tmp_path):
 
 @pytest.mark.process
 def test_progress_is_for_terminals_only(tmp_path):
-    """A log file full of carriage returns helps nobody."""
+    """A log file full of carriage returns is useless."""
     options = "--root", tmp_path, "--session", "jfk", "--rate", "3/s"
     code, out, err = finish(start("publish", *options, stdin=subprocess.PIPE), b"1\n2\n3\n4\n5\n")
     assert (code, out) == (0, b"")

@@ -1,4 +1,4 @@
-"""`rt subscribe`: a stream on stdout, from any place, as long as anyone wants it."""
+"""`rt subscribe`: writes a stream to stdout, from any position, for as long as wanted."""
 
 import base64
 import json
@@ -131,7 +131,7 @@ def test_reading_starts_where_it_is_told(tmp_path, merged, start_at, expected):
     ],
 )
 def test_only_what_is_wanted_comes_out(tmp_path, merged, options, expected):
-    """A filter here costs less than one behind the pipe."""
+    """Filtering here costs less than filtering after the pipe."""
     assert lines(read(tmp_path, "--no-follow", *options)) == expected
 
 
@@ -198,7 +198,7 @@ def test_gap_ends_it_unless_told_otherwise(archived):
 
 
 def test_damage_ends_it_with_what_stands_before_it(tmp_path):
-    """Nothing behind the damage may pass for what was published."""
+    """Nothing after the damage may pass for what was published."""
     directory = publish(tmp_path, [b"first"])
     publish(tmp_path, [b"second"])
     with open(os.path.join(directory, "log.1.0"), "r+b") as file:
@@ -211,7 +211,7 @@ def test_damage_ends_it_with_what_stands_before_it(tmp_path):
 
 
 def test_new_run_is_told_on_stderr(tmp_path):
-    """Whoever keeps state by session learns that its publisher was started again."""
+    """A reader that keeps state per session must learn that its publisher was restarted."""
     publish(tmp_path, [b"1"])
     publish(tmp_path, [b"2"])
     result = read(tmp_path, *OWN)

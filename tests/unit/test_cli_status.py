@@ -126,7 +126,7 @@ def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
 
 
 def test_bytes_that_wait_to_be_merged_are_shown():
-    """Who is stuck is the first question."""
+    """Which session is stuck is the first question."""
     assert "200 B" in _text(report(answer("n1")))
 
 

@@ -35,7 +35,7 @@ class Cluster:
         return {each["node"]: each["role"] for each in self.status()[0] if "node" in each}
 
     def leader(self):
-        """Return who leads, once somebody does."""
+        """Return the leader, once there is one."""
         assert eventually(lambda: "leader" in self.roles().values(), PATIENCE_S)
         return next(name for name, role in self.roles().items() if role == "leader")
 
@@ -91,7 +91,7 @@ def test_a_failover_can_be_tried_by_hand(cluster):
 
 @pytest.mark.process
 def test_a_node_that_dies_is_named_and_the_others_go_on(cluster):
-    """Two of three are a cluster, and whoever watches must learn which one is gone, and why."""
+    """Two of three are a cluster, and its operator must learn which one is gone, and why."""
     up = cluster(3)
     up.leader()
     child = children(up.process.pid)[-1]
@@ -124,7 +124,7 @@ def children(pid):
 
 
 def test_nothing_is_asked_of_a_cluster_that_does_not_run(tmp_path):
-    """A request that nobody takes would be obeyed by the next cluster."""
+    """A request that is left behind would be obeyed by the next cluster."""
     for root in (tmp_path, tmp_path / "nowhere"):
         done = run("up", "--root", root, "--kill", "n1")
         assert done.exit_code == exits.BAD_USE

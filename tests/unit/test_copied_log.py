@@ -75,7 +75,7 @@ def until_damage(tmp_path):
 
 
 def test_archived_files_are_read_back_as_if_they_were_there(log, tmp_path):
-    """Positions and all; who does not ask for it meets the gap, as ever."""
+    """With all positions; without the option there is a gap, as always."""
     with reader(tmp_path) as subscriber:
         before = list(subscriber)
     archive(log, 0, 1)

@@ -97,7 +97,7 @@ def test_damaged_manifest_is_never_guessed_at(log, line):
 
 
 def test_line_that_is_being_written_is_not_yet_history(log):
-    """It has no newline, so it is no fact."""
+    """It has no newline, so it does not count."""
     before = history(log)
     with open(os.path.join(log, "manifest"), "ab") as file:
         file.write(b'{"rt":1,"what":"archived"')
@@ -192,7 +192,7 @@ def test_path_and_reason_are_quoted_as_json_wants_them(tmp_path):
     ],
 )
 def test_files_are_chosen_by_time_place_and_state(log, options, files):
-    """Which files hold yesterday afternoon, or what a reader stands in?"""
+    """Which files hold yesterday afternoon, or a reader's position?"""
     rows = json.loads(run("log-history", log, "--json", *options).stdout)
     assert "".join(row["path"][-1] for row in rows) == files
 
@@ -217,7 +217,7 @@ def test_time_that_is_none_is_bad_use(log):
                           (90_000 * 10**9, "1d 1h")],
 )  # fmt: skip
 def test_age_is_told_in_two_units(age_ns, words):
-    """Nobody counts minutes by the ten thousand."""
+    """Ages in tens of thousands of minutes mean nothing to people."""
     row = Row(Rolled(START, 8, 0, 1, 1, 1, at_ns=0))
     assert words in HistoryText("/x", age_ns).cells(row)
 
@@ -274,7 +274,7 @@ def test_a_long_history_lists_every_file_once_and_in_order(tmp_path):
 
 @pytest.mark.parametrize("look", ["end", "is_open", "facts"])
 def test_a_file_rolled_while_a_node_tells_its_history_is_told_once(tmp_path, look):
-    """The lines and the end are read one after the other, and a node does not stand still."""
+    """The lines and the end are read one after the other, while the node goes on."""
     with MergedLog(str(tmp_path / "out")) as log:
         log.merge("jfk", [b"AA1", b"B62"])
 
@@ -298,7 +298,7 @@ def test_a_file_rolled_while_a_node_tells_its_history_is_told_once(tmp_path, loo
 
 
 def test_the_first_file_rolled_while_a_directory_is_looked_at_is_told(tmp_path, monkeypatch):
-    """What the manifest did not name yet grew when it was read, whatever came behind it since."""
+    """A file that the manifest did not list was active when it was read, whatever followed."""
     with MergedLog(str(tmp_path / "out")) as log:
         log.merge("jfk", [b"AA1", b"B62"])
 

@@ -159,7 +159,7 @@ def test_what_was_archived_before_it_was_copied_is_a_gap_in_what_is_restored(out
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_restore_that_was_cut_leaves_nothing_and_can_be_repeated(out, tmp_path, error):
-    """Half a log, without a manifest, is none; and who tries again is told to clear it first."""
+    """Half a log is useless without a manifest, and would be in the way of the next try."""
 
     def cut(file, _size):
         if file == "log.0.2":
@@ -177,7 +177,7 @@ def test_a_restore_that_was_cut_leaves_nothing_and_can_be_repeated(out, tmp_path
 
 
 def test_nodes_are_told_that_nothing_waits_any_more(monkeypatch):
-    """Who wants that has no place for copies in mind."""
+    """That needs no target for copies."""
     told = []
     monkeypatch.setattr(cli_offload, "_tell", lambda _settings, fields: told.append(fields))
     assert run("archive", "offload", "--stop").exit_code == 0
@@ -185,7 +185,7 @@ def test_nodes_are_told_that_nothing_waits_any_more(monkeypatch):
 
 
 def test_two_logs_do_not_share_a_place(out, store, tmp_path):
-    """The second would overwrite what the first was promised."""
+    """The second would overwrite the copies of the first."""
     offload(out, store)
     other = tmp_path / "other"
     shutil.copytree(out, other)
@@ -208,7 +208,7 @@ def test_nothing_is_restored_over_what_is_there(out, store, tmp_path):
 
 
 def test_history_tells_where_the_copy_of_a_file_is(out):
-    """Years later somebody asks for a day that was archived."""
+    """Years later someone asks for a day that was archived."""
     offloaded = Offloaded("s3://bucket/flights", Position.of(0, 2, 0))
     write_offloaded(out, offloaded)
     assert read_offloaded(out) == offloaded
@@ -221,7 +221,7 @@ def test_history_tells_where_the_copy_of_a_file_is(out):
 
 
 def test_only_what_was_copied_has_an_address(out, tmp_path):
-    """An operator who follows one to a file that is not there takes the copies to be lost."""
+    """An operator who follows an address to nothing will believe that the copies are lost."""
     with MergedLog(out) as log:
         log.appender.archive_all([Archived(Position.of(0, n, 0), 1, "time", n) for n in (0, 1)])
     store = open_store(str(tmp_path / "backup"))
@@ -235,7 +235,7 @@ def test_only_what_was_copied_has_an_address(out, tmp_path):
 def test_nodes_are_not_told_of_a_copy_that_gave_files_up_by_itself(
     out, tmp_path, monkeypatch, by, code
 ):
-    """They would let go of the last bytes of these files, which are nowhere else."""
+    """They would delete the last bytes of these files, which exist nowhere else."""
     told, backup = [], str(tmp_path / "backup")
     monkeypatch.setattr(cli_offload, "_tell", lambda _settings, fields: told.append(fields))
     with MergedLog(out) as log:
@@ -255,7 +255,7 @@ def test_nodes_are_not_told_of_a_copy_that_gave_files_up_by_itself(
 
 
 def test_offload_on_the_command_line(out, tmp_path):
-    """It says up to where all is there, and leaves a note of that beside the log."""
+    """It says up to where everything is copied, and leaves a note of that beside the log."""
     backup = str(tmp_path / "backup")
     for count in ("3 files", "0 files"):
         done = run("archive", "offload", backup, "--dir", out)
@@ -293,7 +293,7 @@ def test_restore_on_the_command_line(out, tmp_path):
 
 
 def test_an_archived_file_is_not_copied(out, tmp_path):
-    """It holds nothing any more; what was copied before stays."""
+    """It is empty; what was copied before stays."""
     with MergedLog(out) as log:
         log.appender.archive(Archived(Position(0), 1, "time"))
     store = open_store(str(tmp_path / "backup"))

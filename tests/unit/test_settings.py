@@ -66,7 +66,7 @@ def toml(tmp_path, text):
 
 
 def refused(*arguments, **options):
-    """Return the words with which the settings are refused."""
+    """Return the message of the refusal."""
     options.setdefault("environment", {})
     with pytest.raises(Misuse) as caught:
         load(Example, *arguments, **options)
@@ -85,7 +85,7 @@ def test_each_source_wins_over_the_one_before(tmp_path):
 
 
 def test_every_kind_reads_the_same_from_text_and_from_toml(tmp_path):
-    """Who moves a setting from the environment into the file must not have to relearn it."""
+    """Moving a setting from the environment into the file must not mean learning it again."""
     path = toml(
         tmp_path,
         """
@@ -146,7 +146,7 @@ def test_only_our_table_of_the_file_is_read(tmp_path):
 
 @pytest.mark.parametrize("key", ["prot", "Port", "frame-bytes", "x" * 300, "\u0440ort"])
 def test_unknown_key_names_itself_the_file_and_the_nearest_key(tmp_path, key):
-    """A misspelt limit that is ignored is a limit that is not there."""
+    """A misspelt limit that is ignored is no limit at all."""
     path = toml(tmp_path, f'root = "/r"\n"{key}" = 1\n')
     words = refused(path)
     assert str(path) in words
@@ -156,7 +156,7 @@ def test_unknown_key_names_itself_the_file_and_the_nearest_key(tmp_path, key):
 
 
 def test_nearest_key_is_the_one_meant(tmp_path):
-    """The hint is worth its words only if it is right."""
+    """A hint helps only if it is right."""
     assert "did you mean port?" in refused(toml(tmp_path, "ports = 1"))
     assert "did you mean frame_bytes?" in refused(toml(tmp_path, "frame-bytes = 1"))
     assert "did you mean linger?" in refused(options={"ligner": "1s"})
@@ -186,7 +186,7 @@ def test_nearest_key_is_the_one_meant(tmp_path):
     ],
 )
 def test_value_of_another_kind_in_the_file_is_refused_by_name(tmp_path, line, words):
-    """TOML has types, and a text where a number belongs is somebody's mistake."""
+    """TOML has types, and a string where a number belongs is a mistake."""
     said = refused(toml(tmp_path, line))
     assert words in said
     assert said.startswith(f"{line.split()[0]} in {tmp_path}")
@@ -215,7 +215,7 @@ def test_value_of_another_kind_in_the_file_is_refused_by_name(tmp_path, line, wo
     ],
 )
 def test_text_of_another_kind_is_refused_with_its_variable_or_option(name, text):
-    """The one who reads the error did not always write the setting."""
+    """The person who reads the error did not always write the setting."""
     variable = f"RT_{name.upper()}"
     assert refused(environment={variable: text}).startswith(f"environment {variable}: ")
     option = f"--{name.replace('_', '-')}"
@@ -358,7 +358,7 @@ def test_wrong_setting_is_a_usage_error_and_no_traceback(arguments, words):
              "localhost:65536", "localhost:-1"],
 )  # fmt: skip
 def test_what_cannot_be_dialled_is_no_address(text):
-    """Python raises no OSError for such a name: whoever dials would end, and say nothing."""
+    """Python raises no OSError for such a name: the thread that dials would end, silently."""
     with pytest.raises(Misuse, match="not an address"):
         parse_address(text)
 

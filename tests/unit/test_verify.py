@@ -171,7 +171,7 @@ def test_files_rolled_while_the_names_are_read_are_not_missing(tmp_path, monkeyp
 
 
 def test_file_the_manifest_passes_over_is_noticed(log):
-    """A reader would stand at its end for ever."""
+    """A reader would wait at its end for ever."""
     shutil.copyfile(os.path.join(log, "log.0.2"), os.path.join(log, "log.0.3"))
     (fault,) = verified(log).faults
     assert fault == "log.0.2: not rolled according to the manifest, yet a file follows it"
@@ -324,7 +324,7 @@ def test_copies_are_equal_as_far_as_both_reach(tmp_path):
 
 
 def test_every_byte_that_differs_is_named_by_its_position(tmp_path):
-    """The first question of whoever finds two copies that differ is: where?"""
+    """The first question about two copies that differ is: where?"""
     one, other = (build(tmp_path / name) for name in "ab")
     path = os.path.join(other.directory, "log.0.1")
     with open(path, "rb") as file:
