@@ -1,12 +1,14 @@
 """Copies: which of this node's copies of sessions are known to hold what was merged of them."""
 
+from collections.abc import Iterable
+
 from rt.position import START
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
 
 
 class Copies:
-    """Checks each copy once after it was opened, or begun again.
+    """Checks a copy after it was opened or begun again, and when it was not merged from.
 
     A publisher that lost its last bytes, or was restored from a backup, fills a new copy with other
     bytes than those that were merged. Such a copy must neither be planned from nor confirmed.
@@ -26,6 +28,17 @@ class Copies:
     def lose(self, session: str) -> None:
         """A copy was set aside; another one begins in its place."""
         self._checked.discard(session)
+
+    def doubt(self, sessions: Iterable[str]) -> None:
+        """More was merged of these sessions, and not from the copies here: they may be others."""
+        for session in sessions:
+            self._checked.discard(session)
+            self._unchecked[session] = None
+
+    def doubt_all(self) -> None:
+        """The ledger is another node's now: none of it was merged from the copies here."""
+        self._checked.clear()
+        self._unchecked = dict.fromkeys(self._holdings.own)
 
     def is_checked(self, session: str) -> bool:
         """Whether the copy is known to hold what was merged of its session."""

@@ -12,7 +12,7 @@ from sequencer.digests import Digests
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge
-from sequencer.ledger import decode_ledger
+from sequencer.ledger import Ledger, decode_ledger
 from sequencer.raft.consensus import Entry, Snapshot
 
 
@@ -94,7 +94,7 @@ class Execution:
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from the leader's snapshot: the entries before it no longer exist."""
         if snapshot.index > self.executor.ledger.index:  # else a later state was adopted already
-            self.executor.restore(decode_ledger(snapshot.data))
+            self._restore(decode_ledger(snapshot.data))
         self._sessions += self.executor.ledger.sessions
         self.queue.clear()
         self.digests.clear()
@@ -119,7 +119,7 @@ class Execution:
         except Misuse as error:
             raise PeerError(f"unreadable state: {error}") from None
         if self.executor.is_stranded and ledger.index > self.executor.ledger.index:
-            self.executor.restore(ledger)
+            self._restore(ledger)
             self._adopted_index = ledger.index
             self.digests.clear()
 
@@ -137,6 +137,10 @@ class Execution:
         """Record that a planned snapshot was saved."""
         self._snapshot_index = plan.index
 
+    def _restore(self, ledger: Ledger) -> None:
+        self.executor.restore(ledger)
+        self.copies.doubt_all()
+
     def _can_execute(self) -> bool:
         executor = self.executor
         if self.suspended or not self.queue or executor.lacks_log or executor.is_stranded:
@@ -153,6 +157,7 @@ class Execution:
                 self.executor.ledger.index = entry.index
             else:
                 self.executor.execute(entry.index, entry.term, instruction)
+                self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
             self._sessions += [each.session for each in instruction.slices]
         self.done_index = entry.index

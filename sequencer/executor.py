@@ -60,6 +60,7 @@ class Executor:
         self.is_half_done = False  # an instruction was begun and is not finished
         self._logs = logs
         self._place = (disk, directory, identity)
+        self._unproven: dict[str, None] = {}  # merged further, and not from the copy here
         self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
         self.appender = self._opened()
         self._emptied_end = self._end_of_emptied()
@@ -153,6 +154,11 @@ class Executor:
             and not self._logs[each.session].is_archived(each.first.file)
         )  # fmt: skip
 
+    def take_unproven(self) -> list[str]:
+        """Return the sessions merged since the last call whose output was here already."""
+        sessions, self._unproven = list(self._unproven), {}
+        return sessions
+
     def check_end(self, merge: Merge, held: Mapping[str, Position]) -> None:
         """Check that no copy has bytes where the agreed session ended a file.
 
@@ -180,10 +186,13 @@ class Executor:
         tail = self.ledger.tails.get(session)
         if tail is None:
             return
-        log = self._logs[session]
-        raw = None if log.is_archived(tail.position.file) else log.header_at(tail.position)
+        log, position = self._logs[session], tail.position
+        if log.is_archived(position.file):
+            has_tail = not log.ends_before(Position(position + 1))
+        else:
+            has_tail = tail.is_of(log.header_at(position))
         self._logs.forget(session)  # many are checked at a start, and most are not read again
-        if raw is not None and not tail.is_of(raw):
+        if not has_tail:
             raise self._diverged(session, tail.position, "another frame was merged from here")
 
     def restore(self, ledger: Ledger) -> None:
@@ -272,6 +281,7 @@ class Executor:
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
         if self.appender.end >= ledger.end + size:
+            self._unproven[each.session] = None
             merged, headers = self._compare(merged, each)
             self._compare_copy(each, headers)
         else:
@@ -281,7 +291,13 @@ class Executor:
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
         log = self._logs[each.session]
-        headings = log.headers(each.first, each.end, each.length)
+        if log.ends_before(each.end):
+            raise self._diverged(each.session, each.first, "the leader has more of this file")
+        try:
+            headings = log.headers(each.first, each.end, each.length)
+        except CorruptLog:
+            self._count_difference(each.session)  # damaged, or its frames begin elsewhere
+            raise
         raw = b"".join(heading.raw for heading in headings)
         self._demand_agreed(each, raw)
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
@@ -315,7 +331,7 @@ class Executor:
         """
         log = self._logs[each.session]
         raw = None if log.is_archived(each.first.file) else log.header_at(each.first)
-        if raw is not None and raw != headers[:HEADER_BYTES]:
+        if raw is not None and _is_header(raw) and raw != headers[:HEADER_BYTES]:
             raise self._diverged(
                 each.session, each.first, "the nodes merged other frames from here"
             )
@@ -378,9 +394,12 @@ class Executor:
         return CorruptLog(path, Position(position), reason)
 
     def _diverged(self, session: str, position: Position, reason: str) -> SessionDiverged:
-        self._differing[session] = self._differing.get(session, 0) + 1
+        self._count_difference(session)
         path = self._logs[session].log.file_path(position.file)
         return SessionDiverged(path, session, position, reason)
+
+    def _count_difference(self, session: str) -> None:
+        self._differing[session] = self._differing.get(session, 0) + 1
 
     def _roll(self, at_ns: int) -> None:
         end, appender = self.ledger.end, self.appender
@@ -390,3 +409,12 @@ class Executor:
             named = session_list(self.ledger.active.sessions)
             appender.roll(at_ns, digest=self.ledger.digest.hex(), sessions=named)
         self.ledger.roll()
+
+
+def _is_header(raw: bytes) -> bool:
+    """Whether these bytes are the whole header of a frame."""
+    try:
+        parse_header(raw)
+    except FrameError:
+        return False
+    return True

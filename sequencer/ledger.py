@@ -24,9 +24,9 @@ class Tail(NamedTuple):
     position: Position
     digest: bytes
 
-    def is_of(self, header: bytes) -> bool:
-        """Whether a raw header is that of this frame."""
-        return _digest_of(header) == self.digest
+    def is_of(self, header: bytes | None) -> bool:
+        """Whether a raw header, if there is one, is that of this frame."""
+        return header is not None and _digest_of(header) == self.digest
 
 
 @dataclass(slots=True)

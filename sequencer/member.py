@@ -200,6 +200,7 @@ class Member:
             self._take_committed(ready.committed)
             self._execute()
         self._execute()
+        self._execution.copies.check()
         return self._execution.take_sessions()
 
     def plan_snapshot(self) -> SnapshotPlan | None:

@@ -62,7 +62,9 @@ class Planner:
         if first.file in log.log.manifest.archived:
             return None  # it was merged; this node will execute that before it leads for long
         rolled = log.log.manifest.rolled_end(first.file)
-        file_end = durable if durable.file == first.file else Position(first.file + (rolled or 0))
+        file_end = durable if durable.file == first.file else first.file
+        if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
+            file_end = min(durable, Position(first.file + rolled))
         group = self._group(name, log)
         watermark = ledger.watermark(f"group {group}" if group else name)
         return _cut(log, name, group, after, first, file_end, watermark, limit)

@@ -69,7 +69,7 @@ class SessionLog:
         return start in self.log.manifest.archived
 
     def header_at(self, position: Position) -> bytes | None:
-        """Return the raw header of the frame at a position; None if there is no whole one.
+        """Return the raw header at a position, short at the end; None if its file is missing.
 
         No file stays open: this is asked of copies that may not be read again for long.
         """
@@ -78,13 +78,14 @@ class SessionLog:
         except FileNotFoundError:
             return None
         try:
-            raw = file.pread(HEADER_BYTES, position.offset)
-            parse_header(raw)
-        except FrameError:
-            return None
+            return file.pread(HEADER_BYTES, position.offset)
         finally:
             file.close()
-        return raw
+
+    def ends_before(self, end: Position) -> bool:
+        """Whether the file of a position was rolled before it."""
+        rolled = self.log.manifest.rolled_end(end.file)
+        return rolled is not None and rolled < end.offset
 
     def headers(self, first: Position, end: Position, limit: int) -> list[Heading]:
         """Return the headers of the frames between two places of one file.
@@ -123,7 +124,7 @@ class SessionLog:
             at = walk.position.offset - base
             if at + HEADER_BYTES > len(data):
                 base, at = walk.position.offset, 0
-                data = file.pread(min(_READ_BYTES, end - walk.position), base)
+                data = file.pread(_READ_BYTES, base)  # a frame that straddles `end` is no damage
             try:
                 header = parse_header(data, at)
                 walk.step(header)

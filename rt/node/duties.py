@@ -39,6 +39,8 @@ class HeldSession(Protocol):
     def confirmations(self) -> Confirmations:
         """What its publisher was last told."""
 
+    merged: Position  # up to where its session is merged, whatever is held here
+
     @property
     def is_fed(self) -> bool:
         """Whether its publisher is connected."""
@@ -333,9 +335,12 @@ class Duties:
 
     def _confirm(self, session: str) -> None:
         held, ledger = self._ports.sessions.get(session), self._member.executor.ledger
-        if held is None or not self._member.vouches_for(session):
-            return  # what is here may not be what was merged
+        if held is None:
+            return
         known, merged = held.confirmations, ledger.merged_to(session)
+        held.merged = merged
+        if not self._member.vouches_for(session):
+            return  # the copy, and so the publisher's log, may hold other bytes than were merged
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._replicated(session), merged)
         held.confirm(Confirmations(held.durable, replicated, merged, merged_at))

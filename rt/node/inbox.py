@@ -48,6 +48,7 @@ class NodeInbox:
         self.session = appender.identity.name
         self.durable = durable
         self.confirmations = Confirmations(received=durable)
+        self.merged: Position = START  # up to where its session is merged, whatever is held here
         self.peer = ""  # who fills it now; "" if nobody
         self._relays = False  # whether that is a node, and not the publisher
         self.is_wanted = False
@@ -84,12 +85,12 @@ class NodeInbox:
 
     def needs(self, end: Position) -> bool:
         """Whether there are bytes before `end` that an instruction may name yet."""
-        return self.confirmations.merged < end
+        return self.merged < end
 
     def doubted(self) -> None:
         """Another has other bytes: tell if those here are not what came any more."""
         try:
-            self.appender.verify(self.confirmations.merged)
+            self.appender.verify(self.merged)
         except CorruptLog as damage:
             self._damaged(damage)
         except OSError as error:

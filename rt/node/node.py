@@ -300,7 +300,9 @@ class Node:
             self._sequencer.view, self._inboxes.every(), self._peers, self.settings, self._guard
         )
         files = certificate_files(self.settings.certs, self.settings.name)
-        return shown | {"certificate": renewal_warning(files)}
+        return shown | {
+            "certificate": renewal_warning(files), "diverged": self._inboxes.diverged,
+        }  # fmt: skip
 
 
 def _contexts(settings: NodeSettings) -> Contexts:

@@ -64,7 +64,7 @@ def _sessions(inboxes: Collection[NodeInbox]) -> list[dict[str, str]]:
             "session": inbox.session,
             "pushed_by": inbox.peer,
             "durable": str(inbox.durable),
-            "merged": str(inbox.confirmations.merged),
+            "merged": str(inbox.merged),
         }
         for inbox in sorted(inboxes, key=lambda each: each.session)
     ]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .node import SimNode
 
 SHIP_US = 8_000
+CUTTING_SHARE = 0.15
+CUTS_US = 400_000  # between two power cuts of publishers at most
 
 
 class MergeNemesis(Nemesis):
@@ -110,7 +112,8 @@ class MergeNemesis(Nemesis):
         self.world.draw_links(self._chance)
 
     def _may_rot(self, node: "SimNode") -> bool:
-        return node.name in self.world.frail
+        # The agreed bytes of a session that differs may be on one disk only, see ADR 7.
+        return node.name in self.world.frail and not self.world.has_cuts
 
     def _rot_unmerged(self) -> None:
         """Flip a bit of what has come and was not merged, under a node that runs."""
@@ -179,6 +182,11 @@ class MergeCluster(Cluster):
         # or all are, and one that leads at the end takes nothing more: its disk is full
         self._one_is_full = len(self.names) > 1 and chance.random() < 0.2
         self._full: MergeNode | None = None
+        # in some worlds publishers lose what they had sent; drawn apart from all other chance
+        self._cutting = Random(f"{self.seed} power cuts")
+        self.has_cuts = len(self.names) > 1 and self._cutting.random() < CUTTING_SHARE
+        if self.has_cuts:
+            self.clock.after(self._cutting.randrange(CUTS_US), self._cut_publisher)
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
         MergeNemesis.world = self  # of the one cluster that lives at a time
@@ -237,6 +245,17 @@ class MergeCluster(Cluster):
                     publisher.archive(self._merged_by_majority(publisher.name))
         self._proposed += 1
 
+    def _cut_publisher(self) -> None:
+        if self.nemesis.active:
+            self.clock.after(self._cutting.randrange(1, CUTS_US), self._cut_publisher)
+            publisher = self._cutting.choice(list(self.publishers.values()))
+            if publisher.alive:
+                publisher.lose_unsynced()
+                self.trace(f"{publisher.name} loses its power at {publisher.end}")
+                for node in self.nodes.values():
+                    if node.alive:
+                        node.lose_publisher(publisher.name)
+
     def _merged_by_majority(self, session: str) -> Position:
         inboxes = (node.inboxes.get(session) for node in self.nodes.values() if node.alive)
         merged = [START if each is None else each.confirmations.merged for each in inboxes]
@@ -293,6 +312,8 @@ class MergeCluster(Cluster):
 
     def _is_merged(self, publisher: Publisher) -> bool:
         merged = self.stream.merged.get(publisher.name, START)
+        if publisher.lives:
+            return True  # the nodes may have agreed on what it has lost
         if publisher.alive:
             return merged == publisher.end
         # what a majority held, and one of it lost with its disk, waits for the publisher's return

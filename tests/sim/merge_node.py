@@ -58,7 +58,8 @@ class SimInboxes(Inboxes):
     def give_up(self, session: str, *, diverged: bool = False) -> None:
         """Set a copy aside."""
         if self.node is not None:
-            self.node.alarm(f"gives up {session}")
+            if not self.node.world.publishers[session].lives:
+                self.node.alarm(f"gives up {session}")
             self.node.world.stream.loses(self.node.name, session)
         super().give_up(session, diverged=diverged)
 
@@ -93,6 +94,8 @@ def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:
 
     def watched(told: Confirmations) -> None:
         node.world.stream.confirms(node.name, inbox.session, told.replicated, told.merged)
+        if inbox.session in node.pipes and inbox.session not in node.relays:
+            node.world.stream.demand_own(node.world.publishers[inbox.session], told.merged)
         confirm(told)
 
     vars(inbox)["confirm"] = watched
@@ -486,7 +489,9 @@ class MergeNode(SimNode):
             inbox.doubted()
         if code in {"corrupt", "diverged"} and source is not None and source[0].alive:
             source[2].doubted()
-        if code not in {"reserve", "busy"} and not (is_rotten or is_behind):
+        differs = code == "diverged" or isinstance(error, PeerError)
+        is_cut = differs and self.world.publishers[session].lives > 0
+        if code not in {"reserve", "busy"} and not (is_rotten or is_behind or is_cut):
             self.alarm(f"{session} cannot be received: {error}")
         self.hang_up(session)
 
@@ -562,7 +567,7 @@ class MergeNode(SimNode):
         try:
             self.inboxes.claim(identity, peer, _NoBell(), START, relays=relays).release()
         except Refused as error:
-            if error.code not in {"busy", "reserve"}:
+            if error.code not in {"busy", "reserve", "diverged"}:
                 raise
 
     def has_all_of(self, publisher: Publisher) -> bool:
@@ -623,7 +628,7 @@ class MergeNode(SimNode):
         """Whether it has executed everything, and is what it should be."""
         executor = self.member.executor
         ledger = executor.ledger
-        idle = not self.member.suspended and not executor.lacks_log
+        idle = not (self.member.suspended or executor.lacks_log or executor.is_half_done)
         is_swept = self.sweeper.emptied_to >= ledger.archived_to
         return self.alive and idle and is_swept and ledger.index == index and self.settled()
 

@@ -144,6 +144,18 @@ def half_done_is_done() -> list[Patch]:
 
 
 @merging
+def slice_digest_not_compared() -> list[Patch]:
+    """A copy is merged though its frames are not those that were agreed on."""
+    return [(Slice, "agrees_with", lambda self, headers: True)]
+
+
+@merging
+def copy_begun_again_is_believed() -> list[Patch]:
+    """A copy is planned from and confirmed, whatever was merged of its session before."""
+    return [(Executor, "check_copy", lambda self, session: None)]
+
+
+@merging
 def frames_not_checked() -> list[Patch]:
     """What has rotted since it came is merged."""
     return [(Executor, "_check_frames", lambda self, *_: None)]

@@ -51,6 +51,8 @@ class Publisher:
         self._sequence = 0
         self.alive = True
         self.news = 0  # how often there was something new to send
+        self.lives = 0  # how often it has lost what it had sent and not synced
+        self._frames: list[tuple[Position, int]] = []  # of the active file, and the next numbers
 
     @property
     def end(self) -> Position:
@@ -78,7 +80,7 @@ class Publisher:
             log.begin_file(self._next_file)
         numbers = range(self._sequence, self._sequence + count)
         body = encode_columns(
-            [1_000 * number for number in numbers],
+            [1_000 * number + self.lives for number in numbers],
             [payload(self.group or self.name, number) for number in numbers],
         )
         frame = encode_frame(
@@ -87,17 +89,35 @@ class Publisher:
         )  # fmt: skip
         after = log.walk.copy()
         after.step(frame.header)
+        self._frames.append((log.end, self._sequence))
         log.append(frame.parts, (frame.header,), after)
         log.sync()
         self._sequence += count
         if log.end.offset > FILE_BYTES or self._chance.random() < 0.04:
-            self._roll()
+            self._roll(is_new_run=self._chance.random() < 0.2)
 
-    def _roll(self) -> None:
-        is_new_run = self._chance.random() < 0.2
+    def _roll(self, *, is_new_run: bool = False) -> None:
         following = self._log.end.next_run() if is_new_run else self._log.end.next_file()
         self._log.roll(1_000 * self._sequence)
         self._next_file = following
+        self._frames.clear()
+
+    def lose_unsynced(self) -> None:
+        """Lose some of the last frames in a power cut, and go on with other bytes.
+
+        The nodes may have had the lost ones. The next life writes in their place if the file was
+        new, or if the publisher is hostile; else it begins the next run.
+        """
+        if not self._frames:
+            return
+        self.news += 1
+        self.lives += 1
+        place = self._chance.randrange(len(self._frames))
+        end, self._sequence = self._frames[place]
+        del self._frames[place:]
+        self._log.cut(end)
+        if end.offset and self._chance.random() < 0.5:
+            self._roll(is_new_run=True)
 
     def archive(self, merged: Position) -> None:
         """Give up the rolled files that were merged."""

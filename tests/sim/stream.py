@@ -9,7 +9,7 @@ from sequencer.ledger import Ledger
 
 from .checkers import Violation
 from .disk import SimDisk
-from .publisher import SESSIONS, payload
+from .publisher import SESSIONS, Publisher, payload
 
 OUT = "out"
 BEGIN_NS = 1_357_017_420_000_000_000
@@ -41,6 +41,8 @@ class Stream:
         self._decided: dict[str, Position] = {}  # merged up to here by whole or half instructions
         self._held: dict[str, dict[str, Position]] = {name: {} for name in SESSIONS}
         self._holds: dict[tuple[str, str], Position] = {}  # per node and session, at this time
+        # per session and end of a merged frame, where the frame is, and its header
+        self._last_frames: dict[tuple[str, Position], tuple[Position, bytes]] = {}
         self._next: dict[str, int] = {}  # per session or group, the number that is due
         self._number = 0
         self._time_ns = 0
@@ -82,6 +84,15 @@ class Stream:
         if merged > self._decided.get(session, START):
             raise Violation(f"{name} says that {session} is merged up to {merged}")
         self.replicated[session] = max(self.replicated.get(session, START), replicated)
+
+    def demand_own(self, publisher: Publisher, merged: Position) -> None:
+        """A publisher hears that it is merged up to a place: what was merged is what it has."""
+        if (publisher.name, merged) not in self._last_frames:
+            return  # nothing was merged, or of the last frames all were repeats
+        position, header = self._last_frames[publisher.name, merged]
+        data = publisher.disk.inode(f"{publisher.name}/{position.file_name}").data
+        if data and data[position.offset : position.offset + HEADER_BYTES] != header:
+            raise Violation(f"{publisher.name} hears {merged}, but other bytes were merged there")
 
     def has(self, name: str, disk: SimDisk, ledger: Ledger) -> None:
         """A node says that all up to an instruction is durable in its merged log."""
@@ -188,6 +199,10 @@ class Stream:
         offset = 0
         while offset < len(data):
             header = parse_header(data, offset)
+            place = Position(header.position)
+            self._last_frames[new.session, Position(place + header.size)] = (
+                place, data[offset : offset + HEADER_BYTES],
+            )  # fmt: skip
             if header.position != new.first + offset:
                 raise Violation(f"{new.session} {header.position} stands in the place of another")
             found += _messages(header, data[offset + HEADER_BYTES :])

@@ -176,7 +176,7 @@ def test_what_is_not_merged_is_still_needed(tmp_path):
     """An instruction may name it, on this node too."""
     inbox = opened(tmp_path).claim(identity(), "p", NoBell(), START)
     assert inbox.needs(Position(64))
-    inbox.confirm(Confirmations(merged=Position(64)))
+    inbox.merged = Position(64)
     assert not inbox.needs(Position(64))
     assert inbox.needs(Position(128))
 
@@ -216,7 +216,7 @@ def test_a_copy_that_its_source_doubts_is_told_of_where_it_is_damaged(tmp_path):
     flip(tmp_path / "in" / "jfk" / "log.0.0", 40_000)
     flip(tmp_path / "in" / "jfk" / "log.0.1", 100)
     inbox.doubted()
-    inbox.confirm(Confirmations(merged=Position.of(0, 1, 0)))
+    inbox.merged = Position.of(0, 1, 0)
     inbox.doubted()
     assert [damage.path[-7:] for damage in told] == ["log.0.0", "log.0.1"]
     assert [damage.position for damage in told] == [Position(30_080), Position.of(0, 1, 0)]
