@@ -96,6 +96,9 @@ class BenchHost:
         """Refuses: this host serves no log."""
         raise Refused("feed", "this host takes pushes only")
 
+    def damaged(self, _error: Exception, _growing: bool) -> None:
+        """Serves nothing that could be."""
+
 
 def serve_node(root: str, files: CertificateFiles, pipe: Connection) -> None:
     """Be a node until told to end."""

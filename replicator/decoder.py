@@ -1,18 +1,35 @@
 """Decoder: takes bytes as they arrive and gives out the messages in them."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from replicator.messages import Message
-from replicator.wire import GREETINGS, PREFIX_BYTES, decode_body, decode_prefix
+from replicator.wire import (
+    GREETINGS,
+    LARGE_BYTES,
+    PREFIX_BYTES,
+    check_large,
+    decode_body,
+    decode_prefix,
+)
 from rt.errors import PeerError
-from rt.limits import KIB
+from rt.limits import KIB, MIB
 
 # What one receive returns at most. The buffer grows as the bytes of a message arrive, so claiming
 # a length costs the peer as much as sending that much.
 _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES
-_BUFFER_BYTES_KEPT: Final = 4 << 20  # a rare larger message gives its memory back
+_BUFFER_BYTES_KEPT: Final = 2 * MIB  # a rare larger message gives its memory back
+
+
+class MessageMemory(Protocol):
+    """The memory that large messages may take (`replicator.large_messages`)."""
+
+    def take(self, count: int) -> None:
+        """Account for a message; `Refused` if there are too many others."""
+
+    def give_back(self, count: int) -> None:
+        """Release the memory of a message."""
 
 
 class Decoder:
@@ -21,10 +38,12 @@ class Decoder:
     While `greeting`, it takes only a Hello or a refusal, both of which are short.
     """
 
-    __slots__ = ("_buffer", "_end", "_needed", "_start", "_view", "greeting")
+    __slots__ = ("_buffer", "_end", "_large", "_needed", "_start", "_taken", "_view", "greeting")
 
-    def __init__(self, *, greeting: bool = False) -> None:
+    def __init__(self, *, greeting: bool = False, large: MessageMemory | None = None) -> None:
         self.greeting = greeting
+        self._large = large
+        self._taken = 0  # of `_large`, by the message that is arriving or was given out last
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -35,6 +54,7 @@ class Decoder:
         have, size = self._end - self._start, len(self._buffer)
         if have == 0:
             self._start = self._end = 0
+            self._give_back()
             if size > _BUFFER_BYTES_KEPT:
                 self._move_to(_BUFFER_BYTES)
         elif size - self._end < _RECORD_BYTES:
@@ -47,15 +67,20 @@ class Decoder:
         self._end += count
 
     @property
-    def missing(self) -> int:
-        """How many bytes of a message that has begun to arrive are missing; 0 if none has."""
-        return self._start + self._needed - self._end if self._end > self._start else 0
+    def needed(self) -> int:
+        """The length of a message that has begun to arrive; 0 if none has."""
+        return self._needed if self._end > self._start else 0
+
+    def close(self) -> None:
+        """Release the memory of an unfinished message."""
+        self._give_back()
 
     def next(self) -> Message | None:
         """Return the next message, None while it is incomplete.
 
         Raises:
             PeerError: the bytes are not a message; nothing after them can be read.
+            Refused: it is large, and too many others are on their way.
         """
         have = self._end - self._start
         if have < PREFIX_BYTES:
@@ -65,6 +90,8 @@ class Decoder:
         if self.greeting and kind not in GREETINGS:
             raise PeerError(f"a message of type {kind} came before a Hello")
         self._needed = PREFIX_BYTES + length
+        if length > LARGE_BYTES:
+            self._admit(length, have)
         if have < self._needed:
             return None
         body = self._view[self._start + PREFIX_BYTES : self._start + self._needed]
@@ -83,6 +110,20 @@ class Decoder:
             self.took(count)
             while (message := self.next()) is not None:
                 yield message
+
+    def _admit(self, length: int, have: int) -> None:
+        """Take memory for a large message once its head shows that it carries a frame so large."""
+        if self._taken or self._large is None:
+            return
+        if not check_large(self._view[self._start : self._start + have], length):
+            return
+        self._large.take(length)
+        self._taken = length
+
+    def _give_back(self) -> None:
+        taken, self._taken = self._taken, 0
+        if taken and self._large is not None:
+            self._large.give_back(taken)
 
     def _move_to(self, size: int) -> None:
         """Move the unread bytes to the front, of a new buffer if the size differs."""

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from rt.errors import CorruptLog
 from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
@@ -9,40 +10,40 @@ from rt.position import Position
 
 
 class Bell(Protocol):
-    """What a host rings when something a connection waits for has changed; any thread may."""
+    """What a host rings when something that a connection waits for has changed; any thread may."""
 
     def set(self) -> None:
-        """Make the connection look again, soon. Cheap, and as often as one likes."""
+        """Make the connection look again soon. It is cheap, and may be rung any number of times."""
 
 
 class Inbox(Protocol):
-    """A log that a source's frames are appended to, by one connection at a time."""
+    """A log to which one connection at a time appends a source's frames."""
 
     @property
     def appender(self) -> Appender:
         """Recovered and at its end; the connection's thread appends, others may sync."""
 
     def written(self) -> None:
-        """Take note that bytes were appended: sync them some time, then ring the bell."""
+        """Take note that bytes were appended: sync them in time, then ring the bell."""
 
     def confirmed(self) -> Confirmations:
-        """Return how far it has come; `received` is what a sync of ours made durable."""
+        """Return how far it has come; `received` is what a sync here made durable."""
 
     def keeps(self, entry: Archived) -> bool:
-        """Tell whether the bytes of a whole file stay, though the source's have gone."""
+        """Return whether to keep the bytes of a whole file that the source has archived."""
 
     def needs(self, end: Position) -> bool:
-        """Tell whether bytes of the log's last file, up to `end`, are still to be made use of."""
+        """Return whether bytes of the log's last file, up to `end`, are still needed."""
 
     def doubted(self) -> None:
-        """Take note that the source has other bytes than are here: see whether these are whole."""
+        """Take note that the source has other bytes than the copy: check whether that is whole."""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether this connection is to leave the log to another; the bell was rung then."""
+        """Whether this connection is to leave the log to another; the bell is rung for it."""
 
     def release(self) -> None:
-        """Let go of the log; another connection may claim it. Called once."""
+        """Release the log, so that another connection may claim it. Called once."""
 
 
 class Feed(Protocol):
@@ -53,14 +54,14 @@ class Feed(Protocol):
         """Where it is."""
 
     def end(self) -> Position:
-        """Return where serving ends now; no byte behind it is sent."""
+        """Return where serving ends now; no byte after it is sent."""
 
     def release(self) -> None:
-        """Take note that this sink has gone. Called once."""
+        """Take note that this sink is gone. Called once."""
 
 
 class Host(Protocol):
-    """A node, as far as its server is concerned. All of it may be called from any thread."""
+    """A node, as far as its server is concerned. Any thread may call all of it."""
 
     @property
     def stream(self) -> str:
@@ -85,12 +86,12 @@ class Host(Protocol):
 
     @property
     def is_first(self) -> bool:
-        """Whether it merges before the others, so that its word is what a publisher waits for."""
+        """Whether it merges before the others, so that publishers wait for its acknowledgement."""
 
     def settle(self) -> None:
-        """Take note that a connection has appended all that had come for it.
+        """Take note that a connection has appended everything that had arrived.
 
-        It may be synced, and what follows from that done, before this returns.
+        The host may sync it, and act on that, before it returns.
         """
 
     def feed(self, wake: Bell) -> Feed:
@@ -101,4 +102,12 @@ class Host(Protocol):
 
         Raises:
             Refused: the node does not serve now.
+        """
+
+    def damaged(self, error: CorruptLog, growing: bool) -> None:
+        """Take note that the merged log was found damaged while it was served.
+
+        Args:
+            error: where, and what is wrong.
+            growing: whether that file is the active one; others are rolled.
         """

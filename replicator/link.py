@@ -1,4 +1,4 @@
-"""Link: one TLS connection of messages, with its deadlines; one thread's at a time."""
+"""Link: one TLS connection that carries messages, with its deadlines."""
 
 import select
 import socket
@@ -8,22 +8,25 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from replicator.decoder import Decoder
+from replicator.decoder import Decoder, MessageMemory
 from replicator.messages import CONNECTION, Heartbeat, Message, Refusal
 from replicator.wire import encode
 from rt import errors
 from rt.errors import PeerError
-from rt.limits import MIB
+from rt.limits import KIB, MIB
 from rt.log.watch import Wake
 from rt.net.tls_errors import describe_tls_error
 
 HEARTBEAT_S: Final = 5.0
 DEAD_S: Final = 15.0  # three heartbeats were missed
 GREETING_S: Final = 10.0
+# A message that has begun has to arrive at this rate, or a byte now and then would hold its memory
+# for ever. A line of 256 kbit/s keeps up.
+MESSAGE_BYTES_PER_S: Final = 32 * KIB
 # Received in one turn: often enough between acknowledgements, far enough apart to be cheap.
 _TURN_BYTES: Final = 2 * MIB
 
-_RECORD_BYTES: Final = 16 * 1024  # TLS gives out no more at once
+_RECORD_BYTES: Final = 16 * KIB  # TLS returns no more at once
 
 _LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
 _LINGER_READ_BYTES: Final = 64 * 1024
@@ -39,24 +42,29 @@ class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
 class Link:
     """Reads without blocking, so that a peer in the middle of a message stops nothing.
 
-    Writes block, `DEAD_S` at most. Whoever may be written to for long has to read before, or both
-    sides could wait for each other.
+    Writes block for up to `DEAD_S`. A side that is about to write much has to read first, or both
+    could wait for each other. One thread at a time uses a link; `replicator.push_connection` and
+    `replicator.pull_connection` take turns.
     """
 
-    def __init__(self, sock: ssl.SSLSocket, wake: Wake, name: str) -> None:
-        """Take over an agreed connection.
+    def __init__(
+        self, sock: ssl.SSLSocket, wake: Wake, name: str, large: MessageMemory | None = None
+    ) -> None:
+        """Take over a connection after its handshake.
 
         Args:
             sock: from `rt.net.tls.connect` or `accept`.
             wake: ends a wait.
             name: of the peer, for messages.
+            large: the memory that large messages may take in this process; unlimited if not given.
         """
         self.name = name
         self._sock = sock
         self._wake = wake
-        self._decoder = Decoder()
+        self._decoder = Decoder(greeting=True, large=large)
+        self._began_s: float | None = None  # when the message that is arriving began to
         self._more = True  # there may be bytes that were not received yet
-        self._is_behind = True  # more came while the last was worked on: a lone message did not
+        self._is_behind = True  # more arrived while the last was worked on: not a lone message
         self._heard_s = self._spoke_s = time.monotonic()
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)
@@ -74,7 +82,7 @@ class Link:
         """Send all of `data`.
 
         Raises:
-            PeerError: the peer takes nothing, or the connection is broken.
+            PeerError: the peer reads nothing, or the connection is broken.
         """
         rest = memoryview(data)
         while rest:
@@ -82,7 +90,7 @@ class Link:
                 rest = rest[self._sock.send(rest) :]
             except ssl.SSLWantWriteError:
                 if not self._writable.poll(DEAD_S * 1000):
-                    raise PeerError(f"it took nothing for {DEAD_S:g} s") from None
+                    raise PeerError(f"it read nothing for {DEAD_S:g} s") from None
             except OSError as error:
                 raise _broken(error) from error
         self._spoke_s = time.monotonic()
@@ -92,14 +100,16 @@ class Link:
         return bool(self._writable.poll(0))
 
     def receive(self) -> Iterator[Message]:
-        """Give out what has come; the payload of `Data` is valid until the next is asked for.
+        """Yield what has arrived; the payload of `Data` is valid until the next is asked for.
 
         Raises:
-            PeerError: it is no message, the peer hung up, or the connection is broken.
+            PeerError: it is not a message, the peer hung up, or the connection is broken.
+            Refused: it is a large message, and too many others are on their way.
         """
         decoder, left = self._decoder, _TURN_BYTES
         while True:
             while (message := decoder.next()) is not None:
+                self._began_s = None
                 yield message
             if left <= 0 or not self._more:
                 return
@@ -110,6 +120,7 @@ class Link:
                 left -= count
                 decoder.took(count)
                 self._heard_s = time.monotonic()
+                self._began_s = self._began_s or self._heard_s
 
     def _receive_into(self, space: memoryview) -> int:
         try:
@@ -123,10 +134,10 @@ class Link:
         return count
 
     def wait(self, timeout_s: float) -> set[int]:
-        """Wait until something has come, the wake was set, or the time is over.
+        """Wait until something has arrived, the wake was set, or the time is over.
 
         Returns:
-            The descriptors that ended the wait, for those who listen to others than the socket.
+            The descriptors that ended the wait, for callers that `listen` to others.
         """
         now = time.monotonic()
         next_beat_s = min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - now
@@ -144,16 +155,23 @@ class Link:
         return set(ready)
 
     def beat(self) -> None:
-        """Say that we are alive if it is time to.
+        """Send a heartbeat if one is due, and hold the peer to its deadlines.
 
-        Who was sending for long over a slow line has not listened: what came is heard first.
+        A side that was sending for long over a slow line has not received meanwhile, so what has
+        arrived is looked at first.
 
         Raises:
-            PeerError: the peer has not said so for `DEAD_S`.
+            PeerError: the peer has been silent for `DEAD_S`, or is too slow with a message.
         """
         now = time.monotonic()
         if now - self._heard_s > DEAD_S and not self._has_come():
-            raise PeerError(f"nothing was heard of it for {DEAD_S:g} s")
+            raise PeerError(f"nothing was received from it for {DEAD_S:g} s")
+        if self._began_s is not None and (needed := self._decoder.needed):
+            limit_s = DEAD_S + needed / MESSAGE_BYTES_PER_S
+            if now - self._began_s > limit_s and not self._has_come():
+                raise PeerError(
+                    f"a message of {needed} bytes did not arrive within {limit_s:.0f} s"
+                )
         if now - self._spoke_s >= HEARTBEAT_S:
             self.send(_HEARTBEAT)
 
@@ -173,25 +191,28 @@ class Link:
                 if isinstance(message, Refusal):
                     raise refusal_of(message)
                 if not isinstance(message, kind):
-                    raise PeerError(f"{kind.__name__} was to come, not {type(message).__name__}")
+                    found = type(message).__name__
+                    raise PeerError(f"{kind.__name__} was expected, not {found}")
+                self._decoder.greeting = False
                 return message
-            self._wait(left)  # before the greeting nobody beats, and none is due
+            self._wait(left)  # no heartbeat is due before the greeting
         raise PeerError(f"no {kind.__name__} came within {GREETING_S:g} s")
 
     def refuse(self, code: str, words: str) -> None:
-        """Tell the peer why the connection ends, if it can still be told."""
+        """Say why the connection ends, if the peer still listens."""
         try:
             self.send(encode(Refusal(CONNECTION, code, words)))
             self._linger()
         except (PeerError, OSError):
-            return  # it has gone; our log says why
+            return  # it has gone; our own log says why
 
     def close(self) -> None:
-        """Release the socket."""
+        """Release the socket and the memory."""
+        self._decoder.close()
         self._sock.close()
 
     def _linger(self) -> None:
-        """Stop speaking and let the peer read why: closing at once may reset what was sent."""
+        """Stop writing and let the peer read why: closing at once may reset what was sent."""
         self._sock.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + _LINGER_S
         while (left := deadline - time.monotonic()) > 0:
@@ -201,14 +222,14 @@ class Link:
 
 
 def refusal_of(message: Refusal) -> errors.Refused:
-    """Return what a peer refused; its words begin no line of a log and move no cursor."""
+    """Return a peer's refusal; what it says cannot begin a line of a log or move a cursor."""
     return errors.Refused(
         _printable(message.code), f"the other side says: {_printable(message.words)}"
     )
 
 
 def shut(sock: socket.socket) -> None:
-    """End what another thread does with a socket, now; its TLS object is left alone."""
+    """End at once what another thread does with a socket; its TLS object is left alone."""
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 

@@ -99,6 +99,15 @@ class SessionProgress:
         nodes = self._reached.copy().values()
         return not end or any(max(each.replicated, each.merged) >= end for each in nodes)
 
+    def lacks_beginning(self, archived_to: Position) -> bool:
+        """Whether nodes hold the session but none has merged what is archived here.
+
+        Nobody has those bytes any more, unless a node that has not answered yet merged them.
+        """
+        nodes = self._reached.copy().values()
+        merged = max((each.merged for each in nodes), default=START)
+        return merged < archived_to <= max((each.durable for each in nodes), default=START)
+
     @property
     def released(self) -> Position:
         """Up to where the session's rolled files may be archived."""

@@ -1,4 +1,4 @@
-"""Served: a connection that pulls a log from this node."""
+"""PullConnection: serves the merged log to one connection that pulls it."""
 
 import logging
 import threading
@@ -14,33 +14,51 @@ from rt.log.directory import LogDirectory
 from rt.log.watch import Wake
 
 _log: Final = logging.getLogger(__name__)
-_POLL_S: Final = 1.0  # a look at the log even if the host never rang
+_POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
 
 
 class PullConnection:
-    """Sends a log as it grows. The connection's thread and whoever rings the bell take turns.
+    """Sends a log as it grows.
 
-    Who rings sends what is new where that is little and the peer takes it at once, so that a
-    message alone need not wait for the connection's thread to wake up.
+    Whoever rings the bell sends what is new, if it is small and the peer takes it at once, so that
+    a lone message need not wait for the connection's thread to wake up.
+
+    Threads: the connection's thread calls `run`; any thread may call `set`. `_turn` guards `_side`,
+    `_channel`, `_log` and `_refused`: it is held during a turn, and tried by `set`.
     """
 
-    def __init__(self, link: Link, wake: Wake, feed: Callable[[Bell], Feed]) -> None:
-        """Serve what `feed` gives to whoever is at the other end of `link`, which waits for `wake`.
+    def __init__(
+        self,
+        link: Link,
+        wake: Wake,
+        feed: Callable[[Bell], Feed],
+        damaged: Callable[[CorruptLog, bool], None],
+    ) -> None:
+        """Serve what `feed` returns to the peer of `link`, which waits for `wake`.
+
+        Args:
+            link: both sides have greeted.
+            wake: the one that the link waits for.
+            feed: returns the log to serve.
+            damaged: as `replicator.host.Host.damaged`.
 
         Raises:
             Refused: the host does not serve now.
         """
         self._link = link
         self._wake = wake
+        self._damaged = damaged
         self._turn = threading.Lock()
         self._refused: list[Refused] = []
-        self._side = SourceConnection(link, refused=lambda _outlet, why: self._refused.append(why))
-        self._outlet: SourceChannel | None = None
+        self._side = SourceConnection(
+            link, refused=lambda _channel, why: self._refused.append(why), damaged=self._report
+        )
+        self._channel: SourceChannel | None = None
         self._feed = feed(self)
         self._log = LogDirectory(self._feed.directory)
 
     def set(self) -> None:
-        """There is more (`replicator.host.Bell`)."""
+        """Announce that there is more (`replicator.host.Bell`)."""
         if not self._send_now():
             self._wake.set()
 
@@ -49,7 +67,7 @@ class PullConnection:
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
-            Refused: the log is damaged.
+            Refused: the manifest is damaged.
         """
         try:
             while not is_stopping() and not self._refused:
@@ -63,29 +81,32 @@ class PullConnection:
         finally:
             self._feed.release()
             with self._turn:
-                self._outlet = None
+                self._channel = None
                 self._side.close()
                 self._log.close()
 
     def _look(self) -> None:
-        """Let the side look at the log; open it when it is there."""
-        if self._outlet is not None:
-            self._side.mark(self._outlet)
-        elif _is_there(self._log):
-            self._outlet = self._side.open(self._log, self._feed.end)
+        """Look at the log; open the channel once the log is there."""
+        if self._channel is not None:
+            self._side.mark(self._channel)
+        elif self._is_there():
+            self._channel = self._side.open(self._log, self._feed.end)
+
+    def _is_there(self) -> bool:
+        try:
+            self._log.refresh()
+        except CorruptLog as error:
+            raise Refused("corrupt", str(error)) from error
+        return self._log.is_there
+
+    def _report(self, error: CorruptLog) -> None:
+        """Pass on what was found, and whether the file still grows."""
+        self._damaged(error, error.position.file not in self._log.manifest.rolled)
 
     def _send_now(self) -> bool:
         if not self._turn.acquire(blocking=False):
             return False
         try:
-            return self._outlet is not None and self._side.send_now(self._outlet)
+            return self._channel is not None and self._side.send_now(self._channel)
         finally:
             self._turn.release()
-
-
-def _is_there(log: LogDirectory) -> bool:
-    try:
-        log.refresh()
-    except CorruptLog as error:
-        raise Refused("corrupt", str(error)) from error
-    return log.is_there

@@ -20,6 +20,7 @@ from rt.position import START
 
 _DRAIN_POLL_S: Final = 0.01
 _STOP_S: Final = 2.0
+_BLOCKED_S: Final = 3.0  # a node that has just started says what it has merged within a second
 
 
 class PushClient:
@@ -65,6 +66,7 @@ class PushClient:
         self._watcher = SessionWatcher(self._book, self._connections, gather)
         self._releaser = Releaser(self._book, release)
         self._guard = ForkGuard("a PushClient", self._abandon)
+        self._blocked_since_s: dict[str, float] = {}  # by session
 
     def start(self) -> None:
         """Begin to ship."""
@@ -118,6 +120,19 @@ class PushClient:
             if self._book.has_log(name)
         )
 
+    def blocked(self) -> list[str]:
+        """Return the sessions that cannot be merged, since no node knows their archived beginning.
+
+        They were shipped to another cluster before, or this one has lost its state.
+        """
+        now_s, lacking = (
+            time.monotonic(),
+            [each for each in self._book.names() if self._lacks(each)],
+        )
+        since = self._blocked_since_s
+        self._blocked_since_s = {each: since.get(each, now_s) for each in lacking}
+        return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
+
     def status(self) -> list[SessionStatus]:
         """Return the status of each session with each node."""
         self._guard.demand_owner()
@@ -141,9 +156,19 @@ class PushClient:
                 settled += progress.is_replicated(end)
         return settled > len(self._connections) // 2
 
+    def _lacks(self, session: str) -> bool:
+        archived_to = max(each.archived_to(session) for each in self._connections)
+        return bool(archived_to) and self._book.progress(session).lacks_beginning(archived_to)
+
     def _status(self, session: str, connection: PushConnection) -> SessionStatus:
         position, left = connection.sent(session)
         durable = self._book.progress(session).reached(connection.name).durable
         is_open, error = position is not None, connection.error(session)
+        if not error and self._lacks(session):
+            archived_to = connection.archived_to(session)
+            error = (
+                f"session {session} is archived up to {archived_to}, which no node has merged: "
+                "it was shipped to another cluster; publish under another name"
+            )
         position = position or START
         return SessionStatus(session, connection.name, is_open, position, durable, left, error)

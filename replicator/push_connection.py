@@ -15,7 +15,7 @@ from replicator.source_channel import SourceChannel
 from replicator.source_connection import SourceConnection
 from rt.errors import CorruptLog, Refused, spoken
 from rt.log.directory import LogDirectory
-from rt.position import Position
+from rt.position import START, Position
 
 
 class ShippedSessions(Protocol):
@@ -126,6 +126,15 @@ class PushConnection:
         """Return up to where a session was sent, if it is, and how much of its file is left."""
         channel = self._channels.get(session)
         return (None, 0) if channel is None else (channel.position, channel.bytes_left())
+
+    def archived_to(self, session: str) -> Position:
+        """Return where the last file ends that was archived here, the start if there is none."""
+        channel = self._channels.get(session)
+        if channel is None:
+            return START
+        known = channel.log.manifest
+        last = max(list(known.archived), default=START)  # a copy: it may grow meanwhile
+        return Position(last + (known.rolled_end(last) or 0)) if last in known.archived else START
 
     def error(self, session: str) -> str:
         """Return why a session is not shipped; "" if it is."""

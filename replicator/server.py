@@ -15,6 +15,7 @@ from replicator.ack_schedule import AckSchedule
 from replicator.admission import Admission, ServerLimits
 from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
+from replicator.large_messages import LargeMessages
 from replicator.link import HungUp, Link, shut
 from replicator.messages import PUSH
 from replicator.pull_connection import PullConnection
@@ -78,6 +79,7 @@ class Server:
         Raises:
             OSError: the address cannot be had.
         """
+        self._large = LargeMessages()
         self._contexts = contexts
         self._host = host
         self._others = others or {}
@@ -189,7 +191,11 @@ class Server:
         if handler := self._others.get(sock.selected_alpn_protocol() or ""):
             handler(sock, peer)
         else:
-            self._replicate(connection, Link(sock, connection.wake, _named(peer, connection)), peer)
+            link = Link(sock, connection.wake, _named(peer, connection), self._large)
+            try:
+                self._replicate(connection, link, peer)
+            finally:
+                link.close()
 
     def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
         """Replace the plain socket, which is empty now: ending the connection takes this one."""
@@ -210,7 +216,8 @@ class Server:
             if hello.direction == PUSH:
                 self._fill(link, wake, peer)
             else:
-                PullConnection(link, wake, self._host.feed).run(lambda: self._stopping)
+                host = self._host
+                PullConnection(link, wake, host.feed, host.damaged).run(lambda: self._stopping)
         except Refused as error:
             link.refuse(error.code, str(error))
             raise

@@ -25,16 +25,18 @@ from replicator.messages import (
     Standing,
     TailSpan,
 )
-from rt.errors import ManifestError, PeerError
+from rt.errors import FrameError, ManifestError, PeerError
 from rt.format import manifest
-from rt.format.frame import HEADER_BYTES
-from rt.limits import BODY_BYTES_MAX, MANIFEST_LINE_BYTES_MAX
+from rt.format.frame import HEADER_BYTES, parse_header
+from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX, READ_BYTES
 from rt.position import FILE_BYTES_MAX, Position
 
 VERSION: Final = 2
 WORDS_BYTES_MAX: Final = 1024  # of a refusal: a long sentence with two positions and a path
 FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # and its padding
 HELLO_BYTES_MAX: Final = 256  # a stream of 63 bytes and a version; read before any is known
+
+LARGE_BYTES: Final = READ_BYTES + KIB  # a source sends more at once only if one frame has more
 
 _NAME_BYTES_MAX: Final = 255  # its length is one byte
 
@@ -78,6 +80,25 @@ def decode_prefix(data: bytearray, offset: int) -> tuple[int, int]:
     if not least <= length <= most:
         raise PeerError(f"a message of type {kind} cannot have {length} bytes")
     return kind, length
+
+
+def check_large(data: memoryview, length: int) -> bool:
+    """Whether the head of a large message has arrived; it has to be that of a single frame.
+
+    Raises:
+        PeerError: it is not.
+    """
+    if len(data) < DATA_HEAD_BYTES + HEADER_BYTES:
+        return False
+    try:
+        size = parse_header(data, DATA_HEAD_BYTES).size
+    except FrameError as error:
+        raise PeerError(
+            f"a message of {length} bytes does not begin with a frame: {error}"
+        ) from None
+    if size != length - _PLACE.size:
+        raise PeerError(f"a message of {length} bytes begins with a frame of {size}")
+    return True
 
 
 def decode_body(kind: int, body: memoryview) -> Message:

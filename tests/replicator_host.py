@@ -81,6 +81,7 @@ class DiskHost:
         self.changed = threading.Condition()
         self.stopping = False
         self.limit = None
+        self.found = []  # damage, and whether it is in the active file
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -106,6 +107,9 @@ class DiskHost:
         feed = Feed(self, wake)
         self.feeds.append(feed)
         return feed
+
+    def damaged(self, error, growing):
+        self.found.append((error, growing))
 
     def merged_end(self):
         if self.limit is not None:

@@ -57,8 +57,9 @@ def push(
     with StopSignals() as signals:
         client.start()
         merged = wait_until(
-            signals, lambda: drain and client.drained(merged=True), timeout_s, ends=drain
-        )
+            signals, lambda: drain and (client.drained(merged=True) or bool(client.blocked())),
+            timeout_s, ends=drain,
+        ) and not client.blocked()  # fmt: skip
         status = client.status()
         connected = any(each.connected for each in status)
         synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)

@@ -250,7 +250,9 @@ class Duties:
             self._next_tick_s = now_s + self._tick_s
             self._member.tick()
         while mail.damaged:
-            self._mend(mail.damaged.popleft())
+            damage = mail.damaged.popleft()
+            if self._is_damaged(damage):
+                self._mend(damage)
         try:
             self._advance(now_s, mail.synced)
             if is_tick and not self._alone:
@@ -347,6 +349,17 @@ class Duties:
 
     def _replicated(self, session: str) -> Position:
         return self._member.holdings.agreed(session)
+
+    def _is_damaged(self, damage: CorruptLog) -> bool:
+        """Whether a report still holds: several pullers find the same damage, and one is mended."""
+        merged = self._member.executor.appender
+        if os.path.dirname(damage.path) != merged.directory:
+            return True
+        try:
+            merged.verify(damage.position)
+        except CorruptLog:
+            return True
+        return False
 
     def _mend(self, damage: CorruptLog) -> None:
         """Set aside what is damaged, if another node or the publisher has what it held."""

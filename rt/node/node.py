@@ -181,6 +181,13 @@ class Node:
         """Give a pulling connection the merged log (`replicator.host.Host`)."""
         return self._feeds.open(wake)
 
+    def damaged(self, error: CorruptLog, growing: bool) -> None:
+        """Mend the merged log, if it was found damaged in its active file (`Host`)."""
+        if self._alone or not growing:
+            _log.error("%s; nothing after it is served from here; run `rt verify`", error)
+        else:
+            self._mend(error)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has stopped; False if the time ran out first."""
         return self._stopped.wait(timeout_s)

@@ -1,8 +1,9 @@
-"""Link: a connection waits without turning, and tells a dead peer from one that it did not hear."""
+"""Link: waiting costs nothing, and a peer that is dead or too slow is hung up on."""
 
 import select
 import socket
 import threading
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -10,11 +11,12 @@ from replicator_host import Certificates
 
 from replicator import link as link_module
 from replicator.link import Link
-from replicator.messages import Heartbeat, Hello
+from replicator.messages import Data, Heartbeat, Hello
 from replicator.wire import encode
 from rt.errors import PeerError
 from rt.log.watch import Wake
 from rt.net.tls import accept, connect
+from rt.position import START
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +49,52 @@ def ends(contexts):
         yield links
 
 
-def test_a_peer_that_does_not_greet_is_waited_for_and_not_asked_for_again_and_again(
-    ends, monkeypatch
-):
-    """No heartbeat is due before a greeting: to wait for one would cost a core for 5 seconds."""
+def test_a_message_that_trickles_in_ends_the_connection(ends, monkeypatch):
+    """A byte every few seconds would hold its memory, and a connection, for as long as it likes."""
+    monkeypatch.setattr(link_module, "DEAD_S", 0.2)
+    ours, theirs = ends
+    hello = encode(Hello(2, 2, 1, "flights", "slow"))
+    theirs.send(hello[:10])
+    began_s = time.monotonic()
+
+    def take():
+        while time.monotonic() - began_s < 10:
+            list(ours.receive())
+            ours._heard_s = time.monotonic()  # as if another byte had come
+            ours.beat()
+            ours.wait(0.02)
+
+    with pytest.raises(PeerError, match="22 bytes did not arrive within"):
+        take()
+    assert time.monotonic() - began_s < 5
+
+
+def test_a_message_that_arrives_in_time_may_be_followed_by_others(ends, monkeypatch):
+    """The deadline is for each message; a connection may last for months."""
+    monkeypatch.setattr(link_module, "DEAD_S", 0.3)
+    ours, theirs = ends
+    ours._decoder.greeting = False
+    beat, began_s = encode(Heartbeat()), time.monotonic()
+    while time.monotonic() - began_s < 1:
+        theirs.send(beat[:3])
+        theirs.send(beat[3:] + beat[:2])
+        theirs.send(beat[2:])
+        time.sleep(0.02)
+        list(ours.receive())
+        ours.wait(0.01)
+        ours.beat()
+
+
+def test_nothing_but_a_greeting_is_taken_before_one(ends):
+    """Nothing is known yet of what the peer may do; the largest message has 32 MiB."""
+    ours, theirs = ends
+    theirs.send(encode(Data(0, START, memoryview(bytes(64)))))
+    with pytest.raises(PeerError, match="before a Hello"):
+        ours.expect(Hello)
+
+
+def test_waiting_for_a_greeting_does_not_spin(ends, monkeypatch):
+    """No heartbeat is due before a greeting; waiting for one would cost a core for 5 seconds."""
     monkeypatch.setattr(link_module, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(link_module, "GREETING_S", 0.2)
     ours, looks = ends[0], []
@@ -61,16 +105,17 @@ def test_a_peer_that_does_not_greet_is_waited_for_and_not_asked_for_again_and_ag
     assert len(looks) < 5
 
 
-def test_who_was_sending_for_long_hears_the_peer_before_calling_it_dead(ends):
-    """A line that takes longer than that for one message would be hung up on at each, for ever."""
+def test_a_side_that_was_sending_for_long_receives_before_it_calls_the_peer_dead(ends):
+    """Otherwise a slow line would lose its connection with every large message."""
     ours, theirs = ends
     lines = select.poll()
     lines.register(ours._sock.fileno(), select.POLLIN)
+    ours._decoder.greeting = False
     theirs.send(encode(Heartbeat()))
     assert lines.poll(10_000)
-    ours._heard_s -= 20  # so long the last sending took
+    ours._heard_s -= 20  # the last send took that long
     ours.beat()
     assert Heartbeat() in list(ours.receive())
     ours._heard_s -= 20
-    with pytest.raises(PeerError, match="nothing was heard"):
+    with pytest.raises(PeerError, match="nothing was received"):
         ours.beat()

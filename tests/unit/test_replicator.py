@@ -446,6 +446,7 @@ def test_a_certificate_grants_what_it_says_and_nothing_else(site, roles, role, v
     sock, _ = connect(site.node, roles[role].current())
     wake = Wake()
     link = Link(sock, wake, "node")
+    link._decoder.greeting = False
     link.send(encode(Hello(VERSION, VERSION, direction, STREAM, "test")))
     if name:
         link.send(encode(Open(0, LogIdentity(SESSION, STREAM, name, "a" * 32, 1))))
@@ -468,6 +469,7 @@ def test_a_group_has_to_be_granted_as_a_session_is(site, certs, granted, code):
     sock, _ = connect(site.node, certs.publisher(f"pair-{len(granted)}", granted).current())
     wake = Wake()
     link = Link(sock, wake, "node")
+    link._decoder.greeting = False
     link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "test")))
     link.send(encode(Open(0, LogIdentity(SESSION, STREAM, "jfk", "a" * 32, 1, "pair"))))
     answer = first_answer(link)
@@ -499,6 +501,7 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_code(site, publisher, hello
     sock, _ = connect(site.node, publisher.current())
     wake = Wake()
     link = Link(sock, wake, "node")
+    link._decoder.greeting = False
     link.send(encode(hello))
     answer = first_answer(link)
     assert (answer.channel, answer.code) == (CONNECTION, code)
@@ -516,6 +519,7 @@ def test_a_log_of_another_kind_or_stream_is_not_taken(site, publisher, log, capl
     sock, _ = connect(site.node, publisher.current())
     wake = Wake()
     link = Link(sock, wake, "node")
+    link._decoder.greeting = False
     link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "test")) + encode(Open(0, identity)))
     assert first_answer(link).code == "stream"
     assert eventually(lambda: "is wanted, not a" in caplog.text)

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logs import make_frame
 
 from replicator import wire
 from replicator.decoder import Decoder
+from replicator.large_messages import LargeMessages
 from replicator.messages import (
     CONNECTION,
     PULL,
@@ -31,7 +33,7 @@ from replicator.messages import (
     TailSpan,
 )
 from replicator.wire import DATA_HEAD_BYTES, encode, put_data_head
-from rt.errors import PeerError
+from rt.errors import PeerError, Refused
 from rt.format import manifest
 from rt.position import FILE_BYTES_MAX, START, Position
 
@@ -281,6 +283,41 @@ def test_a_hello_has_at_most_256_bytes():
     assert wire.HELLO_BYTES_MAX == ceiling(1) == 256
     with pytest.raises(PeerError, match="cannot have 257 bytes"):
         decoded(struct.pack("<IB", 257, 1))
+
+
+def large_data(size, claimed=None):
+    """Return Data that carries one frame of `size` bytes, or whose header claims to."""
+    frame = b"".join(make_frame(0, [bytes(size)]).parts)
+    data = encode(Data(0, START, memoryview(frame)))
+    if claimed is None:
+        return data
+    return struct.pack("<IB", claimed, 4) + data[5:]
+
+
+@pytest.mark.parametrize("claimed", [2 << 20, 31 << 20])
+def test_a_large_message_begins_with_a_frame_as_large(claimed):
+    """A source sends 1 MiB at most, unless one frame has more; anything else is a claim."""
+    decoder = Decoder(large=LargeMessages())
+    with pytest.raises(PeerError, match="begins with a frame of"):
+        list(decoder.feed(large_data(100, claimed)[:100]))
+    with pytest.raises(PeerError, match="does not begin with a frame"):
+        list(Decoder(large=LargeMessages()).feed(struct.pack("<IB", claimed, 4) + bytes(100)))
+
+
+def test_large_messages_share_a_bounded_memory_and_give_it_back():
+    """16 connections with an unfinished message of 31 MiB each held 875 MB."""
+    memory, message = LargeMessages(5 << 20), large_data(2 << 20)
+    decoders = [Decoder(large=memory) for _ in range(3)]
+    for decoder in decoders[:2]:
+        assert not list(decoder.feed(message[:-1]))
+    with pytest.raises(Refused, match="too many") as refused:
+        list(decoders[2].feed(message[:200]))
+    assert refused.value.code == "memory"
+    assert len(list(decoders[0].feed(message[-1:]))) == 1
+    decoders[0].space()
+    decoders[1].close()
+    late = [Decoder(large=memory) for _ in range(2)]
+    assert [len(list(each.feed(message))) for each in late] == [1, 1]
 
 
 def test_bytes_beyond_a_file_are_refused():

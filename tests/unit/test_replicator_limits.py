@@ -1,0 +1,64 @@
+"""Limits of what peers can make a node hold."""
+
+from contextlib import suppress
+
+from logs import make_frame
+from replicator_host import STREAM, Certificates, DiskHost, eventually
+
+from replicator.large_messages import LargeMessages
+from replicator.link import Link
+from replicator.messages import PUSH, Data, Hello, Open, Refusal
+from replicator.push import PushClient
+from replicator.server import Server
+from replicator.wire import VERSION, encode
+from rt import Publisher
+from rt.format.manifest import SESSION, LogIdentity
+from rt.log.watch import Wake
+from rt.net.tls import connect
+from rt.position import Position
+
+
+def refusal(link):
+    """Return the refusal that a peer sends, whatever it sends before."""
+    while True:
+        for message in link.receive():
+            if isinstance(message, Refusal):
+                return message
+        link.wait(5)
+
+
+def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_served(tmp_path):
+    """With one certificate 16 connections pinned 875 MB; now each has to wait for the others."""
+    certs = Certificates(str(tmp_path / "ca"))
+    publisher, host = certs.publisher(), DiskHost(str(tmp_path / "node"))
+    server = Server(("localhost", 0), certs.server(), host)
+    server.start()
+    server._large = LargeMessages(6 << 20)
+    body = b"".join(make_frame(0, [bytes(4 << 20)]).parts)
+    data = encode(Data(0, Position(0), memoryview(body)))
+    answers, socks = [], []
+    for number in range(4):
+        sock, _ = connect(server.address, publisher.current())
+        socks.append(sock)
+        sock.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "large")))
+        sock.sendall(encode(Open(0, LogIdentity(SESSION, STREAM, f"s{number}", "a" * 32, 1))))
+        with suppress(OSError):
+            sock.sendall(data[: 2 << 20])
+        if not number:
+            assert eventually(lambda: server._large._taken)
+            continue
+        wake = Wake()
+        link = Link(sock, wake, "node")
+        link._decoder.greeting = False
+        answers.append(refusal(link).code)
+        wake.close()
+    assert answers == ["memory"] * 3
+    with Publisher(str(tmp_path / "pub"), stream=STREAM, session="jfk") as writer:
+        writer.publish(b"x")
+    client = PushClient(str(tmp_path / "pub"), STREAM, [server.address], publisher)
+    client.start()
+    assert client.stop(drain_s=20)
+    for sock in socks:
+        sock.close()
+    assert eventually(lambda: not server._large._taken)
+    server.stop(), host.stop()
