@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from replicator.cursor_file import CursorFile
 from replicator.frame_buffer import FrameBuffer
 from replicator.messages import (
     Ack,
@@ -29,11 +30,13 @@ from replicator.source import (
     false_claim,
 )
 from replicator.wire import DATA_HEAD_BYTES, encode
-from rt.errors import CorruptLog, Misuse, Refused
+from rt.errors import CorruptLog, FrameError, Misuse, Refused
 from rt.format import manifest
 from rt.format.checksum import crc32
+from rt.format.scan import Scan
 from rt.format.seek import walk_before
-from rt.limits import KIB, READ_BYTES
+from rt.format.walk import Walk
+from rt.limits import KIB, MIB, READ_BYTES
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.growth import BadFrames, DamagedFrame, EmptiedFile
@@ -41,35 +44,8 @@ from rt.position import START, Position
 
 Sender = Callable[[bytes | memoryview], None]
 _BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent this much at once was not at the end
+_VERIFY_BYTES: Final = 64 * MIB  # more than is on its way; a sink cannot make us read all of a log
 _LITTLE_BYTES: Final = 8 * KIB  # one TLS record, which a socket that is writable has room for
-
-
-class CursorFile:
-    """The log file that is being sent, kept open."""
-
-    __slots__ = ("_log", "file", "start")
-
-    def __init__(self, log: LogDirectory) -> None:
-        self._log = log
-        self.file: File | None = None
-        self.start = START
-
-    def open(self, start: Position) -> File | None:
-        """Return the file that starts at `start`; None if there is none."""
-        if self.file is not None and self.start == start:
-            return self.file
-        self.close()
-        try:
-            self.file, self.start = self._log.open_file(start), start
-        except FileNotFoundError:
-            return None
-        return self.file
-
-    def close(self) -> None:
-        """Release the descriptor."""
-        if self.file is not None:
-            self.file.close()
-            self.file = None
 
 
 class SourceChannel:
@@ -94,6 +70,7 @@ class SourceChannel:
         self.log = log
         self.identity: manifest.LogIdentity = log.manifest.identity
         self.caught_up = False
+        self._acked = START  # up to where the sink has written the log
         self._end = end
         self._source: Source | None = None
         self._cursor = CursorFile(log)
@@ -139,6 +116,31 @@ class SourceChannel:
         found = false_claim(ack, sent, log_end)
         if found is not None:
             raise self._refused(found)
+        self._acked = ack.received
+
+    def verify(self) -> None:
+        """Check every byte of the frames that were sent and are not acknowledged.
+
+        Frames are sent after a look at their headers only; a sink that refuses one as damaged may
+        be right about its body.
+
+        Raises:
+            CorruptLog: one is damaged.
+            OSError: it cannot be read.
+        """
+        since, position = self._acked, self.position
+        file = self.log.open_file(since.file)
+        try:
+            end = position.offset if position.file == since.file else file.size()
+            walk = self._walk_before(since, file)
+            scan = Scan(file.pread, walk)
+            last = walk.position.offset + _VERIFY_BYTES
+            while walk.position.offset < last and scan.next(end):
+                pass
+        except FrameError as error:
+            raise CorruptLog(self.log.file_path(since), walk.position, str(error)) from None
+        finally:
+            file.close()
 
     def pump(self, send: Sender, buffer: FrameBuffer) -> bool:
         """Send what comes next, about 1 MiB at most; False if there is nothing for now.
@@ -356,18 +358,24 @@ class SourceChannel:
         Raises:
             CorruptLog: the frame is damaged, and not merely unwritten.
         """
-        index, index_file = self.log.open_index(at.file)
-        walk = walk_before(
-            file.pread, index, at.file, lambda entry: entry.offset > at.offset,
-            merged=self.identity.merged, session=self.identity.session,
-        )  # fmt: skip
-        if index_file is not None:
-            index_file.close()
         durable = START if self._end is None else self._end()
+        walk = self._walk_before(at, file)
         meaning = self._bad_frames.explain(file, walk, durable=durable)
         if isinstance(meaning, DamagedFrame):
             raise CorruptLog(self.log.file_path(at), meaning.at, meaning.reason)
         return isinstance(meaning, EmptiedFile)
+
+    def _walk_before(self, at: Position, file: File) -> Walk:
+        """Return a walk at the last indexed frame that begins no later than `at`."""
+        index, index_file = self.log.open_index(at.file)
+        try:
+            return walk_before(
+                file.pread, index, at.file, lambda entry: entry.offset > at.offset,
+                merged=self.identity.merged, session=self.identity.session,
+            )  # fmt: skip
+        finally:
+            if index_file is not None:
+                index_file.close()
 
     def _refused(self, found: Difference) -> Refused:
         return Refused(found.code, f"{self.log.path}: {found.words}; both are kept")

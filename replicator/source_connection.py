@@ -114,7 +114,19 @@ class SourceConnection:
             self._guarded(channel, lambda: channel.stand(message))
             self.mark(channel)
         else:
-            self._end(channel, refusal_of(message))
+            why = refusal_of(message)
+            if why.code == "corrupt":
+                self._verify(channel)
+            self._end(channel, why)
+
+    def _verify(self, channel: SourceChannel) -> None:
+        """Check what the sink calls damaged: it may have been so before it was sent."""
+        try:
+            channel.verify()
+        except CorruptLog as error:
+            self._damaged(error)
+        except OSError:
+            return  # the file may have been archived; the sink asks again, or another node
 
     def _take_ack(self, channel: SourceChannel, ack: Ack) -> None:
         channel.check(ack)

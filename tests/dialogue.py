@@ -1,4 +1,4 @@
-"""A source and a sink that speak over a pipe in memory, which a test cuts, bends and repeats."""
+"""A source and a sink that talk over a pipe in memory, which a test cuts, alters and repeats."""
 
 import os
 
@@ -24,7 +24,7 @@ SESSION_ID = LogIdentity(SESSION, "flights", "jfk", "a" * 32, 1)
 
 
 class FastFile(OsFile):
-    """Nothing is made durable; a cut connection asks nothing of the disk."""
+    """Nothing is made durable: a broken connection asks nothing of the disk."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ class Log:
 
 
 class Inbox:
-    """A copy on the sink's side; each turn makes durable what came."""
+    """A copy on the sink's side; each turn makes durable what arrived."""
 
     needed = False
 
@@ -124,14 +124,14 @@ class Inbox:
 
 
 class NoWake:
-    """Nobody waits in these tests."""
+    """Does nothing: these tests do not wait."""
 
     def set(self):
         pass
 
 
 class Pipe:
-    """One end of a connection in memory; `room` bytes come through before it breaks."""
+    """One end of a connection in memory; it breaks after `room` bytes."""
 
     name = "peer"
 
@@ -193,7 +193,7 @@ class Dialogue:
         return self.inbox
 
     def talk(self, turns=60):
-        """Let both have their turns until nothing moves; stop where the pipe breaks."""
+        """Let both take turns until nothing moves, or the pipe breaks."""
         try:
             self.outlet = self.outlet or self.source.open(self.log, self.end)
             for _ in range(turns):
@@ -215,7 +215,7 @@ class Dialogue:
 
 
 def with_the_rest(turn):
-    """What had come through before the cut is taken all the same."""
+    """Take what had come through before the cut."""
     try:
         turn()
     except HungUp:
@@ -223,7 +223,7 @@ def with_the_rest(turn):
 
 
 def copy_all(source, sink, **rooms):
-    """Let a source and a sink speak once, to the end."""
+    """Let a source and a sink talk once, to the end."""
     return Dialogue(source, sink, **rooms).talk().close()
 
 

@@ -199,7 +199,7 @@ def frames(data):
 
 
 class Certificates:
-    """An authority and whoever it knows."""
+    """An authority and the certificates it has issued."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -237,7 +237,7 @@ def manifest_lines(directory):
 
 
 def eventually(check, timeout_s=10.0):
-    """Wait until `check()` is true; return whether it became so."""
+    """Wait until `check()` is true; return whether it became true."""
     end = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > end:

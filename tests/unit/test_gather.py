@@ -10,7 +10,7 @@ END = Position(1000)
 
 
 class Clock:
-    """Stands still unless a test moves it."""
+    """Moves only when a test moves it."""
 
     def __init__(self):
         self.now_s = 100.0
@@ -21,14 +21,14 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Return the clock that paces read."""
+    """Return the clock that gather windows read."""
     clock = Clock()
     monkeypatch.setattr(gather_module, "time", clock)
     return clock
 
 
 def after_rounds(pace, clock, seconds, rounds=100):
-    """Let so many sendings take so long each; return the gap."""
+    """Let so many sends take so long each; return the gap."""
     for _ in range(rounds):
         pace.sent("jfk", END)
         clock.now_s += seconds
@@ -36,20 +36,20 @@ def after_rounds(pace, clock, seconds, rounds=100):
     return pace.gap_s
 
 
-def test_sendings_are_a_round_apart_and_never_far(clock):
-    """What takes long is not sent again meanwhile; a cluster that hangs delays no one for long."""
+def test_sends_are_spaced_by_a_round_trip_within_a_bound(clock):
+    """Sending faster than nodes merge is wasted; a cluster that hangs must not delay messages."""
     assert GatherWindow(3).gap_s == 0.0
     assert after_rounds(GatherWindow(3), clock, 0.002) == pytest.approx(0.002, rel=0.01)
     assert after_rounds(GatherWindow(3), clock, 5.0) == 0.004
 
 
-def test_a_node_alone_is_sent_all_at_once(clock):
-    """There are no others whom each message costs as much."""
+def test_a_single_node_is_sent_everything_at_once(clock):
+    """There are no others for which each message has a cost."""
     assert after_rounds(GatherWindow(1), clock, 0.002) == 0.0
 
 
 def test_only_what_was_sent_is_measured(clock):
-    """Another session, or bytes before those that were sent, say nothing of them."""
+    """Another session, or bytes before those that were sent, are no measurement."""
     pace = GatherWindow(3)
     pace.merged("jfk", END)
     pace.sent("jfk", END)
@@ -62,7 +62,7 @@ def test_only_what_was_sent_is_measured(clock):
 
 
 def test_what_is_never_merged_is_given_up(clock):
-    """A session that was refused, or a majority that is away, does not end the measuring."""
+    """A refused session, or an absent majority, must not stop the measuring."""
     pace = GatherWindow(3)
     pace.sent("jfk", END)
     clock.now_s += 1.1
@@ -70,7 +70,7 @@ def test_what_is_never_merged_is_given_up(clock):
 
 
 def test_a_measurement_that_another_thread_ends_meanwhile_is_no_error(clock):
-    """Each node's pusher tells of what was merged, while the look-out sends."""
+    """Each connection reports what was merged while the watcher sends."""
 
     class Ended(GatherWindow):
         looks = iter([("jfk", END, clock.now_s)])

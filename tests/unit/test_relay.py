@@ -1,4 +1,4 @@
-"""Sessions that reach some nodes only: who asks whom, and what is passed on."""
+"""Sessions that reach only some nodes: who requests them, and what is relayed."""
 
 import itertools
 import logging
@@ -31,11 +31,11 @@ PATIENCE_S = 20
 A, B = Position(1_000), Position(2_000)
 
 
-# Who is asked for what
+# Requests
 
 
 def holdings(own=None, **others):
-    """Return what n1 knows: what it holds, and what each other member said it does."""
+    """Return what n1 knows: what it holds, and what each other member reported."""
     known = Holdings("n1", ["n1", *others])
     for session, end in (own or {}).items():
         known.hold(session, end)
@@ -45,14 +45,14 @@ def holdings(own=None, **others):
 
 
 def test_a_session_that_does_not_come_is_asked_for_after_a_while():
-    """Its publisher most often brings it, a moment later than to the others."""
+    """Most often its publisher brings it, a moment later than to the others."""
     wants, known, ledger = Wants(3), holdings(n2={"jfk": A}, n3={}), Ledger()
     asked = [wants.look(known, ledger) for _ in range(4)]
     assert asked == [{}, {}, {}, {"n2": ["jfk"]}]
 
 
-def test_who_holds_most_is_asked_first_and_then_the_others():
-    """One of them may have died since it said so."""
+def test_the_node_that_holds_most_is_asked_first_and_then_the_others():
+    """It may have died since it reported that."""
     wants, known = Wants(2), holdings(n2={"jfk": A}, n3={"jfk": B})
     asked = [wants.look(known, Ledger()) for _ in range(16)]
     turns = [name for each in asked for name in each]
@@ -60,7 +60,7 @@ def test_who_holds_most_is_asked_first_and_then_the_others():
 
 
 def test_a_session_that_grows_here_is_not_asked_for():
-    """Somebody brings it, if slowly."""
+    """Somebody brings it, however slowly."""
     wants, known = Wants(1), holdings(n2={"jfk": B}, n3={})
     for end in range(100, 1_000, 100):
         known.hold("jfk", Position(end))
@@ -69,7 +69,7 @@ def test_a_session_that_grows_here_is_not_asked_for():
 
 
 def test_what_was_merged_is_asked_for_only_if_the_next_instruction_needs_it():
-    """A copy that is only history may stay behind for ever."""
+    """A copy that is only history may lag for ever."""
     wants, known, ledger = Wants(1), holdings(n2={"jfk": A}, n3={}), Ledger()
     ledger.sessions["jfk"] = A
     assert not any(wants.look(known, ledger) for _ in range(5))
@@ -78,17 +78,17 @@ def test_what_was_merged_is_asked_for_only_if_the_next_instruction_needs_it():
 
 
 def test_a_session_that_its_publisher_fills_is_waited_for_longer():
-    """The connection may have been cut without a word; but most often it is only slow."""
+    """The connection may have been cut silently, but most often it is only slow."""
     wants, known = Wants(1), holdings(n2={"jfk": A, "lga": A}, n3={})
     asked = [wants.look(known, Ledger(), fed={"jfk"}) for _ in range(5)]
     assert asked == [{}, *[{"n2": ["lga"]}] * 3, {"n2": ["jfk", "lga"]}]
 
 
-# Who fills a copy
+# Claims
 
 
 class Bell:
-    """Counts."""
+    """Counts how often it is rung."""
 
     rung = 0
 
@@ -97,7 +97,7 @@ class Bell:
 
 
 class Appender:
-    """Of one session."""
+    """A stand-in for the appender of one session."""
 
     identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     end = START
@@ -111,7 +111,7 @@ class Appender:
 
 @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
 def test_a_connection_leaves_a_session_to_the_next_if_either_relays(first, second):
-    """A publisher has what comes next; and who is asked to relay was asked since nothing came."""
+    """A publisher has what comes next, and a relay was requested because nothing came."""
     inbox, bell = NodeInbox(Appender(), START, lambda _: None, None, None), Bell()
     inbox.claim("first", bell, relays=first)
     assert inbox.is_fed != first
@@ -125,7 +125,7 @@ def test_a_connection_leaves_a_session_to_the_next_if_either_relays(first, secon
 
 
 def test_a_publisher_does_not_take_a_session_from_another():
-    """They would take it from each other for ever."""
+    """Otherwise two would take it from each other for ever."""
     inbox, bell = NodeInbox(Appender(), START, lambda _: None, None, None), Bell()
     inbox.claim("first", bell)
     with pytest.raises(Refused, match="first"):
@@ -134,12 +134,12 @@ def test_a_publisher_does_not_take_a_session_from_another():
     assert bell.rung == 0
 
 
-# What is passed on
+# Relaying
 
 
 @pytest.fixture
 def target(tmp_path):
-    """Return certificates, and a node that takes sessions, at work."""
+    """Return certificates, and a running node that takes sessions."""
     certs = Certificates(str(tmp_path / "ca"))
     host = DiskHost(str(tmp_path / "target"))
     server = Server(("localhost", 0), certs.server(), host)
@@ -173,8 +173,8 @@ def end_of(directory):
     return Position(len(data))
 
 
-def test_a_session_is_passed_on_as_far_as_it_is_durable(tmp_path, target):
-    """What a power cut may take from here must not count as held there."""
+def test_a_session_is_relayed_as_far_as_it_is_durable(tmp_path, target):
+    """What a power cut may take from here must not count as held by a majority."""
     directory, host = written(tmp_path), target[1]
     whole = end_of(directory)
     some = [Position(frame_ends(directory)[4])]
@@ -193,10 +193,10 @@ def frame_ends(directory):
     return list(itertools.accumulate(header.size for header, _ in frames(data)))
 
 
-def test_a_relay_hangs_up_when_nothing_is_needed_and_begins_anew_when_asked(
+def test_a_relay_hangs_up_when_nothing_is_needed_and_dials_again_when_asked(
     tmp_path, target, monkeypatch, caplog
 ):
-    """It would keep a publisher waiting for its session, and a connection for nothing."""
+    """It would keep a publisher from its session, and hold a connection for nothing."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(relay_module, "_IDLE_S", 0.2)
     directory, (_, host, server) = written(tmp_path), target
@@ -209,8 +209,8 @@ def test_a_relay_hangs_up_when_nothing_is_needed_and_begins_anew_when_asked(
     relay.stop()
 
 
-def test_a_session_that_is_refused_is_not_offered_at_every_call_for_it(tmp_path, target, caplog):
-    """Who lacks it asks a few times a second; each refusal would be a line in two logs."""
+def test_a_refused_session_is_not_offered_at_every_request(tmp_path, target, caplog):
+    """The node that lacks it asks a few times a second; each refusal is a line in two logs."""
     directory, (_, host, server) = written(tmp_path), target
     host.inboxes["jfk"] = Inbox(host, Appender())
     relay = relay_to(target, directory, lambda: end_of(directory))
@@ -223,10 +223,8 @@ def test_a_session_that_is_refused_is_not_offered_at_every_call_for_it(tmp_path,
     assert "is another log here" in caplog.text
 
 
-def test_a_session_that_is_refused_again_and_again_is_spoken_of_once(
-    tmp_path, target, monkeypatch, caplog
-):
-    """A node with a full disk refuses each of a thousand sessions twice a second."""
+def test_a_session_that_is_refused_repeatedly_is_logged_once(tmp_path, target, monkeypatch, caplog):
+    """A node with a full disk refuses a thousand sessions, each of them twice a second."""
     monkeypatch.setattr(relay_module, "_RETRY_S", 0.0)
     monkeypatch.setattr(relay_module, "_IDLE_S", 60.0)
     refusals = []
@@ -255,8 +253,8 @@ def test_a_session_that_is_refused_again_and_again_is_spoken_of_once(
     relay.stop()
 
 
-def test_a_copy_is_passed_on_to_the_node_that_was_meant_and_no_other(tmp_path, target, caplog):
-    """An address may be another machine's by now."""
+def test_a_copy_is_relayed_to_the_intended_node_and_no_other(tmp_path, target, caplog):
+    """An address may belong to another machine by now."""
     directory, host = written(tmp_path), target[1]
     relay = relay_to(target, directory, lambda: end_of(directory), name="n3")
     relay.want("jfk")
@@ -266,7 +264,7 @@ def test_a_copy_is_passed_on_to_the_node_that_was_meant_and_no_other(tmp_path, t
 
 
 def test_a_relay_that_gets_no_thread_is_asked_again(tmp_path, target, monkeypatch):
-    """The sequencing thread asks it to begin: the node would end where it can go on without."""
+    """The sequencing thread starts it, and would end the node, which can go on without a relay."""
 
     def refused(_thread):
         raise RuntimeError("can't start new thread")
@@ -282,7 +280,7 @@ def test_a_relay_that_gets_no_thread_is_asked_again(tmp_path, target, monkeypatc
 
 
 def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path, target, monkeypatch):
-    """It is asked for a few times a second, for as long as its publisher does not come."""
+    """It is requested a few times a second for as long as its publisher is away."""
     monkeypatch.setattr(relay_module, "_RETRY_S", 0.0)
     directory, server = written(tmp_path), target[2]
     with open(os.path.join(directory, "manifest"), "r+b") as manifest:
@@ -300,8 +298,8 @@ def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path, target
     relay.stop()
 
 
-def test_a_copy_that_is_set_aside_as_it_is_asked_for_ends_no_thread(tmp_path, target):
-    """The others that the same connection brings go on."""
+def test_a_copy_that_is_set_aside_as_it_is_requested_ends_no_thread(tmp_path, target):
+    """The other sessions of the connection go on."""
     directory, host = written(tmp_path), target[1]
     relay = relay_to(target, directory, lambda: end_of(directory))
     gone = HeldCopy(str(tmp_path / "gone"), lambda: START, lambda: None)
@@ -314,7 +312,7 @@ def test_a_copy_that_is_set_aside_as_it_is_asked_for_ends_no_thread(tmp_path, ta
 
 
 def test_a_copy_whose_frames_are_refused_is_doubted(tmp_path, target):
-    """It may be the only one that its publisher brings anything to: it has to begin anew."""
+    """It may be the only copy that its publisher reaches, and has to be made again."""
     directory, doubts = written(tmp_path), []
     with open(os.path.join(directory, "log.0.0"), "r+b") as file:
         file.seek(frame_ends(directory)[3] - 1)
@@ -335,7 +333,7 @@ def numbers(cluster, name, count):
 
 
 def test_a_publisher_that_reaches_one_node_is_merged_on_all(tmp_path):
-    """As long as a majority lives its messages are delivered, whatever stands between."""
+    """As long as a majority lives its messages are delivered, whatever is in between."""
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         cluster.push(cluster.addresses[2:])
         publisher = cluster.publisher()
@@ -357,7 +355,7 @@ def test_a_publisher_that_reaches_one_node_is_merged_on_all(tmp_path):
 
 
 def test_a_session_goes_on_when_one_of_the_two_nodes_that_it_reaches_dies(tmp_path):
-    """The third holds it with the other."""
+    """The third node holds it together with the other."""
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         cluster.push(cluster.addresses[1:])
         publisher = cluster.publisher()
@@ -381,13 +379,13 @@ def fillers(cluster, name):
 
 
 def test_a_node_of_another_cluster_does_not_fill_sessions(tmp_path):
-    """Its certificate may be of the same authority."""
+    """Its certificate may come from the same authority."""
     with ArchiveCluster(tmp_path) as cluster, pytest.raises(Refused, match="not a node of"):
         cluster.nodes["n1"].claim(Appender.identity, "m1", Bell(), relays=True)
 
 
-def test_a_session_is_passed_on_again_when_the_copy_was_set_aside(tmp_path):
-    """The publisher fills another copy, and who is given it by relay must not wait for the old."""
+def test_a_session_is_relayed_again_when_the_copy_was_set_aside(tmp_path):
+    """The publisher fills another copy, and a node served by relay must not wait for the old."""
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         for name in ("n1", "n2"):
             cluster.nodes[name]._relay.stop()  # so that both get it from the third
@@ -398,11 +396,11 @@ def test_a_session_is_passed_on_again_when_the_copy_was_set_aside(tmp_path):
             publisher.publish(b"%d" % next(count))
             publisher.flush(Level.MERGED, PATIENCE_S)
 
-        def are_both_given_it():
-            publish()  # who has copied what was merged asks for nothing before there is more
+        def are_both_relayed():
+            publish()  # a node that copied what was merged asks for nothing before there is more
             return [*fillers(cluster, "n1"), *fillers(cluster, "n2")] == ["n3"] * 2
 
-        assert eventually(are_both_given_it)
+        assert eventually(are_both_relayed)
         node = cluster.nodes["n3"]
         held = node._inboxes.get("jfk")
         copy = held.appender.directory
@@ -416,7 +414,7 @@ def test_a_session_is_passed_on_again_when_the_copy_was_set_aside(tmp_path):
 def test_a_copy_that_rots_under_a_node_is_fetched_again_when_its_publisher_returns(
     tmp_path, monkeypatch, caplog
 ):
-    """The publisher is told that the bytes differ: only the node can know whose are whole."""
+    """The publisher learns that the bytes differ; only the node can know whose are whole."""
     monkeypatch.setattr(sessions_module, "_REFUSED_RETRY_S", 0.2)
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         push = cluster.push()

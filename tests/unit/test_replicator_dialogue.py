@@ -1,4 +1,4 @@
-"""Source and sink speak to each other over a pipe that a test cuts, bends and repeats."""
+"""A source and a sink talk over a pipe in memory that a test cuts, alters and repeats."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ from rt.position import START, Position
 
 @pytest.fixture
 def source(tmp_path):
-    """Return a source of about 4 KiB: two files and a second run that goes on."""
+    """Return a source of about 4 KiB: two files, and a second run that is still active."""
     log = Log(tmp_path / "source").write(600, 1, 300).roll().write(500, 8).roll()
     log.run().write(700, 64, 900)
     return Path(log.directory)
@@ -40,12 +40,12 @@ def source(tmp_path):
 
 @pytest.fixture
 def sink(tmp_path):
-    """Return where the copy is to be."""
+    """Return the directory of the copy."""
     return tmp_path / "sink"
 
 
 def test_a_copy_has_the_files_the_history_and_the_identity_of_its_source(source, sink):
-    """All that comes after, merge, archive, verify, reads the copy as if it were the source."""
+    """Everything downstream (merge, archive, verify) reads the copy as if it were the source."""
     dialogue = copy_all(source, sink)
     assert_equal(source, sink)
     assert dialogue.acks[-1].durable == dialogue.outlet.position
@@ -54,7 +54,7 @@ def test_a_copy_has_the_files_the_history_and_the_identity_of_its_source(source,
 
 
 def test_a_dialogue_cut_at_any_byte_goes_on_to_the_same_end(source, sink, tmp_path):
-    """A network ends where it likes, in both directions; nothing is lost, doubled or invented."""
+    """A connection may break anywhere, in both directions; nothing is lost, doubled or invented."""
     whole = copy_all(source, sink)
     sides = {"source_room": whole.source_pipe.total, "sink_room": whole.sink_pipe.total}
     assert sides["source_room"] > 4096
@@ -76,7 +76,7 @@ def test_a_dialogue_cut_at_any_byte_goes_on_to_the_same_end(source, sink, tmp_pa
 
 
 def test_a_copy_follows_a_source_that_grows_and_rolls(tmp_path, sink):
-    """The usual day: what is appended comes over, and a roll is the source's own line."""
+    """The usual case: what is appended is copied, and so is the line of a roll."""
     log = Log(tmp_path / "source").write(10)
     dialogue = Dialogue(log.directory, sink).talk()
     for _ in range(5):
@@ -96,7 +96,7 @@ def test_a_frame_larger_than_a_read_comes_whole(tmp_path, sink):
 
 
 def test_a_torn_tail_is_not_shipped_and_what_replaces_it_is(tmp_path, sink):
-    """A torn tail was promised to nobody; the next run begins behind a line that cuts it."""
+    """A torn tail was never promised; the next run begins after a line that cuts it."""
     log = Log(tmp_path / "source").write(100, 100)
     end = log.appender.end
     path = Path(log.directory, "log.0.0")
@@ -112,8 +112,8 @@ def test_a_torn_tail_is_not_shipped_and_what_replaces_it_is(tmp_path, sink):
     assert log_bytes(sink)["log.1.0"] == log_bytes(log.directory)["log.1.0"]
 
 
-def test_no_byte_behind_the_end_of_a_feed_is_sent(tmp_path, sink):
-    """A node serves what it can write again after a crash, and nothing that it may yet cut."""
+def test_no_byte_after_the_end_of_a_feed_is_sent(tmp_path, sink):
+    """A node serves only what it can write again after a crash, not what it may still cut."""
     log = Log(tmp_path / "source").write(100)
     end = log.appender.end
     log.write(100).roll()
@@ -125,7 +125,7 @@ def test_no_byte_behind_the_end_of_a_feed_is_sent(tmp_path, sink):
 
 
 def test_repeated_data_is_acknowledged_and_not_appended(source, sink):
-    """A source that lost its place may begin again; equal bytes do no harm."""
+    """A source that lost its place may start over; equal bytes do no harm."""
     dialogue = Dialogue(source, sink).talk()
     for name, data in log_bytes(source).items():
         at = Position.parse(f"{name.removeprefix('log.')}.0")
@@ -137,7 +137,7 @@ def test_repeated_data_is_acknowledged_and_not_appended(source, sink):
 
 
 def test_repeated_data_that_reaches_further_is_appended_from_where_it_is_new(tmp_path, sink):
-    """Half known, half new: the half that is new is taken, once."""
+    """Of data that is half known and half new, the new half is taken, once."""
     log = Log(tmp_path / "source").write(100)
     dialogue = Dialogue(log.directory, sink).talk()
     log.write(200)
@@ -149,7 +149,7 @@ def test_repeated_data_that_reaches_further_is_appended_from_where_it_is_new(tmp
 
 
 def test_other_bytes_at_a_position_the_sink_has_end_the_channel(tmp_path, sink):
-    """Two histories of one place are never mixed; both stay, for a human to look at."""
+    """Two histories of one position are never mixed; both are kept for a human to inspect."""
     log = Log(tmp_path / "source").write(100)
     dialogue = Dialogue(log.directory, sink).talk()
     before = log_bytes(sink)
@@ -162,7 +162,7 @@ def test_other_bytes_at_a_position_the_sink_has_end_the_channel(tmp_path, sink):
 
 
 def test_every_flipped_bit_of_a_frame_in_transit_is_refused(tmp_path, sink):
-    """TLS sees to the wire; a bad memory or disk of the source is seen here, before any write."""
+    """TLS protects the wire; bad memory or a bad disk at the source is caught before a write."""
     frame = b"".join(make_frame(START, [b"message"]).parts)
     Log(tmp_path / "source")
     for bit in range(8 * len(frame)):
@@ -179,7 +179,7 @@ def test_every_flipped_bit_of_a_frame_in_transit_is_refused(tmp_path, sink):
 
 
 def test_the_sink_takes_none_of_a_message_whose_second_frame_is_damaged(tmp_path, sink):
-    """Half a message would be a place no source ever stood at."""
+    """Half a message would be an end that no source ever had."""
     log = Log(tmp_path / "source").write(100, 100)
     data = bytearray(log_bytes(log.directory)["log.0.0"])
     data[-20] ^= 1
@@ -192,7 +192,7 @@ def test_the_sink_takes_none_of_a_message_whose_second_frame_is_damaged(tmp_path
 
 
 def test_a_source_damaged_before_its_durable_mark_is_refused_by_the_source(tmp_path, sink):
-    """The source looks at headers only; where one is no header, recovery says what that is."""
+    """The source reads only headers; where one is invalid, recovery decides what that means."""
     log = Log(tmp_path / "source").write(100, 100)
     log.roll()
     path = Path(log.directory, "log.0.0")
@@ -238,7 +238,7 @@ def another_log(source):
 
 
 def same_log_written_anew(source):
-    """Write other messages under the same identity."""
+    """Write other messages with the same identity."""
     shutil.rmtree(source)
     log = Log(source)
     log.sequence = 5
@@ -273,7 +273,7 @@ DIVERGENCES = [
 def test_a_source_that_is_not_what_it_was_is_named_and_both_are_kept(
     source, sink, change, code, words
 ):
-    """A disk restored from a backup, a directory made again: no byte of either side is touched."""
+    """After a restored backup or a recreated directory no byte of either side is touched."""
     copy_all(source, sink)
     copied = log_bytes(sink)
     change(source)
@@ -297,7 +297,7 @@ def test_a_source_that_shrinks_while_it_is_served_is_named(tmp_path, sink):
 
 
 def test_a_merged_copy_that_is_ahead_of_this_node_is_told_to_ask_another(tmp_path, sink):
-    """A subscriber may have been served by a node that was further; that is no damage."""
+    """A subscriber may have been served by a node that was further ahead; that is not damage."""
     with MergedLog(str(tmp_path / "out"), DISK) as log:
         log.merge("jfk", [b"one"])
         early = log.appender.end
@@ -309,7 +309,7 @@ def test_a_merged_copy_that_is_ahead_of_this_node_is_told_to_ask_another(tmp_pat
 
 
 def test_a_merged_log_cut_inside_a_range_goes_on_there(tmp_path, sink):
-    """A range may be larger than what one message holds; the walk of it survives a restart."""
+    """A range may be larger than one message; walking through it survives a restart."""
     with MergedLog(str(tmp_path / "out"), DISK) as log:
         log.merge("jfk", [b"a" * 300], [b"b" * 300], [b"c" * 300])
         log.roll()
@@ -327,7 +327,7 @@ def test_a_merged_log_cut_inside_a_range_goes_on_there(tmp_path, sink):
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_file_that_ended_elsewhere_at_the_source_ends_the_channel(tmp_path, sink, known):
-    """The end of a file is a fact of the log; two of them are two logs."""
+    """The end of a file is a fact of the log; two different ends mean two logs."""
     log = Log(tmp_path / "source").write(100, 100)
     if known:
         log.roll()
@@ -343,7 +343,7 @@ def test_a_file_that_ended_elsewhere_at_the_source_ends_the_channel(tmp_path, si
 
 @pytest.mark.parametrize("had", ["nothing", "part of the first", "all of the first", "all"])
 def test_archived_files_are_facts_and_not_losses(tmp_path, sink, had):
-    """Who was away while files were archived has their lines, and goes on behind them."""
+    """A sink that was away while files were archived gets their lines, and continues after them."""
     log = Log(tmp_path / "source").write(100)
     if had == "part of the first":
         copy_all(log.directory, sink)
@@ -366,7 +366,7 @@ def test_archived_files_are_facts_and_not_losses(tmp_path, sink, had):
 
 
 def test_bytes_that_the_host_still_needs_are_not_given_up(tmp_path, sink, monkeypatch):
-    """A source that archives too early, on purpose or not, must not take them from all nodes."""
+    """A source that archives too early, on purpose or not, must not empty all nodes."""
     log = Log(tmp_path / "source").write(100)
     copy_all(log.directory, sink)
     had = log_bytes(sink)
@@ -412,7 +412,7 @@ MISSTEPS = {
 
 @pytest.mark.parametrize("misstep", MISSTEPS)
 def test_a_source_that_breaks_the_protocol_is_a_peer_error(tmp_path, sink, misstep):
-    """A peer that is out of step is not guessed at."""
+    """No guess is made about a peer that is out of step."""
     log = Log(tmp_path / "source").write(100)
     dialogue = Dialogue(log.directory, sink).talk()
     dialogue.source_pipe.send(encode(MISSTEPS[misstep]()))
@@ -444,7 +444,7 @@ def test_a_sink_that_breaks_the_protocol_is_a_peer_error(tmp_path, sink, message
 @pytest.mark.parametrize("channel", [0, CONNECTION])
 @pytest.mark.parametrize("side", ["source", "sink"])
 def test_what_a_peer_says_is_one_line(source, sink, side, channel):
-    """It stands in the log of a node, and on the terminal of who looks at that."""
+    """It ends up in a node's log, and on the terminal of an operator who reads it."""
     dialogue, said = Dialogue(source, sink).talk(), []
     pipe = {"source": dialogue.sink_pipe, "sink": dialogue.source_pipe}[side]
     pipe.send(
@@ -474,11 +474,11 @@ def test_one_refused_channel_leaves_the_others_alone(tmp_path, sink):
     assert_equal(good.directory, tmp_path / "second")
 
 
-def test_what_is_little_and_new_can_be_sent_at_once(source, sink):
-    """A message alone need not wait for the connection's thread; nothing but that goes this way."""
+def test_a_small_update_can_be_sent_at_once(source, sink):
+    """A lone message need not wait for the connection's thread; anything else does."""
     log = Log(source)
     dialogue = Dialogue(source, sink).talk()
-    assert not dialogue.source.send_now(dialogue.outlet)  # there is nothing new
+    assert not dialogue.source.send_now(dialogue.outlet)  # nothing is new
     log.write(100, 200)
     assert dialogue.source.send_now(dialogue.outlet)
     assert not dialogue.outlet.has_news()
@@ -487,13 +487,13 @@ def test_what_is_little_and_new_can_be_sent_at_once(source, sink):
     log.write(9 * 1024)
     assert not dialogue.source.send_now(dialogue.outlet)
     log.write(100).roll()
-    assert not dialogue.source.send_now(dialogue.outlet)  # the file's end is told by its line
+    assert not dialogue.source.send_now(dialogue.outlet)  # a file's end is announced by its line
     dialogue.talk().close()
     assert_equal(source, sink)
 
 
 def test_a_file_beside_a_log_that_has_ended_is_no_news(source, sink):
-    """What nodes confirm is noted there, and who waits until all is merged waits for no news."""
+    """What nodes confirm is noted there, and a drain must not take that for something to ship."""
     log = Log(source).write(100).roll()
     dialogue = Dialogue(source, sink).talk()
     Path(source, "confirmed").touch()
@@ -505,7 +505,7 @@ def test_a_file_beside_a_log_that_has_ended_is_no_news(source, sink):
 
 
 def test_what_is_being_sent_is_news_until_it_was_sent(source, sink):
-    """Who waits until all is merged looks at any moment, and the peer may take its time."""
+    """A drain may look at any moment, and the peer may take its time."""
     log = Log(source)
     dialogue, asked = Dialogue(source, sink).talk(), []
 
@@ -527,7 +527,7 @@ def test_what_is_being_sent_is_news_until_it_was_sent(source, sink):
 
 
 def test_half_a_frame_is_not_sent_at_once(source, sink):
-    """Its writer may be at it; the rest goes with the next look."""
+    """Its writer may be in the middle of it; the rest is sent at the next look."""
     log = Log(source)
     dialogue = Dialogue(source, sink).talk()
     path = Path(source, log.appender.end.file_name)
@@ -541,8 +541,8 @@ def test_half_a_frame_is_not_sent_at_once(source, sink):
     assert_equal(source, sink)
 
 
-def test_damage_that_was_met_while_little_was_sent_at_once_ends_the_channel(source, sink):
-    """Who sends at once leaves it to the connection's thread to say so, which looks again."""
+def test_damage_met_by_a_small_update_ends_the_channel(source, sink):
+    """The thread that sends at once leaves the report to the connection's thread."""
     log = Log(source)
     dialogue = Dialogue(source, sink).talk()
     path = Path(source, log.appender.end.file_name)
@@ -564,7 +564,7 @@ def test_damage_that_was_met_while_little_was_sent_at_once_ends_the_channel(sour
 
 
 def test_what_came_right_before_the_source_hung_up_is_settled(source, sink):
-    """Nobody else would have it synced, and merged, before another session brings something."""
+    """Otherwise it would be synced and merged only when another session brings something."""
     dialogue, settled = Dialogue(source, sink).talk(), []
     dialogue.sink._settle = lambda: settled.append(dialogue.inbox.appender.end)
     end = Log(source).write(100).appender.end
@@ -583,7 +583,7 @@ def test_what_came_right_before_the_source_hung_up_is_settled(source, sink):
 
 
 def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypatch):
-    """One instead of two tells of a message; that it is durable is told in time all the same."""
+    """One acknowledgement then serves for two, and durability is still confirmed in time."""
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     dialogue = Dialogue(source, sink, patience_s=0.01)
@@ -601,8 +601,8 @@ def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypat
     assert [(each.durable, each.merged) for each in dialogue.acks[2:]] == [(end, end)]
 
 
-def test_a_sink_that_others_are_ahead_of_tells_of_many_merges_at_once(source, sink, monkeypatch):
-    """The publisher heard of each from the leader; a word for each costs all three as much."""
+def test_a_sink_that_merges_later_acknowledges_many_merges_at_once(source, sink, monkeypatch):
+    """The leader has acknowledged each; doing so here again would cost all nodes as much."""
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False)
@@ -618,8 +618,8 @@ def test_a_sink_that_others_are_ahead_of_tells_of_many_merges_at_once(source, si
     assert [(each.durable, each.merged) for each in dialogue.acks] == [(end, end)]
 
 
-def test_who_comes_to_lead_tells_of_a_merge_at_once(source, sink, monkeypatch):
-    """The publisher may be waiting for it."""
+def test_a_new_leader_acknowledges_a_merge_at_once(source, sink, monkeypatch):
+    """A publisher may be waiting for it."""
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     leads = []
@@ -631,8 +631,8 @@ def test_who_comes_to_lead_tells_of_a_merge_at_once(source, sink, monkeypatch):
     assert dialogue.acks[-1].merged == end
 
 
-def test_what_is_due_waits_for_a_peer_that_takes_nothing(source, sink, monkeypatch):
-    """A sink that looked again at once, and again, would take a core for as long."""
+def test_what_is_due_waits_for_a_peer_that_reads_nothing(source, sink, monkeypatch):
+    """A sink that kept looking would spin on a core for as long."""
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False).talk()

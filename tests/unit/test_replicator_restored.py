@@ -258,6 +258,7 @@ def test_a_publisher_restored_from_a_backup_confirms_nothing_and_starves_no_sess
         return publisher
 
     with ArchiveCluster(tmp_path, nodes=nodes) as cluster:
+        other = cluster.publisher("lga")
         push = cluster.push()
         with life(10, b"a") as publisher:
             publisher.flush(Level.MERGED, 20)
@@ -267,12 +268,20 @@ def test_a_publisher_restored_from_a_backup_confirms_nothing_and_starves_no_sess
         with life(5, b"b") as publisher:
             publisher.flush(Level.MERGED, 20)
         copy = tmp_path / "n1" / STREAM / "in" / "jfk" / "log.1.0"
-        assert eventually(lambda: copy.stat().st_size == 0, 20)
+
+        def is_archived():
+            other.publish(
+                b"x"
+            )  # inputs are archived after a snapshot, and that needs something new
+            other.flush(Level.MERGED, 20)
+            return copy.stat().st_size == 0
+
+        assert eventually(is_archived, 20)
         push.stop()
         shutil.rmtree(directory)
         shutil.copytree(tmp_path / "backup", directory)
         caplog.clear()
-        with life(count, b"c") as publisher, cluster.publisher("lga") as other:
+        with life(count, b"c") as publisher:
             push = cluster.push()
             began_s = time.monotonic()
             with pytest.raises(FlushTimeout):

@@ -1,0 +1,33 @@
+"""CursorFile: the log file that a source is sending, kept open."""
+
+from rt.log.directory import LogDirectory
+from rt.log.disk import File
+from rt.position import START, Position
+
+
+class CursorFile:
+    """One open file of a log, at the cursor of a source."""
+
+    __slots__ = ("_log", "file", "start")
+
+    def __init__(self, log: LogDirectory) -> None:
+        self._log = log
+        self.file: File | None = None
+        self.start = START
+
+    def open(self, start: Position) -> File | None:
+        """Return the file that starts at `start`; None if there is none."""
+        if self.file is not None and self.start == start:
+            return self.file
+        self.close()
+        try:
+            self.file, self.start = self._log.open_file(start), start
+        except FileNotFoundError:
+            return None
+        return self.file
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
