@@ -61,6 +61,15 @@ class BenchInbox:
         """Keep all."""
         return True
 
+    is_wanted = False  # one connection fills it
+
+    def needs(self, _end: Position) -> bool:
+        """Nothing is merged."""
+        return False
+
+    def doubted(self) -> None:
+        """Its bytes are what came."""
+
     def release(self) -> None:
         """The connection has ended."""
         self.bell = None
@@ -83,8 +92,14 @@ class BenchHost:
         self.root = root
         self.disk = OsDisk()
 
-    def claim(self, identity: LogIdentity, _peer: str, wake: Bell) -> BenchInbox:
+    def is_member(self, _name: str) -> bool:
+        """No other node pushes here."""
+        return False
+
+    def claim(self, identity: LogIdentity, _peer: str, wake: Bell, *, relays: bool) -> BenchInbox:
         """Begin a copy."""
+        if relays:
+            raise Refused("role", "a publisher is wanted")
         inbox = BenchInbox(Appender(self.disk, os.path.join(self.root, identity.name), identity))
         inbox.bell = wake
         return inbox

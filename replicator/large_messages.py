@@ -6,7 +6,9 @@ from typing import Final
 from rt.errors import Refused
 from rt.limits import MIB
 
-LARGE_TOTAL_BYTES: Final = 128 * MIB  # four of the largest frames, or a hundred of 1 MiB
+# Two of the largest frames, or four of the largest messages that our publishers send. A buffer that
+# grows holds its old bytes as well for a moment, so a node may use twice as much.
+LARGE_TOTAL_BYTES: Final = 64 * MIB
 
 
 class LargeMessages:

@@ -28,35 +28,35 @@ class Do(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class SinkEnd:
     """Where the sink's own log ends."""
 
     end: Position
     is_open: bool  # whether the file it ends in still takes frames
 
 
-def place_data(position: Position, stand: Stand) -> Do:
+def place_data(position: Position, ours: SinkEnd) -> Do:
     """Return what to do with frames for `position`.
 
     Raises:
         Refused: the file has ended here, or bytes are missing before them.
 
-    >>> place_data(Position(64), Stand(Position(64), is_open=True)).name
+    >>> place_data(Position(64), SinkEnd(Position(64), is_open=True)).name
     'APPEND'
     """
-    if position == stand.end and stand.is_open:
+    if position == ours.end and ours.is_open:
         return Do.APPEND
-    if position < stand.end:
+    if position < ours.end:
         return Do.COMPARE
-    if not stand.is_open and not position.offset:
+    if not ours.is_open and not position.offset:
         return Do.BEGIN
-    if not stand.is_open and position.file == stand.end.file:
-        words = f"frames came for {position}, and that file has ended here at {stand.end}"
+    if not ours.is_open and position.file == ours.end.file:
+        words = f"frames came for {position}, and that file has ended here at {ours.end}"
         raise Refused("diverged", f"{words}; both are kept")
-    raise Refused("protocol", f"frames came for {position}, and this log ends at {stand.end}")
+    raise Refused("protocol", f"frames came for {position}, and this log ends at {ours.end}")
 
 
-def place_rolled(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
+def place_rolled(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
     """Return what to do about a file that has ended at the source.
 
     Raises:
@@ -66,14 +66,14 @@ def place_rolled(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
         if known.describes(line):
             return Do.NOTHING
         raise _diverged(line, Position(known.file + known.end))
-    if stand.is_open and stand.end.file == line.file and stand.end.offset == line.end:
+    if ours.is_open and ours.end.file == line.file and ours.end.offset == line.end:
         return Do.ROLL
-    if not stand.is_open and not line.end and line.file >= stand.end:
+    if not ours.is_open and not line.end and line.file >= ours.end:
         return Do.BEGIN_AND_ROLL
-    raise _diverged(line, stand.end)
+    raise _diverged(line, ours.end)
 
 
-def place_archived(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
+def place_archived(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
     """Return what to do about a file whose bytes are gone at the source, apart from archiving it.
 
     Raises:
@@ -81,13 +81,13 @@ def place_archived(line: Rolled, stand: Stand, known: Rolled | None) -> Do:
     """
     if known is not None and known.describes(line):
         return Do.NOTHING
-    if known is None and stand.is_open and stand.end == line.file + line.end:
+    if known is None and ours.is_open and ours.end == line.file + line.end:
         return Do.ROLL  # all of it is here, and may still be needed
-    if known is None and stand.end.file == line.file and stand.end.offset <= line.end:
+    if known is None and ours.end.file == line.file and ours.end.offset <= line.end:
         return Do.SKIP
-    if known is None and not stand.is_open and stand.end <= line.file:
+    if known is None and not ours.is_open and ours.end <= line.file:
         return Do.SKIP
-    raise _diverged(line, stand.end if known is None else Position(known.file + known.end))
+    raise _diverged(line, ours.end if known is None else Position(known.file + known.end))
 
 
 def demand_frames(known: Manifest) -> None:

@@ -12,7 +12,7 @@ from replicator.messages import (
 )
 from replicator.sink import (
     Do,
-    Stand,
+    SinkEnd,
     check_frames,
     demand_frames,
     place_archived,
@@ -59,13 +59,13 @@ class SinkChannel:
             OSError: they could not be written.
         """
         position, payload = message.position, message.payload
-        do = place_data(position, self._stand)
+        do = place_data(position, self._end)
         if do is Do.COMPARE:
             payload = self._new_part(position, payload)
             position = Position(message.position + len(message.payload) - len(payload))
             if not payload:
                 return
-            do = place_data(position, self._stand)
+            do = place_data(position, self._end)
         if do is Do.BEGIN:
             self._appender.begin_file(position)
         after = self._appender.walk.copy()
@@ -76,7 +76,7 @@ class SinkChannel:
     def take_rolled(self, message: RolledNotice) -> None:
         """End the active file; errors as for `take_data`."""
         line = message.line
-        do = place_rolled(line, self._stand, self._appender.manifest.rolled.get(line.file))
+        do = place_rolled(line, self._end, self._appender.manifest.rolled.get(line.file))
         if do is Do.NOTHING:
             return
         if do is Do.BEGIN_AND_ROLL:
@@ -95,7 +95,7 @@ class SinkChannel:
         file = message.line.file
         if file in known.archived and file in known.rolled:
             return
-        do = place_archived(message.rolled, self._stand, known.rolled.get(message.line.file))
+        do = place_archived(message.rolled, self._end, known.rolled.get(message.line.file))
         if do is Do.SKIP:
             self._skip(message)
             return
@@ -134,10 +134,10 @@ class SinkChannel:
         return ack
 
     @property
-    def _stand(self) -> Stand:
+    def _end(self) -> SinkEnd:
         if self._appender.is_closed:
             raise Refused("busy", "this copy was set aside; another is about to be begun")
-        return Stand(self._appender.end, self._appender.is_open)
+        return SinkEnd(self._appender.end, self._appender.is_open)
 
     def _new_part(self, position: Position, payload: memoryview) -> memoryview:
         """Compare what is here already; return what goes beyond it."""

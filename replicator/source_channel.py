@@ -87,7 +87,7 @@ class SourceChannel:
         """Return the message that opens the channel."""
         return Open(self.channel, self.identity)
 
-    def stand(self, standing: Standing) -> None:
+    def begin(self, standing: Standing) -> None:
         """Begin where the sink's copy ends.
 
         Raises:

@@ -111,7 +111,7 @@ class SourceConnection:
         elif isinstance(message, Ack):
             self._guarded(channel, lambda: self._take_ack(channel, message))
         elif isinstance(message, Standing):
-            self._guarded(channel, lambda: channel.stand(message))
+            self._guarded(channel, lambda: channel.begin(message))
             self.mark(channel)
         else:
             why = refusal_of(message)

@@ -150,7 +150,7 @@ class Pipe:
         self._end = end
         self._inlet = SinkChannel(0, inbox)
         self._outlet = SourceChannel(0, log, end)
-        self._outlet.stand(self._inlet.standing())
+        self._outlet.begin(self._inlet.standing())
 
     def step(self) -> bool:
         """Carry a little; False if there is nothing for now. Errors as at either end."""

@@ -1,4 +1,4 @@
-"""Push and pull over real TLS on loopback: what arrives, and who is turned away."""
+"""Push and pull over real TLS on loopback: what arrives, and which peers are refused."""
 
 import logging
 import os
@@ -90,21 +90,21 @@ class Site:
 
 @pytest.fixture
 def site(certs, tmp_path):
-    """Return a running node; whatever a test leaves of it is stopped."""
+    """Return a running node, which is stopped after the test."""
     site = Site(certs, tmp_path)
     yield site
     site.stop()
 
 
 def session(site, name, messages=300, settings=SMALL):
-    """Publish some messages in a life of their own."""
+    """Publish some messages in a run of their own."""
     with Publisher(site.path("pub"), stream=STREAM, session=name, writer=settings) as publisher:
         for number in range(messages):
             publisher.publish(b"%06d" % number + b"x" * 994)
 
 
 def assert_pushed(site, *names):
-    """The node has the files and the history of these sessions."""
+    """Check that the node has the files and the history of these sessions."""
     for name in names:
         ours, theirs = site.path("pub", STREAM, name), site.path("node", STREAM, "in", name)
         assert log_bytes(theirs) == log_bytes(ours)
@@ -113,7 +113,7 @@ def assert_pushed(site, *names):
 
 
 def test_sessions_with_rolls_and_runs_arrive_as_they_are(site, publisher):
-    """The main road: several sessions, several lives each, one connection."""
+    """The usual case: several sessions of several runs each, over one connection."""
     for name in ("jfk", "ewr", "lga"):
         session(site, name)
         session(site, name, 10)
@@ -126,7 +126,7 @@ def test_sessions_with_rolls_and_runs_arrive_as_they_are(site, publisher):
 
 @pytest.mark.parametrize("has_manifest", [False, True])
 def test_a_session_that_was_never_made_whole_holds_up_no_drain(site, publisher, has_manifest):
-    """A publisher that was killed at its first call would make every later push wait for ever."""
+    """Otherwise a publisher killed at its first call would make every later drain hang."""
     session(site, "jfk")
     os.makedirs(site.path("pub", STREAM, "lga"))
     if has_manifest:
@@ -151,7 +151,7 @@ def test_a_session_that_appears_later_is_found(site, publisher):
 
 
 def test_sessions_are_found_and_followed_where_there_are_no_events(site, publisher, monkeypatch):
-    """A network file system tells of nothing; the look-out looks."""
+    """A network file system sends no notifications, so the watcher polls."""
     monkeypatch.setattr(watcher_module, "Watch", partial(Watch, "poll"))
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
@@ -164,7 +164,7 @@ def test_sessions_are_found_and_followed_where_there_are_no_events(site, publish
 
 
 def test_a_session_is_found_while_another_never_rests(site, publisher):
-    """A flood of events must not put off the look for what no event told of."""
+    """A flood of notifications must not delay the sweep that finds what none announced."""
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
     done = threading.Event()
@@ -189,7 +189,7 @@ def test_a_session_is_found_while_another_never_rests(site, publisher):
 
 
 def test_a_dead_node_is_not_dialled_for_every_message(site, publisher, monkeypatch):
-    """News wake who is connected; they must not cut short the pause before the next try."""
+    """Updates wake a connection; they must not cut short the pause before the next attempt."""
     dialled = []
 
     def refuse(*_address):
@@ -210,7 +210,7 @@ def test_a_dead_node_is_not_dialled_for_every_message(site, publisher, monkeypat
     assert tries <= 3 + seconds / 0.1
 
 
-def test_a_publisher_hears_how_far_its_messages_came(site, publisher):
+def test_a_publisher_learns_how_far_its_messages_have_come(site, publisher):
     """`flush("received")` returns once a node has synced, and not before there is one."""
     with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
         writer.publish(b"AA1")
@@ -225,8 +225,8 @@ def test_a_publisher_hears_how_far_its_messages_came(site, publisher):
     client.stop(drain_s=20)
 
 
-def test_a_publisher_hears_of_it_when_the_disk_has_room_again(site, publisher, monkeypatch):
-    """Its session may be quiet: no other word of the node comes, and it would wait for ever."""
+def test_confirmations_are_noted_once_the_disk_has_room_again(site, publisher, monkeypatch):
+    """The session may be quiet: no other acknowledgement comes, and a flush would hang."""
 
     def is_full(_file, _confirmations):
         raise OSError(28, "No space left on device")
@@ -246,7 +246,7 @@ def test_a_publisher_hears_of_it_when_the_disk_has_room_again(site, publisher, m
 
 
 def test_a_node_that_restarts_while_data_flows_gets_all_of_it_once(site, publisher):
-    """Ten restarts of the node under a publisher that never stops."""
+    """The node restarts ten times under a publisher that never stops."""
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
     with Publisher(site.path("pub"), stream=STREAM, session="jfk", writer=SMALL) as writer:
@@ -260,7 +260,7 @@ def test_a_node_that_restarts_while_data_flows_gets_all_of_it_once(site, publish
 
 
 def test_a_pusher_that_restarts_goes_on_where_the_node_stands(site, publisher):
-    """Nobody remembers anything of a peer; the copy on the node is the memory."""
+    """Neither side remembers anything of the other; the node's copy is the memory."""
     for _ in range(5):
         session(site, "jfk", 100)
         client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
@@ -274,7 +274,7 @@ def test_a_pusher_that_restarts_goes_on_where_the_node_stands(site, publisher):
 
 
 def test_a_session_of_another_log_is_refused_and_the_others_go_on(site, publisher):
-    """A directory was deleted and made again: said, not merged over; nobody else suffers."""
+    """A recreated directory is refused, not merged over, and no other session suffers."""
     session(site, "jfk", 5)
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
@@ -292,7 +292,7 @@ def test_a_session_of_another_log_is_refused_and_the_others_go_on(site, publishe
 
 
 def merged(site, names=("jfk",)):
-    """Merge what was pushed, a file a session."""
+    """Merge what was pushed, one file for each session."""
     log = Merge(site.host.out)
     for name in names:
         for data in log_bytes(site.path("pub", STREAM, name)).values():
@@ -302,7 +302,7 @@ def merged(site, names=("jfk",)):
 
 
 def test_a_subscribers_copy_equals_the_nodes_across_restarts_of_both(site, subscriber):
-    """A copy that is cut, of a node that is cut, is the node's log in the end, byte for byte."""
+    """However often either side is cut off, the copy ends as the node's log, byte for byte."""
     session(site, "jfk", 200)
     session(site, "ewr", 200)
     log = merged(site, ("jfk", "ewr"))
@@ -326,7 +326,7 @@ def test_a_subscribers_copy_equals_the_nodes_across_restarts_of_both(site, subsc
 
 
 def test_a_puller_says_when_the_node_has_less_than_the_copy(site, subscriber):
-    """Seed 21558: each node waited for all that the others had, and one had more than all."""
+    """Seed 21558: each node waited for what the others had, and one had more than all."""
     session(site, "jfk", 200)
     log = merged(site)
     shutil.copytree(site.host.out, site.path("earlier"))
@@ -354,7 +354,7 @@ def test_a_puller_says_when_the_node_has_less_than_the_copy(site, subscriber):
 
 
 def test_a_puller_goes_to_the_next_node_when_one_is_dead(site, subscriber):
-    """Any node will do, so a dead one costs nothing but a try."""
+    """Any node will do, so a dead one costs one attempt."""
     session(site, "jfk", 20)
     merged(site)
     with socket.create_server(("localhost", 0)) as free:
@@ -369,7 +369,7 @@ def test_a_puller_goes_to_the_next_node_when_one_is_dead(site, subscriber):
 def test_the_reason_of_a_copy_that_ended_is_not_wiped_by_a_connection(
     site, subscriber, monkeypatch
 ):
-    """`rt pull` that ends without a word is started again, on the same disk."""
+    """An `rt pull` that ended without a reason would be started again, on the same disk."""
     merged(site)
     client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
     client.start()
@@ -397,7 +397,7 @@ def test_the_reason_of_a_copy_that_ended_is_not_wiped_by_a_connection(
 
 
 def test_one_directory_has_one_puller(site, subscriber):
-    """Two would append to the same files."""
+    """Two pullers would append to the same files."""
     client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
     with pytest.raises(Misuse, match="already"):
         PullClient(site.path("sub"), STREAM, [site.node], subscriber)
@@ -438,7 +438,7 @@ def roles(certs):
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("role", ROLES)
 def test_a_certificate_grants_what_it_says_and_nothing_else(site, roles, role, verb, caplog):
-    """Whoever has one certificate of ours must not reach what is another's."""
+    """A certificate must not open anything that is granted to another."""
     caplog.set_level(logging.WARNING)
     session(site, "jfk", 1)
     merged(site)
@@ -465,7 +465,7 @@ def test_a_certificate_grants_what_it_says_and_nothing_else(site, roles, role, v
 
 @pytest.mark.parametrize(("granted", "code"), [(["jfk"], "session"), (["jfk", "pair"], None)])
 def test_a_group_has_to_be_granted_as_a_session_is(site, certs, granted, code):
-    """Who is in a group says which numbers of its other members are repeats."""
+    """A member of a group decides which numbers of the other members are repeats."""
     sock, _ = connect(site.node, certs.publisher(f"pair-{len(granted)}", granted).current())
     wake = Wake()
     link = Link(sock, wake, "node")
@@ -479,7 +479,7 @@ def test_a_group_has_to_be_granted_as_a_session_is(site, certs, granted, code):
 
 
 def first_answer(link):
-    """Return the first message that is no greeting."""
+    """Return the first message that is not a Hello."""
     while True:
         for message in link.receive():
             if not isinstance(message, Hello):
@@ -497,7 +497,7 @@ def first_answer(link):
     ],
 )
 def test_a_hello_that_does_not_fit_is_refused_with_a_code(site, publisher, hello, code):
-    """Programs of two versions or streams meet every day; both logs say which."""
+    """Programs of different versions and streams meet every day; both logs say which."""
     sock, _ = connect(site.node, publisher.current())
     wake = Wake()
     link = Link(sock, wake, "node")
@@ -529,7 +529,7 @@ def test_a_log_of_another_kind_or_stream_is_not_taken(site, publisher, log, capl
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_file_without_a_frame_holds_up_no_drain(site, publisher, restarted):
-    """A publisher that was killed before the first frame of its run has left one."""
+    """A publisher killed before the first frame of its run leaves one."""
     session(site, "jfk", 5)
     with open(site.path("pub", STREAM, "jfk", "log.1.0"), "xb"):
         pass
@@ -543,7 +543,7 @@ def test_a_file_without_a_frame_holds_up_no_drain(site, publisher, restarted):
 
 
 def test_two_connections_do_not_fill_one_session(site, publisher):
-    """The second is told that it is busy, asks again, and has it when the first has gone."""
+    """The second is refused as busy, retries, and gets the session when the first has gone."""
     session(site, "jfk", 5)
     first = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     first.start()
@@ -559,7 +559,7 @@ def test_two_connections_do_not_fill_one_session(site, publisher):
 def test_plaintext_and_silence_end_at_the_deadline_and_others_are_served(
     site, publisher, monkeypatch, caplog
 ):
-    """Whoever never finishes a handshake holds a thread for 10 seconds, and nothing else."""
+    """A peer that never finishes its handshake holds a thread for 10 seconds, and nothing else."""
     site.server._admission.limits = ServerLimits(handshake_s=0.5)
     monkeypatch.setattr(link_module, "GREETING_S", 0.5)
     plain = [socket.create_connection(site.node) for _ in range(20)]
@@ -584,8 +584,8 @@ def send_slowly(sock, data):
         time.sleep(0.1)
 
 
-def test_one_byte_a_second_is_no_greeting(site, publisher, monkeypatch):
-    """A slow loris is told from a slow line by a deadline for the whole, not for each byte."""
+def test_a_greeting_that_trickles_in_is_cut_off(site, publisher, monkeypatch):
+    """A deadline for the whole greeting, not for each byte, stops a slow loris."""
     monkeypatch.setattr(link_module, "GREETING_S", 0.4)
     sock, _ = connect(site.node, publisher.current())
     hello = encode(Hello(VERSION, VERSION, PUSH, STREAM, "slow"))
@@ -646,7 +646,7 @@ def test_memory_does_not_grow_with_the_backlog(site, publisher, subscriber, mega
 def test_a_connection_that_gets_no_thread_is_hung_up_on_and_the_next_is_served(
     site, publisher, monkeypatch, caplog
 ):
-    """A limit of threads is reached by surprise; the node must not be deaf from then on."""
+    """A limit of threads is reached by surprise; the node must go on accepting afterwards."""
     session(site, "jfk")
     start, refused = threading.Thread.start, []
 
@@ -665,8 +665,8 @@ def test_a_connection_that_gets_no_thread_is_hung_up_on_and_the_next_is_served(
     assert_pushed(site, "jfk")
 
 
-def test_a_connection_that_is_agreed_on_during_a_stop_ends_with_it(site, publisher, monkeypatch):
-    """Nobody would end it later, and who dialled would speak to nobody."""
+def test_a_connection_made_during_a_stop_ends_with_it(site, publisher, monkeypatch):
+    """Otherwise it would never be ended, and the client would wait for a dead server."""
     agreed, stopped = threading.Event(), threading.Event()
 
     def slowly(*args, **options):
@@ -686,8 +686,8 @@ def test_a_connection_that_is_agreed_on_during_a_stop_ends_with_it(site, publish
     assert eventually(lambda: not site.server.connections, 5)
 
 
-def test_a_puller_that_is_stopped_while_it_dials_lets_go_when_it_is_asked_again(site, subscriber):
-    """A machine that is off says nothing; the directory is free once the dialling has ended."""
+def test_a_puller_stopped_while_it_dials_releases_its_directory_afterwards(site, subscriber):
+    """A machine that is off does not answer; the directory is free once the dial has ended."""
     with socket.create_server(("localhost", 0)) as deaf:
         client = PullClient(site.path("sub"), STREAM, [deaf.getsockname()], subscriber)
         client.start()
@@ -701,7 +701,7 @@ def test_a_puller_that_is_stopped_while_it_dials_lets_go_when_it_is_asked_again(
 
 
 def test_a_pusher_that_is_stopped_while_it_dials_leaves_no_descriptor(site, publisher, monkeypatch):
-    """A program that tries a node that is off, again and again, would run out of them."""
+    """A program that keeps trying a node that is off would run out of them."""
     monkeypatch.setattr(push_module, "_STOP_S", 0.01)
     before = set(os.listdir("/proc/self/fd"))
     with socket.create_server(("localhost", 0)) as deaf:
@@ -717,7 +717,7 @@ def test_a_pusher_that_is_stopped_while_it_dials_leaves_no_descriptor(site, publ
 def test_a_session_that_cannot_be_shipped_costs_no_descriptor_at_each_look(
     site, publisher, monkeypatch, manifest
 ):
-    """Who died while it made a session, on a full disk, left a manifest without a line."""
+    """A crash while a session is made, on a full disk, leaves a manifest without a line."""
     monkeypatch.setattr(sessions_module, "_REFUSED_RETRY_S", 0.0)
     os.makedirs(site.path("pub", STREAM, "jfk"))
     with open(site.path("pub", STREAM, "jfk", "manifest"), "wb") as file:
@@ -749,8 +749,8 @@ def test_stop_ends_all_threads_within_two_seconds(site, publisher, subscriber):
     assert eventually(lambda: threading.active_count() <= before)
 
 
-def test_a_peer_that_takes_nothing_does_not_hold_up_a_stop(certs, site, publisher, subscriber):
-    """A stopped subscriber, or a node whose machine is frozen, keeps nobody from ending."""
+def test_a_peer_that_reads_nothing_does_not_delay_a_stop(certs, site, publisher, subscriber):
+    """A stopped subscriber, or a frozen machine, must not keep others from ending."""
     with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
         writer.publish_many([b"x" * 1024] * 30_000)
     merged(site)
