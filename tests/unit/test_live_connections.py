@@ -11,7 +11,6 @@ import pytest
 
 from replicator.pull import PullClient
 from replicator.push import PushClient
-from replicator.server import Server
 from replicator.wire import PULL, PUSH, VERSION, Hello, encode
 from rt import Publisher
 from rt.errors import Refused
@@ -21,13 +20,12 @@ from rt.net.identity import CertificateRole
 from rt.net.live import live_connections
 from rt.net.renewal import renew
 from rt.net.revocation import revoke
-from rt.net.tls import Contexts, client_context, connect, offering, server_context
+from rt.net.tls import Contexts, client_context, connect, offering
 from rt.node.status import STATUS_ALPN
 from sequencer.peers import ALPN as PEER_ALPN
-from sequencer.peers import Peers
-from tests.control_fuzz import node_admin
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
-from tests.replicator_host import STREAM, DiskHost, Merge, eventually
+from tests.live_site import Site
+from tests.replicator_host import STREAM, Merge, eventually
 
 LIMIT_S = 1.0
 DAY_S = 86_400
@@ -46,68 +44,25 @@ PROTOCOLS = {
 }
 
 
-class Site:
-    """A node that speaks every protocol, and two directories of certificates: its own, ours."""
+def slow_status(sock, _identity):
+    """A status that takes long: nothing is sent until the client has gone."""
+    sock.settimeout(20)
+    sock.recv(1)
 
-    def __init__(self, top):
-        self.top = str(top)
-        self.authority = Authority(self.path("authority"))
-        self.there, self.here = self.path("there"), self.path("here")
-        for directory in (self.there, self.here):
-            os.mkdir(directory, 0o700)
-            shutil.copy(self.authority.files.ca, directory)
-        issue(self.authority.directory, "n1", CertificateRole.NODE)
-        for name in ("n1.pem", "n1.key"):
-            shutil.copy(self.path("authority", name), self.there)
-        self.host = DiskHost(self.path("node"))
-        self.peers = Peers("n1", {"n1": ("", 0), "n2": ("localhost", 1)}, self.nothing, self.heard)
-        others = {
-            PEER_ALPN: self.peers.serve, ADMIN_ALPN: node_admin().serve, STATUS_ALPN: self.status,
-        }  # fmt: skip
-        contexts = Contexts(
-            self.files("n1", self.there),
-            lambda *paths: offering(server_context(*paths), *others),
-        )
-        self.server = Server(("localhost", 0), contexts, self.host, others=others)
-        self.server.start()
-        self.address = ("localhost", self.server.address[1])
 
-    def path(self, *names):
-        return os.path.join(self.top, *names)
-
-    def files(self, name, directory):
-        stem = os.path.join(directory, name)
-        return CertificateFiles(os.path.join(directory, "ca.pem"), f"{stem}.pem", f"{stem}.key")
-
-    def nothing(self):
-        raise OSError("nothing is dialled here")
-
-    def heard(self, *_):
-        pass
-
-    def status(self, sock, _identity):
-        """A status that takes long: nothing is sent until the client has gone."""
-        sock.settimeout(20)
-        sock.recv(1)
-
-    def dial(self, protocol, files):
-        """Connect, say what the protocol says first, and return the socket."""
-        _, alpn, first = PROTOCOLS[protocol]
-        context = client_context(files.ca, files.cert, files.key)
-        sock, _ = connect(self.address, offering(context, alpn) if alpn else context)
-        sock.sendall(first)
-        return sock
-
-    def stop(self):
-        self.server.stop()
-        self.peers.stop()
-        self.host.stop()
+def dial(site, protocol, files):
+    """Connect, say what the protocol says first, and return the socket."""
+    _, alpn, first = PROTOCOLS[protocol]
+    context = client_context(files.ca, files.cert, files.key)
+    sock, _ = connect(site.address, offering(context, alpn) if alpn else context)
+    sock.sendall(first)
+    return sock
 
 
 @pytest.fixture
 def site(tmp_path):
     """Return a node and its certificates."""
-    site = Site(tmp_path)
+    site = Site(tmp_path, slow_status)
     yield site
     site.stop()
 
@@ -134,7 +89,7 @@ def test_a_certificate_that_expires_ends_its_connection(site, protocol):
     files = client_files(site, PROTOCOLS[protocol][0], days=1 + 2 / DAY_S)
     left_s = load_certificate(files.cert).not_valid_after_utc.timestamp() - time.time()
     expires = time.monotonic() + left_s
-    with site.dial(protocol, files) as sock:
+    with dial(site, protocol, files) as sock:
         assert -0.05 < ended_after_s(sock, expires) < LIMIT_S
 
 
@@ -147,14 +102,14 @@ def test_a_revoked_certificate_ends_its_connection(site, protocol):
     issue(site.authority.directory, name, CertificateRole(role), **globs)
     for ending in ("pem", "key"):
         shutil.copy(site.path("authority", f"{name}.{ending}"), site.here)
-    with site.dial(protocol, site.files(name, site.here)) as sock:
+    with dial(site, protocol, site.files(name, site.here)) as sock:
         path, count = revoke(site.authority.directory, name)
         began = time.monotonic()
         shutil.copy(path, site.there)
         assert ended_after_s(sock, began) < LIMIT_S
     assert count == 1
     with pytest.raises(Refused, match="certificate refused: it was revoked on"):
-        site.dial(protocol, site.files(name, site.here))
+        dial(site, protocol, site.files(name, site.here))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -170,7 +125,7 @@ def test_an_authority_that_is_removed_ends_its_connections(site, protocol):
     stem = os.path.join(site.here, role)
     forged = other.forge(stem, uris=ROLES[role], usages=[CLIENT, SERVER], hosts=LOCAL)
     files = CertificateFiles(os.path.join(site.here, "ca.pem"), forged.cert, forged.key)
-    with site.dial(protocol, files) as sock:
+    with dial(site, protocol, files) as sock:
         replace(ca, before)
         assert ended_after_s(sock, time.monotonic()) < LIMIT_S
 
@@ -185,20 +140,20 @@ def replace(path, data):
 def test_a_node_that_was_revoked_loses_its_clients(site):
     """A stolen node's key answers for the node; its clients have to leave it, too."""
     files = client_files(site, "subscriber")
-    with site.dial("pull", files) as sock:
+    with dial(site, "pull", files) as sock:
         path, _ = revoke(site.authority.directory, "n1")
         began = time.monotonic()
         shutil.copy(path, site.here)
         assert ended_after_s(sock, began) < LIMIT_S
     with pytest.raises(Refused, match="it was revoked on"):
-        site.dial("pull", files)
+        dial(site, "pull", files)
 
 
 def test_a_good_certificate_keeps_its_connection_when_another_is_revoked(site):
     """Cutting off one peer must not disturb the others."""
     files = client_files(site, "subscriber")
     issue(site.authority.directory, "thief", CertificateRole.PUBLISHER)
-    with site.dial("admin", files) as sock:
+    with dial(site, "admin", files) as sock:
         shutil.copy(revoke(site.authority.directory, "thief")[0], site.there)
         sock.settimeout(1.0)
         with pytest.raises(TimeoutError):
@@ -284,14 +239,14 @@ def test_connections_that_ended_by_themselves_are_forgotten(site):
     """A process that dials for years must not remember every connection."""
     files = client_files(site, "subscriber")
     for _ in range(5):
-        site.dial("pull", files).close()
+        dial(site, "pull", files).close()
     assert eventually(lambda: not live_connections._watched, 5)
 
 
 def test_one_thread_watches_all_connections(site):
     """A thread for each would cost as much as the connections."""
     files = client_files(site, "subscriber")
-    socks = [site.dial("pull", files) for _ in range(5)]
+    socks = [dial(site, "pull", files) for _ in range(5)]
     names = [each.name for each in threading.enumerate()]
     assert names.count("certificates") == 1
     for sock in socks:

@@ -1,0 +1,68 @@
+"""A node that speaks every protocol, without a cluster, for tests of certificates."""
+
+import os
+import shutil
+
+from replicator.server import Server
+from rt.net.admin import ADMIN_ALPN
+from rt.net.certificates import CertificateFiles, issue
+from rt.net.identity import CertificateRole
+from rt.net.tls import Contexts, offering, server_context
+from rt.node.status import STATUS_ALPN
+from sequencer.peers import ALPN as PEER_ALPN
+from sequencer.peers import Peers
+from tests.control_fuzz import node_admin
+from tests.forged_certificates import Authority
+from tests.replicator_host import DiskHost
+
+
+class Site:
+    """A node that speaks every protocol, and two directories of certificates: its own, ours."""
+
+    def __init__(self, top, status=None):
+        self.top, self.messages = str(top), []
+        self.authority = Authority(self.path("authority"))
+        self.there, self.here = self.path("there"), self.path("here")
+        for directory in (self.there, self.here):
+            os.mkdir(directory, 0o700)
+            shutil.copy(self.authority.files.ca, directory)
+        issue(self.authority.directory, "n1", CertificateRole.NODE)
+        for name in ("n1.pem", "n1.key"):
+            shutil.copy(self.path("authority", name), self.there)
+        self.host = DiskHost(self.path("node"))
+        self.host.members = {"n1", "n2"}
+        self.peers = Peers("n1", {"n1": ("", 0), "n2": ("localhost", 1)}, self.nothing, self.heard)
+        others = {
+            PEER_ALPN: self.peers.serve,
+            ADMIN_ALPN: node_admin().serve,
+            STATUS_ALPN: status or self.status,
+        }
+        contexts = Contexts(
+            self.files("n1", self.there),
+            lambda *paths: offering(server_context(*paths), *others),
+        )
+        self.server = Server(("localhost", 0), contexts, self.host, others=others)
+        self.server.start()
+        self.address = ("localhost", self.server.address[1])
+
+    def path(self, *names):
+        return os.path.join(self.top, *names)
+
+    def files(self, name, directory):
+        stem = os.path.join(directory, name)
+        return CertificateFiles(os.path.join(directory, "ca.pem"), f"{stem}.pem", f"{stem}.key")
+
+    def nothing(self):
+        raise OSError("nothing is dialled here")
+
+    def heard(self, _sender, messages):
+        self.messages += messages
+
+    def status(self, sock, _identity):
+        with sock:
+            sock.sendall(b"{}")
+
+    def stop(self):
+        self.server.stop()
+        self.peers.stop()
+        self.host.stop()
