@@ -10,6 +10,7 @@ from rt.errors import Misuse
 from rt.limits import MIB
 from rt.names import NameGlob, parse_glob, parse_peer
 from rt.position import Position
+from rt.spark.date_text import time_zone
 from rt.text import parse_time
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
@@ -20,6 +21,7 @@ _NAMES: Final = {
     for name in (
         "path", "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
         "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode", "decode",
+        "timeZone",
         "maxRecordsPerTrigger", "maxBytesPerTrigger", "pushFilters",
         "leaseNodes", "leaseCerts", "leaseIdentity", "leaseTime", "leaseBytes",
     )
@@ -46,6 +48,7 @@ class ReadOptions:
         fail_on_data_loss: whether archived messages fail the query.
         mode: what a damaged frame does.
         decode: `json` or nothing.
+        time_zone: of timestamps in JSON that name none.
         max_records: of a micro-batch.
         max_bytes: of a micro-batch, on disk.
         push_filters: whether filters of the query are used before anything is read.
@@ -65,6 +68,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     mode: str = FAILFAST
     decode: str = ""
+    time_zone: str = "UTC"
     max_records: int | None = None
     max_bytes: int | None = None
     push_filters: bool = False
@@ -138,6 +142,7 @@ def _values(given: Mapping[str, str]) -> dict[str, Any]:
         "failondataloss": ("fail_on_data_loss", _truth),
         "mode": ("mode", lambda text: _choice(text, (FAILFAST, PERMISSIVE, DROPMALFORMED))),
         "decode": ("decode", lambda text: _choice(text, ("json",))),
+        "timezone": ("time_zone", _zone),
         "maxrecordspertrigger": ("max_records", _count),
         "maxbytespertrigger": ("max_bytes", _size),
         "pushfilters": ("push_filters", _truth),
@@ -179,6 +184,11 @@ def _position(text: str, words: tuple[str, ...]) -> Position | str:
 
 def _time(text: str) -> int:
     return parse_time(int(text) if text.lstrip("-").isdecimal() else text)
+
+
+def _zone(text: str) -> str:
+    time_zone(text)
+    return text
 
 
 def _sessions(text: str) -> tuple[NameGlob, ...]:

@@ -4,7 +4,7 @@ import gc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +18,12 @@ from rt.names import glob_matches
 from rt.position import Position
 from rt.spark.arrays import Group
 from rt.spark.bodies import Block, Scratch
-from rt.spark.decode_json import decode_json
+from rt.spark.date_text import time_zone
+from rt.spark.decode_json import JsonDecoder
+from rt.spark.java_text import read_utf8
 from rt.spark.options import FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.pieces import Damage, Part, PartReader, Piece
-from rt.spark.schema import COLUMNS, CORRUPT, Wanted
+from rt.spark.schema import COLUMNS, CORRUPT, RECORD, Wanted
 from rt.spark.storage import open_storage
 
 # What is decoded at once. Between two batches the JVM has the processor and its caches to itself,
@@ -169,15 +171,19 @@ class Task:
         words = f"corrupt from {damage.position} to {damage.end}: {damage.reason}"
         row = {"position": int(damage.position), "session": damage.session, CORRUPT: words}
         schema = self.wanted.arrow
-        arrays = [pa.array([row.get(field.name)], field.type) for field in schema]
+        arrays = [
+            pa.array([row.get(name)], field.type)
+            for name, field in zip(self.wanted.names, schema, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _build(self, group: Group) -> Any:
         names, keys = self.wanted.names, self.options.keys
         kept = None if keys is None else group.mask(keys)
         arrays = {name: getattr(group, name) for name in names if name in COLUMNS}
-        if CORRUPT in names:
-            arrays[CORRUPT] = pa.nulls(group.messages, pa.string())
+        for name in (CORRUPT, RECORD):
+            if name in names:
+                arrays[name] = pa.nulls(group.messages, pa.string())
         if self.wanted.decoded:
             kept = self._decode(group, arrays, kept)
         batch = pa.RecordBatch.from_arrays(
@@ -188,26 +194,47 @@ class Task:
     def _decode(self, group: Group, arrays: dict[str, Any], kept: Any) -> Any:
         """Put the fields of JSON payloads among the arrays; return which messages stay."""
         payloads = group.payload if kept is None else group.payload.filter(kept)
-        mode, fields = self.options.mode, [self.wanted.arrow.field(n) for n in self.wanted.decoded]
-        decoded = decode_json(payloads, fields, first_only=mode == FAILFAST)
+        mode, names = self.options.mode, self.wanted.decoded
+        decoder = _decoder(
+            tuple(self.wanted.arrow.field(name) for name in names), self.options.time_zone
+        )
+        decoded = decoder.decode(payloads, first_only=mode == FAILFAST)
         places = np.arange(group.messages) if kept is None else np.flatnonzero(kept)
         if decoded.bad and mode == FAILFAST:
             at = Position(group.position[int(places[decoded.bad[0]])].as_py())
-            raise Misuse(f"the payload of message {at} is not JSON as wanted: {decoded.reason}")
-        take = np.zeros(group.messages, "i8")
-        take[places] = np.arange(len(places))
-        for field, column in zip(fields, decoded.columns, strict=True):
-            arrays[field.name] = column.take(pa.array(take)) if kept is not None else column
+            raise Misuse(f"the payload of message {at} is malformed: {decoded.reasons[0]}")
+        for name, column in zip(names, decoded.columns, strict=True):
+            arrays[name] = _spread(column, places, group.messages)
         bad = np.zeros(group.messages, bool)
         bad[places[decoded.bad]] = True
         if mode == PERMISSIVE:
-            words = pa.array([None, f"not JSON as wanted, e.g.: {decoded.reason}"], pa.string())
-            arrays[CORRUPT] = words.take(pa.array(bad.astype("i4")))
+            reasons = pa.array([f"malformed payload: {each}" for each in decoded.reasons], "string")
+            arrays[CORRUPT] = _spread(reasons, places[decoded.bad], group.messages)
+            arrays[RECORD] = _as_text(group.payload, bad)
             return kept
         good = (
             np.ones(group.messages, bool) if kept is None else kept.to_numpy(zero_copy_only=False)
         )
         return pa.array(good & ~bad)
+
+
+def _spread(column: Any, places: Any, count: int) -> Any:
+    """The values at their places among `count` rows, and nulls elsewhere."""
+    if len(column) == count:
+        return column
+    take = np.full(count, -1)
+    take[places] = np.arange(len(places))
+    return column.take(pa.array(take, mask=take < 0))
+
+
+def _as_text(payloads: Any, wanted: Any) -> Any:
+    texts = [read_utf8(each.as_py()) for each in payloads.filter(pa.array(wanted))]
+    return _spread(pa.array(texts, pa.string()), np.flatnonzero(wanted), len(wanted))
+
+
+@lru_cache(maxsize=8)
+def _decoder(fields: tuple[Any, ...], zone: str) -> JsonDecoder:
+    return JsonDecoder(list(fields), time_zone(zone))
 
 
 @cache
