@@ -74,14 +74,14 @@ class NullReader(DataSourceReader):
         options = read_options(given)
         self._snapshot = take_snapshot(options)
         self._options = options
-        self._task = Task(self._snapshot.log_id, options, check_schema(schema, options))
+        self._task = Task((self._snapshot.place,), options, check_schema(schema, options))
 
     def partitions(self) -> list[InputPartition]:
         """The real splits, each with the rows it has."""
-        counts = Task(self._snapshot.log_id, self._options, self._task.wanted)
+        counts = Task((self._snapshot.place,), self._options, self._task.wanted)
         return [
             InputPartition((parts, sum(batch.num_rows for batch in counts.read(parts))))
-            for parts in splits(self._snapshot, self._options)
+            for parts in splits((self._snapshot,), self._options)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -210,7 +210,7 @@ def _load(spark: Any, kind: str, path: str, schema: str, **options: str) -> Any:
     from rt.spark.options import ReadOptions  # noqa: PLC0415 - kept beside its only use
     from rt.spark.schema import default_schema  # noqa: PLC0415
 
-    schema = schema or default_schema(ReadOptions(path))
+    schema = schema or default_schema(ReadOptions((path,)))
     return spark.read.format(kind).schema(schema).options(**options).load(path)
 
 

@@ -1,6 +1,6 @@
 """Spark imports every module called `pyspark_*` and takes its `DefaultSource`: this one is `rt`.
 
-It must never raise: one such module that does hides every other from Spark.
+It must never raise: a module that does hides all the others from Spark.
 """
 
 import contextlib
@@ -8,9 +8,11 @@ import contextlib
 with contextlib.suppress(Exception):
     from pyspark import __version__
 
-    from rt.spark import check_version
+    from rt.spark import is_supported
 
-    check_version(__version__)
-    from rt.spark.source import RtSource as DefaultSource
+    if is_supported(__version__):
+        from rt.spark.source import RtSource as DefaultSource
+    else:
+        from rt.spark.too_old import RefusingSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,6 +1,6 @@
 """Spark takes one `DefaultSource` of a module `pyspark_*`: this one is `rt-history`.
 
-It must never raise, as `pyspark_rt`.
+It must never raise, just like `pyspark_rt`.
 """
 
 import contextlib
@@ -8,9 +8,9 @@ import contextlib
 with contextlib.suppress(Exception):
     from pyspark import __version__
 
-    from rt.spark import check_version
+    from rt.spark import is_supported
 
-    check_version(__version__)
-    from rt.spark.history import RtHistory as DefaultSource
+    if is_supported(__version__):
+        from rt.spark.history import RtHistory as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -4,11 +4,12 @@
     rt.spark.register(spark)
     spark.read.format("rt").load("/data/flights/out").groupBy("session").count().show()
 
-Nothing here imports Spark before it is needed, so that `gaps` and `to_parquet` work without it.
+Spark is imported only where it is needed, so `gaps` and `to_parquet` work without it.
 """
 
 import os
 import shutil
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,10 @@ __all__ = ["gaps", "push_filters", "register", "session", "ship", "to_parquet"]
 
 
 def register(spark: Any) -> None:
-    """Let `spark` know the formats `rt` and `rt-history`.
+    """Register the formats `rt` and `rt-history`; local workers will run on this Python.
 
-    Not needed where `rt` is installed for the driver's Python: Spark then finds them itself.
+    Not needed if `rt` is installed for the Python of Spark's workers: Spark then finds the formats
+    itself.
 
     Args:
         spark: a `SparkSession`, of PySpark 4.2 or newer.
@@ -37,21 +39,22 @@ def register(spark: Any) -> None:
     from rt.spark.history import RtHistory  # noqa: PLC0415 - needs Spark
     from rt.spark.source import RtSource  # noqa: PLC0415 - needs Spark
 
+    _set_python(spark)
     spark.dataSource.register(RtSource)
     spark.dataSource.register(RtHistory)
 
 
 def push_filters(spark: Any) -> None:
-    """Let loads of `spark` take `pushFilters=true`, if it gives right rows with it.
+    """Allow `pushFilters=true` in loads, if this Spark returns right rows with it.
 
-    Three small queries find out. Where they are wrong, nothing is changed: loads go on without.
+    Three small queries find out. If one of them is wrong, nothing is changed.
 
     Args:
         spark: a `SparkSession`; its `spark.sql.python.filterPushdown.enabled` is set to true, for
             all sources.
 
     Raises:
-        Misuse: this Spark gives wrong rows where a source takes filters, as all do up to 4.3.
+        Misuse: this Spark returns wrong rows with filters, as all do up to 4.3.
     """
     register(spark)
     from rt.spark import probe  # noqa: PLC0415 - needs Spark
@@ -59,19 +62,19 @@ def push_filters(spark: Any) -> None:
 
     if not probe.gives_right_rows(spark):
         raise Misuse(
-            f"this Spark {spark.version} gives wrong rows where a Python source takes filters: "
-            "those of one use of a DataFrame are applied to its other uses. Do without "
-            "pushFilters, and name positions, times and sessions as options of the load"
+            f"Spark {spark.version} returns wrong rows if a Python source accepts filters: the "
+            "filters of one use of a DataFrame are applied to its other uses. Select positions, "
+            "times and sessions by options of the load instead"
         )
     spark.conf.set(probe.PUSH_DOWN, "true")
     spark.dataSource.register(RtPushingSource)
 
 
 def ship(spark: Any) -> None:
-    """Send `rt` to executors whose Python has what it needs, and not it; and `register`.
+    """Send `rt` to executors whose Python has everything else it needs, and register the formats.
 
-    That is pyarrow, numpy, zstandard, click and the other dependencies of `rt`, and pyspark
-    itself; docs/SPARK.md names the ways to ship those too.
+    Everything else is pyspark, pyarrow, numpy, zstandard, click and the other dependencies of
+    `rt`; docs/SPARK.md names ways to ship those too.
 
     Args:
         spark: a `SparkSession`.
@@ -83,24 +86,47 @@ def ship(spark: Any) -> None:
         spark.addArtifacts(path, pyfile=True)
     else:
         spark.sparkContext.addPyFile(path)
-    register(spark)  # a format knows the files that were there when it was registered
+    register(spark)  # a format uses the files that had been added when it was registered
+
+
+def is_supported(version: str) -> bool:
+    """Whether rt works with this version of Spark."""
+    return tuple(int(part) for part in version.split(".")[:2]) >= (4, 2)
 
 
 def check_version(version: str) -> None:
-    """Refuse a Spark that takes swapped columns for right ones, `Misuse` saying so."""
-    numbers = tuple(int(part) for part in version.split(".")[:2])
-    if numbers < (4, 2):
+    """Refuse a Spark that does not check the order of a source's columns.
+
+    Raises:
+        Misuse: the version is too old.
+    """
+    if not is_supported(version):
         raise Misuse(
             f"this is Spark {version}; rt needs PySpark 4.2 or newer, since older ones do not "
             "check the columns a source returns: pip install 'pyspark>=4.2'"
         )
 
 
+def _set_python(spark: Any) -> None:
+    """Run the workers of a local Spark on this Python, unless the user named another.
+
+    Spark's default is the `python3` of PATH, which in a virtual environment that is not activated
+    is another one, without rt.
+    """
+    if "connect" in type(spark).__module__ or os.environ.get("PYSPARK_PYTHON"):
+        return
+    context = spark.sparkContext
+    if context.master.startswith("local") and not context.getConf().contains(
+        "spark.pyspark.python"
+    ):
+        context.pythonExec = sys.executable
+
+
 def gaps(path: str) -> list[Gap]:
-    """Return what was archived of a log, or is missing: what `failOnDataLoss=false` passes over.
+    """Return what was archived of a log or is missing; `failOnDataLoss=false` skips it.
 
     Args:
-        path: of the log directory, or its URI.
+        path: the log directory, or its URI.
     """
     from rt.spark.plan import all_gaps  # noqa: PLC0415 - quick to import what is not needed
 

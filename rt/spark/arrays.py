@@ -74,6 +74,26 @@ class Group:
         return pa.Array.from_buffers(pa.string(), self.messages, buffers)
 
     @cached_property
+    def stream(self) -> Any:
+        """The stream, string; the pieces of a group are of one log."""
+        log = self.pieces[0].log
+        return (
+            _nulls(pa.string(), self.messages)
+            if log is None
+            else _repeated(log.stream, self.messages)
+        )
+
+    @cached_property
+    def file(self) -> Any:
+        """Paths of the log files, string."""
+        log = self.pieces[0].log
+        directory = "" if log is None else log.path + "/"
+        names = [directory + piece.position.file_name for piece in self.pieces]
+        if names.count(names[0]) == len(names):
+            return _repeated(names[0], self.messages)
+        return pa.array(names).take(pa.array(np.repeat(np.arange(len(names)), self.counts)))
+
+    @cached_property
     def payload(self) -> Any:
         """Payloads, binary."""
         offsets = self._payload_offsets

@@ -20,6 +20,7 @@ from rt.names import shown
 from rt.position import Position
 from rt.spark.options import ReadOptions
 from rt.spark.pieces import Part
+from rt.spark.places import LogPlace
 from rt.spark.plan import LogView
 from rt.spark.schema import COLUMNS, Wanted
 from rt.spark.task import Task
@@ -104,6 +105,7 @@ class _Export:
         self._done = Exported()
         identity = view.log.manifest.identity
         self._log_id = identity.id if identity else ""
+        self._place = LogPlace(view.path, self._log_id, identity.stream if identity else "")
         self._state = self._read_state()
 
     def run(self) -> Exported:
@@ -134,7 +136,7 @@ class _Export:
     def _convert(self, file: Position, end: int, total: int) -> int:
         before, days = self._done.messages, _Days(self._out, file.file_name)
         part = Part(file, 0, end, file, file.next_file())
-        task = Task(self._log_id, ReadOptions(self._view.path), Wanted(SCHEMA, ()))
+        task = Task((self._place,), ReadOptions((self._view.path,)), Wanted(SCHEMA))
         try:
             for batch in task.read((part,) if end else ()):
                 days.write(batch)

@@ -1,14 +1,17 @@
-"""Options: what a user may ask of the `rt` source and sink, checked before anything is read."""
+"""Options: what a user may ask of the `rt` source, checked before anything is read."""
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from rt.config.kinds import parse_bytes, parse_seconds
 from rt.errors import Misuse
 from rt.limits import MIB
-from rt.names import NameGlob, parse_glob, parse_peer
+from rt.names import parse_peer
 from rt.position import Position
 from rt.spark.date_text import time_zone
 from rt.text import parse_time
@@ -21,64 +24,119 @@ _NAMES: Final = {
     for name in (
         "path", "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
         "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode", "decode",
-        "timeZone",
+        "timeZone", "paths", "streams",
         "maxRecordsPerTrigger", "maxBytesPerTrigger", "pushFilters",
         "leaseNodes", "leaseCerts", "leaseIdentity", "leaseTime", "leaseBytes",
     )
 }  # fmt: skip
 _UNITS: Final = ("k", "m", "g", "t")
-# Spark's own, which it hands to every source.
-_SPARKS: Final = frozenset({"checkpointlocation"})
+# Spark sets these itself: of streaming queries, and of tables in its catalog.
+_SPARKS: Final = frozenset((
+    "checkpointlocation", "queryname", "owner", "location", "provider", "external", "comment",
+    "is_managed_location", "serialization.format", "collation", "transient_lastddltime",
+))  # fmt: skip
+_GLOB: Final = re.compile(r"[a-z0-9*?\[\]!._-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """What is to be read, and how.
+class Edges:
+    """Where a load begins and ends.
 
     Attributes:
-        path: of the log directory, or its URI.
         start: a position, `earliest` or `latest`.
-        end: a position or `latest`; it is not read itself.
-        start_ns: or the first message merged then or later (in a session: published).
-        end_ns: or the first message that is not read any more.
-        sessions: names or globs; None for all.
-        keys: exact keys, and prefixes; None for all.
-        min_partitions: a hint.
-        partition_bytes: of the log, on disk, that a task reads.
-        fail_on_data_loss: whether archived messages fail the query.
-        mode: what a damaged frame does.
-        decode: `json` or nothing.
-        time_zone: of timestamps in JSON that name none.
-        max_records: of a micro-batch.
-        max_bytes: of a micro-batch, on disk.
-        push_filters: whether filters of the query are used before anything is read.
-        among: the only sessions that such filters leave; None for all.
-        lease: who holds the files meanwhile; None if nobody does.
+        end: a position or `latest`; the message there is not read.
+        start_ns: instead of `start`: the first message merged then or later (in a session:
+            published).
+        end_ns: instead of `end`: the first such message that is not read.
     """
 
-    path: str
     start: Position | str = "earliest"
     end: Position | str = "latest"
     start_ns: int | None = None
     end_ns: int | None = None
-    sessions: tuple[NameGlob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages are read; None selects all.
+
+    Attributes:
+        streams: names or globs.
+        sessions: names or globs.
+        keys: exact keys and prefixes.
+        among: the only sessions that filters of the query leave.
+    """
+
+    streams: tuple[str, ...] | None = None
+    sessions: tuple[str, ...] | None = None
     keys: "Keys | None" = None
+    among: frozenset[str] | None = None
+
+    def has_stream(self, name: str) -> bool:
+        """Whether logs of this stream are read."""
+        return self.streams is None or any(fnmatchcase(name, glob) for glob in self.streams)
+
+    def has_session(self, name: str) -> bool:
+        """Whether messages of this session are read."""
+        if self.among is not None and name not in self.among:
+            return False
+        return self.sessions is None or any(fnmatchcase(name, glob) for glob in self.sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerLimits:
+    """The most that a micro-batch reads; None where there is no limit.
+
+    Attributes:
+        records: messages, of the selected sessions.
+        bytes: of the log, on disk.
+    """
+
+    records: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a load reads, and how.
+
+    Attributes:
+        paths: log directories, globs or parents of log directories; or URIs of these.
+        edges: where it begins and ends.
+        selection: of streams, sessions and keys.
+        limits: of a micro-batch.
+        min_partitions: a hint.
+        partition_bytes: of the log, on disk, for one task.
+        fail_on_data_loss: whether archived messages fail the query.
+        mode: what a damaged frame or a malformed payload does.
+        decode: `json` or "".
+        time_zone: of timestamps in JSON that name none.
+        push_filters: whether filters of the query are used before anything is read.
+        lease: who holds the files meanwhile; None for nobody.
+    """
+
+    paths: tuple[str, ...]
+    edges: Edges = Edges()
+    selection: Selection = Selection()
+    limits: TriggerLimits = TriggerLimits()
     min_partitions: int = 1
     partition_bytes: int = PARTITION_BYTES
     fail_on_data_loss: bool = True
     mode: str = FAILFAST
     decode: str = ""
     time_zone: str = "UTC"
-    max_records: int | None = None
-    max_bytes: int | None = None
     push_filters: bool = False
-    among: frozenset[str] | None = None
     lease: "LeaseOptions | None" = None
+
+    @property
+    def path(self) -> str:
+        """The path, for messages: the only one, or the first."""
+        return self.paths[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The messages wanted: those whose key is one of `exact` or begins with one of `prefixes`."""
+    """Selects messages whose key is one of `exact` or begins with one of `prefixes`."""
 
     exact: tuple[bytes, ...]
     prefixes: tuple[bytes, ...]
@@ -93,7 +151,7 @@ class LeaseOptions:
         certs: directory of ca.pem, NAME.pem and NAME.key, on the driver.
         identity: NAME of the certificate to show.
         seconds: how long it holds, from the load and again from the first query.
-        bytes_max: how much it holds, what is appended meanwhile too.
+        bytes_max: how much it holds, including what is appended meanwhile.
     """
 
     nodes: tuple[str, ...]
@@ -104,54 +162,61 @@ class LeaseOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Read the options of a load; `Misuse` names the one that is unknown or contradicts another.
+    """Check the options of a load.
 
     Args:
-        options: as Spark hands them over: their names in any case.
+        options: as Spark passes them, with names in any case.
+
+    Raises:
+        Misuse: an option is unknown or wrong, or contradicts another.
     """
     given = {name.lower(): str(value) for name, value in options.items()}
     for name in given:
-        if name not in _NAMES and name not in _SPARKS:
-            known = ", ".join(_NAMES.values())
-            raise Misuse(f"the rt source has no option {name!r}; it has {known}")
-    if not given.get("path"):
-        raise Misuse('the rt source needs the directory of a log: .load("/data/flights/out")')
+        if name not in _NAMES and not is_sparks_own(name):
+            raise Misuse(unknown_option("source", name, _NAMES.values()))
     for edge in ("starting", "ending"):
         if edge + "position" in given and edge + "timestamp" in given:
             raise Misuse(f"{edge}Position and {edge}Timestamp contradict each other; give one")
-    return _checked(ReadOptions(path=given["path"], lease=_lease(given), **_values(given)))
-
-
-def _checked(options: ReadOptions) -> ReadOptions:
-    for first, last in ((options.start, options.end), (options.start_ns, options.end_ns)):
+    edges = Edges(**_parsed(given, _EDGES))
+    for first, last in ((edges.start, edges.end), (edges.start_ns, edges.end_ns)):
         if isinstance(first, int) and isinstance(last, int) and last < first:
-            raise Misuse(f"the end, {last}, lies before the start, {first}")
-    return options
+            raise Misuse(f"the end, {last}, is before the start, {first}")
+    return ReadOptions(
+        paths=_paths(given), edges=edges, selection=Selection(**_parsed(given, _SELECTION)),
+        limits=TriggerLimits(**_parsed(given, _LIMITS)), lease=_lease(given),
+        **_parsed(given, _OTHERS),
+    )  # fmt: skip
 
 
-def _values(given: Mapping[str, str]) -> dict[str, Any]:
-    fields: dict[str, tuple[str, Callable[[str], Any]]] = {
-        "startingposition": ("start", lambda text: _position(text, ("earliest", "latest"))),
-        "endingposition": ("end", lambda text: _position(text, ("latest",))),
-        "startingtimestamp": ("start_ns", _time),
-        "endingtimestamp": ("end_ns", _time),
-        "sessions": ("sessions", _sessions),
-        "keys": ("keys", _keys),
-        "minpartitions": ("min_partitions", _count),
-        "partitionbytes": ("partition_bytes", _size),
-        "failondataloss": ("fail_on_data_loss", _truth),
-        "mode": ("mode", lambda text: _choice(text, (FAILFAST, PERMISSIVE, DROPMALFORMED))),
-        "decode": ("decode", lambda text: _choice(text, ("json",))),
-        "timezone": ("time_zone", _zone),
-        "maxrecordspertrigger": ("max_records", _count),
-        "maxbytespertrigger": ("max_bytes", _size),
-        "pushfilters": ("push_filters", _truth),
-    }
-    return _parsed(given, fields)
+def is_sparks_own(name: str) -> bool:
+    """Whether Spark sets this option itself: of a query, or of a table in its catalog."""
+    return name in _SPARKS or name.startswith("option.")
+
+
+def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
+    """Say in one line that there is no such option, and which one may be meant."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), by_lower, 1)
+    if close:
+        return f"the rt {what} has no option {name!r}; did you mean {by_lower[close[0]]}?"
+    return f"the rt {what} has no option {name!r}; docs/SPARK.md lists its options"
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "paths" in given:
+        return tuple(_parsed(given, {"paths": ("paths", _texts)})["paths"])
+    if given.get("path"):
+        return (given["path"],)
+    raise Misuse(
+        "the rt source needs the directory of a log. A table in Spark's catalog does not pass its "
+        "path on to queries; use SELECT ... FROM table WITH (`path` = '...') or a temporary view"
+        if not given
+        else 'the rt source needs the directory of a log: .load("/data/flights/out")'
+    )
 
 
 def _lease(given: Mapping[str, str]) -> LeaseOptions | None:
-    fields: dict[str, tuple[str, Callable[[str], Any]]] = {
+    fields: _Fields = {
         "leasenodes": ("nodes", lambda text: tuple(_texts(text))),
         "leasecerts": ("certs", str),
         "leaseidentity": ("identity", parse_peer),
@@ -161,20 +226,18 @@ def _lease(given: Mapping[str, str]) -> LeaseOptions | None:
     values = _parsed(given, fields)
     missing = [_NAMES[name] for name in list(fields)[:3] if name not in given]
     if values and missing:
-        raise Misuse(f"a lease needs leaseNodes, leaseCerts and leaseIdentity: no {missing[0]}")
+        raise Misuse(f"a lease needs leaseNodes, leaseCerts and leaseIdentity; add {missing[0]}")
     return LeaseOptions(**values) if values else None
 
 
-def _parsed(
-    given: Mapping[str, str], fields: Mapping[str, tuple[str, Callable[[str], Any]]]
-) -> dict[str, Any]:
+def _parsed(given: Mapping[str, str], fields: "_Fields") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, (field, parse) in fields.items():
         if name in given:
             try:
                 values[field] = parse(given[name])
             except ValueError as error:
-                raise Misuse(f"{_NAMES[name]} is {given[name][:60]!r}: {error}") from None
+                raise Misuse(f"{_NAMES[name]}={given[name][:60]!r}: {error}") from None
     return values
 
 
@@ -191,8 +254,12 @@ def _zone(text: str) -> str:
     return text
 
 
-def _sessions(text: str) -> tuple[NameGlob, ...]:
-    return tuple(parse_glob(name) for name in _texts(text))
+def _globs(text: str) -> tuple[str, ...]:
+    globs = tuple(_texts(text))
+    for glob in globs:
+        if not _GLOB.fullmatch(glob):
+            raise ValueError(f"{glob[:60]!r} is not a name with *, ? or [...] in it")
+    return globs
 
 
 def _keys(text: str) -> Keys:
@@ -202,20 +269,20 @@ def _keys(text: str) -> Keys:
 
 
 def _texts(text: str) -> list[str]:
-    """Texts with commas between them, or a JSON array for texts that hold commas themselves."""
+    """Comma-separated texts, or a JSON array where a text contains a comma."""
     try:
         is_array = text.startswith("[")
         names = json.loads(text) if is_array else [name.strip() for name in text.split(",")]
     except RecursionError:
         names = []
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError("give names with commas between them, or a JSON array of texts")
+        raise ValueError("give comma-separated names or a JSON array of strings")
     return list(names)
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise ValueError("give a whole number from 1 on")
+        raise ValueError("give a whole number of at least 1")
     return int(text)
 
 
@@ -237,3 +304,30 @@ def _choice(text: str, choices: tuple[str, ...]) -> str:
         if text.lower() == choice.lower():
             return choice
     raise ValueError(f"give one of {', '.join(choices)}")
+
+
+_Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
+_EDGES: Final[_Fields] = {
+    "startingposition": ("start", lambda text: _position(text, ("earliest", "latest"))),
+    "endingposition": ("end", lambda text: _position(text, ("latest",))),
+    "startingtimestamp": ("start_ns", _time),
+    "endingtimestamp": ("end_ns", _time),
+}
+_SELECTION: Final[_Fields] = {
+    "streams": ("streams", _globs),
+    "sessions": ("sessions", _globs),
+    "keys": ("keys", _keys),
+}
+_LIMITS: Final[_Fields] = {
+    "maxrecordspertrigger": ("records", _count),
+    "maxbytespertrigger": ("bytes", _size),
+}
+_OTHERS: Final[_Fields] = {
+    "minpartitions": ("min_partitions", _count),
+    "partitionbytes": ("partition_bytes", _size),
+    "failondataloss": ("fail_on_data_loss", _truth),
+    "mode": ("mode", lambda text: _choice(text, (FAILFAST, PERMISSIVE, DROPMALFORMED))),
+    "decode": ("decode", lambda text: _choice(text, ("json",))),
+    "timezone": ("time_zone", _zone),
+    "pushfilters": ("push_filters", _truth),
+}

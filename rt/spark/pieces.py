@@ -13,6 +13,7 @@ from rt.log.disk import File
 from rt.position import Position
 from rt.spark.ahead import Ahead
 from rt.spark.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
+from rt.spark.places import LogPlace
 
 _CHUNK_BYTES: Final = MIB  # of one read where the next frame is searched for
 _HEADER_ROW_BYTES: Final = 32  # of a row without a body: three numbers, or one and a name
@@ -31,6 +32,7 @@ class Piece:
     first: int  # the messages from `first` up to `last` are wanted
     last: int
     number: int  # of message `first`
+    log: LogPlace | None = None
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -62,6 +64,7 @@ class Part:
         end: offset behind the last one.
         start: messages before this position are not wanted.
         stop: nor those from this one on.
+        log: which of the load's logs, counted from 0.
     """
 
     file: Position
@@ -69,6 +72,7 @@ class Part:
     end: int
     start: Position
     stop: Position
+    log: int = 0
 
 
 @dataclass(slots=True)

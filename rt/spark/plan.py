@@ -18,7 +18,8 @@ from rt.log.gaps import gaps_between
 from rt.log.growth import BadFrames, DamagedFrame
 from rt.log.start import readable_at, resolve
 from rt.position import Position
-from rt.spark.options import FAILFAST, ReadOptions
+from rt.spark.options import FAILFAST, ReadOptions, Selection
+from rt.spark.places import LogPlace, log_paths
 from rt.spark.storage import open_storage
 
 
@@ -28,21 +29,28 @@ class LogSnapshot:
 
     Attributes:
         path: of the log, as the user wrote it.
-        log_id: a log that was deleted and made again has another.
+        log_id: a log that was deleted and created again has another id.
+        stream: whose messages it holds.
         start: of the first message.
-        stop: behind the last one.
+        stop: after the last one.
         files: where each file starts and ends that has some of them, oldest first.
         gaps: what was archived of them.
     """
 
     path: str
     log_id: str
+    stream: str
     merged: bool
     session: str
     start: Position
     stop: Position
     files: tuple[tuple[Position, int], ...]
     gaps: tuple[Gap, ...]
+
+    @property
+    def place(self) -> LogPlace:
+        """Where a task finds it."""
+        return LogPlace(self.path, self.log_id, self.stream)
 
 
 class _Tail(NamedTuple):
@@ -158,18 +166,39 @@ class LogView:
         return _Tail(size, size, walk)
 
 
-def take_snapshot(options: ReadOptions) -> LogSnapshot:
-    """Fix what a load reads.
+def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
+    """Fix what a load reads of each of its logs, as `take_snapshot`."""
+    paths = log_paths(options.paths)
+    if len(paths) > 1 and any(
+        isinstance(e, Position) for e in (options.edges.start, options.edges.end)
+    ):
+        raise Misuse(f"a position belongs to one log, and the load names {len(paths)}; use times")
+    found = tuple(take_snapshot(options, path) for path in paths)
+    return tuple(each for each in found if _is_selected(each, options.selection))
+
+
+def _is_selected(snapshot: LogSnapshot, selection: Selection) -> bool:
+    if not selection.has_stream(snapshot.stream):
+        return False
+    return snapshot.merged or selection.has_session(snapshot.session)
+
+
+def take_snapshot(options: ReadOptions, path: str = "") -> LogSnapshot:
+    """Fix what a load reads of one log.
+
+    Args:
+        options: of the load.
+        path: of the log, if the load names several.
 
     Raises:
-        Misuse: there is no log, or the start lies behind the end.
+        Misuse: there is no log, or the start is after the end.
         GapError: some of it was archived.
         CorruptLog: what had to be read for this is damaged.
     """
-    view = LogView(options.path, strict=options.mode == FAILFAST)
+    view = LogView(path or options.path, strict=options.mode == FAILFAST)
     try:
         if not view.refresh():
-            raise Misuse(f"{options.path} holds no log: there is no manifest")
+            raise Misuse(f"{view.path} holds no log: there is no manifest")
         return _snapshot(view, options)
     finally:
         view.close()
@@ -184,23 +213,41 @@ def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
         if file < stop and start < file + max(1, end)
     )
     return LogSnapshot(
-        view.path, identity.id if identity else "", view.log.merged, view.log.session,
+        view.path, identity.id if identity else "", identity.stream if identity else "",
+        view.log.merged, view.log.session,
         start, stop, files, tuple(gaps_between(view.log, start, stop)),
     )  # fmt: skip
 
 
 def _snapshot(view: LogView, options: ReadOptions) -> LogSnapshot:
     there = view.end()
-    start, stop = edge(view, options.start, options.start_ns), there
-    if options.end_ns is not None or isinstance(options.end, Position):
-        stop = min(edge(view, options.end, options.end_ns, is_end=True), there)
-    named = options.start if isinstance(options.start, Position) else None
+    edges = options.edges
+    start, stop = edge(view, edges.start, edges.start_ns), there
+    if edges.end_ns is not None or isinstance(edges.end, Position):
+        stop = min(edge(view, edges.end, edges.end_ns, is_end=True), there)
+    named = edges.start if isinstance(edges.start, Position) else None
     if named is not None and named > there:
-        raise Misuse(f"{options.path}: the log ends at {there}, before the start {named}")
+        raise Misuse(f"{view.path}: the log ends at {there}, before the start {named}")
+    if options.fail_on_data_loss:
+        check_not_all_archived(view, options)
     found = between(view, start, max(start, stop))
     if found.gaps and options.fail_on_data_loss:
         raise GapError(found.gaps[0])
     return found
+
+
+def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
+    """Refuse `earliest` where no message is left: "the oldest still there" would be nothing.
+
+    Raises:
+        GapError: all messages of the log were archived.
+    """
+    if options.edges.start != "earliest" or options.edges.start_ns is not None:
+        return
+    end = view.end()
+    if end and resolve(view.log, "earliest") >= end:
+        for gap in gaps_between(view.log, Position(0), end):
+            raise GapError(gap)
 
 
 def edge(

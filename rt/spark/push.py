@@ -47,7 +47,8 @@ def narrowed(
         first, last = _positions(options, snapshot, micros)
         start = max(start, first)
         stop = last if stop is None else min(stop, last)
-    return replace(options, among=_sessions(filters)), _cut(snapshot, start, stop)
+    selection = replace(options.selection, among=_sessions(filters))
+    return replace(options, selection=selection), _cut(snapshot, start, stop)
 
 
 def _cut(snapshot: LogSnapshot, first: int, last: int | None) -> LogSnapshot:
@@ -67,7 +68,7 @@ def _positions(options: ReadOptions, snapshot: LogSnapshot, micros: _Bounds) -> 
     view = LogView(snapshot.path, strict=options.mode == FAILFAST)
     try:
         if not view.refresh():
-            raise Misuse(f"{options.path} holds no log any more")
+            raise Misuse(f"{snapshot.path} no longer holds a log")
         first, stop = (None if each is None else 1000 * each for each in micros)
         start = snapshot.start if first is None else edge(view, "earliest", first)
         return start, snapshot.stop if stop is None else edge(view, "latest", stop, is_end=True)

@@ -55,7 +55,7 @@ class Published:
 
     def __init__(self, directory: str, first: int) -> None:
         self._directory = directory
-        options = ReadOptions(directory, fail_on_data_loss=False)
+        options = ReadOptions((directory,), fail_on_data_loss=False)
         view = LogView(directory)
         try:
             view.refresh()
@@ -63,8 +63,10 @@ class Published:
             snapshot = between(view, start, view.end())
         finally:
             view.close()
-        task = Task(snapshot.log_id, options, Wanted(_SCHEMA, ()))
-        self._batches = (batch for parts in splits(snapshot, options) for batch in task.read(parts))
+        task = Task((snapshot.place,), options, Wanted(_SCHEMA, ()))
+        self._batches = (
+            batch for parts in splits((snapshot,), options) for batch in task.read(parts)
+        )
         self._held: Any = None
 
     def compare(self, first: int, rows: Any) -> None:

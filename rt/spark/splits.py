@@ -1,7 +1,8 @@
 """Splits: what one task reads each, cut so that the same messages give the same splits again."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rt.errors import FrameError
 from rt.format.index import Index
@@ -14,21 +15,20 @@ from rt.spark.pieces import Part
 from rt.spark.plan import LogSnapshot, LogView, headers
 
 
-def splits(snapshot: LogSnapshot, options: ReadOptions) -> list[tuple[Part, ...]]:
-    """Cut a snapshot into parts of files, or several small files in one.
+def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple[Part, ...]]:
+    """Cut snapshots into tasks, each with a part of a file or with several small files.
 
     A micro-batch that is run again must give each task the rows it had before, or what the sink
     published of it could not be told from what it has not. So the cuts depend on the bytes of the
     log alone, and not on how much of its index is written by now.
     """
-    total = sum(end for _, end in snapshot.files)
+    total = sum(end for snapshot in snapshots for _, end in snapshot.files)
     size = min(options.partition_bytes, math.ceil(total / options.min_partitions) or 1)
-    view = LogView(snapshot.path)
-    view.refresh()
     packed: list[tuple[Part, ...]] = []
     room = 0
-    try:
-        for part in _parts(view, snapshot, size):
+    for log, snapshot in enumerate(snapshots):
+        for part in _parts_of(snapshot, size):
+            part = replace(part, log=log)
             length = part.end - part.begin
             if packed and length <= room:
                 packed[-1] += (part,)
@@ -36,9 +36,16 @@ def splits(snapshot: LogSnapshot, options: ReadOptions) -> list[tuple[Part, ...]
             else:
                 packed.append((part,))
                 room = size - length
+    return packed
+
+
+def _parts_of(snapshot: LogSnapshot, size: int) -> Iterator[Part]:
+    view = LogView(snapshot.path)
+    try:
+        view.refresh()
+        yield from _parts(view, snapshot, size)
     finally:
         view.close()
-    return packed
 
 
 def _parts(view: LogView, snapshot: LogSnapshot, size: int) -> Iterator[Part]:

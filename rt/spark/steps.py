@@ -1,6 +1,6 @@
-"""Steps: how far a micro-batch may go, in messages or in bytes, found by headers alone."""
+"""Steps: how far a micro-batch may go, in messages or in bytes, found from headers alone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rt.errors import FrameError
@@ -12,7 +12,7 @@ from rt.spark.plan import LogView, headers
 
 
 class _Step(NamedTuple):
-    """A frame of messages: message `first` has the number `number`, those before are repeats."""
+    """A frame of messages: message `first` has number `number`, the earlier ones are repeats."""
 
     position: Position
     messages: int
@@ -20,10 +20,40 @@ class _Step(NamedTuple):
     number: int
 
 
-def after_messages(view: LogView, start: Position, count: int, end: Position) -> Position:
-    """Return where the messages from `start` on number `count`, or `end` if that comes first.
+def after_selected(
+    view: LogView, start: Position, count: int, end: Position, has_session: Callable[[str], bool]
+) -> Position:
+    """Return the position after the next `count` messages of some sessions, or `end` if earlier.
 
-    Counted by their numbers: where a session's numbers jump, the jump counts too.
+    Reads the range headers from `start` on, since numbers count the messages of all sessions.
+    """
+    for file, file_end in view.files():
+        if file + file_end <= start:
+            continue
+        opened = view.log.open_file(file)
+        try:
+            walk = _walk_from(view, opened, file, start)
+            for step, session in _steps_of(view, opened, walk, file_end):
+                first = max(step.first, start - step.position)
+                if step.position >= end or not has_session(session) or first >= step.messages:
+                    continue
+                if count < step.messages - first:
+                    return min(end, Position(step.position + first + count))
+                count -= step.messages - first
+        finally:
+            opened.close()
+    return end
+
+
+def _walk_from(view: LogView, file: File, first: Position, start: Position) -> Walk:
+    offset = max(0, start - first)
+    return view.walk_to(file, first, lambda entry: entry.offset > offset)
+
+
+def after_messages(view: LogView, start: Position, count: int, end: Position) -> Position:
+    """Return the position after the next `count` messages, or `end` if that is earlier.
+
+    Counted by their numbers: where the numbers of a session jump, the jump counts too.
     """
     wanted: int | None = None
     for file, file_end in view.files():
@@ -41,7 +71,7 @@ def after_messages(view: LogView, start: Position, count: int, end: Position) ->
 
 
 def after_bytes(view: LogView, start: Position, size: int, end: Position) -> Position:
-    """Return where `size` bytes of frames from `start` on end, at least one frame, or `end`."""
+    """Return the end of the next `size` bytes, at least one frame, or `end` if that is earlier."""
     for file, file_end in view.files():
         offset = max(0, start - file)
         if file + file_end <= start:
@@ -51,6 +81,14 @@ def after_bytes(view: LogView, start: Position, size: int, end: Position) -> Pos
             continue
         return min(end, _boundary(view, max(start, file), offset + size, file_end))
     return end
+
+
+def bytes_between(view: LogView, start: Position, end: Position) -> int:
+    """The bytes of the log between two positions."""
+    total = 0
+    for file, file_end in view.files():
+        total += max(0, min(end, file + file_end) - max(start, file))
+    return total
 
 
 def place_of_number(view: LogView, number: int) -> Position:
@@ -90,7 +128,7 @@ def _place_of(view: LogView, start: Position, end: int, number: int) -> Position
 
 
 def _boundary(view: LogView, start: Position, offset: int, end: int) -> Position:
-    """The last place between frames up to `offset`, but one behind `start`."""
+    """The last boundary of frames up to `offset`, but one after `start`."""
     file = view.log.open_file(start.file)
     try:
         walk = view.walk_to(file, start.file, lambda entry: entry.offset > offset)
@@ -107,6 +145,11 @@ def _boundary(view: LogView, start: Position, offset: int, end: int) -> Position
 
 
 def _steps(view: LogView, file: File, walk: Walk, end: int) -> Iterator[_Step]:
+    return (step for step, _ in _steps_of(view, file, walk, end))
+
+
+def _steps_of(view: LogView, file: File, walk: Walk, end: int) -> Iterator[tuple[_Step, str]]:
+    """The frames of messages from `walk` on, with the session of each."""
     passed = 0
     try:
         for at, header in headers(file, walk, end):
@@ -120,6 +163,7 @@ def _steps(view: LogView, file: File, walk: Walk, end: int) -> Iterator[_Step]:
                 repeats = min(max(0, current.skip - passed), header.messages)
                 passed += header.messages
             if header.kind == FrameKind.MESSAGES:
-                yield _Step(at, header.messages, repeats, number)
+                session = current.session if current is not None else view.log.session
+                yield _Step(at, header.messages, repeats, number), session
     except FrameError:
         return  # the task that reads it says what is wrong

@@ -17,10 +17,11 @@ from rt.errors import CorruptLog, GapError, Misuse
 from rt.position import START, Position
 from rt.spark.options import FAILFAST, ReadOptions
 from rt.spark.pieces import Part
-from rt.spark.plan import LogView, between, edge
+from rt.spark.places import LogPlace, is_glob
+from rt.spark.plan import LogView, between, check_not_all_archived, edge
 from rt.spark.schema import check_schema
 from rt.spark.splits import splits
-from rt.spark.steps import after_bytes, after_messages
+from rt.spark.steps import after_bytes, after_messages, after_selected, bytes_between
 from rt.spark.task import Task
 
 _VERSION: Final = 1
@@ -29,48 +30,56 @@ _VERSION: Final = 1
 class StreamParts(InputPartition):
     """What one task of a micro-batch reads; all that it may use."""
 
-    def __init__(self, log_id: str, parts: tuple[Part, ...]) -> None:
-        super().__init__((log_id, parts))
+    def __init__(self, place: LogPlace, parts: tuple[Part, ...]) -> None:
+        super().__init__((place, parts))
 
 
 class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query. An offset is a position, and the id of the log it is one of."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        if options.end != "latest" or options.end_ns is not None:
+        if options.edges.end != "latest" or options.edges.end_ns is not None:
             raise Misuse("a stream has no end: endingPosition and endingTimestamp are for read")
         if options.push_filters:
             raise Misuse("pushFilters is for read: Spark hands a stream no filters")
         if options.lease is not None:
-            raise Misuse("leases are for read: a stream moves on and would hold what it has read")
+            raise Misuse(
+                "leases are for read: a stream would go on holding what it has already read"
+            )
+        if len(options.paths) > 1 or is_glob(options.path):
+            raise Misuse("a stream reads one log; start one query for each")
         self._options = options
         self._wanted = check_schema(schema, options)
         self._target: Position | None = None
+        self._planned: Position | None = None  # the end of the last micro-batch
         self._view: LogView | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Where a new query begins; one that resumes begins where its checkpoint says."""
+        """Where a new query begins; one that resumes begins at its checkpoint."""
         options, view = self._options, self._refreshed()
+        edges = options.edges
         if not view.log.is_there:
-            if options.start_ns is not None or options.start == "latest":
+            if edges.start_ns is not None or edges.start == "latest":
                 raise Misuse(
                     f"{options.path} holds no log yet: begin at earliest, or at a position"
                 )
-            return _offset("", options.start if isinstance(options.start, Position) else START)
-        begin = edge(view, options.start, options.start_ns)
+            return _offset("", edges.start if isinstance(edges.start, Position) else START)
+        if options.fail_on_data_loss:
+            check_not_all_archived(view, options)
+        begin = edge(view, edges.start, edges.start_ns)
         return _offset(self._log_id if begin or view.end() else "", begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """What is asked of `latestOffset`; where there are two limits, both hold."""
+        """The limit passed to `latestOffset`; if there are two limits, both apply."""
         options = self._options
-        if options.max_records is not None:
-            return ReadMaxRows(options.max_records)
-        if options.max_bytes is not None:
-            return ReadMaxBytes(options.max_bytes)
+        if options.limits.records is not None:
+            return ReadMaxRows(options.limits.records)
+        if options.limits.bytes is not None:
+            return ReadMaxBytes(options.limits.bytes)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends. Asked often: two looks at file sizes where nothing grew.
+        """Where the next micro-batch ends. Called often; costs two file sizes if nothing grew.
 
         Raises:
             Misuse: the checkpoint is of another log.
@@ -84,23 +93,28 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = there if self._target is None else max(begin, min(there, self._target))
         if not isinstance(limit, ReadAllAvailable):
             end = self._limited(view, begin, end)
+        self._planned = end
         return start if end == begin else _offset(self._log_id, end)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Fix the end: what is there now."""
+        """Fix the end of the query at the current end of the log."""
         view = self._refreshed()
         self._target = view.end() if view.log.is_there else START
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
-        """How far the log reaches, for the progress report."""
+        """The end of the log, for the query's progress, with the bytes that are still to read."""
         view = self._refreshed()
-        return _offset(self._log_id, view.end()) if view.log.is_there else None
+        if not view.log.is_there:
+            return None
+        end = view.end()
+        behind = bytes_between(view, self._planned, end) if self._planned is not None else 0
+        return {**_offset(self._log_id, end), "bytes_behind": behind}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into splits; the same for the same offsets.
 
-        A query that resumes in the middle of one asks for this first: its ends are those of the
-        checkpoint, and the copy of the log may be a new one, which does not reach there yet.
+        A query that resumes inside a micro-batch calls this first. The offsets are then those of
+        the checkpoint, and a new copy of the log may not reach that far yet.
 
         Raises:
             GapError: some of it was archived, and failOnDataLoss holds.
@@ -111,19 +125,19 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin < stop:
             self._check_log(end)
             self._demand(view, stop)
-        if not start["log"] and self._options.start == "earliest":
-            # it was not there, or empty, when the query began: a copy begins with what is gone
+        if not start["log"] and self._options.edges.start == "earliest":
+            # the log was missing or empty when the query began, and its beginning may be archived
             begin = min(stop, edge(view, "earliest", None))
         snapshot = between(view, begin, stop)
         if snapshot.gaps and self._options.fail_on_data_loss:
             raise GapError(snapshot.gaps[0])
-        parts = splits(snapshot, self._options)
-        return [StreamParts(end["log"], each) for each in parts] or [StreamParts(end["log"], ())]
+        parts = splits((snapshot,), self._options)
+        return [StreamParts(snapshot.place, each) for each in parts or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one split; runs in a worker."""
-        log_id, parts = partition.value
-        return Task(log_id, self._options, self._wanted).read(parts)
+        place, parts = partition.value
+        return Task((place,), self._options, self._wanted).read(parts)
 
     def stop(self) -> None:
         """Release the files."""
@@ -132,7 +146,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._view = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to a worker: no open file."""
+        """What is sent to a worker: no open file."""
         return {**self.__dict__, "_view": None}
 
     @property
@@ -145,11 +159,11 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise Misuse(f"the checkpoint is of another log than {self._options.path} is now")
 
     def _demand(self, view: LogView, place: Position) -> Position:
-        """Return where the log ends, which must not be before a place of the checkpoint."""
+        """Return the end of the log, which must not be before a position of the checkpoint."""
         there = view.end()
         if place > there:
-            words = "the log ends before the place where the query goes on"
-            raise CorruptLog(view.path, there, words)
+            reason = "the log ends before the position where the query continues"
+            raise CorruptLog(view.path, there, reason)
         return there
 
     def _refreshed(self) -> LogView:
@@ -160,10 +174,13 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _limited(self, view: LogView, begin: Position, end: Position) -> Position:
         options = self._options
-        if options.max_records is not None:
-            end = after_messages(view, begin, options.max_records, end)
-        if options.max_bytes is not None:
-            end = after_bytes(view, begin, options.max_bytes, end)
+        records, selection = options.limits.records, options.selection
+        if records is not None and (selection.sessions is None or not view.log.merged):
+            end = after_messages(view, begin, records, end)
+        elif records is not None:
+            end = after_selected(view, begin, records, end, selection.has_session)
+        if options.limits.bytes is not None:
+            end = after_bytes(view, begin, options.limits.bytes, end)
         return end
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,6 @@ from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.limits import MIB
 from rt.log.directory import LogDirectory
 from rt.log.gaps import gaps_between
-from rt.names import glob_matches
 from rt.position import Position
 from rt.spark.arrays import Group
 from rt.spark.bodies import Block, Scratch
@@ -23,6 +23,7 @@ from rt.spark.decode_json import JsonDecoder
 from rt.spark.java_text import read_utf8
 from rt.spark.options import FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.pieces import Damage, Part, PartReader, Piece
+from rt.spark.places import LogPlace
 from rt.spark.schema import COLUMNS, CORRUPT, RECORD, Wanted
 from rt.spark.storage import open_storage
 
@@ -35,14 +36,17 @@ BATCH_BYTES: Final = 2 * MIB
 # it back to the system, from which each batch would fetch it again, page by page: 14,000 faults in
 # a GB, a tenth of the time. This block is made and freed untouched (mallopt(3), M_MMAP_THRESHOLD).
 _HEAP_BYTES: Final = 31 * MIB
-_FROM_HEADERS: Final = frozenset(("position", "seq", "number", "session", "merge_time", CORRUPT))
+_FROM_HEADERS: Final = frozenset((
+    "position", "seq", "number", "session", "merge_time", "stream", "file", CORRUPT,
+))  # fmt: skip
+_OF_LOG: Final = ("stream", "file")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """Everything a worker needs beside the parts; it travels there pickled."""
 
-    log_id: str
+    logs: tuple[LogPlace, ...]
     options: ReadOptions
     wanted: Wanted
 
@@ -52,28 +56,31 @@ class Task:
         Raises:
             CorruptLog: a frame is damaged, and the mode is FAILFAST.
             GapError: a file was archived since the load, and failOnDataLoss holds.
-            Misuse: another log stands in the directory now.
+            Misuse: there is another log in the directory now.
         """
         if not parts:
             return
         _settle_in()
-        disk, path = open_storage(self.options.path)
+        for number, of_log in groupby(parts, lambda part: part.log):
+            yield from self._read_log(self.logs[number], tuple(of_log))
+
+    def _read_log(self, place: LogPlace, parts: tuple[Part, ...]) -> Iterator[Any]:
+        disk, path = open_storage(place.path)
         log = LogDirectory(path, disk)
         try:
             log.refresh()
-            self._check_identity(log)
+            identity = log.manifest.identity
+            if identity is None or identity.id != place.log_id:
+                raise Misuse(f"{place.path} is not the log that was loaded; load it again")
+            if not log.merged and not self.options.selection.has_session(log.session):
+                return
             block = self._block() if self._needs_bodies else None
-            yield from self._batches(self._finds(log, parts, block), block)
+            yield from self._batches(self._finds(log, place, parts, block), block)
         finally:
             log.close()
 
-    def _check_identity(self, log: LogDirectory) -> None:
-        identity = log.manifest.identity
-        if identity is None or identity.id != self.log_id:
-            raise Misuse(f"{self.options.path} was another log when it was loaded; load it anew")
-
     def _finds(
-        self, log: LogDirectory, parts: tuple[Part, ...], block: Block | None
+        self, log: LogDirectory, place: LogPlace, parts: tuple[Part, ...], block: Block | None
     ) -> Iterator[Piece | Damage]:
         for part in parts:
             try:
@@ -82,9 +89,11 @@ class Task:
                 self._check_loss(log, part, Position(part.file + part.begin), "the file is gone")
                 continue
             try:
-                reader = PartReader(file, part, log.merged, log.session, self._wants, block)
-                for found in reader:
-                    if isinstance(found, Damage) and self._was_lost(log, part, found):
+                wants = self.options.selection.has_session
+                for found in PartReader(file, part, log.merged, log.session, wants, block):
+                    if isinstance(found, Piece):
+                        found.log = place
+                    elif self._was_lost(log, part, found):
                         break
                     yield found
             finally:
@@ -94,18 +103,13 @@ class Task:
     def _needs_bodies(self) -> bool:
         """Where rows are made of headers alone, and damage elsewhere changes none of them."""
         options = self.options
-        from_headers = _FROM_HEADERS.issuperset(self.wanted.names) and options.keys is None
+        keys = options.selection.keys
+        from_headers = _FROM_HEADERS.issuperset(self.wanted.names) and keys is None
         return not from_headers or options.mode != FAILFAST
 
     def _block(self) -> Block:
         keeps = "payload" in self.wanted.names or self.wanted.decoded
         return Block(GROUP_BYTES) if keeps else Scratch()
-
-    def _wants(self, session: str) -> bool:
-        globs, among = self.options.sessions, self.options.among
-        if among is not None and session not in among:
-            return False
-        return globs is None or any(glob_matches(glob, session) for glob in globs)
 
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
         """Whether the file was archived under us; what was read of it was right until here."""
@@ -156,13 +160,11 @@ class Task:
             header, at, session = pieces[0].header, pieces[0].position, pieces[0].session
             damage = Damage(at, Position(at + header.size), session, str(error))
             if self.options.mode == FAILFAST:
-                raise CorruptLog(self._file(at), at, str(error)) from None
+                directory = pieces[0].log.path if pieces[0].log else self.options.path
+                raise CorruptLog(f"{directory}/{at.file_name}", at, str(error)) from None
             yield from self._told(damage)
             return
         yield from _cut(batch, pieces)
-
-    def _file(self, at: Position) -> str:
-        return f"{self.options.path}/{at.file_name}"
 
     def _told(self, damage: Damage) -> Iterator[Any]:
         """The one row of a damaged frame, under PERMISSIVE."""
@@ -178,9 +180,11 @@ class Task:
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _build(self, group: Group) -> Any:
-        names, keys = self.wanted.names, self.options.keys
+        names, keys = self.wanted.names, self.options.selection.keys
         kept = None if keys is None else group.mask(keys)
-        arrays = {name: getattr(group, name) for name in names if name in COLUMNS}
+        arrays = {
+            name: getattr(group, name) for name in names if name in COLUMNS or name in _OF_LOG
+        }
         for name in (CORRUPT, RECORD):
             if name in names:
                 arrays[name] = pa.nulls(group.messages, pa.string())

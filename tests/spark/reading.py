@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from rt.spark.options import read_options
-from rt.spark.plan import take_snapshot
-from rt.spark.schema import COLUMNS, CORRUPT, Wanted
+from rt.spark.plan import take_snapshots
+from rt.spark.schema import COLUMNS, ON_REQUEST, Wanted
 from rt.spark.splits import splits
 from rt.spark.task import Task
 
@@ -22,7 +22,7 @@ TYPES = {
 
 def wanted(*names: str, **fields: Any) -> Wanted:
     """The columns of those names, and fields of JSON payloads."""
-    kinds = {**COLUMNS, CORRUPT: "string"}
+    kinds = {**COLUMNS, **ON_REQUEST}
     columns = [pa.field(name, TYPES[kinds[name]]) for name in names or COLUMNS]
     decoded = [pa.field(name, kind) for name, kind in fields.items()]
     return Wanted(pa.schema([*columns, *decoded]), tuple(fields))
@@ -38,16 +38,18 @@ class Load:
 
     def __init__(self, path: str, **options: object) -> None:
         self.options = read_options({"path": path, **{k: str(v) for k, v in options.items()}})
-        self.snapshot = take_snapshot(self.options)
+        self.snapshots = take_snapshots(self.options)
 
     def splits(self) -> list[Any]:
         """What the tasks read."""
-        return splits(self.snapshot, self.options)
+        return splits(self.snapshots, self.options)
 
     def read(self, columns: Wanted | None = None, parts: list[Any] | None = None) -> pa.Table:
         """Run all tasks, each from its pickle, and return the rows in order."""
         columns = columns or wanted()
-        task = pickle.dumps(Task(self.snapshot.log_id, self.options, columns))
+        task = pickle.dumps(
+            Task(tuple(each.place for each in self.snapshots), self.options, columns)
+        )
         batches = []
         for split in self.splits() if parts is None else parts:
             batches += pickle.loads(task).read(pickle.loads(pickle.dumps(split)))

@@ -222,9 +222,9 @@ def test_a_file_archived_while_a_task_reads_it_is_a_gap(tmp_path):
             publisher.publish_many([bytes(1000)] * 12_000)
         merging.merge()
         load = Load(merging.directory, startingPosition="0.0.0")
-        files = [file for file, _ in load.snapshot.files]
+        files = [file for file, _ in load.snapshots[0].files]
         assert len(files) > 2
-        batches = Task(load.snapshot.log_id, load.options, wanted()).read(load.splits()[0])
+        batches = Task((load.snapshots[0].place,), load.options, wanted()).read(load.splits()[0])
         next(batches)  # all of the first two files is in memory now
         merging.archive(3)
         with pytest.raises(GapError, match="archived"):
@@ -238,7 +238,7 @@ def test_a_log_that_was_made_again_is_not_read(tmp_path):
         planned = load.splits()
         os.rename(first.directory, first.directory + ".gone")
         os.rename(second.directory, first.directory)
-        with pytest.raises(Misuse, match="another log"):
+        with pytest.raises(Misuse, match="not the log that was loaded"):
             load.read(parts=planned)
 
 
@@ -337,15 +337,15 @@ def test_offsets_that_lead_out_of_a_body_are_refused_for_any_cut_of_a_frame(ends
         ({"topic": "x"}, "no option 'topic'"),
         ({"startingPosition": "0.0.0", "startingTimestamp": "1"}, "contradict"),
         ({"startingPosition": "0.0.9", "endingPosition": "0.0.8"}, "before the start"),
-        ({"startingPosition": "first"}, "startingPosition is 'first'"),
+        ({"startingPosition": "first"}, "startingPosition='first'"),
         ({"startingPosition": "0.7.0"}, "the log ends at"),
         ({"mode": "FAST"}, "FAILFAST, PERMISSIVE, DROPMALFORMED"),
-        ({"partitionBytes": "many"}, "partitionBytes is 'many'"),
-        ({"maxBytesPerTrigger": ""}, "maxBytesPerTrigger is ''"),
-        ({"keys": "AA, ,BB"}, "give names with commas"),
-        ({"keys": "[" * 100_000}, "give names with commas"),
-        ({"minPartitions": "0"}, "whole number from 1"),
-        ({"sessions": "JFK"}, "sessions is 'JFK'"),
+        ({"partitionBytes": "many"}, "partitionBytes='many'"),
+        ({"maxBytesPerTrigger": ""}, "maxBytesPerTrigger=''"),
+        ({"keys": "AA, ,BB"}, "give comma-separated names"),
+        ({"keys": "[" * 100_000}, "give comma-separated names"),
+        ({"minPartitions": "0"}, "whole number of at least 1"),
+        ({"sessions": "JFK"}, "sessions='JFK'"),
         ({"failOnDataLoss": "maybe"}, "TRUE, FALSE"),
     ],
 )

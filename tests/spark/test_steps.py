@@ -143,7 +143,7 @@ def test_a_micro_batch_that_the_log_does_not_reach_is_refused(tmp_path, there):
     if there == "another":
         os.rename(second.directory, path)
     resumed = RtStreamReader(read_options({"path": path}), schema)
-    with pytest.raises((CorruptLog, Misuse), match=r"ends before the place|of another log"):
+    with pytest.raises((CorruptLog, Misuse), match=r"ends before the position|of another log"):
         resumed.partitions(begin, end)
     assert len(resumed.partitions(begin, begin)) == 1
     resumed.stop()

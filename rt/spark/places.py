@@ -1,0 +1,85 @@
+"""Places: which log directories the paths of a load name."""
+
+import glob
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rt.format.manifest import FILE_NAME
+from rt.log.directory import LogDirectory
+from rt.log.disk import Disk
+from rt.spark.storage import open_storage
+
+_DEPTH_MAX: Final = 3  # ROOT/STREAM/in/SESSION
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """A log that a load reads.
+
+    Attributes:
+        path: of its directory, or a URI.
+        log_id: a log that was deleted and created again has another id.
+        stream: whose messages it holds.
+    """
+
+    path: str
+    log_id: str
+    stream: str
+
+
+def log_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the log directories that these paths name, in order, each once.
+
+    A path is a log directory, a glob, or a parent directory. A parent stands for the merged logs
+    below it or, if there are none, for the sessions below it: a node has both, with the same
+    messages. What names no log is returned as it is, and refused when it is opened.
+    """
+    found: dict[str, None] = {}
+    for path in paths:
+        matches = [path]
+        if is_glob(path) and not _is_log(path):
+            matches = sorted(glob.glob(path)) or [path]
+        for match in matches:
+            found.update(dict.fromkeys(_below(match) or [match]))
+    return tuple(found)
+
+
+def is_glob(path: str) -> bool:
+    """Whether a path is a pattern; a URI is not, whose `?` begins its settings."""
+    return glob.has_magic(path) and "://" not in path
+
+
+def _below(path: str) -> list[str]:
+    disk, inside = open_storage(path)
+    logs = [path.replace(inside, each, 1) for each in _walk(disk, inside, 0)]
+    merged = [each for each in logs if _is_merged(each)]
+    return merged or logs
+
+
+def _walk(disk: Disk, path: str, depth: int) -> Iterator[str]:
+    try:
+        names = sorted(disk.names(path))
+    except NotADirectoryError:
+        return
+    if FILE_NAME in names:
+        yield path
+    elif depth < _DEPTH_MAX:
+        for name in names:
+            yield from _walk(disk, os.path.join(path, name), depth + 1)
+
+
+def _is_log(path: str) -> bool:
+    disk, inside = open_storage(path)
+    return FILE_NAME in disk.names(inside)
+
+
+def _is_merged(path: str) -> bool:
+    disk, inside = open_storage(path)
+    log = LogDirectory(inside, disk)
+    try:
+        log.refresh()
+        return log.merged
+    finally:
+        log.close()

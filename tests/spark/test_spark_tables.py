@@ -1,0 +1,108 @@
+"""Logs as tables: Spark's catalog, its own options, several logs, and errors of one line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+
+from rt import Publisher
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Two streams with three sessions."""
+    made = tmp_path_factory.mktemp("logs")
+    for stream, session, count in (("flights", "jfk", 3), ("flights", "lga", 4), ("rain", "x", 5)):
+        with Publisher(str(made), stream=stream, session=session) as publisher:
+            publisher.publish_many([b'{"a":%d}' % n for n in range(count)])
+    return made
+
+
+def test_a_table_of_the_catalog_is_created_and_read_with_its_path(spark, root):
+    """Spark adds properties of its own, and passes none of a table's options on to a query."""
+    path = f"{root}/flights/jfk"
+    for name, how in (("by_path", f"options (path '{path}')"), ("by_place", f"location '{path}'")):
+        spark.sql(f"drop table if exists {name}")
+        spark.sql(f"create table {name} using rt {how}")
+        with pytest.raises(AnalysisException, match="WITH"):
+            spark.sql(f"select * from {name}").count()
+        query = f"select count(*), max(number) from {name} with (`path` = '{path}')"
+        assert tuple(spark.sql(query).first()) == (3, 2)
+        spark.sql(f"drop table {name}")
+    spark.sql("drop table if exists made")
+    spark.catalog.createTable("made", path=path, source="rt")
+    assert spark.read.option("path", path).table("made").count() == 3
+    spark.sql("drop table made")
+
+
+def test_several_logs_are_one_frame_with_their_streams(spark, root):
+    """A list, a glob and a parent directory, with the stream as a column to group by."""
+    read = spark.read.format("rt").schema("stream string, SESSION string, file string")
+    found = read.load(str(root)).groupBy("stream").count().collect()
+    assert {row[0]: row[1] for row in found} == {"flights": 7, "rain": 5}
+    assert read.load([f"{root}/rain/x", f"{root}/flights/jfk"]).count() == 8
+    assert read.load(f"{root}/*/[jx]*").count() == 8
+    assert read.option("streams", "rain").load(str(root)).count() == 5
+    one = read.load(f"{root}/rain").select("file").distinct().collect()
+    assert [row[0] for row in one] == [f"{root}/rain/x/log.0.0"]
+
+
+def test_an_error_of_rt_is_one_line_without_a_traceback(spark, root):
+    """Who misspells an option should not have to read our source."""
+    with pytest.raises(AnalysisException) as refused:
+        spark.read.format("rt").option("startingPositoin", 1).load(f"{root}/rain/x")
+    assert "did you mean startingPosition?" in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+    with pytest.raises(AnalysisException) as missing:
+        spark.read.format("rt").load(f"{root}/none").count()
+    assert "holds no log" in str(missing.value)
+    assert "Traceback" not in str(missing.value)
+    json = spark.read.format("rt").option("decode", "json").schema("a date")
+    with pytest.raises(PythonException) as malformed:
+        json.load(f"{root}/rain/x").collect()
+    assert "is malformed: a: 0 does not fit" in str(malformed.value)
+    assert "task.py" not in str(malformed.value)
+
+
+PLAIN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+import rt.spark
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+rt.spark.register(spark)
+print("rows", spark.read.format("rt").load(sys.argv[1]).count())
+"""
+
+
+def test_a_plain_session_in_a_venv_that_is_not_activated_reads_logs(root, tmp_path):
+    """Its workers would run the python3 of PATH, which has none of the packages."""
+    fake = tmp_path / "bin" / "python3"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho 'the python3 of PATH was started' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{fake.parent}:{os.environ['PATH']}"}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_SESSION, f"{root}/rain/x"],
+        env=environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert "rows 5" in done.stdout, done.stderr[-2000:]
+
+
+def test_an_old_spark_is_refused_in_words_by_the_plain_format(monkeypatch):
+    """`format("rt")` of an old Spark says what rt.spark.session says."""
+    from rt.errors import Misuse
+    from rt.spark import is_supported, too_old
+
+    assert not is_supported("4.1.4")
+    assert is_supported("4.2.0")
+    assert is_supported("4.3.0.dev1")
+    monkeypatch.setattr(too_old, "__version__", "4.1.4")
+    assert too_old.RefusingSource.name() == "rt"
+    with pytest.raises(Misuse, match=r"this is Spark 4\.1\.4; rt needs PySpark 4\.2 or newer"):
+        too_old.RefusingSource({})
