@@ -255,7 +255,9 @@ def _zone(text: str) -> str:
 
 
 def _globs(text: str) -> tuple[str, ...]:
-    globs = tuple(_texts(text))
+    # a glob may begin with a set of characters
+    is_array = text.startswith('["')
+    globs = tuple(_texts(text) if is_array else (each.strip() for each in text.split(",")))
     for glob in globs:
         if not _GLOB.fullmatch(glob):
             raise ValueError(f"{glob[:60]!r} is not a name with *, ? or [...] in it")
