@@ -1,4 +1,4 @@
-"""Peers: the connections between nodes; bounded, and no slow one holds up another."""
+"""Connections between nodes: bounded, and independent of each other's speed."""
 
 import logging
 import random
@@ -19,69 +19,123 @@ from rt.net.tls_errors import describe_tls_error
 
 _log: Final = logging.getLogger("sequencer.peers")
 
-ALPN: Final = "rt-peer/1"  # tells these connections from those of replicators on the same port
+ALPN: Final = "rt-peer/1"  # distinguishes these connections from replicators' on the same port
 _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 64 * 1024
-_TURN_BYTES: Final = 1 << 20  # more is not awaited before what came is heard
-MESSAGE_BYTES_MAX: Final = 16 << 20  # a whole report of 100,000 sessions, or entries and a chunk
-# What may wait for a peer. Raft sends again what it misses, so the oldest is dropped beyond this:
-# 7 nodes hold at most 6 x 32 MiB for dead ones.
+_TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
+MESSAGE_BYTES_MAX: Final = 16 << 20  # a full report of 100,000 sessions, or entries and a chunk
+# What may wait for a peer. Raft repeats what is lost, so beyond this the oldest are dropped:
+# a node of 7 holds at most 6 x 32 MiB for dead ones.
 _QUEUE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
-_NOW_BYTES_MAX: Final = 8 * 1024  # one TLS record; more is sent by the outbox's own thread
+_NOW_BYTES_MAX: Final = 8 * 1024  # half a TLS record; the outbox's own thread sends anything larger
 _CONNECT_S: Final = 2.0
-_UNACKNOWLEDGED_MS: Final = 2000  # a black hole is noticed after this, and dialled again
+_UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
 _PAUSE_FIRST_S: Final = 0.02
-_PAUSE_LAST_S: Final = 0.5  # a node that comes back is heard within an election timeout
+_PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
 
 
-class Outbox:
-    """What is to be sent to one member, and the thread that sends it.
+class SendQueue:
+    """Framed messages that wait for one member; beyond a limit the oldest are dropped."""
 
-    What is little goes out at once, by the thread that brings it, while nothing else waits.
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._messages: deque[bytes] = deque()
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def put(self, data: bytes) -> None:
+        """Add a message."""
+        self._messages.append(data)
+        self._bytes += len(data)
+        while self._bytes > _QUEUE_BYTES_MAX:
+            self._bytes -= len(self._messages.popleft())
+            self.dropped += 1
+
+    def take(self) -> bytes:
+        """Return and remove all messages, as they go onto the wire."""
+        data = b"".join(self._messages)
+        self._messages.clear()
+        self._bytes = 0
+        return data
+
+
+class PeerDialer:
+    """Connects to one member.
+
+    Args:
+        name: the member, which must authenticate itself by it.
+        address: where it listens.
+        context: returns the client context for the next connection, which offers `ALPN`.
     """
 
     def __init__(
         self, name: str, address: tuple[str, int], context: Callable[[], ssl.SSLContext]
     ) -> None:
-        """Begin to dial `address`, where the member `name` must answer.
+        self._name, self._address, self._context = name, address, context
+
+    def dial(self) -> ssl.SSLSocket:
+        """Return a non-blocking connection; `PeerError` if another node answers."""
+        sock, identity = connect(self._address, self._context(), _CONNECT_S)
+        if not identity.is_node or identity.name != self._name:
+            sock.close()
+            raise PeerError(f"{identity.name!r} answers at {self._address[0]}:{self._address[1]}")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        sock.settimeout(0)
+        return sock
+
+
+class Outbox:
+    """Messages to one member, and the thread that sends them.
+
+    A small message is sent at once by the thread that puts it, unless others wait before it.
+
+    Threads:
+        _changed: the lock of `_queue`, `_is_idle` and `_stopping`, and the condition that one of
+            them changed.
+        _queue, _is_idle, _stopping: any thread, with the lock held. The own thread also reads
+            `_stopping` without it: it is set once and never reset.
+        _sock: set by the own thread. Any thread may send on it, with the lock held and while
+            `_is_idle`, since the own thread then waits; and shut it down at any time.
+        connected, problem: written by the own thread; anyone may read them.
+        sent_bytes: written by whichever thread is sending, so never by two at once.
+        name, _dialer, _thread: set once.
+    """
+
+    def __init__(self, name: str, dialer: PeerDialer) -> None:
+        """Start dialling.
 
         Args:
-            name: of the member.
-            address: where it listens.
-            context: gives the client context for the next connection, which offers `ALPN`.
+            name: the member.
+            dialer: connects to it.
         """
         self.name = name
         self.connected = False
         self.problem = ""
-        self.dropped = 0
         self.sent_bytes = 0
-        self._address = address
-        self._context = context
-        self._queue: deque[bytes] = deque()
-        self._bytes = 0
+        self._dialer = dialer
+        self._queue = SendQueue()
         self._changed = threading.Condition()
-        self._is_idle = False  # connected, and all was sent
+        self._is_idle = False  # connected, and everything was sent
         self._stopping = False
         self._sock: ssl.SSLSocket | None = None
         self._thread = threading.Thread(target=self._run, name=f"to {name}", daemon=True)
         self._thread.start()
 
     def put(self, data: bytes) -> None:
-        """Send a message, or queue it; the oldest are dropped where too much waits."""
+        """Send a message, or queue it; the oldest are dropped if too much is waiting."""
         data = _LENGTH.pack(len(data)) + data
         with self._changed:
             if self._is_idle and self._sent_now(data):
                 return
-            self._is_idle = False  # what comes now goes behind this, be it little
-            self._queue.append(data)
-            self._bytes += len(data)
-            while self._bytes > _QUEUE_BYTES_MAX:
-                self._bytes -= len(self._queue.popleft())
-                self.dropped += 1
+            self._is_idle = False  # later messages queue up after this one, however small
+            self._queue.put(data)
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread; what waits is dropped."""
+        """End the thread; waiting messages are dropped."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -94,27 +148,17 @@ class Outbox:
         pause_s = _PAUSE_FIRST_S
         while not self._stopping:
             try:
-                self._sock = self._dial()
+                self._sock = self._dialer.dial()
             except (OSError, PeerError, Refused) as error:
                 self._note(spoken(error))
             else:
                 began_s = time.monotonic()
                 self._pump(self._sock)
-                if time.monotonic() - began_s > _PAUSE_LAST_S:  # else it may hang up on each
+                if time.monotonic() - began_s > _PAUSE_LAST_S:  # else it may hang up every time
                     pause_s = _PAUSE_FIRST_S
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, pause_s * random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, _PAUSE_LAST_S)
-
-    def _dial(self) -> ssl.SSLSocket:
-        sock, identity = connect(self._address, self._context(), _CONNECT_S)
-        if not identity.is_node or identity.name != self.name:
-            sock.close()
-            raise PeerError(f"{identity.name!r} answers at {self._address[0]}:{self._address[1]}")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
-        sock.settimeout(0)
-        return sock
 
     def _pump(self, sock: ssl.SSLSocket) -> None:
         self.connected, self.problem = True, ""
@@ -132,27 +176,22 @@ class Outbox:
             sock.close()
 
     def _sent_now(self, data: bytes) -> bool:
-        """Send a message if it is little and goes out whole; the lock is held."""
+        """Send a message if it is small and the socket takes all of it; the lock is held."""
         if self._sock is None or len(data) > _NOW_BYTES_MAX:
             return False
         try:
             self.sent_bytes += self._sock.send(data)
         except OSError:
-            return False  # no room, or the connection broke: the thread meets it again
+            return False  # no room, or the connection broke: the own thread will find out
         return True
 
     def _take(self) -> bytes | None:
-        """Wait for messages and return all of them as they go onto the wire; None to stop."""
+        """Wait for messages and return them all; None to stop."""
         with self._changed:
             self._is_idle = not self._queue
             self._changed.wait_for(lambda: self._queue or self._stopping)
             self._is_idle = False
-            if self._stopping:
-                return None
-            data = b"".join(self._queue)
-            self._queue.clear()
-            self._bytes = 0
-            return data
+            return None if self._stopping else self._queue.take()
 
     def _note(self, problem: str) -> None:
         if problem != self.problem and not self._stopping:
@@ -161,7 +200,13 @@ class Outbox:
 
 
 class Peers:
-    """All other members of this node's cluster."""
+    """All other members of this node's cluster.
+
+    Threads:
+        _lock: of `_serving`.
+        _serving: any connection's thread, with the lock held.
+        _heard, _members, _outboxes: set once; an outbox has rules of its own.
+    """
 
     def __init__(
         self,
@@ -175,14 +220,14 @@ class Peers:
         Args:
             name: this node.
             addresses: of all members.
-            context: gives a client context that offers `ALPN`.
-            heard: is given the sender's proved name and the messages that came as one, by a
-                connection's thread.
+            context: returns a client context that offers `ALPN`.
+            heard: called with the sender's authenticated name and the messages that arrived
+                together, by a connection's thread.
         """
         self._heard = heard
         self._members = frozenset(addresses)
         self._outboxes = {
-            member: Outbox(member, address, context)
+            member: Outbox(member, PeerDialer(member, address, context))
             for member, address in addresses.items()
             if member != name
         }
@@ -195,11 +240,11 @@ class Peers:
 
     @property
     def sent_bytes(self) -> int:
-        """What was sent to all of them, before it was encrypted."""
+        """The bytes sent to all of them, before encryption."""
         return sum(outbox.sent_bytes for outbox in self._outboxes.values())
 
     def problems(self) -> dict[str, str]:
-        """Return why a member cannot be reached, for each that cannot."""
+        """Return, for each member that cannot be reached, why."""
         return {
             name: outbox.problem or "not connected yet"
             for name, outbox in self._outboxes.items()
@@ -207,22 +252,22 @@ class Peers:
         }
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Read what a member sends until it hangs up, or dials anew.
+        """Read what a member sends until it hangs up, or connects again.
 
-        For the thread of an accepted connection.
+        Called by the thread of an accepted connection.
 
         Raises:
             Refused: the certificate is not a member's.
-            PeerError: it sent what no member sends.
+            PeerError: it broke the protocol.
         """
         if not identity.is_node or identity.name not in self._members:
             raise Refused("not-a-member", f"{identity.name!r} is not a node of this cluster")
-        sock.settimeout(None)  # a follower says nothing for long; the kernel finds dead peers
+        sock.settimeout(None)  # a follower may be silent for long; keep-alive finds dead peers
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with self._lock:
             before, self._serving[identity.name] = self._serving.get(identity.name), sock
         if before is not None:
-            _shut(before)  # who dials anew has given it up, and the kernel may not know for hours
+            _shut(before)  # the member has given it up; the kernel may not notice for hours
         try:
             self._read(sock, identity.name)
         finally:
@@ -246,15 +291,15 @@ class Peers:
         poller.register(sock.fileno(), select.POLLIN)
         while chunk := _received(sock):
             data += chunk
-            is_behind = sock.pending() or poller.poll(0)
-            if is_behind and len(data) < _TURN_BYTES:
-                continue  # what came meanwhile is taken up at once
+            has_more = sock.pending() or poller.poll(0)
+            if has_more and len(data) < _TURN_BYTES:
+                continue  # handle together what arrived in the meantime
             if messages := _cut(data, sender):
                 self._heard(sender, messages)
 
 
 def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
-    """Send everything; `PeerError` if the peer takes nothing for too long."""
+    """Send everything; `PeerError` if the peer reads nothing for too long."""
     poller = select.poll()
     poller.register(sock.fileno(), select.POLLOUT)
     rest = memoryview(data)
@@ -263,7 +308,7 @@ def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
             rest = rest[sock.send(rest) :]
         except ssl.SSLWantWriteError:
             if not poller.poll(_UNACKNOWLEDGED_MS):
-                raise PeerError(f"it took nothing for {_UNACKNOWLEDGED_MS / 1000:g} s") from None
+                raise PeerError(f"it read nothing for {_UNACKNOWLEDGED_MS / 1000:g} s") from None
 
 
 def _received(sock: ssl.SSLSocket) -> bytes:
@@ -275,7 +320,7 @@ def _received(sock: ssl.SSLSocket) -> bytes:
 
 
 def _cut(data: bytearray, sender: str) -> list[bytes]:
-    """Take the whole messages off the front of what was received."""
+    """Remove the complete messages from the front of the received data."""
     messages, offset = [], 0
     while len(data) - offset >= _LENGTH.size:
         [length] = _LENGTH.unpack_from(data, offset)
@@ -294,4 +339,4 @@ def _shut(sock: ssl.SSLSocket) -> None:
     try:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
-        return  # it was closed already
+        return  # closed already

@@ -7,7 +7,7 @@ from sequencer.raft.messages import RequestVote, VoteReply
 class Election:
     """One campaign of this node; a pre-vote only asks whether a real one would succeed.
 
-    A pre-vote changes nobody's term, so a node that was partitioned away does not disrupt the
+    A pre-vote changes no node's term, so a node that was partitioned away does not disrupt the
     leader when it returns.
     """
 

@@ -21,7 +21,7 @@ class RequestVote:
     Attributes:
         term: the candidate's term; in a pre-vote, the term it would campaign in.
         last_index, last_term: the last entry of the candidate's log.
-        pre_vote: asks whether a vote would be granted; nobody's term or vote changes.
+        pre_vote: asks whether a vote would be granted; no term or vote changes.
         transfer: the leader sent TimeoutNow, so voters must not protect that leader.
     """
 

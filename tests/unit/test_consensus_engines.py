@@ -307,21 +307,21 @@ def test_hostile_bytes_raise_nothing_but_the_peers_error(make):
 
 
 def live_through(seeds):
-    """Live through these worlds."""
+    """Run these worlds."""
     for seed in seeds:
         Cluster(seed).run()
 
 
 @pytest.mark.parametrize("quarter", range(4))
 def test_simulated_worlds_break_no_promise(engine, quarter):
-    """200 seeds of raftos; of raft only some, since tests/sim lives through thousands."""
+    """200 seeds of raftos; only a few of raft, since tests/sim runs thousands."""
     seeds = 10 if engine is Raft else 50
     live_through(range(quarter * seeds, (quarter + 1) * seeds))
 
 
 @needs_raftos
 def test_nodes_of_both_engines_serve_one_stream(monkeypatch):
-    """A change of engine is made node by node, like any other."""
+    """The engine is changed node by node, like everything else."""
 
     def mixed(name, *rest, **more):
         return ENGINES[int(name[1:]) % 2](name, *rest, **more)
@@ -334,19 +334,19 @@ def test_nodes_of_both_engines_serve_one_stream(monkeypatch):
 @pytest.mark.parametrize(
     "mutant", ["vote-forgotten-on-restart", "half-is-a-majority", "reads-without-asking"]
 )
-def test_the_worlds_notice_mistakes_of_this_engine_too(monkeypatch, mutant):
-    """Two hundred quiet worlds prove nothing if the eyes are shut."""
+def test_the_worlds_detect_mistakes_in_this_engine_too(monkeypatch, mutant):
+    """Two hundred quiet worlds prove nothing if no checker looks."""
     monkeypatch.setattr(sim_node, "Raft", ENGINES[1])
     with switched_on(mutant), pytest.raises(Violation):
         live_through(range(100))
 
 
-# What of raftos runs, and when it may
+# Which parts of raftos run, and when they may
 
 
 @needs_raftos
 def test_what_the_record_says_of_raftos_is_what_runs():
-    """A figure in a document was printed by the command that stands beside it."""
+    """A figure in a document was printed by the command named beside it."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.raftos_share"], cwd=ROOT, check=True,
         capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "0"},
@@ -370,7 +370,7 @@ def test_roles_and_timers_are_those_of_raftos():
 
 @needs_raftos
 def test_two_engines_of_one_process_do_not_share_a_leader():
-    """Raftos keeps leader, nodes and configuration in globals; here nothing lands in them."""
+    """Raftos keeps leader, nodes and configuration in globals; here they stay untouched."""
     raftos = importlib.import_module("raftos.state")
     ENGINES[1]("n1", ["n1"], chance=Random(1), settings=Settings(1, 3))
     assert raftos.State.leader is None
@@ -379,14 +379,14 @@ def test_two_engines_of_one_process_do_not_share_a_leader():
 
 
 def without(monkeypatch, *modules):
-    """Forget that these were imported."""
+    """Forget that these modules were imported."""
     for name in [each for each in sys.modules if each.split(".")[0] in modules]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "sequencer.raftos_engine", raising=False)
 
 
-def test_a_node_that_lacks_raftos_says_the_two_commands(monkeypatch, tmp_path):
-    """One sentence, before anything is touched."""
+def test_a_node_without_raftos_names_the_two_commands_that_install_it(monkeypatch, tmp_path):
+    """In one sentence, before anything is created."""
     without(monkeypatch, "raftos")
     monkeypatch.setitem(sys.modules, "raftos", None)
     root = tmp_path / "node"
@@ -397,7 +397,7 @@ def test_a_node_that_lacks_raftos_says_the_two_commands(monkeypatch, tmp_path):
 
 
 def test_another_raftos_is_refused_before_a_line_of_it_runs(monkeypatch, tmp_path):
-    """A fork with one line more may vote as it likes; only what was read is run."""
+    """A fork with one more line may vote as it likes; only audited code runs."""
     package = tmp_path / "raftos"
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemError('it ran')\n")
@@ -408,8 +408,8 @@ def test_another_raftos_is_refused_before_a_line_of_it_runs(monkeypatch, tmp_pat
         engine_of("raftos")
 
 
-def test_an_engine_that_nobody_has_is_refused():
-    """A typing error does not start another engine than was meant."""
+def test_an_unknown_engine_is_refused():
+    """A typo does not start another engine than intended."""
     assert engine_of(NodeSettings().consensus) is Raft
     with pytest.raises(Misuse, match="use raft or raftos"):
         NodeSettings(consensus="paxos")

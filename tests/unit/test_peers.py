@@ -1,4 +1,4 @@
-"""Peers: what one node says to another leaves in the order in which it was said."""
+"""Peers: messages from one node to another leave in the order in which they were put."""
 
 import socket
 import ssl
@@ -7,27 +7,32 @@ from types import SimpleNamespace
 
 import pytest
 
-from sequencer.peers import Outbox, Peers
+from sequencer.peers import Outbox, PeerDialer, Peers
 from tests.replicator_host import eventually
 
 
-def nobody():
-    """No context: nothing is dialled in these tests."""
-    raise OSError("nobody is there")
+def no_context():
+    """Fail before dialling: these tests connect to no node."""
+    raise OSError("no node is there")
+
+
+def an_outbox(port=1, context=no_context):
+    """An outbox for node n2, which is not running."""
+    return Outbox("n2", PeerDialer("n2", ("127.0.0.1", port), context))
 
 
 def full(_data):
-    """Send to a peer whose buffer is full."""
+    """Send to a peer whose receive buffer is full."""
     raise ssl.SSLWantWriteError
 
 
-@pytest.mark.parametrize("first", ["a large message", "one that found no room"])
+@pytest.mark.parametrize("first", ["a large message", "one that did not fit"])
 def test_no_message_overtakes_one_that_waits_for_the_thread(first):
-    """A report of what changed, before the whole one it came after, would be taken back by it."""
-    went = []
-    sock = SimpleNamespace(send=lambda data: went.append(bytes(data)) or len(data))
-    outbox = Outbox("n2", ("localhost", 1), nobody)
-    with outbox._changed:  # as where it is connected and its thread sleeps, not woken yet
+    """A report of changes that overtook the full report before it would be undone by that one."""
+    sent = []
+    sock = SimpleNamespace(send=lambda data: sent.append(bytes(data)) or len(data))
+    outbox = an_outbox()
+    with outbox._changed:  # as if it were connected and its thread asleep
         outbox._sock, outbox._is_idle = sock, True
         if first == "a large message":
             outbox.put(b"1" * 9000)
@@ -36,17 +41,17 @@ def test_no_message_overtakes_one_that_waits_for_the_thread(first):
             outbox.put(b"1")
             sock.send = send
         outbox.put(b"2")
-        assert not went
-        assert [each[4:5] for each in outbox._queue] == [b"1", b"2"]
+        assert not sent
+        assert [each[4:5] for each in outbox._queue._messages] == [b"1", b"2"]
         outbox._sock = None
     outbox.stop()
 
 
-def test_why_a_member_cannot_be_reached_is_said_in_words():
-    """An operator knows no errno, and no line of a C file."""
+def test_an_unreachable_member_is_reported_in_plain_text():
+    """An operator should not have to know error numbers, or lines of a C file."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()[:2]
-    outbox = Outbox("n2", address, lambda: None)
+    outbox = an_outbox(address[1], lambda: None)
     assert eventually(lambda: outbox.problem)
     outbox.stop()
     assert outbox.problem == f"nobody answers at 127.0.0.1:{address[1]} (connection refused)"
@@ -59,13 +64,13 @@ def test_why_a_member_cannot_be_reached_is_said_in_words():
         BrokenPipeError(32, "Broken pipe"),
     ],
 )
-def test_why_a_connection_broke_is_said_in_words(error):
-    """The same of one that was there."""
+def test_a_broken_connection_is_reported_in_plain_text(error):
+    """The same holds for a connection that was there."""
 
     def broken(_data):
         raise error
 
-    outbox = Outbox("n2", ("localhost", 1), nobody)
+    outbox = an_outbox()
     outbox.stop()
     outbox._stopping = False
     outbox.put(b"1")
@@ -74,43 +79,46 @@ def test_why_a_connection_broke_is_said_in_words(error):
 
 
 class HungUpOn(socket.socket):
-    """A connection of which the other side has no use."""
+    """A connection that the other side has closed."""
 
     def send(self, _data):
         raise BrokenPipeError(32, "Broken pipe")
 
 
-def test_a_member_that_hangs_up_on_each_connection_is_not_dialled_without_a_pause(monkeypatch):
-    """One whose members do not name us does; each dialling is a handshake and a line in its log."""
+def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(monkeypatch):
+    """A node with other members does; each attempt is a handshake and a line in its log."""
     dialled, many = [], threading.Event()
 
-    def dial(outbox):
-        outbox.put(b"1")  # the next sign of life, which finds that nobody listens
+    def dial(_dialer):
+        boxes[0].put(b"1")  # the next heartbeat, which finds the connection closed
         dialled.append(1)
         if len(dialled) == 20:
             many.set()
         return HungUpOn()
 
-    monkeypatch.setattr(Outbox, "_dial", dial)
-    outbox = Outbox("n2", ("localhost", 1), nobody)
-    assert not many.wait(0.3)  # which it must not, so that no event can be waited for
+    started, boxes = threading.Event(), []
+    monkeypatch.setattr(PeerDialer, "dial", lambda dialer: started.wait(10) and dial(dialer))
+    outbox = an_outbox()
+    boxes.append(outbox)
+    started.set()
+    assert not many.wait(0.3)  # it must not happen, so there is no event to wait for
     assert len(dialled) > 1
     outbox.stop()
 
 
 class Accepted(socket.socket):
-    """What a member has dialled, without the TLS."""
+    """A connection that a member has dialled, without TLS."""
 
     def pending(self):
-        """Nothing was decrypted ahead."""
+        """Nothing is left to decrypt."""
         return 0
 
 
-def test_a_member_that_dials_anew_has_one_connection():
-    """Where the network swallowed the end of one, a node has 512 of them and hears of none."""
+def test_a_member_that_connects_again_has_one_connection():
+    """A node that never learns that a connection ended would collect hundreds of them."""
     threads, far, heard = [], [], []
     addresses = {"n1": ("localhost", 1), "n2": ("localhost", 2)}
-    peers = Peers("n1", addresses, nobody, lambda _sender, messages: heard.extend(messages))
+    peers = Peers("n1", addresses, no_context, lambda _sender, messages: heard.extend(messages))
     for number in range(3):
         ours, theirs = socket.socketpair()
         far.append(theirs)

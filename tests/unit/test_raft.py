@@ -299,7 +299,7 @@ def test_a_node_that_finds_itself_suspended_promises_nothing_more() -> None:
 
 
 def test_an_incarnation_that_would_read_as_a_suspension_is_refused() -> None:
-    """No node draws one; a hostile peer could otherwise have itself admitted as nobody."""
+    """No node draws one; otherwise a hostile peer could have itself admitted as suspended."""
     with pytest.raises(PeerError, match="out of range"):
         CODEC.decode(MessageCodec("", MEMBERS, 1 << 61).encode(TimeoutNow(1)))
 
