@@ -91,8 +91,10 @@ class SourceChannel:
         """Begin where the sink's copy ends.
 
         Raises:
-            Refused: that is not the beginning of this log.
+            Refused: that is not the beginning of this log, or it was said before.
         """
+        if self._source is not None:
+            raise Refused("protocol", "a second Standing came on one channel")
         self.log.refresh()
         found = difference(standing, self._held(standing), is_copy=self._end is not None)
         if found is not None:

@@ -1,10 +1,14 @@
 """Limits of what peers can make a node hold."""
 
+import time
 from contextlib import suppress
 
+import pytest
 from logs import make_frame
 from replicator_host import STREAM, Certificates, DiskHost, eventually
 
+from replicator.backoff import FIRST_S
+from replicator.dialer import Destination, Dialer
 from replicator.large_messages import LargeMessages
 from replicator.link import Link
 from replicator.messages import PUSH, Data, Hello, Open, Refusal
@@ -12,6 +16,7 @@ from replicator.push import PushClient
 from replicator.server import Server
 from replicator.wire import VERSION, encode
 from rt import Publisher
+from rt.errors import PeerError
 from rt.format.manifest import SESSION, LogIdentity
 from rt.log.watch import Wake
 from rt.net.tls import connect
@@ -62,3 +67,29 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
         sock.close()
     assert eventually(lambda: not server._large._taken)
     server.stop(), host.stop()
+
+
+@pytest.mark.parametrize("progresses", [False, True])
+def test_only_progress_shortens_the_pause_before_the_next_dial(tmp_path, progresses):
+    """259 reconnects in 30 s: each connection was made, acknowledged what was known, and ended."""
+    certs = Certificates(str(tmp_path / "ca"))
+    publisher, host = certs.publisher(), DiskHost(str(tmp_path / "node"))
+    server = Server(("localhost", 0), certs.server(), host)
+    server.start()
+    dialled = []
+
+    def serve(_link):
+        dialled.append(time.monotonic())
+        if progresses:
+            dialer.progressed()
+        raise PeerError("it broke")
+
+    dialer = Dialer(Destination([server.address], publisher, PUSH, STREAM), serve)
+    dialer.start()
+    assert eventually(lambda: len(dialled) == 6, 20)
+    dialer.stop()
+    assert dialer.join(5)
+    server.stop(), host.stop()
+    last_pause_s = dialled[5] - dialled[4]
+    least_s = FIRST_S * 2**4 / 2  # half of a pause is random
+    assert (last_pause_s < least_s) is progresses

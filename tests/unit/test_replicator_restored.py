@@ -10,7 +10,7 @@ from archive_cluster import STREAM, ArchiveCluster
 from dialogue import Dialogue, Inbox, Log, NoWake, assert_equal, copy_all
 from replicator_host import eventually, log_bytes
 
-from replicator.messages import Ack, Data, RolledNotice
+from replicator.messages import Ack, Data, RolledNotice, Standing
 from replicator.progress import Release, SessionProgress
 from replicator.sink import EMPTY_FILES_MAX
 from replicator.sink_channel import SinkChannel
@@ -206,6 +206,16 @@ def test_a_node_may_have_merged_what_it_was_not_sent_here(tmp_path):
     dialogue.source.turn()
     assert dialogue.acks[-1].merged == log.appender.end
     assert not dialogue.refusals
+    dialogue.close()
+
+
+def test_a_sink_says_once_where_it_stands(tmp_path):
+    """Saying it again would have the source send everything again, as often as the sink likes."""
+    log = Log(tmp_path / "source").write(100)
+    dialogue = Dialogue(log.directory, tmp_path / "sink").talk()
+    dialogue.sink_pipe.send(encode(Standing(0, START)))
+    dialogue.source.turn()
+    assert [(side, code) for side, code, _ in dialogue.refusals] == [("source", "protocol")]
     dialogue.close()
 
 
