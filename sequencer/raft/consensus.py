@@ -172,7 +172,7 @@ class Status:
         durable: the last entry that is durable here.
         snapshot: the last entry that the newest snapshot covers.
         peers: the others, by name.
-        refusal: why a peer was last refused, or "".
+        refusal: why messages of peers are refused, or "".
     """
 
     name: str

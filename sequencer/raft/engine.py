@@ -61,7 +61,7 @@ class Raft:
         self._leader: Leader | None = None
         self._election: Election | None = None
         self._out: Ready | None = None
-        self._refusal = ""
+        self._refusals: dict[str, str] = {}  # by sender, until it counts and is understood again
         self._handlers: dict[type, Callable[[str, int, Any], None]] = {
             RequestVote: self._on_request_vote,
             VoteReply: self._on_vote_reply,
@@ -128,8 +128,11 @@ class Raft:
             if message.term == core.term or self._admit_term(sender, message):
                 self._handlers[type(message)](sender, incarnation, message)
         except PeerError as error:
-            self._refusal = f"{sender}: {error}"
+            named = str(error).startswith(f"{sender} ")
+            self._refusals[sender] = str(error) if named else f"{sender}: {error}"
             raise
+        if sender in self._refusals and core.roster.now[sender] == incarnation:
+            del self._refusals[sender]
 
     def tick(self) -> None:
         """Advance time: heartbeats as leader, the election timer otherwise."""
@@ -180,7 +183,7 @@ class Raft:
             durable=core.log.durable,
             snapshot=newest.index if newest else 0,
             peers=tuple(self._leader.peers()) if self._leader else (),
-            refusal=self._refusal,
+            refusal="; ".join(self._refusals.values()),
         )
 
     def _role(self) -> EngineRole:

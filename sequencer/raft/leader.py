@@ -263,13 +263,12 @@ class Leader:
             self.reads.round += 1
             peer.suspicion = self.reads.round
         elif message.round >= peer.suspicion and core.commit >= self._settled_from():
-            lost, last = message.hint_index + 1, peer.match
+            lost = _entries_text(message.hint_index + 1, peer.match)
             peer.reset(peer.incarnation, core.log.last + 1)
             self._append(pack_member(peer.name, suspended(peer.incarnation)), EntryKind.MEMBER)
             raise PeerError(
-                f"{peer.name} lost entries {lost} to {last}, which it had acknowledged; it is "
-                "suspended until it has learned everything again. Was its directory restored? "
-                "Never restore a node's directory: empty it"
+                f"{peer.name} lost {lost}, which it had acknowledged, and is suspended until it "
+                "has learned everything again (a node's directory must never be restored: empty it)"
             )
 
     def _settled_from(self) -> int:
@@ -331,6 +330,10 @@ class Leader:
             yield Peer(
                 peer.name, peer.match, lag, peer.silent_ticks, self.counts(peer), str(peer.state)
             )
+
+
+def _entries_text(first: int, last: int) -> str:
+    return f"entry {last}" if first >= last else f"entries {first} to {last}"
 
 
 def bytes_of(entries: Sequence[Entry]) -> int:

@@ -23,7 +23,7 @@ from .mutation import Patch, mutant
 
 @mutant
 def vote_forgotten_on_restart() -> list[Patch]:
-    """A restarted node does not know whom it voted for (raftos wipes the vote at every start)."""
+    """A restarted node has forgotten its vote (raftos erases the vote at every start)."""
     right = recoveries.checked_ballot
 
     def checked(ballot: Ballot | None, *rest: Any) -> Ballot:
@@ -49,13 +49,13 @@ def ballot_not_written() -> list[Patch]:
 
 @mutant
 def two_votes_in_a_term() -> list[Patch]:
-    """A node grants whoever asks."""
+    """A node grants every request, whatever it has voted."""
     return [(elections, "may_vote_for", lambda core, candidate: True)]
 
 
 @mutant
 def candidate_keeps_the_term() -> list[Patch]:
-    """A candidate stands in the present term instead of the next."""
+    """A candidate campaigns in the current term instead of the next."""
     right = Election.__init__
 
     def begin(self: Election, core: Core, *, pre_vote: bool, transfer: bool = False) -> None:
@@ -68,19 +68,19 @@ def candidate_keeps_the_term() -> list[Patch]:
 
 @mutant
 def incomplete_logs_may_lead() -> list[Patch]:
-    """The vote does not compare logs."""
+    """A vote is granted without comparing logs."""
     return [(elections, "is_up_to_date", lambda core, ask: True)]
 
 
 @mutant
 def longer_log_wins() -> list[Patch]:
-    """The vote compares lengths, not terms first."""
+    """A vote compares the lengths of logs, not the terms first."""
     return [(elections, "is_up_to_date", lambda core, ask: ask.last_index >= core.log.last)]
 
 
 @mutant
 def votes_counted_not_voters() -> list[Patch]:
-    """A repeated vote counts twice (raftos counts datagrams)."""
+    """A duplicate of a vote counts again (raftos counts datagrams)."""
 
     def count(self: Election, voter: str, incarnation: int, vote: VoteReply) -> None:
         if vote.term == self.term and vote.pre_vote == self.pre_vote and vote.granted:
@@ -116,7 +116,7 @@ def pre_votes_elect() -> list[Patch]:
 
 @mutant
 def half_is_a_majority() -> list[Patch]:
-    """One member too few decides."""
+    """A quorum is one member too small."""
     return [(cores, "majority_of", lambda count: max(1, count // 2))]
 
 
@@ -143,7 +143,7 @@ def late_rejections_suspend() -> list[Patch]:
 
 @mutant
 def conflict_by_message_term() -> list[Patch]:
-    """Entries older than the message's term are cut as conflicts (raftos 0.2.6)."""
+    """Entries of a lower term than the message's are truncated as conflicts (raftos 0.2.6)."""
 
     def take(core: Core, message: AppendEntries) -> AppendReply:
         if message.entries and core.log.term_at(message.entries[0].index) not in {
@@ -160,7 +160,7 @@ def conflict_by_message_term() -> list[Patch]:
 
 @mutant
 def any_append_cuts_the_log() -> list[Patch]:
-    """Whatever follows a message's entries is cut, even by a late repeat (pysyncobj)."""
+    """Everything after a message's entries is truncated, even by a late duplicate (pysyncobj)."""
 
     def take(core: Core, message: AppendEntries) -> AppendReply:
         answer = right(core, message)
@@ -177,13 +177,13 @@ def any_append_cuts_the_log() -> list[Patch]:
 
 @mutant
 def previous_term_not_compared() -> list[Patch]:
-    """Only the index before the entries is checked."""
+    """The index before the entries is checked, and not its term."""
     return [(receiving, "agrees", lambda core, m: core.log.term_at(m.prev_index) is not None)]
 
 
 @mutant
 def acknowledges_its_whole_log() -> list[Patch]:
-    """The answer names the follower's last entry, verified or not (raftos HEAD)."""
+    """The reply names the follower's last entry, whether it matches or not (raftos HEAD)."""
 
     def take(core: Core, message: AppendEntries) -> AppendReply:
         answer = right(core, message)
@@ -211,7 +211,7 @@ def _trusting_on_append_reply(
 
 @mutant
 def commits_an_unverified_tail() -> list[Patch]:
-    """A follower commits up to the leader's index whatever its own entries are (raftos HEAD)."""
+    """A follower commits up to the leader's index, whatever its own entries are (raftos HEAD)."""
 
     def take(core: Core, message: AppendEntries) -> AppendReply:
         answer = right(core, message)
@@ -225,13 +225,13 @@ def commits_an_unverified_tail() -> list[Patch]:
 
 @mutant
 def older_terms_committed_by_count() -> list[Patch]:
-    """A majority is enough for an entry of an older term (figure 8 of the paper)."""
+    """A majority commits an entry of an older term (figure 8 of the paper)."""
     return [(Leader, "may_commit", lambda self, index: True)]
 
 
 @mutant
 def stale_append_taken() -> list[Patch]:
-    """Entries of a deposed leader are taken."""
+    """Entries of a deposed leader are appended."""
     right = Raft._reject_stale
 
     def answer(self: Raft, sender: str, message: Any) -> None:
