@@ -186,8 +186,8 @@ class LocalCopy:
             if self.log is not None:
                 self.log.appender.close()
         finally:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+            fd, self._lock_fd = self._lock_fd, -1  # then a child forked here closes no other file
+            os.close(fd)
 
     def abandon(self) -> None:
         """In a forked child: release the files and the lock, which the parent still uses."""

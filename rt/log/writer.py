@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import zstandard
@@ -206,7 +205,7 @@ class SessionWriter:
             try:
                 self._appender.close()
             finally:
-                os.close(self._lock_fd)
+                self._release_lock()
 
     def _end_run(self) -> None:
         """Roll the active file, which syncs it, and wake everyone who waits for a sync."""
@@ -227,5 +226,10 @@ class SessionWriter:
         """In a forked child: let go of the lock and the files, which the parent goes on using."""
         self._syncer.abandon()
         self._appender.abandon()
-        with suppress(OSError):  # the parent may have been closing it
-            os.close(self._lock_fd)
+        self._release_lock()
+
+    def _release_lock(self) -> None:
+        """Close the descriptor, once: after that its number may be another file's."""
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -216,7 +216,7 @@ def test_another_nodes_directory_is_named_and_refused(site):
     result = run("node", "--config", site.changed('^name = ".*"', 'name = "n2"'))
     assert result.exit_code == exits.REFUSED
     assert result.stderr == (
-        f"rt: {site.root}/cluster/n1/flights/state is of node 'n1', this is 'n2'\n"
+        f"rt: {site.root}/cluster/n1/flights/state belongs to node 'n1', this is 'n2'\n"
     )
 
 
@@ -240,7 +240,7 @@ def test_a_node_whose_certificate_nobody_would_take_ends_at_its_start(site, monk
     assert result.exit_code == exits.BAD_USE
     expired = datetime.now(UTC) - timedelta(days=10)
     assert f"{certs}/n1.pem: expired on {expired:%Y-%m-%d}" in result.stderr
-    assert result.stderr.endswith("renew it with rt certs issue --force\n")
+    assert result.stderr.endswith("renew it with rt certs renew\n")
 
 
 def test_a_push_that_nobody_answers_says_so_and_keeps_all(site):

@@ -116,7 +116,7 @@ def test_hosts_whose_long_names_begin_alike_have_names_of_their_own(monkeypatch)
         ({"stream": "s", "topic": "t"}, "payload", "no option 'topic'"),
         ({"stream": "s", "batch": "1"}, "payload", "give the option session too"),
         ({"stream": "s", "sharedRoot": "false", "flush": "synced"}, "payload", "flush=merged"),
-        ({"stream": "s", "flushTimeout": "soon"}, "payload", "flushTimeout is 'soon': it is no"),
+        ({"stream": "s", "flushTimeout": "soon"}, "payload", "'soon': not a number"),
         ({"stream": "s", "flush": "now"}, "payload", "flush is 'now': no level"),
         ({"stream": "s"}, "key", "needs a column payload"),
         ({"stream": "s"}, "value", "takes no column value"),

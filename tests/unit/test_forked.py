@@ -1,6 +1,7 @@
 """Fork: a process that forks keeps publishing and reading, and its child opens its own."""
 
 import os
+import subprocess
 import threading
 import weakref
 from contextlib import contextmanager
@@ -276,3 +277,14 @@ def test_inherited_clients_are_refused_and_the_parents_connections_live_on(tmp_p
                 assert pull.stop(20)
                 again = PullClient(str(tmp_path / "sub"), STREAM, [address], pulling)
                 assert again.stop(20), "the child does not keep the directory locked"
+
+
+def test_a_closed_publisher_closes_no_file_of_a_child(tmp_path):
+    """Its lock's descriptor is another file's by then: here the pipe that reports a failed exec."""
+    publisher = Publisher(str(tmp_path), stream="flights", session="jfk")
+    publisher.publish(b"AA1")
+    publisher.close()
+    for _ in range(20):  # so that one of the pipes gets the number
+        done = subprocess.run(["true"], preexec_fn=lambda: None, check=False)
+        assert done.returncode == 0
+    assert publisher.next_sequence == 1
