@@ -16,7 +16,7 @@ from replicator.admission import Admission, ServerLimits
 from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
 from replicator.large_messages import LargeMessages
-from replicator.link import HungUp, Link, shut
+from replicator.link import HungUp, Link, pause, shut
 from replicator.messages import PUSH
 from replicator.pull_connection import PullConnection
 from replicator.sink_connection import SinkConnection
@@ -33,6 +33,9 @@ _BACKLOG: Final = 128
 _STOP_S: Final = 2.0
 _FLUSH_S: Final = 1.0  # how often summaries of repeated log lines are looked at
 _NO_RESOURCE_S: Final = 0.1
+# A handshake costs a millisecond of processor time, so a peer that is refused, and dials again
+# at once, is refused slowly.
+_REFUSAL_S: Final = 0.5
 _PATIENCE_S: Final = 0.01  # a cluster that is not overloaded has merged by then
 
 
@@ -205,9 +208,13 @@ class Server:
                 raise PeerError("the connection was ended before TLS began")
 
     def _admit(self, connection: ServedConnection, peer: PeerIdentity) -> None:
-        if peer.is_node and not self._host.is_member(peer.name):
-            raise Refused("not-a-member", f"{peer.name!r} is not a node of this cluster")
-        self._admission.admit(connection, peer)
+        try:
+            if peer.is_node and not self._host.is_member(peer.name):
+                raise Refused("not-a-member", f"{peer.name!r} is not a node of this cluster")
+            self._admission.admit(connection, peer)
+        except Refused:
+            pause(connection.wake, _REFUSAL_S)
+            raise
 
     def _replicate(self, connection: ServedConnection, link: Link, peer: PeerIdentity) -> None:
         wake = connection.wake

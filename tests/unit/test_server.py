@@ -116,8 +116,10 @@ def test_one_certificate_gets_its_share_and_others_are_served(serve, certs, publ
     greedy = certs.publisher("greedy")
     address = ("localhost", server.address[1])
     held = [connect(address, greedy.current())[0] for _ in range(3)]
+    began = time.monotonic()
     with pytest.raises(Refused, match="'greedy' has 3 connections already"):
         connect(address, greedy.current())
+    assert time.monotonic() - began > 0.4  # dialling again at once would cost us a handshake each
     other, _ = connect(address, publisher.current())
     held.pop().close()
     assert eventually(lambda: server.connections == 3)
