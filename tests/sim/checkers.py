@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from sequencer.raft.consensus import Ballot, Entry, EntryKind, Ready
+from sequencer.raft.consensus import FOUNDER, Ballot, Entry, EntryKind, Ready
 from sequencer.raft.engine import Raft
+from sequencer.raft.entries import unpack_member
+from sequencer.raft.quorum import is_suspended
 
 
 class Violation(AssertionError):  # noqa: N818 - the word of the field
@@ -102,6 +104,19 @@ class Checker:
             if known[:2] != what[:2] or (known[2] != what[2] and -1 not in (known[2], what[2])):
                 raise Violation(f"two different entries {entry.index} of term {entry.term}")
             before = entry.term
+
+    def admits(self, name: str, ready: Ready) -> None:
+        """A leader changes the roster: a new copy counts once the old one is decided not to.
+
+        In one step, a majority with the old copy and one with the new might not meet.
+        """
+        for entry in ready.entries:
+            if entry.kind is EntryKind.MEMBER:
+                member, incarnation = unpack_member(entry.command)
+                decided = [e for e in (*self.decided, *ready.committed) if e.kind is entry.kind]
+                last = dict(unpack_member(e.command) for e in decided).get(member, FOUNDER)
+                if not (is_suspended(incarnation) or is_suspended(last) or last == incarnation):
+                    raise Violation(f"{name} admits {member}, whose old copy is not suspended")
 
     def durable(self, name: str, entries: Sequence[Entry]) -> None:
         """Entries are on a node's disk."""

@@ -155,6 +155,7 @@ class Cluster:
         if raft.leads:
             crowned = self.checker.leads(node.name, raft)
             self.checker.reigns(node.name, raft)
+            self.checker.admits(node.name, ready)
             if crowned or any(entry.kind is EntryKind.MEMBER for entry in ready.entries):
                 self.nemesis.leader_writes(node)
             if any(entry.kind is EntryKind.MEMBER for entry in ready.committed):

@@ -49,6 +49,7 @@ class MergeNemesis(Nemesis):
             self._lease,
             self._change_links,
             self._rot_unmerged,
+            self._stop_one,
             *[self._retain] * (3 if self.world.is_hasty else 0),
         ]
 
@@ -74,6 +75,12 @@ class MergeNemesis(Nemesis):
         super().end()
         for node in self.world.nodes.values():
             node.is_full = False
+
+    def _stop_one(self) -> None:
+        node = self._victim()
+        assert isinstance(node, MergeNode)
+        if node.alive:
+            node.guarded(node.stop)
 
     def _fill_disk(self) -> None:
         node = self._victim()
@@ -297,10 +304,25 @@ class MergeCluster(Cluster):
         decided = len(self.checker.decided)
         done = all(node.has_all(decided) for node in self.nodes.values())
         copied = self.subscriber.pull.appender.next_place >= self.stream.end and self._has_lines()
-        if done and copied and all(self._is_merged(each) for each in self.publishers.values()):
+        if (
+            done
+            and copied
+            and self._beliefs_hold()
+            and all(self._is_merged(each) for each in self.publishers.values())
+        ):
             self._compare_logs()
             return True
         return False
+
+    def _beliefs_hold(self) -> bool:
+        """Whether no node believes that another holds more than it does."""
+        members = [node.member for node in self.nodes.values()]
+        return all(
+            end <= other.holdings.own.get(session, START)
+            for one in members
+            for other in members
+            for session, end in one.holdings.of(other.name).items()
+        ) and all(node.merged_end == self.stream.end for node in self.nodes.values())
 
     def _has_lines(self) -> bool:
         """Whether the subscriber was told of all that is archived."""

@@ -27,7 +27,7 @@ from rt.node.relay import held_copy
 from rt.position import START, Position
 from sequencer.executor import Executor
 from sequencer.holdings import decode_report
-from sequencer.instruction import Instruction
+from sequencer.instruction import Archive, Instruction
 from sequencer.journal.journal import Journal
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
@@ -35,7 +35,7 @@ from sequencer.planner import Planner
 from sequencer.raft.consensus import EngineRole, Ready, Snapshot
 from sequencer.session_log import SessionLogs
 
-from .archiving import SimSnapshots, SimSweeper, make_archiver
+from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
 from .checkers import Violation
 from .copying import IDENTITY, Pull
 from .disk import PowerCut, is_dead
@@ -191,6 +191,8 @@ class WatchedExecutor(Executor):
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
         """Carry out an instruction."""
         node = self._node
+        if isinstance(instruction, Archive):
+            node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
         try:
             super().execute(index, term, instruction)
         finally:
@@ -421,6 +423,7 @@ class MergeNode(SimNode):
         if now < self.paused_until_us:
             self.world.clock.after(self.paused_until_us - now, self._turn, life)
             return
+        self.world.stream.sees_clock(paced_ns(self))
         self._is_woken = False
         self.guarded(self._step)
 
@@ -432,9 +435,13 @@ class MergeNode(SimNode):
             self._ring(self.life, due_s)
 
     def stop(self) -> None:
-        """End as when it is told to: with a last snapshot."""
+        """End as when it is told to: sync what was received, and save a last snapshot."""
+        for inbox in self.inboxes.take_dirty():
+            self.inboxes.sync(inbox)
+        self._step()
         self.duties.end()
-        self.die("told to stop", power=False)
+        self.die("told to stop", power=self._chance.random() < 0.5)
+        self.world.nemesis.restart_later(self)
 
     def _send(self, to: str, data: bytes) -> None:
         if data[:1] == HOLDINGS:
@@ -459,7 +466,15 @@ class MergeNode(SimNode):
         elif pipe is None:
             self._received(session, lambda: self._connect(session))
         else:
+            self._tell_publisher(session, pipe)
             self._received(session, lambda: self._carry(session, pipe))
+
+    def _tell_publisher(self, session: str, pipe: Pipe) -> None:
+        """Bring back what the node confirms; the publisher may believe no more than holds."""
+        ack, publisher = pipe.acked(), self.world.publishers[session]
+        if ack is not None and publisher.hear(ack):
+            told = publisher.confirmed
+            self.world.stream.confirms(session, session, told.replicated, told.merged)
 
     def _carry(self, session: str, pipe: Pipe) -> None:
         if not all(pipe.step() for _ in range(self.world.haste)):
@@ -481,6 +496,7 @@ class MergeNode(SimNode):
             self.world.clock.after(delay, self._sync, self.life)
 
     def _refuse(self, session: str, error: Exception) -> None:
+        self.world.trace(f"{self.name} refuses {session}: {error}")
         source, code = self.relays.get(session), getattr(error, "code", "")
         is_rotten = source is not None and source[0].rotted
         is_behind = source is not None and code == "behind"

@@ -7,11 +7,11 @@ another what such a copy lacks; in `tests/sim/test_archiving.py` archived files 
 before this node has a snapshot behind them, since it then goes on from another node's state.
 """
 
-from . import mutants_archive, mutants_merge, mutants_raft, mutants_state
+from . import mutants_archive, mutants_merge, mutants_node, mutants_raft, mutants_state
 from .mutants_merge import MERGING
 from .mutation import MUTANTS, switched_on
 
 __all__ = [
-    "MERGING", "MUTANTS", "mutants_archive", "mutants_merge", "mutants_raft", "mutants_state",
-    "switched_on",
+    "MERGING", "MUTANTS", "mutants_archive", "mutants_merge", "mutants_node", "mutants_raft",
+    "mutants_state", "switched_on",
 ]  # fmt: skip

@@ -9,10 +9,11 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from replicator import progress
 from replicator.decoder import Decoder
 from replicator.frame_buffer import FrameBuffer
 from replicator.host import Inbox
-from replicator.messages import ArchivedNotice, CaughtUpNotice, Data, RolledNotice
+from replicator.messages import Ack, ArchivedNotice, CaughtUpNotice, Data, RolledNotice
 from replicator.sink_channel import SinkChannel
 from replicator.source_channel import SourceChannel
 from rt.format.columns import encode_columns
@@ -20,6 +21,7 @@ from rt.format.frame import encode_frame, session_tag
 from rt.format.manifest import SESSION, LogIdentity
 from rt.format.manifest import Archived as ArchivedLine
 from rt.log.appender import Appender
+from rt.log.confirmations import Confirmations
 from rt.log.directory import LogDirectory
 from rt.log.disk import Disk
 from rt.position import START, Position
@@ -50,6 +52,7 @@ class Publisher:
         self._next_file = START
         self._sequence = 0
         self.alive = True
+        self.confirmed = Confirmations()
         self.news = 0  # how often there was something new to send
         self.lives = 0  # how often it has lost what it had sent and not synced
         self._frames: list[tuple[Position, int]] = []  # of the active file, and the next numbers
@@ -71,6 +74,12 @@ class Publisher:
     def identity(self) -> LogIdentity:
         """Of its log."""
         return self._log.identity
+
+    def hear(self, ack: Ack) -> bool:
+        """Record what a node confirmed, as a pusher does; whether that says more than before."""
+        known = self.confirmed
+        self.confirmed = progress.merged_confirmations(known, ack)
+        return self.confirmed != known
 
     def publish(self) -> None:
         """Append a frame."""
@@ -151,6 +160,10 @@ class Pipe:
         self._inlet = SinkChannel(0, inbox)
         self._outlet = SourceChannel(0, log, end)
         self._outlet.begin(self._inlet.standing())
+
+    def acked(self) -> Ack | None:
+        """What the copy's side has to tell, if it has not told it."""
+        return self._inlet.news()
 
     def step(self) -> bool:
         """Carry a little; False if there is nothing for now. Errors as at either end."""

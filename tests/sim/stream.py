@@ -1,10 +1,14 @@
 """What must hold of the merged bytes, whatever the world did."""
 
+from archiver.decide import DISK
+from archiver.plan import rolled_files
 from rt.format.columns import decode_columns
 from rt.format.frame import HEADER_BYTES, FrameKind, Header, parse_header
 from rt.format.manifest import Manifest
 from rt.format.ranges import Range, decode_range
+from rt.node.retention import leases_of_notes
 from rt.position import START, Position
+from sequencer.instruction import Archive
 from sequencer.ledger import Ledger
 
 from .checkers import Violation
@@ -13,6 +17,7 @@ from .publisher import SESSIONS, Publisher, payload
 
 OUT = "out"
 BEGIN_NS = 1_357_017_420_000_000_000
+CLOCK_DOUBT_NS = 5 * 10**9  # a lease that ends so soon after the latest clock may be over
 
 
 class Stream:
@@ -44,6 +49,7 @@ class Stream:
         # per session and end of a merged frame, where the frame is, and its header
         self._last_frames: dict[tuple[str, Position], tuple[Position, bytes]] = {}
         self._next: dict[str, int] = {}  # per session or group, the number that is due
+        self._latest_ns = 0  # of all clocks
         self._number = 0
         self._time_ns = 0
         self.ranges = 0
@@ -116,6 +122,21 @@ class Stream:
         ends = [durable.get(session, START) for durable in self._durable.values()]
         if sum(end >= merged_to for end in ends) < self._majority:
             raise Violation(f"{name} archives {session} up to {merged_to}, durably merged: {ends}")
+
+    # Retention
+
+    def sees_clock(self, now_ns: int) -> None:
+        """A node's clock shows this time."""
+        self._latest_ns = max(self._latest_ns, now_ns)
+
+    def archives(self, ledger: Ledger, known: Manifest, archive: Archive) -> None:
+        """Files are about to be archived: no reader may hold them, unless a disk is full."""
+        files = rolled_files(known, ledger.archived_to, ledger.end.file)
+        gone = [file for file, reason in archive.files if DISK not in reason]
+        for lease in leases_of_notes(ledger.notes):
+            held = files[lease.first_held(files, self._latest_ns + CLOCK_DOUBT_NS) :]
+            if lost := {file.start for file in held}.intersection(gone):
+                raise Violation(f"{lease} holds what is archived: {sorted(map(str, lost))}")
 
     # Bytes
 

@@ -36,7 +36,9 @@ class Bench:
         self.handlers, self.engine = {}, self
         self.holdings = Holdings("n1", ["n1", *others])
         ledger = Ledger(end=Position(8))
-        appender = SimpleNamespace(directory="out", next_place=Position(8), end=Position(8))
+        appender = SimpleNamespace(
+            directory="out", next_place=Position(8), end=Position(8), verify=self.find_damage
+        )
         self.executor = SimpleNamespace(
             ledger=ledger, appender=appender, lacks_log=False, lacks_lines=0,
             close=lambda: self.did.append("close"), reopen=lambda: self.did.append("reopen"),
@@ -50,6 +52,10 @@ class Bench:
         )  # fmt: skip
         self.copies = deque()
         self.served = []
+
+    def find_damage(self, position):
+        """As an appender does whose bytes are damaged still."""
+        raise CorruptLog("out/log.0.0", position, "rot")
 
     def duties(self, snapshots=None):
         """Put them together."""
@@ -133,6 +139,19 @@ def test_what_a_session_holds_is_read_from_its_copy_and_not_from_the_mail():
     bench.receive("lga", 64)
     duties.step(0.0, mail)
     assert bench.held == {"lga": 64}
+
+
+def test_a_copy_that_is_behind_learns_what_was_merged_though_its_publisher_is_not_told():
+    """Its publisher archives what was merged, and a copy that still needs that stays behind."""
+    bench = Bench()
+    bench.receive("jfk", 64)
+    bench.executor.ledger.sessions["jfk"] = Position(800)
+    bench.vouches_for = lambda _session: False
+    told = []
+    bench.sessions["jfk"].confirm = told.append
+    bench.duties().step(0.0, Mail(synced={"jfk": None}))
+    assert bench.sessions["jfk"].merged == 800
+    assert told == []
 
 
 def test_a_damaged_merged_file_is_set_aside_only_after_the_planned_snapshot_was_dropped():

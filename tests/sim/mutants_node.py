@@ -1,0 +1,143 @@
+"""Mistakes in what a node decides around sequencing: only worlds with merged logs see them."""
+
+from dataclasses import replace
+from typing import Any
+
+from replicator import progress
+from replicator.messages import Ack
+from rt.log.appender import Durable
+from rt.log.confirmations import Confirmations
+from rt.node import relay
+from rt.node.duties import Duties
+from rt.node.inbox import Inboxes, NodeInbox
+from rt.node.keep_up import KeepUp
+from rt.node.retention import Retention
+from rt.node.snapshots import NodeSnapshots
+from rt.position import START, Position
+from sequencer.holdings import Holdings, decode_report
+from sequencer.member import Member
+from sequencer.raft.consensus import EntryKind
+from sequencer.raft.entries import pack_member
+from sequencer.raft.leader import Leader
+from sequencer.raft.progress import Progress
+
+from .mutants_merge import merging
+from .mutation import Patch, mutant
+
+
+@merging
+def relays_what_is_not_durable() -> list[Patch]:
+    """A node relays what it has written and not yet synced."""
+
+    def end(_inboxes: Inboxes, inbox: NodeInbox) -> Position:
+        return inbox.appender.end
+
+    return [(relay, "relayed_end", end)]
+
+
+@merging
+def replicated_by_one() -> list[Patch]:
+    """A node confirms as replicated what it holds itself."""
+
+    def replicated(self: Duties, session: str) -> Position:
+        return self._member.holdings.own.get(session, START)
+
+    return [(Duties, "_replicated", replicated)]
+
+
+@merging
+def last_snapshot_not_synced() -> list[Patch]:
+    """A node that is told to stop saves its state without syncing the merged log."""
+
+    def end(self: NodeSnapshots) -> None:
+        plan = self._member.plan_snapshot()
+        if plan is not None:
+            self._take_synced(plan, Durable(plan.end))
+
+    return [(NodeSnapshots, "end", end)]
+
+
+@merging
+def leases_ignored() -> list[Patch]:
+    """Files are archived though a reader holds them."""
+    return [(Retention, "leases", property(lambda self: []))]
+
+
+@merging
+def reports_only_add() -> list[Patch]:
+    """A full report of holdings does not retract what an older one claimed."""
+
+    def take_report(self: Holdings, sender: str, data: bytes) -> list[str]:
+        _, items = decode_report(data)
+        self._held[sender].update(items)
+        return list(items)
+
+    return [(Holdings, "take_report", take_report)]
+
+
+@mutant
+def admitted_without_suspension() -> list[Patch]:
+    """A node that lost its state is admitted in one step, and its old copy not suspended first."""
+
+    def update(self: Leader, peer: Progress) -> None:
+        core = self._core
+        if not self.counts(peer) and core.commit >= self._settled_from():
+            self._append(pack_member(peer.name, peer.incarnation), EntryKind.MEMBER)
+
+    return [(Leader, "_update_roster", update)]
+
+
+@merging
+def publisher_takes_one_for_all() -> list[Patch]:
+    """A publisher records as replicated what one node has durably."""
+    right = progress.merged_confirmations
+
+    def merged(known: Confirmations, ack: Ack) -> Confirmations:
+        return right(known, replace(ack, replicated=ack.durable))
+
+    return [(progress, "merged_confirmations", merged)]
+
+
+@merging
+def hold_survives_its_copy() -> list[Patch]:
+    """A copy is set aside, and what it held is still reported."""
+
+    def lose(self: Member, session: str) -> None:
+        self.executor.forget(session)
+
+    return [(Member, "lose", lose)]
+
+
+@merging
+def snapshot_outlives_its_file() -> list[Patch]:
+    """A planned snapshot is kept though a file that it covers is set aside."""
+    return [(NodeSnapshots, "drop", lambda self: None)]
+
+
+@merging
+def copied_and_not_served() -> list[Patch]:
+    """A node that copied the merged log serves it with the next instruction only."""
+    right = Duties._serve
+
+    def serve(self: Duties) -> None:
+        if self._member.executor.ledger.end <= self._served or self._served == START:
+            right(self)
+
+    return [(Duties, "_serve", serve)]
+
+
+@merging
+def order_of_any_term() -> list[Patch]:
+    """An order that waited is proposed in whatever term this node leads."""
+
+    def order(self: Duties, _term: int, instruction: Any) -> None:
+        if self._member.engine.leads:
+            self._member.order(instruction)
+
+    return [(Duties, "_order", order)]
+
+
+@merging
+def copies_for_ever() -> list[Patch]:
+    """A node goes on copying although what it lacked has come."""
+    return [(KeepUp, "_needs_no_copy", property(lambda self: False))]
