@@ -25,7 +25,6 @@ CLASSES_WITHOUT_A_THREADS_BLOCK: set[str] = {
 }
 # Modules that import each other.
 MODULE_CYCLES: list[list[str]] = [
-    ["rt/format/arrow.py", "rt/format/message.py"],
     ["rt/spark/__init__.py", "rt/spark/java.py"],
 ]
 # Habits that make prose read as translated (CONTRIBUTING.md says what to write), and how many lines

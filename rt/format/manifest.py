@@ -1,4 +1,4 @@
-"""Manifest: the synced lines that make a rolled, archived or quarantined file a fact."""
+"""Manifest: the synced lines that record a file as rolled, archived or quarantined."""
 
 import json
 import re
@@ -30,7 +30,7 @@ SESSION, MERGED = "session", "merged"
 
 
 class LogIdentity(NamedTuple):
-    """The first line: which log this is. A log deleted and made again has another id."""
+    """The first line: which log this is. A log that is deleted and created again has another id."""
 
     kind: str  # "session" or "merged"
     stream: str
@@ -41,17 +41,17 @@ class LogIdentity(NamedTuple):
 
     @property
     def merged(self) -> bool:
-        """Whether the frames of this log stand in ranges."""
+        """Whether this is a merged log, whose frames are in ranges."""
         return self.kind == MERGED
 
     @property
     def session(self) -> str:
-        """Whose frames stand in this log; "" in a merged one, whose ranges say it."""
+        """The session of all frames; "" in a merged log, whose ranges name it."""
         return "" if self.merged else self.name
 
 
 class Rolled(NamedTuple):
-    """A file takes no more frames: it ends at `end`, whatever bytes may stand behind that."""
+    """A file takes no more frames: it ends at `end`, whatever bytes may follow."""
 
     file: Position
     end: int  # bytes of whole frames
@@ -61,25 +61,25 @@ class Rolled(NamedTuple):
     last_time_ns: int
     at_ns: int  # when it was rolled; its age counts from here
     digest: str = ""  # of a merged log up to the end of the file; 32 hexadecimal digits
-    sessions: str = ""  # whose messages a merged file holds: names, ",", and "+n" for n more
+    sessions: str = ""  # in a merged file: names separated by ",", and "+n" for n more
 
     @property
     def messages(self) -> int:
-        """Numbers the file holds; where a session jumps, the jump is counted."""
+        """How many numbers the file covers; a jump of a session counts too."""
         return self.next - self.first
 
     def describes(self, other: "Rolled") -> bool:
-        """Whether both lines are of one content; when a file was rolled is no part of that."""
+        """Whether both lines describe the same content, whenever each was rolled."""
         return self._replace(at_ns=0) == other._replace(at_ns=0)
 
 
 class Archived(NamedTuple):
-    """A rolled file was truncated to 0 bytes; the name and this line stay."""
+    """A rolled file was truncated to 0 bytes; its name and this line stay."""
 
     file: Position
     at_ns: int
     reason: str
-    by: int = 0  # index of the instruction that decided it; 0 where none did
+    by: int = 0  # index of the instruction that decided it; 0 if none did
 
 
 class Quarantined(NamedTuple):
@@ -98,10 +98,10 @@ _ENTRIES: Final[dict[str, type[Entry]]] = {
     "archived": Archived,
     "quarantined": Quarantined,
 }
-_OMITTED: Final = frozenset({"by", "digest", "sessions"})  # from a line where they say nothing
+_OMITTED: Final = frozenset({"by", "digest", "sessions"})  # from a line if they are empty
 _SESSIONS_BYTES_MAX: Final = 1024  # of names in a line: a quarter of what a line may be
 _WORDS: Final = {entry: word for word, entry in _ENTRIES.items()}
-# Of each: what a line need not say, how to get the values out of it, and their types.
+# Of each: the defaults, how to get the values out of a line, and their types.
 _FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tuple[type, ...]]]] = {
     entry: (
         entry._field_defaults, itemgetter(*entry._fields), tuple(entry.__annotations__.values())
@@ -109,11 +109,11 @@ _FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tup
     for entry in _WORDS
 }  # fmt: skip
 _file_of: Final = itemgetter(0)  # of a rolled or archived line
-_SECTOR_BYTES: Final = 512  # what a disk writes whole or not at all
+_SECTOR_BYTES: Final = 512  # a disk writes these whole or not at all
 _HOLE: Final = b"\0\0"
 _SEAL_BYTES: Final = 9  # a space and 8 hexadecimal digits
-_BLOCK_BYTES: Final = 256 << 10  # read at once; many more are slower, for they leave the cache
-# Rolled and archived lines in the words of `encode_entry`.
+_BLOCK_BYTES: Final = 256 << 10  # read at once; many more would not fit the cache
+# Rolled and archived lines, exactly as `encode_entry` writes them.
 _NUMBER: Final = "(0|-?[1-9][0-9]{0,18})"
 _TEXT: Final = r'"([^"\\\x00-\x1f]*)"'
 _FILE: Final = r'"log\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,4})"'
@@ -133,7 +133,7 @@ _new_position: Final[Callable[[int], Position]] = partial(int.__new__, Position)
 
 
 def session_list(sessions: Collection[str]) -> str:
-    """Return names as a `Rolled` line has them: sorted, and as many as a line has room for.
+    """Return names for a `Rolled` line: sorted, and as many as fit.
 
     >>> session_list({"lga", "jfk"})
     'jfk,lga'
@@ -155,12 +155,12 @@ def encode_entry(entry: Entry) -> bytes:
         fields["file"] = fields["file"].file_name
     text = json.dumps(fields, separators=(",", ":")).encode()
     if len(text) + 9 > MANIFEST_LINE_BYTES_MAX:
-        raise ManifestError("a line would be longer than any reader takes")
+        raise ManifestError("a line would be longer than readers accept")
     return b"%s %08x\n" % (text, crc32(text))
 
 
 def decode_entry(line: bytes) -> Entry:
-    """Read one line without its newline; `ManifestError` names what is wrong with it."""
+    """Decode one line without its newline; `ManifestError` says what is wrong with it."""
     if len(line) > MANIFEST_LINE_BYTES_MAX:
         raise ManifestError("a line is longer than any we write")
     text, _, seal = line.rpartition(b" ")
@@ -173,11 +173,11 @@ def decode_entry(line: bytes) -> Entry:
 
 
 def _torn_at(data: bytes, offset: int) -> int:
-    """Return where the lines of a last write begin that a power cut has torn; the end if nowhere.
+    """Return where the lines of a last write begin that a power cut tore; the end if none did.
 
-    A sector that was not written reads as zeros up to its end, which no line holds and no flipped
-    bit makes of two bytes. Each write is synced before the next: a whole line that follows was
-    written later, and then the zeros are damage.
+    A sector that was not written reads as zeros up to its end. No line holds two zero bytes, and no
+    single flipped bit makes them. Each write is synced before the next; so if a whole line follows,
+    the zeros are damage.
     """
     hole = data.find(_HOLE)
     end = len(data) - len(data[hole:].lstrip(b"\0"))
@@ -193,11 +193,10 @@ def _is_whole(line: bytes) -> bool:
 
 
 def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
-    """Return what whole lines say, where each is a rolled or archived one in our own words.
+    """Decode whole lines at once, if all are rolled or archived ones just as we write them.
 
-    None where a line has to be looked at on its own, by `decode_entry`: it may say something else,
-    or the same in another way, or nothing. Takes a third of the time, which counts where there are
-    100,000 files.
+    None if one has to be decoded on its own by `decode_entry`: it may be of another kind, written
+    in another way, or damaged. This takes a third of the time, which matters for 100,000 files.
     """
     lines = data.split(b"\n")
     lines.pop()
@@ -208,7 +207,7 @@ def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
         text = "\n" + data.decode()
     except ValueError:
         return None
-    # A match has one newline, its first character, and another behind it: it is a whole line.
+    # A match begins with its only newline, and another follows it: so it is a whole line.
     rolled, archived = _ROLLED(text), _ARCHIVED(text)
     known = len(rolled) + len(archived) == len(lines)
     if not known or max(map(len, lines)) > MANIFEST_LINE_BYTES_MAX:
@@ -216,7 +215,7 @@ def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
     return _rolled(rolled), _archived(archived)
 
 
-# By column, for then the loops are those of `map` and `zip`.
+# By column, so that `map` and `zip` do the loops.
 def _rolled(found: list[tuple[str, ...]]) -> list[Rolled]:
     if not found:
         return []
@@ -239,7 +238,7 @@ def _archived(found: list[tuple[str, ...]]) -> list[Archived]:
 def _files(runs: Iterable[str], rolls: Iterable[str]) -> list[Position]:
     places = [*map(int, runs)], [*map(int, rolls)]
     if max(places[0]) >= RUN_END or max(places[1]) >= ROLL_END:
-        raise ManifestError("no file is called so")
+        raise ManifestError("a line has an impossible file name")
     return [
         _new_position((run << ROLL_BITS | roll) << OFFSET_BITS)
         for run, roll in zip(*places, strict=True)
@@ -260,7 +259,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
     if "file" in said:
         said["file"] = file_position(said["file"])
     if len(said) != len(types) + 2:
-        raise ManifestError(f"a {_WORDS[kind]} line has a field that nobody knows")
+        raise ManifestError(f"a {_WORDS[kind]} line has an unknown field")
     entry: Entry = tuple.__new__(kind, values(said))
     if (*map(type, entry),) != types:
         raise ManifestError(f"a {_WORDS[kind]} line has a field of another type")
@@ -271,7 +270,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
 
 @dataclass(slots=True)
 class Manifest:
-    """What the lines read so far say; feed it the bytes of the file as they come."""
+    """The facts of the lines read so far; feed it the bytes of the file as they come."""
 
     identity: LogIdentity | None = None
     rolled: dict[Position, Rolled] = field(default_factory=dict)
@@ -283,13 +282,16 @@ class Manifest:
     def feed(self, data: bytes) -> int:
         """Take the whole lines at the start of `data`; return how many bytes they are.
 
-        A last line without its newline is left for the next call: it was not yet written. So are
-        lines that a power cut has torn, until their owner cuts them off.
+        A last line without its newline is left for the next call, since it may still be written. So
+        are lines that a power cut tore, until their owner cuts them off.
+
+        Raises:
+            ManifestError: a line is damaged, or contradicts an earlier one.
         """
         if _HOLE in data:
             data = data[: _torn_at(data, self.length)]
         taken = data.rfind(b"\n") + 1
-        begin = 0 if self.identity else data.find(b"\n") + 1  # which names the log, as no other
+        begin = 0 if self.identity else data.find(b"\n") + 1  # the first line names the log
         self._take(data[:begin])
         while begin < taken:
             end = data.rfind(b"\n", begin, begin + _BLOCK_BYTES) + 1 or taken
@@ -302,7 +304,7 @@ class Manifest:
         return taken
 
     def add(self, entry: Entry) -> None:
-        """Take one fact; `ManifestError` if it contradicts what is known."""
+        """Take one fact; `ManifestError` if it contradicts an earlier one."""
         self.check(entry)
         if isinstance(entry, Rolled):
             if entry.file not in self.rolled:
@@ -316,7 +318,7 @@ class Manifest:
             self.quarantined.append(entry)
 
     def check(self, entry: Entry) -> None:
-        """Raise `ManifestError` if a fact contradicts what is known; take nothing."""
+        """Raise `ManifestError` if a fact contradicts an earlier one; take nothing."""
         if isinstance(entry, LogIdentity):
             if self.identity not in (None, entry):
                 raise ManifestError("it names two logs")
@@ -336,11 +338,11 @@ class Manifest:
             self.add(decode_entry(line))
 
     def _take_many(self, data: bytes) -> bool:
-        """Take lines at once, if they can be read so and each file is behind the one before it."""
+        """Take lines at once, if they can be decoded so, and the files are in order."""
         rolled, archived = read_block(data) or ([], [])
         files = [*map(_file_of, rolled)]
-        behind = all(map(lt, files, files[1:])) and (self._order[-1:] < files[:1] or not files)
-        if self.identity is None or not behind:
+        in_order = all(map(lt, files, files[1:])) and (self._order[-1:] < files[:1] or not files)
+        if self.identity is None or not in_order:
             return False
         self.rolled.update(zip(files, rolled, strict=True))
         self._order += files
@@ -358,7 +360,7 @@ class Manifest:
         return self._order[place] if place < len(self._order) else None
 
     def frames_end(self, position: Position) -> Position:
-        """Where the last frame before a position ends: in an older file, if not in this one."""
+        """Where the last frame before a position ends, in this file or an older one."""
         if position.offset:
             return position
         ended = (file for file in reversed(self._order) if file < position)
@@ -366,6 +368,6 @@ class Manifest:
         return Position(next(filled, 0))
 
     def rolled_end(self, file: Position) -> int | None:
-        """Where a rolled file ends, or None while it is active."""
+        """The offset where a rolled file ends, or None while it is active."""
         rolled = self.rolled.get(file)
         return None if rolled is None else rolled.end

@@ -1,5 +1,6 @@
-"""Message: what a subscriber receives, and the batch of one frame it comes in."""
+"""Message: what a subscriber receives, and the batch, one frame, that it comes in."""
 
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,17 +15,24 @@ from rt.position import Position
 
 
 class Origin(NamedTuple):
-    """What the messages of one frame have in common."""
+    """What all messages of one frame share."""
 
     session: str
-    merge_time_ns: int | None  # None in a session that was read where it was published
+    merge_time_ns: int | None  # None when read from the session's own log
 
 
 class Message(NamedTuple):
-    """One message, with all there is to know of it.
+    """One message, with everything that is known about it.
 
-    `number` counts the messages of the merged stream from 0; in a session it is the sequence
-    number. `key` is empty where the message has none.
+    `number` counts the messages of the merged stream from 0; read from a session's own log, it is
+    the sequence number. `key` is empty if the message has none.
+
+    Example:
+        >>> from rt.position import Position
+        >>> message = Message(b"AA1 departed", b"AA1", 1357017420000000000, 7, 12, 4096,
+        ...                   Origin("jfk", None))
+        >>> message.session, message.sequence, str(message.next_position)
+        ('jfk', 7, '0.0.4097')
     """
 
     payload: bytes
@@ -32,12 +40,12 @@ class Message(NamedTuple):
     time_ns: int  # publish time, ns since the epoch
     sequence: int  # in its session
     number: int
-    at: int  # `position` as a plain integer
+    at: int  # `position` as an integer, which is quicker to make
     origin: Origin
 
     @property
     def position(self) -> Position:
-        """Where this message is in the log it was read from."""
+        """Where this message is, in the log it was read from."""
         return Position(self.at)
 
     @property
@@ -47,25 +55,25 @@ class Message(NamedTuple):
 
     @property
     def session(self) -> str:
-        """The session it was published in."""
+        """The session that published it."""
         return self.origin.session
 
     @property
     def merge_time_ns(self) -> int | None:
-        """When it was merged, ns since the epoch; None when read from a session."""
+        """When it was merged, ns since the epoch; None when read from a session's own log."""
         return self.origin.merge_time_ns
 
 
 @dataclass(slots=True)
 class Batch:
-    """The messages of one frame, from `first` on, in columns that are decoded when asked for."""
+    """The messages of one frame, from `first` on, in columns that are decoded on demand."""
 
     header: Header
     body: memoryview  # as on disk; its CRC was checked
     position: Position  # of the frame in the log it was read from
     session: str
     merge_time_ns: int | None
-    first: int  # messages before it are repeats, or lie before the start
+    first: int  # messages before it are repeats, or before the start
     number: int  # of message `first`
     _columns: Columns | None = None
 
@@ -79,28 +87,28 @@ class Batch:
 
     @property
     def columns(self) -> Columns:
-        """All messages of the frame, those before `first` too, without a copy of the payloads.
+        """All messages of the frame, even those before `first`; the payloads are not copied.
 
         Raises:
-            FrameError: the columns do not add up, or do not decompress to what they should.
+            FrameError: the columns do not add up, or do not decompress to the stated size.
         """
         if self._columns is None:
             self._columns = decode_columns(self.header, unpack_body(self.header, self.body))
         return self._columns
 
     def payloads(self) -> list[bytes]:
-        """The payloads, each as bytes of its own."""
+        """A copy of each payload."""
         return self.columns.payloads()[self.first :]
 
     @property
     def places(self) -> Iterator[int]:
-        """The positions of the messages; what is left of it tells how far an iteration came."""
+        """The positions of the messages; what is left of it shows how far an iteration got."""
         return iter(range(self.position + self.first, self.next_position))
 
     def messages_with_key(
         self, prefix: bytes, places: Iterator[int] | None = None
     ) -> Iterator[Message]:
-        """The messages whose key begins with `prefix`; where there are none, none is decoded."""
+        """The messages whose key begins with `prefix`; a frame without any is not decoded."""
         places, wanted = places or self.places, [False]
         if self.header.columns & KEYS_COLUMN or not prefix:
             keys = self.columns.message_keys()[self.first :]
@@ -114,7 +122,7 @@ class Batch:
         """The messages, one by one.
 
         Args:
-            places: what `places` gave; it is drawn on as the messages are.
+            places: from the property of that name; it advances with the messages.
         """
         return map(_new_message, self._rows(places or self.places))
 
@@ -134,7 +142,7 @@ class Batch:
         )
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.RecordBatch` over the same bytes, payloads not copied.
+        """Return a `pyarrow.RecordBatch` over the same bytes; the payloads are not copied.
 
         Columns: payload, key (binary), time_ns, merge_time_ns, sequence, number, position (int64),
         session (dictionary of string).
@@ -143,10 +151,46 @@ class Batch:
             Misuse: pyarrow is not installed.
         """
         try:
-            from rt.format.arrow import record_batch  # noqa: PLC0415 - heavy, and optional
+            import pyarrow as pa  # noqa: PLC0415 - heavy, and optional
         except ImportError:
-            raise Misuse("Arrow batches need pyarrow; install rt with the extra 'arrow'") from None
-        return record_batch(self)
+            raise Misuse(
+                "Arrow batches need pyarrow; install rt-transport with the extra 'arrow'"
+            ) from None
+        columns, first, count = self.columns, self.first, len(self)
+        sequence, at = self.header.sequence + first, self.position + first
+        merge_time = pa.scalar(self.merge_time_ns, pa.int64())
+        arrays = {
+            "payload": _binary(pa, columns.offsets, columns.payload, first),
+            "key": _keys(pa, columns.key_offsets, columns.keys, first, count),
+            "time_ns": _integers(pa, columns.times, self.header.messages)[first:],
+            "merge_time_ns": pa.repeat(merge_time, count),
+            "sequence": _consecutive(pa, sequence, count),
+            "number": _consecutive(pa, self.number, count),
+            "position": _consecutive(pa, at, count),
+            "session": pa.DictionaryArray.from_arrays(
+                pa.repeat(pa.scalar(0, pa.int32()), count), pa.array([self.session])
+            ),
+        }
+        return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _integers(pa: Any, data: Any, count: int) -> Any:
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(data)])
+
+
+def _consecutive(pa: Any, first: int, count: int) -> Any:
+    return _integers(pa, array("q", range(first, first + count)), count)
+
+
+def _binary(pa: Any, offsets: memoryview, data: memoryview, first: int) -> Any:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)[first:]
+
+
+def _keys(pa: Any, offsets: memoryview | None, data: memoryview, first: int, count: int) -> Any:
+    if offsets is None:
+        return pa.repeat(pa.scalar(b"", pa.binary()), count)
+    return _binary(pa, offsets, data, first)
 
 
 _new_message = partial(tuple.__new__, Message)

@@ -175,7 +175,7 @@ def test_arrow_without_pyarrow_says_what_to_install(tmp_path, merged, monkeypatc
     """It is optional."""
     import sys
 
-    monkeypatch.setitem(sys.modules, "rt.format.arrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
         batch = subscriber.next_batch()
     with pytest.raises(Misuse, match="extra 'arrow'"):
