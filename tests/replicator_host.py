@@ -8,9 +8,10 @@ from rt.errors import FrameError, Refused
 from rt.format.frame import parse_header
 from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
-from rt.log.appender import Appender, log_files
+from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
 from rt.log.disk import OsDisk
+from rt.log.files import log_files
 from rt.net.certificates import init_authority, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context

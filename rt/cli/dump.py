@@ -13,9 +13,9 @@ from rt.errors import CorruptLog, FrameError, Misuse
 from rt.format.ranges import Range
 from rt.format.scan import Frame
 from rt.inspect.dump import Dump, frame_facts, frame_line, hex_lines, message_facts, message_line
-from rt.log.appender import log_files
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
+from rt.log.files import log_files
 from rt.position import Position
 from rt.text import json_text
 

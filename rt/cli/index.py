@@ -8,9 +8,9 @@ from rt.cli.console import ProgressBar, counted, note, print_json, say
 from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
 from rt.errors import FrameError, Misuse
-from rt.log.appender import log_files
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
+from rt.log.files import log_files
 from rt.log.indexing import IndexState, check_index, rebuild_index
 from rt.position import Position
 

@@ -14,10 +14,10 @@ from rt.format.manifest import Rolled
 from rt.format.recovery import Clean, Corrupt, Gone, Torn, Verdict, judge
 from rt.format.walk import Walk
 from rt.log.active_file import Facts
-from rt.log.appender import log_files
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
+from rt.log.files import log_files
 from rt.log.indexing import IndexCheck, IndexState
 from rt.position import FILE_BYTES_MAX, START, Position
 

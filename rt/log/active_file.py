@@ -1,4 +1,4 @@
-"""ActiveFile: the one file of a log that still grows, with its index and what it holds."""
+"""ActiveFile: the one file of a log that still grows, with its index and its facts."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from rt.format.walk import Walk
 from rt.log.disk import Disk, File, Span
 from rt.position import Position
 
-# Entries kept back, besides those of frames that are not synced yet: a power cut may take what
-# comes before a frame and leave the frame. Those that never reach the disk are scanned again.
+# Entries are held back until their frames are synced, since a power cut may lose what comes before
+# a frame and keep the frame, and then until there are this many. A scan finds lost ones again.
 _INDEX_BUFFER: Final = 64
 
 
 @dataclass(slots=True)
 class Facts:
-    """What a manifest line will say of a file; counted as headers go by."""
+    """What a manifest line will say about a file, counted from its headers."""
 
     frames: int = 0
     first: int = 0
@@ -30,7 +30,7 @@ class Facts:
     last_time_ns: int = 0
 
     def take(self, header: Header) -> None:
-        """Count a frame, if it numbers messages of this log."""
+        """Count a frame, if it numbers messages."""
         if header.kind == FrameKind.CONTROL:
             return
         if not self.frames:
@@ -41,7 +41,7 @@ class Facts:
 
 
 class ActiveFile:
-    """Appends whole frames; keeps the index and the facts of one file in step with them."""
+    """Appends whole frames, and keeps the index and the facts of the file up to date."""
 
     __slots__ = (
         "_end", "_file", "_index_file", "_indexer", "_indexes", "_merged", "_pending", "_session",
@@ -51,7 +51,7 @@ class ActiveFile:
     def __init__(
         self, disk: Disk, path: str, start: Position, *, merged: bool, session: str
     ) -> None:
-        """Open the file at `path`, made if it is not there."""
+        """Open the file at `path`, creating it if it does not exist."""
         self.start = start
         self.facts = Facts()
         self.last_frame: Position | None = None  # where the last whole frame begins
@@ -72,11 +72,18 @@ class ActiveFile:
     def recover(
         self, *, durable: int, whole: bool = False, own: bool = True
     ) -> tuple[Verdict, Walk]:
-        """Judge the bytes that are there, count what they hold, and mend the index.
+        """Judge the bytes in the file, count what they hold, and cut wrong index entries.
 
-        Reads from the last index entry on, so that a restart does not read the whole file; all
-        of it if `whole`, or where no whole frame stands there, since what comes before would not
-        be counted.
+        It reads from the last index entry on, so that a restart does not read the whole file; but
+        reads all of it if `whole` is set, or if no whole frame is found there.
+
+        Args:
+            durable: a position up to which the log is known to have been durable.
+            whole: whether to check the whole file.
+            own: whether durable positions in the headers are about this disk.
+
+        Returns:
+            The verdict, and a walk at the end of the whole frames.
         """
         size = self._file.size()
         walk = walk_before(
@@ -123,8 +130,8 @@ class ActiveFile:
         """Append frames: the bytes of `parts`, then the `copied` bytes of another log's file.
 
         Raises:
-            OSError: for example a full disk; what was written of the frames is cut again.
-            DiskFailed: and that could not be done.
+            OSError: for example a full disk; what was written of the frames was removed again.
+            DiskFailed: it could not be removed.
         """
         end = self._end
         try:
@@ -139,18 +146,18 @@ class ActiveFile:
             self._end += header.size
 
     def cut(self, length: int) -> None:
-        """Cut the file behind its last whole frame; only what no one was told of lies there."""
+        """Cut the file after its last whole frame; what follows was never acknowledged."""
         self._file.truncate(length)
         self._end = length
 
     def sync(self) -> None:
-        """Return when the file's bytes and length are on stable storage."""
-        end = self._end  # before: what is appended meanwhile may not be covered
+        """Return once the file's bytes and length are on stable storage."""
+        end = self._end  # taken first: the sync may not cover what is appended meanwhile
         self._file.sync()
         self._synced = end
 
     def close(self) -> None:
-        """Write what is left of the index and release the descriptors."""
+        """Write the rest of the index, and release the descriptors."""
         self._write_index()
         self.abandon()
 
@@ -178,7 +185,7 @@ class ActiveFile:
             if known and self._indexes:
                 self._index_file.append([encode_index(self._pending[:known])])
         except OSError:
-            self._indexes = False  # a log does not stop for its index, which can be made again
+            self._indexes = False  # a log does not stop for its index, which can be rebuilt
         del self._pending[:known]
 
     def _cut_index(self, offset: int) -> None:
@@ -190,7 +197,7 @@ class ActiveFile:
 
 
 def take_back(file: File, end: int) -> None:
-    """Cut what was half written behind `end`; `DiskFailed` if it stays."""
+    """Remove what was half written after `end`; `DiskFailed` if that fails."""
     try:
         file.truncate(end)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Appender: puts whole frames at the end of a log directory, and nothing but whole frames."""
+"""Appender: appends whole frames to a log directory, and nothing but whole frames."""
 
 import errno
 import os
@@ -9,31 +9,40 @@ from typing import NewType
 
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
 from rt.format.frame import Header
-from rt.format.manifest import FILE_NAME, Archived, LogIdentity, Manifest, Rolled, encode_entry
+from rt.format.manifest import FILE_NAME, Archived, LogIdentity, Rolled, encode_entry
 from rt.format.recovery import Corrupt, Torn, judge
 from rt.format.walk import Walk
 from rt.log.active_file import ActiveFile, Facts, take_back
 from rt.log.archived import empty_files
 from rt.log.disk import Disk, File, Span
-from rt.position import Position, file_position
+from rt.log.files import load_manifest, log_files
+from rt.position import Position
 
-# An acknowledgement of durability can only be built from this, and only `Appender.sync` makes one.
+# Every acknowledgement of durability is built from one, and only `Appender.sync` makes one.
 Durable = NewType("Durable", Position)
 
 
 class Appender:
     """The growing end of one log directory.
 
-    The publisher's writer, the receiving end of a replicator and the merge all append through
-    this, so that files are rolled, indexed and recovered in one way. One thread appends; another
-    may call `sync`.
+    The publisher's writer, the receiving end of a replicator and the merge all append through this,
+    so that files are rolled, indexed and recovered in one way.
+
+    Threads:
+        One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
+        `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read` and
+        `verify`. `_closing` is held while `_file` is synced or closed, so that no file is closed
+        during its sync. `_recording` is held while lines are written, and guards `manifest`,
+        `_manifest_file` and `_is_closed`; readers of `manifest` in other threads copy what they
+        iterate over. `_failure` is set once and never cleared. `walk` is replaced and never
+        changed, so `end` may be read by any thread.
     """
 
     def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
-        """Open the log in `directory`; make it, with `identity`, if there is none.
+        """Open the log in `directory`, or create it with `identity`.
 
         Raises:
-            ManifestError: the manifest is damaged, or is gone while its files are not.
+            ManifestError: the manifest is damaged, or is missing while its files exist.
         """
         self.disk = disk
         self.directory = directory
@@ -41,13 +50,13 @@ class Appender:
         self._file: ActiveFile | None = None
         self._failure: DiskFailed | None = None
         self._is_closed = False
-        self._closing = threading.Lock()  # a file is not closed while it is being synced
-        self._recording = threading.Lock()  # who appends records rolls, another thread archives
+        self._closing = threading.Lock()
+        self._recording = threading.Lock()
         disk.make_directory(directory)
         path = os.path.join(directory, FILE_NAME)
         self._manifest_file: File = disk.open(path, create=True)
         try:
-            # Listed first: a file is there only after the line that ends the one before it.
+            # Listed first: a file is created only after the line that ends the one before it.
             there = log_files(disk, directory)
             self.manifest = load_manifest(self._manifest_file, path)
             self._demand_lines(there, path)
@@ -55,7 +64,7 @@ class Appender:
             if self.manifest.identity is None:
                 self._begin(identity, path)
             else:
-                self._manifest_file.sync()  # what was read may only be in memory
+                self._manifest_file.sync()  # what was read may not be on the disk yet
         except BaseException:
             self._manifest_file.close()
             raise
@@ -63,7 +72,7 @@ class Appender:
         self.walk = self._walk(self._last_rolled_end())
 
     def _demand_lines(self, there: Sequence[Position], path: str) -> None:
-        """Only the newest file may be active; a line that is lost would make others so."""
+        """Raise `ManifestError` if an older file has no `rolled` line: the line was lost."""
         order = self.manifest.order
         unended = [start for start in there if not order or start > order[-1]]
         if self.manifest.identity is not None and len(unended) > 1:
@@ -77,7 +86,7 @@ class Appender:
 
     def _begin(self, identity: LogIdentity, path: str) -> None:
         if log_files(self.disk, self.directory):
-            raise ManifestError(f"{path}: does not name the log whose files stand beside it")
+            raise ManifestError(f"{path}: does not name the log whose files are beside it")
         self.record(identity)
 
     @property
@@ -87,7 +96,7 @@ class Appender:
 
     @property
     def next_place(self) -> Position:
-        """Where a merged log goes on: at `end`, or in the next file once that one was rolled."""
+        """Where a merged log continues: at `end`, or in the next file once that one is rolled."""
         return self.end.next_file() if self.end.file in self.manifest.rolled else self.end
 
     @property
@@ -107,12 +116,12 @@ class Appender:
 
     @property
     def facts(self) -> Facts:
-        """What the active file holds; nothing if there is none."""
+        """What the active file holds; empty if there is none."""
         return Facts() if self._file is None else self._file.facts
 
     @property
     def next_number(self) -> int:
-        """The number the next message gets: sequence number, or number in the merged stream."""
+        """The next message's number: sequence number, or number in the merged stream."""
         if self.facts.frames:
             return self.facts.next
         order = self.manifest.order
@@ -121,15 +130,15 @@ class Appender:
     def recover(
         self, *, durable: int = 0, cut: bool = True, whole: bool = False, own: bool = True
     ) -> None:
-        """Go on where the last life of this log ended: judge its active file, if there is one.
+        """Continue where the log's last writer ended: judge the active file, if there is one.
 
         Args:
             durable: up to where the log is known to have been durable.
             cut: whether to cut a torn tail, which a copy fetches again; a publisher leaves the
                 bytes of its older runs as they are.
-            whole: whether to check all of the active file, at about 1 GB/s, and not only what
+            whole: whether to check the whole active file, at about 1 GB/s, and not only what
                 comes after its last index entry.
-            own: False for a copy: what its frames call durable was so on another disk.
+            own: False for a copy: the durable positions in its frames are about another disk.
 
         Raises:
             CorruptLog: durable bytes are damaged; nothing was changed.
@@ -152,10 +161,10 @@ class Appender:
         self._file, self.walk = file, walk
 
     def begin_file(self, start: Position) -> None:
-        """Make the file that starts at `start` the active one; the last must have been rolled.
+        """Make the file that starts at `start` the active one; the last one must be rolled.
 
         Raises:
-            Misuse: there is still an active file, or `start` lies before the end.
+            Misuse: there is still an active file, or `start` is before the end.
         """
         if self._file is not None or start < self.end:
             raise Misuse(f"{self._path(start)} cannot follow {self.end} in {self.directory}")
@@ -172,15 +181,16 @@ class Appender:
         """Append frames.
 
         Args:
-            parts: the bytes of the frames, in any cut.
-            headers: the frames, those in `copied` too, in order.
-            after: a copy of `walk` that took these headers, so that their places were checked.
+            parts: the bytes of the frames, split anywhere.
+            headers: of all frames, including those in `copied`, in order.
+            after: a copy of `walk` that has stepped over these headers, so that they were checked.
             copied: bytes of another log's file that follow `parts`, copied inside the kernel.
 
         Raises:
             OSError: the bytes could not be written; the log ends where it did.
-            EOFError: `copied` names bytes that are not there; the log ends where it did.
-            DiskFailed: nor could they be taken back, or a sync failed before: this log has ended.
+            EOFError: `copied` names bytes that do not exist; the log ends where it did.
+            DiskFailed: half-written bytes could not be removed, or a sync failed before: this log
+                has ended.
         """
         file = self._active()
         self._check()
@@ -192,7 +202,7 @@ class Appender:
         self.walk = after
 
     def cut(self, position: Position) -> None:
-        """End the log at a frame of its active file: what follows is about to be written again."""
+        """End the log at a frame of its active file; what follows is about to be written again."""
         file = self._active()
         file.cut(position.offset)
         self._close_file()
@@ -200,7 +210,7 @@ class Appender:
         _, self.walk = self._file.recover(durable=0)
 
     def read(self, position: Position, length: int) -> bytes:
-        """Read up to `length` bytes at a position, from the file it lies in."""
+        """Read up to `length` bytes at a position."""
         file = self.disk.open_read(self._path(position))
         try:
             return file.pread(length, position.offset)
@@ -208,10 +218,10 @@ class Appender:
             file.close()
 
     def verify(self, since: Position) -> None:
-        """Read all there is of the files from the one on that `since` lies in; any thread may.
+        """Check all files from the one that `since` is in; any thread may call it.
 
         Raises:
-            CorruptLog: one does not hold the frames any more that were appended.
+            CorruptLog: one no longer holds the frames that were appended.
             OSError: one cannot be read.
         """
         end = self.end
@@ -230,12 +240,12 @@ class Appender:
             raise CorruptLog(self._path(start), verdict.at, verdict.reason)
 
     def sync(self) -> Durable:
-        """Return the end as it stood when the sync began, now durable.
+        """Return where the log ended when the sync began, which is now durable.
 
         Raises:
-            DiskFailed: this sync failed, or one before it; it is not tried again.
+            DiskFailed: this sync failed, or an earlier one; it is not retried.
         """
-        end = self.walk.position  # read before the file: a roll in between has synced the old one
+        end = self.walk.position  # read before `_file`: a roll in between has synced the old one
         with self._closing:
             self._check()
             if self._file is not None:
@@ -243,15 +253,15 @@ class Appender:
         return Durable(end)
 
     def roll(self, at_ns: int, *, digest: str = "", sessions: str = "") -> Rolled:
-        """End the active file: sync it, then write the line that makes its end a fact.
+        """End the active file: sync it, then write the line that records its end.
 
         Args:
-            at_ns: when, as the line says it.
-            digest: of a merged log, as the line says it.
-            sessions: as `rt.format.manifest.session_list` names them.
+            at_ns: the time for the line, ns since the epoch.
+            digest: of a merged log, up to here, in hexadecimal.
+            sessions: names from `rt.format.manifest.session_list`.
         """
         number, facts, end = self.next_number, self.facts, self.sync()
-        if not facts.frames:  # an empty file repeats what was, so that searches find an order
+        if not facts.frames:  # an empty file repeats earlier values, which keeps searches in order
             order = self.manifest.order
             time_ns = self.manifest.rolled[order[-1]].last_time_ns if order else 0
             facts = Facts(0, number, number, time_ns, time_ns)
@@ -271,7 +281,7 @@ class Appender:
         return line
 
     def follow_roll(self, line: Rolled) -> None:
-        """End the active file of a copy where the log it is a copy of has, by that log's line.
+        """End the active file of a copy where the original ends, with the original's line.
 
         Raises:
             Misuse: the copy ends elsewhere.
@@ -282,26 +292,25 @@ class Appender:
         self._close_file()
 
     def archive(self, line: Archived) -> None:
-        """Give up the bytes of a rolled file; its name and its lines stay."""
+        """Archive a rolled file: its bytes go, its name and its lines stay."""
         self.archive_all([line])
 
     def archive_all(self, lines: Sequence[Archived], *, empty: bool = True) -> None:
-        """Give up the bytes of rolled files, by one synced write of their lines.
-
-        Any thread may call it.
+        """Archive rolled files, with one synced write for all lines; any thread may call it.
 
         Args:
-            lines: one a file.
-            empty: whether to empty them now; else somebody does by `rt.log.archived.empty_files`.
+            lines: one for each file.
+            empty: whether to empty the files now; otherwise the caller does so later, with
+                `rt.log.archived.empty_files`.
         """
         self.record(*lines)
         if empty:
             empty_files(self.disk, self.directory, [line.file for line in lines])
 
     def skip_archived(self, rolled: Rolled, line: Archived) -> None:
-        """Go on behind a file that a copy can never have all of: its source has archived it."""
+        """Continue after a file that a copy can never complete, because its source archived it."""
         self._close_file()
-        # as one, in this order: of a torn write the first is left, and then it is told again
+        # one write, in this order: if torn it leaves the first line, and both are sent again
         self.record(line, rolled)
         self._empty(line.file)
         self.walk = self._walk(Position(rolled.file + rolled.end))
@@ -314,15 +323,15 @@ class Appender:
             file.close()
 
     def record(self, *entries: LogIdentity | Rolled | Archived) -> None:
-        """Write manifest lines and sync them, before the acts they speak of.
+        """Write manifest lines and sync them, before the acts they describe, from any thread.
 
         Raises:
             OSError: the lines could not be written; nothing was recorded.
-            DiskFailed: they may or may not be on the disk: this log has ended.
+            DiskFailed: the lines may or may not be on the disk; this log has ended.
         """
         with self._recording:
             self._check()
-            if self._is_closed:  # whoever archives may not know yet
+            if self._is_closed:  # a thread that archives may not know yet
                 raise OSError(errno.EBADF, f"{self.directory} was closed")
             for entry in entries:
                 self.manifest.check(entry)
@@ -337,7 +346,7 @@ class Appender:
                 self.manifest.add(entry)
 
     def close(self) -> None:
-        """Write the index and release the files; nothing is synced by this. It may be repeated."""
+        """Write the index and release the files, without a sync. Idempotent."""
         try:
             self._close_file()
         finally:
@@ -356,7 +365,7 @@ class Appender:
             self._manifest_file.close()
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Do what is never tried again, because a second try may say it went well."""
+        """Do what must not be retried, because a second try may wrongly succeed."""
         try:
             act()
         except OSError as error:
@@ -398,23 +407,3 @@ class Appender:
         order = self.manifest.order
         newest = max(log_files(self.disk, self.directory), default=None)
         return None if newest is None or (order and newest <= order[-1]) else newest
-
-
-def log_files(disk: Disk, directory: str) -> list[Position]:
-    """Return where the log files in a directory start, oldest first; other names are left alone."""
-    starts = (file_position(name) for name in disk.names(directory))
-    return sorted(start for start in starts if start is not None)
-
-
-def load_manifest(file: File, path: str) -> Manifest:
-    """Read a manifest for its owner.
-
-    Raises:
-        ManifestError: a finished line is damaged; names the file.
-    """
-    manifest = Manifest()
-    try:
-        manifest.feed(file.pread(file.size(), 0))
-    except ManifestError as error:
-        raise ManifestError(f"{path}: {error}") from None
-    return manifest

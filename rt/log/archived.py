@@ -1,4 +1,4 @@
-"""Archived: which files may be archived, and empties those whose manifest lines say they were."""
+"""Archived: decides which files may be archived, and empties those that were."""
 
 import os
 from bisect import bisect_left
@@ -11,8 +11,8 @@ from rt.log.disk import Disk
 from rt.position import START, Position
 
 MERGED: Final = "merged"  # why a publisher's own file is archived
-# Files are emptied in order, right behind their lines. A life that ended in between has left some
-# of its last lines to us: so many empty files in a row, newest first, show where it began.
+# Files are emptied in order, right after their lines are written. A process that died in between
+# left the last of them: so many empty files in a row, newest first, show where they begin.
 _EMPTY_IN_A_ROW: Final = 1024
 
 
@@ -32,7 +32,7 @@ def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:
 
 
 def finish_archiving(disk: Disk, directory: str, manifest: Manifest) -> int:
-    """Empty what the last life had recorded as archived and not emptied yet; return how many."""
+    """Empty files that a process recorded as archived before it died; return how many."""
     count = in_a_row = 0
     for file in reversed(manifest.order):
         if file in manifest.archived:
@@ -54,7 +54,7 @@ def _truncate(disk: Disk, path: str) -> bool:
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        return False  # folded into the manifest, or never copied
+        return False  # only the manifest knows it, or it was never copied
     try:
         held = file.size() > 0
         if held:

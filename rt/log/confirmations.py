@@ -1,4 +1,4 @@
-"""Confirmations: how far a session has come, in a small file beside its log."""
+"""Confirmations: how far the nodes have a session, in a small file beside its log."""
 
 import os
 import struct
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from rt.errors import Misuse
 from rt.format.checksum import crc32
 from rt.position import START, Position
 
@@ -15,7 +16,7 @@ _MAGIC: Final = b"RTC\x02"
 
 
 class Level(IntEnum):
-    """What is promised of a message, from least to most."""
+    """What is promised about a message, from least to most."""
 
     WRITTEN = 0  # in the session's file; survives the process
     SYNCED = 1  # on the publisher's disk; survives a power cut
@@ -25,19 +26,19 @@ class Level(IntEnum):
 
     @classmethod
     def parse(cls, word: str) -> "Level":
-        """Return the level called `word`; `ValueError` names them all."""
+        """Return the level called `word`; `Misuse`, a `ValueError`, lists them all."""
         try:
             return cls[word.upper()]
         except KeyError:
             names = ", ".join(level.name.lower() for level in cls)
-            raise ValueError(f"no level is called {word!r}; there are {names}") from None
+            raise Misuse(f"no level is called {word!r}; use one of {names}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmations:
-    """Session positions up to which each level was reached, as told by the nodes.
+    """Session positions up to which each level was reached, as the nodes report them.
 
-    The process that ships a session writes this, the process that publishes reads it.
+    The process that ships a session writes this, and the process that publishes reads it.
     """
 
     received: Position = START
@@ -47,14 +48,14 @@ class Confirmations:
     released: Position = START  # up to here the publisher's own rolled files may be archived
 
     def encode(self) -> bytes:
-        """Lay the positions out, with a CRC: a reader may come in the middle of a write."""
+        """Encode the positions with a CRC, since they may be read in the middle of a write."""
         body = _BODY.pack(
             self.received, self.replicated, self.merged, self.merged_at, self.released
         )
         return _MAGIC + crc32(body).to_bytes(4, "little") + body
 
     def reached(self, level: Level) -> Position:
-        """Up to where `level` (received or higher) was reached."""
+        """Return up to where `level` (received or higher) was reached."""
         return {
             Level.RECEIVED: self.received,
             Level.REPLICATED: self.replicated,
@@ -63,7 +64,7 @@ class Confirmations:
 
 
 def decode_confirmations(data: bytes) -> Confirmations | None:
-    """Read the file's bytes; None if they are not whole, for example half overwritten."""
+    """Decode the file's bytes; None if they are not whole, for example half overwritten."""
     body = data[8:]
     if len(body) != _BODY.size or data[:8] != _MAGIC + crc32(body).to_bytes(4, "little"):
         return None
@@ -71,13 +72,13 @@ def decode_confirmations(data: bytes) -> Confirmations | None:
 
 
 class ConfirmationsFile:
-    """The file in a session's directory. It is told again after a restart, so it is not synced."""
+    """The file in a session's directory; not synced, since nodes report again after a restart."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE_NAME)
 
     def read(self) -> Confirmations:
-        """Return what was last written; nothing is confirmed if there is no whole file."""
+        """Return what was last written; nothing is confirmed without a whole file."""
         try:
             with open(self._path, "rb") as file:
                 return decode_confirmations(file.read(64)) or Confirmations()
@@ -85,7 +86,7 @@ class ConfirmationsFile:
             return Confirmations()
 
     def write(self, confirmations: Confirmations) -> None:
-        """Replace what the file says; one small write in place."""
+        """Replace the contents, by one small write in place."""
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(fd, confirmations.encode(), 0)

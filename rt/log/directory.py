@@ -1,4 +1,4 @@
-"""LogDirectory: what a reader knows of a log: its manifest so far, and its files."""
+"""LogDirectory: what a reader knows about a log: its manifest so far, and its files."""
 
 import os
 from typing import Final
@@ -7,45 +7,46 @@ from rt.errors import CorruptLog, ManifestError
 from rt.format.index import SUFFIX, Index
 from rt.format.manifest import FILE_NAME, Manifest, decode_entry
 from rt.limits import MANIFEST_BYTES_MAX, MANIFEST_LINE_BYTES_MAX
-from rt.log.appender import log_files
 from rt.log.disk import Disk, File, OsDisk, OsFile
+from rt.log.files import log_files
 from rt.log.gc_pause import uncollected
 from rt.position import Position
 
-_LOOKS_A_PROBE: Final = 16  # a probe costs three calls to the system
+_LOOKS_A_PROBE: Final = 16  # a probe takes three system calls
 _NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
 
 
 class LogDirectory:
-    """A log directory that others write. It may be empty, or not there yet."""
+    """A log directory that others write. It may be empty, or not exist yet."""
 
     def __init__(self, path: str, disk: Disk | None = None) -> None:
         self.path = path
         self.disk = disk or OsDisk()
         self.manifest = Manifest()
         self._manifest_file: File | None = None
-        self._idle_looks = 0  # at the manifest, that found nothing
+        self._idle_looks = 0  # at the manifest, that found nothing new
 
     @property
     def is_there(self) -> bool:
-        """Whether the log has been made."""
+        """Whether the log exists."""
         return self.manifest.identity is not None
 
     @property
     def merged(self) -> bool:
-        """Whether it is a merged log; False until it is there."""
+        """Whether it is a merged log; False while it does not exist."""
         return self.manifest.identity is not None and self.manifest.identity.merged
 
     @property
     def session(self) -> str:
-        """Whose frames stand in the log; "" in a merged one, and until it is there."""
+        """The session of all frames; "" in a merged log, and while there is no log."""
         return "" if self.manifest.identity is None else self.manifest.identity.session
 
     def refresh(self) -> bool:
-        """Read what the manifest says anew; return whether there was anything.
+        """Read new lines of the manifest; return whether there were any.
 
         Raises:
-            CorruptLog: a line of the manifest is damaged, or the log was deleted and another made.
+            CorruptLog: a line of the manifest is damaged, or the log was deleted and another one
+                created in its place.
         """
         if self._manifest_file is None:
             try:
@@ -75,7 +76,7 @@ class LogDirectory:
         return self.disk.open_read(os.path.join(self.path, FILE_NAME))
 
     def _demand_same(self) -> None:
-        """What was opened may be deleted, and then says nothing for ever."""
+        """Raise `ManifestError` if the open manifest was deleted: it would never change again."""
         try:
             file = self._open_manifest()
         except FileNotFoundError:
@@ -88,19 +89,19 @@ class LogDirectory:
             raise ManifestError("the log was deleted, and another made in its place")
 
     def files(self) -> list[Position]:
-        """Where the files that still hold their bytes start, oldest first."""
+        """Return where the files that still hold their bytes start, oldest first."""
         return [start for start in log_files(self.disk, self.path) if not self.is_gone(start)]
 
     def is_gone(self, start: Position) -> bool:
-        """Whether the bytes of a file cannot be read any more, for it was archived."""
+        """Return whether a file was archived, so that its bytes can no longer be read."""
         return start in self.manifest.archived
 
     def file_from(self, position: Position) -> Position | None:
-        """The file that `position` lies in, else the next one there is, else None."""
+        """Return the file that `position` is in, or the next one that can be read, or None."""
         return next((start for start in self.files() if start >= position.file), None)
 
     def has_file(self, start: Position) -> bool:
-        """Whether a file is there, be it empty."""
+        """Return whether a file exists, even if it is empty."""
         try:
             self.open_file(start).close()
         except FileNotFoundError:
@@ -108,11 +109,11 @@ class LogDirectory:
         return True
 
     def open_file(self, start: Position) -> File:
-        """Open a file for reading; `FileNotFoundError` if it is not there."""
+        """Open a file for reading; `FileNotFoundError` if it does not exist."""
         return self.disk.open_read(self.file_path(start))
 
     def replacement(self, start: Position, file: File) -> File | None:
-        """Open the file that took the name of an open one; None if that is still the same."""
+        """Open the file that took the name of an open one; None if it is still the same file."""
         try:
             fresh = self.open_file(start)
         except FileNotFoundError:
@@ -123,7 +124,7 @@ class LogDirectory:
         return None
 
     def open_index(self, start: Position) -> tuple[Index, File | None]:
-        """Open the index of a file, an empty one if there is none; close what comes with it."""
+        """Open the index of a file, or an empty one; close the file that is returned with it."""
         try:
             file = self.disk.open_read(self.file_path(start) + SUFFIX)
         except FileNotFoundError:
@@ -131,11 +132,11 @@ class LogDirectory:
         return Index(file.pread, file.size()), file
 
     def file_path(self, start: Position) -> str:
-        """The path of a file."""
+        """Return the path of a file."""
         return os.path.join(self.path, start.file_name)
 
     def close(self) -> None:
-        """Release the manifest."""
+        """Release the manifest; `refresh` opens it again."""
         if self._manifest_file is not None:
             self._manifest_file.close()
             self._manifest_file = None

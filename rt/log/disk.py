@@ -1,4 +1,4 @@
-"""Disk: the few things the log asks of a file system, so that a test may lose, tear or fill it."""
+"""Disk: the few calls that a log makes to a file system, so that tests can make them fail."""
 
 import errno
 import os
@@ -9,20 +9,20 @@ from typing import Final, NamedTuple, Protocol
 IOV_MAX: Final = 1024  # POSIX lets one writev take this many parts on Linux
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-SET_ASIDE: Final = "quarantine."  # how names begin that nothing reads again but a person
-# Beyond what Linux lets a descriptor be (fs.nr_open); -1 is a ValueError to some calls of Python.
+SET_ASIDE: Final = "quarantine."  # prefix of names that no program reads again
+# Larger than any descriptor on Linux (fs.nr_open); -1 is a ValueError in some calls of Python.
 _NO_FD: Final = (1 << 31) - 1
-COPY_BYTES: Final = 1 << 20  # one read and write; with less the calls cost as much as the copy
+COPY_BYTES: Final = 1 << 20  # per read and write; with less, the calls cost as much as the copy
 
 
 class File(Protocol):
     """One open file: read anywhere, append at the end."""
 
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Write all parts at the end; return the bytes written or raise `OSError`."""
+        """Write all parts at the end; return how many bytes, or raise `OSError`."""
 
     def copy(self, source: "File", offset: int, length: int) -> None:
-        """Append `length` bytes of `source` from `offset`; `EOFError` if it holds fewer."""
+        """Append `length` bytes of `source` from `offset`; `EOFError` if it has fewer."""
 
     def pread(self, length: int, offset: int) -> bytes:
         """Read up to `length` bytes at `offset`; fewer at the end of the file."""
@@ -31,17 +31,17 @@ class File(Protocol):
         """The bytes in the file now."""
 
     def truncate(self, length: int) -> None:
-        """Cut the file to `length` bytes; appends go on from there."""
+        """Cut the file to `length` bytes; later appends go there."""
 
     def sync(self) -> None:
-        """Return when all bytes and the length are on stable storage; never retry a failure."""
+        """Return once all bytes and the length are on stable storage; never retry a failure."""
 
     def close(self) -> None:
         """Release the descriptor."""
 
 
 class Span(NamedTuple):
-    """Bytes of a file that are to be copied without being looked at."""
+    """Bytes of a file to copy without looking at them."""
 
     file: File
     offset: int
@@ -49,19 +49,19 @@ class Span(NamedTuple):
 
 
 class Disk(Protocol):
-    """A file system: the one seam between this project's decisions and the machine."""
+    """A file system: the seam between the log's decisions and the machine."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and appending; `create` makes the file and syncs its directory."""
+        """Open for reading and appending; `create` creates the file and syncs its directory."""
 
     def open_read(self, path: str) -> File:
         """Open for reading only; `FileNotFoundError` if there is none."""
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory, in no order; empty if it is not there."""
+        """Return the names in a directory, in any order; none if it does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """Make the directory and its parents, each synced into its parent."""
+        """Create the directory and its parents, each synced into its parent."""
 
     def replace(self, source: str, target: str) -> None:
         """Rename within one directory and sync that directory."""
@@ -73,7 +73,7 @@ class OsFile:
     __slots__ = ("_end", "_fd")
 
     def __init__(self, fd: int, path: str | None = None) -> None:
-        """Take over `fd`, of `path`; `OSError` if it is not of a regular file."""
+        """Take over `fd`, of `path`; `OSError` if it is not a regular file."""
         self._fd = fd
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -82,7 +82,7 @@ class OsFile:
         self._end = status.st_size
 
     def fileno(self) -> int:
-        """The descriptor, for those who must hand it to the kernel themselves."""
+        """The descriptor, for callers that pass it to the kernel themselves."""
         return self._fd
 
     @property
@@ -92,7 +92,7 @@ class OsFile:
         return status.st_dev, status.st_ino
 
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Write all parts at the end; a full disk shows as a short write first, then raises."""
+        """Write all parts at the end; a full disk first gives a short write, and then raises."""
         total = sum(map(len, parts))
         written = os.pwritev(self._fd, parts[:IOV_MAX], self._end)
         self._end += written
@@ -107,8 +107,8 @@ class OsFile:
     def copy(self, source: "File", offset: int, length: int) -> None:
         """Append bytes of another file, through a buffer.
 
-        Where the two places are not the same within a page, as ours are not, the kernel copies
-        from file to file (copy_file_range) at 0.7 to 0.9 of the speed of this.
+        The kernel's own copy (copy_file_range) reaches 0.7 to 0.9 of this speed, because source
+        and target are at different offsets within a page.
         """
         if not isinstance(source, OsFile):
             raise TypeError("an OsFile copies from an OsFile only")
@@ -125,7 +125,7 @@ class OsFile:
         return os.pread(self._fd, length, offset)
 
     def size(self) -> int:
-        """The bytes in the file now, whoever appended them."""
+        """The bytes in the file now, including those appended by others."""
         return os.fstat(self._fd).st_size
 
     def truncate(self, length: int) -> None:
@@ -138,12 +138,12 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Close the descriptor; its number is another file's soon, so it is not kept."""
+        """Close the descriptor, and forget its number, which will soon be another file's."""
         fd, self._fd = self._fd, _NO_FD
         os.close(fd)
 
 
-# A link is not followed, and a pipe that took a log's name does not make us wait for its writer.
+# Links are not followed, and a pipe under a log's name does not make us wait for its writer.
 _OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -153,8 +153,8 @@ class OsDisk:
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open for reading and appending.
 
-        With `create` the directory is synced though the file be there: the life that made it may
-        have ended before it synced the name.
+        With `create`, the directory is synced even if the file exists: the process that created it
+        may have died before it synced the name.
         """
         if not create:
             return OsFile(os.open(path, os.O_RDWR | _OPEN_FLAGS), path)
@@ -171,17 +171,17 @@ class OsDisk:
         return OsFile(os.open(path, os.O_RDONLY | _OPEN_FLAGS), path)
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory; empty if it is not there."""
+        """Return the names in a directory; none if it does not exist."""
         try:
             return os.listdir(path)
         except FileNotFoundError:
             return []
 
     def make_directory(self, path: str) -> None:
-        """Make the directory and its missing parents, from the top, each synced."""
+        """Create the directory and its missing parents, from the top, each synced."""
         parent = os.path.dirname(os.path.abspath(path))
         if os.path.isdir(path):
-            sync_directory(parent)  # who made it may have ended before it did
+            sync_directory(parent)  # its creator may have died before it did
             return
         self.make_directory(parent)
         try:
@@ -198,9 +198,9 @@ class OsDisk:
 
 
 def set_aside(disk: Disk, path: str) -> str:
-    """Keep a damaged file or directory under another name beside it, and return that name.
+    """Rename a damaged file or directory to `quarantine.<name>.<number>`, and return that name.
 
-    Nothing reads such a name again but a person: `quarantine.<name>.<number>`.
+    No program reads it again; it is kept for people to look at.
     """
     parent, name = os.path.split(path)
     there = set(disk.names(parent))
@@ -212,7 +212,7 @@ def set_aside(disk: Disk, path: str) -> str:
 
 
 def sync_directory(path: str) -> None:
-    """Return when the names in the directory are on stable storage."""
+    """Return once the names in the directory are on stable storage."""
     fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

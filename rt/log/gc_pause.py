@@ -1,4 +1,4 @@
-"""Garbage: is not looked for while a great many objects are made that all live."""
+"""GC pause: stops garbage collection while very many objects are created that all stay."""
 
 import gc
 from collections.abc import Iterator
@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Hold the cyclic collector while objects are made that hold no cycle.
+    """Pause the cyclic collector while objects without cycles are created.
 
-    It would look at all of them again and again: of 100,000 files' lines, a third of the time.
+    It would traverse all of them again and again: a third of the time for the lines of 100,000
+    files.
     """
     was_enabled = gc.isenabled()
     gc.disable()

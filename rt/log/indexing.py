@@ -1,4 +1,4 @@
-"""Indexing: makes the index of a log file anew from its frames, and checks one that is there."""
+"""Indexing: rebuilds the index of a log file from its frames, and checks an existing one."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ _BATCH: Final = 4096  # entries read or written at once: 96 KiB
 
 
 class IndexState(StrEnum):
-    """What an index is, held against the frames of its file."""
+    """How an index compares with the frames of its file."""
 
     GOOD = "good"
-    SHORT = "short"  # right as far as it goes; the last entries of an active file are written late
-    LONG = "long"  # names frames that are not there, as after a crash that lost them
+    SHORT = "short"  # right as far as it goes; an active file's last entries are written late
+    LONG = "long"  # names frames that do not exist, as after a crash that lost them
     MISSING = "missing"
     WRONG = "wrong"
 
@@ -38,7 +38,7 @@ class IndexCheck:
         self._state = IndexState.GOOD
 
     def take(self, entry: IndexEntry) -> None:
-        """Take the next entry that should be there."""
+        """Take the next entry that the index should have."""
         if self._state is not IndexState.GOOD:
             return
         if self._at + ENTRY_BYTES > self._size:
@@ -53,7 +53,7 @@ class IndexCheck:
         self._at += ENTRY_BYTES
 
     def verdict(self) -> IndexState:
-        """Return what the index is, all entries having been taken."""
+        """Return the state of the index, once all entries were taken."""
         if not self._size:
             return IndexState.MISSING if self._state is IndexState.SHORT else self._state
         if self._state is IndexState.GOOD and self._at != self._size:
@@ -65,7 +65,7 @@ def entries(log: LogDirectory, start: Position) -> Iterator[IndexEntry]:
     """Yield the entries that the index of a file should hold, up to the end of its whole frames.
 
     Raises:
-        FrameError: what stands at some place is no frame of this log.
+        FrameError: bytes of the file are not a frame of this log.
     """
     file = log.open_file(start)
     try:
@@ -85,7 +85,7 @@ def entries(log: LogDirectory, start: Position) -> Iterator[IndexEntry]:
 
 
 def check_index(log: LogDirectory, start: Position) -> IndexState:
-    """Return what the index of a file is; `FrameError` if the file itself is damaged."""
+    """Return the state of a file's index; `FrameError` if the file itself is damaged."""
     _, index_file = log.open_index(start)
     if index_file is None:
         return IndexState.MISSING
@@ -99,9 +99,9 @@ def check_index(log: LogDirectory, start: Position) -> IndexState:
 
 
 def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
-    """Make the index of a file anew and put it in its place; return how many entries it has.
+    """Rebuild the index of a file; return how many entries it has.
 
-    The old one stays until the new one is whole and synced. A damaged file is indexed up to the
+    The old index stays until the new one is whole and synced. A damaged file is indexed up to the
     damage.
     """
     target = log.file_path(start) + SUFFIX
@@ -109,7 +109,7 @@ def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
     file = disk.open(fresh, create=True)
     count = 0
     try:
-        file.truncate(0)  # what a rebuild that was killed left there
+        file.truncate(0)  # a rebuild that was killed may have left something
         for batch in _batches(entries(log, start)):
             file.append([encode_index(batch)])
             count += len(batch)
@@ -132,5 +132,5 @@ def _batches(found: Iterator[IndexEntry]) -> Iterator[list[IndexEntry]]:
                 yield batch
                 batch = []
     except FrameError:
-        pass  # `rt verify` tells of the damage; what lies before it can be found again
+        pass  # `rt verify` reports the damage; what comes before it can be indexed
     yield batch

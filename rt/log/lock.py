@@ -1,4 +1,4 @@
-"""Lock: a kernel lock on a directory, which ends with its holder, however that ends."""
+"""Lock: a kernel lock on a directory, which is released however its holder ends."""
 
 import fcntl
 import os
@@ -15,13 +15,13 @@ def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: fl
     """Return a descriptor that holds the lock until it is closed.
 
     Args:
-        directory: which must be there.
-        refusal: what to say if somebody holds the lock already.
+        directory: an existing directory.
+        refusal: message of the error if the lock is held.
         name: of the file in the directory that is locked.
-        wait_s: how long to wait for a holder that only looks in.
+        wait_s: how long to wait for a holder that needs it only for a moment.
 
     Raises:
-        Misuse: somebody holds it, in this process or another.
+        Misuse: the lock is held, by this process or another.
     """
     fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

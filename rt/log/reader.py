@@ -17,33 +17,34 @@ from rt.log.gaps import gap_before
 from rt.log.growth import BadFrames, DamagedFrame
 from rt.position import START, Position
 
-_POLLS_A_PROBE: Final = 16  # that found nothing; a probe is two calls to the system
+_POLLS_A_PROBE: Final = 16  # polls that found nothing; a probe takes a few system calls
 
 
 class Reader:
-    """Gives out what stands in a log from a position on, in order, checked.
+    """Returns what is in a log from a position on, in order and checked, without writing anything.
 
-    It only reads. What it finds is a `Batch` of messages, a `Gap` or a `NewRun`; None means that
-    there is nothing yet, and that a later call may find something.
+    It finds a `Batch` of messages, a `Gap` or a `NewRun`; None means that there is nothing yet, and
+    that a later call may find something. Not safe for use by several threads at once.
     """
 
     def __init__(self, log: LogDirectory, start: Position = START) -> None:
         self.log = log
-        self.position = start  # messages before it are not given out
+        self.position = start  # messages before it are not returned
         self._file: File | None = None
         self._scan: Scan | None = None
-        self._limit = 0  # no frame reaches beyond this offset, as far as the last look showed
-        self._seen = 0  # messages of the current range that were passed
+        self._limit = 0  # where the file ended at the last look; no frame reaches beyond
+        self._seen = 0  # messages of the current range so far
         self._idle_polls = 0  # of the current file
-        self._runs: dict[str, int] = {}
+        self._runs: dict[str, int] = {}  # of each session, the last one seen
         self._bad_frames = BadFrames(log)
-        self._next_file: Position | None = None  # set where one file was read to its end
+        self._next_file: Position | None = None  # set when a file was read to its end
 
     def poll(self) -> Batch | Gap | NewRun | None:
         """Return the next find, or None if there is nothing yet.
 
         Raises:
-            CorruptLog: what stands at the position was damaged, or is not what was written.
+            CorruptLog: the frame at the position is damaged; raised again by every later call
+                until it is repaired.
         """
         while True:
             if self._scan is None:
@@ -67,18 +68,18 @@ class Reader:
 
     @property
     def is_beyond_end(self) -> bool:
-        """Whether the log ends before the position, asked where `poll` has found nothing."""
+        """Whether the log ends before the position; ask when `poll` has found nothing."""
         if self._scan is not None:
             return self._scan.walk.position < self.position
         order = self.log.manifest.order
         if not order:
             return self.position > START
         end = Position(order[-1] + self.log.manifest.rolled[order[-1]].end)
-        # of a log whose last file has ended, the next file's start is its end as well
+        # once the last file is rolled, the log also ends at the start of the next one
         return self.position > end and self.position != order[-1].next_file()
 
     def skip_range(self) -> None:
-        """Pass over the rest of the current range of a merged log without reading it."""
+        """Skip the rest of the current range of a merged log without reading it."""
         walk = self._scan.walk if self._scan else None
         if walk is not None and walk.position.offset + walk.left <= self._limit:
             walk.skip_range()
@@ -95,7 +96,7 @@ class Reader:
             if frame is None and self._look():
                 frame = scan.next(self._limit)
             if frame is None and scan.walk.position.offset < self._limit == self._rolled_end(scan):
-                raise FrameError("the frame is incomplete")  # and will not be more
+                raise FrameError("the frame is incomplete")  # and will not become whole
         except FrameError as error:
             scan.forget()
             self._explain(scan.walk, str(error))
@@ -106,7 +107,7 @@ class Reader:
         return self.log.manifest.rolled_end(scan.walk.position.file)
 
     def _look(self) -> bool:
-        """Look how far the file reaches now; return whether that is further than before."""
+        """Look where the file ends now; return whether that is further than before."""
         if self._file is None or self._scan is None:
             return False
         rolled = self._rolled_end(self._scan)
@@ -158,7 +159,7 @@ class Reader:
         return "" if identity is None else identity.name
 
     def _open(self) -> Gap | NewRun | None:
-        """Open the file to read from; a Gap if what should be read first is gone."""
+        """Open the file to read from; return a Gap if something before it is gone."""
         self.log.refresh()
         start = self._next_file
         if start is None and self.log.is_there:
@@ -190,14 +191,14 @@ class Reader:
         return walk
 
     def _gap_to_the_end(self) -> Gap | None:
-        """Where no file is left to read: what of the log was not read, and never will be."""
+        """Return what was not read and no longer can be, where no file is left to read."""
         gap = gap_before(self.log, self.position, None) if self.log.is_there else None
         if gap is not None:
             self.position = gap.end
         return gap
 
     def _go_on(self) -> bool:
-        """At the end of what is there: whether a fresh look, or the next file, promises more."""
+        """At the end of the data, return whether a fresh look or the next file may give more."""
         if self.log.refresh():
             return self._look() or self._file_is_done()
         if self._file_is_done():
@@ -209,17 +210,17 @@ class Reader:
         return False
 
     def _demand_line(self) -> None:
-        """A file is rolled before the next one is made: else the manifest has lost a line."""
+        """Raise `CorruptLog` if the next file exists, though this one has no `rolled` line."""
         walk, log = self._scan.walk if self._scan else None, self.log
         if walk is None or log.manifest.rolled_end(walk.position.file) is not None:
             return
         file = walk.position.file
         later = next(filter(log.has_file, (file.next_file(), file.next_run())), None)
         if later is not None and not log.refresh() and log.manifest.rolled_end(file) is None:
-            words = (
+            reason = (
                 f"it does not say where {file.file_name} ends, though {later.file_name} is there"
             )
-            raise CorruptLog(os.path.join(log.path, FILE_NAME), walk.position, words)
+            raise CorruptLog(os.path.join(log.path, FILE_NAME), walk.position, reason)
 
     def _file_is_done(self) -> bool:
         walk = self._scan.walk if self._scan else None
@@ -237,13 +238,13 @@ class Reader:
         return True
 
     def _gap_under_us(self) -> Gap | None:
-        """The file may have been archived while it was being read."""
+        """Return the gap if the file was archived while it was being read."""
         if self._file is None or self._scan is None:
             return None
         at = self._scan.walk.position
         shorter = self._file.size() < max(at.offset, self.log.manifest.rolled_end(at.file) or 0)
         if shorter:
-            self.log.refresh()  # the line that says so stands before the file is emptied
+            self.log.refresh()  # its `archived` line is written before the file is emptied
         if at.file not in self.log.manifest.archived:
             if shorter and not self._may_be_written_again(self._scan):
                 raise CorruptLog(self.log.file_path(at), at, "the file became shorter than it was")

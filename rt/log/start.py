@@ -1,4 +1,4 @@
-"""Start: where in a log a reader begins, found by the manifest, the index and a short read."""
+"""Start: finds where in a log a reader begins, by the manifest, the index and a short read."""
 
 import re
 from bisect import bisect_left
@@ -23,23 +23,27 @@ _AT: Final = re.compile(r"at:([0-9]{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last `messages` messages that are there.
+    """Start at the last `messages` messages that can still be read.
 
-    Counted by their numbers: where a session's numbers jump, the jump counts too.
+    They are counted by number: if a session's numbers jump, the jump counts too.
     """
 
     messages: int
 
     def __post_init__(self) -> None:
         if self.messages < 0:
-            raise Misuse(f"there are no last {self.messages} messages; use 0 or more")
+            raise Misuse(f"Last({self.messages}) is not a start; use 0 or more messages")
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message merged (in a session: published) at `ns` since the epoch, or later.
+    """Start at the first message merged (in a session: published) at `ns` or later.
 
-    Merge times never go back. Where a publisher's own times do, an earlier or later one may be met.
+    Merge times never decrease. If a publisher's own times do, the start may be a message too early
+    or too late. If the time is in a part of the log that was archived, reading begins with the gap.
+
+    Args:
+        ns: nanoseconds since the epoch.
     """
 
     ns: int
@@ -49,10 +53,10 @@ Start = Literal["earliest", "latest"] | Position | Last | AtTime | datetime
 
 
 def parse_start(text: str) -> Start:
-    """Read a start as it is written on a command line.
+    """Parse a start as it is written on a command line.
 
-    `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `at:` and nanoseconds, or a
-    time in ISO 8601 (taken as UTC where it names no zone).
+    One of `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `at:` with nanoseconds,
+    or a time in ISO 8601 (UTC without a zone). `Misuse` for anything else.
 
     >>> parse_start("last:100")
     Last(messages=100)
@@ -71,24 +75,24 @@ def parse_start(text: str) -> Start:
         except ValueError:
             continue
     raise Misuse(
-        f"no start: {text[:40]!r}; use earliest, latest, a position such as 0.0.4096, last:100, "
+        f"not a start: {text[:40]!r}; use earliest, latest, a position such as 0.0.4096, last:100, "
         "or a time such as 2013-01-01T05:17:00Z"
     )
 
 
 def checked_start(start: Start | str) -> Start:
-    """Return `start`, read by `parse_start` if it is text; `Misuse` if it is no start."""
+    """Return `start`, parsed if it is text; `Misuse` if it is not a start."""
     if isinstance(start, str):
         return parse_start(start)
     if isinstance(start, datetime):
         _nanoseconds(start)
     elif not isinstance(start, Position | Last | AtTime):
-        raise Misuse(f"no start: a value of type {type(start).__name__}; use a Position, or text")
+        raise Misuse(f"not a start: a value of type {type(start).__name__}; use a Position or text")
     return start
 
 
 def resolve(log: LogDirectory, start: Start) -> Position:
-    """Return the position to read from; of a log that is not there yet, its first.
+    """Return the position to read from; the first one if the log does not exist yet.
 
     Raises:
         CorruptLog: what had to be read on the way is damaged.
@@ -109,14 +113,14 @@ def resolve(log: LogDirectory, start: Start) -> Position:
 
 
 def readable_at(log: LogDirectory, time_ns: int) -> Position:
-    """Return the first message at `time_ns` or later in the files that can still be read.
+    """Return where the first message at `time_ns` or later is that can still be read.
 
-    The end of the log if there is none. `log` was refreshed.
+    The end of the log if there is none. `log` must have been refreshed.
     """
     files = log.files() if log.is_there else []
     if not files:
         return _archived_end(log)
-    # what the next file begins with, for a session's last frame may end later than it begins
+    # by what the next file begins with: a session's last frame may end later than it begins
     later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
     file = files[max(0, later - 1)]
     begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
@@ -124,7 +128,7 @@ def readable_at(log: LogDirectory, time_ns: int) -> Position:
 
 
 def end_of(log: LogDirectory) -> Position:
-    """Return where a log ends now, behind its last whole frame."""
+    """Return where a log ends now, after its last whole frame."""
     return resolve(log, "latest")
 
 
@@ -193,7 +197,7 @@ def _begins_before(log: LogDirectory, start: Position, time_ns: int) -> bool:
     try:
         return parse_header(file.pread(HEADER_BYTES, 0)).time_ns < time_ns
     except FrameError:
-        return False  # empty or damaged: read to it from the file before
+        return False  # empty or damaged: reading to it begins in the file before
     finally:
         file.close()
 
@@ -211,7 +215,7 @@ def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], 
 
 
 def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:
-    """Read on from `begin` to the first batch that has what is sought; else the end."""
+    """Read from `begin` to the first batch that has what is sought, or to the end."""
     with closing(Reader(log, begin)) as reader:
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch) and (index := place(found)) is not None:

@@ -1,4 +1,4 @@
-"""Watch: wakes who waits for directories to change; a wake-up only, the disk is the truth."""
+"""Watch: waits for directories to change. It only wakes; what changed is read from the disk."""
 
 import os
 import select
@@ -13,9 +13,9 @@ from inotify_simple import INotify, flags, parse_events
 from rt.errors import Misuse
 
 MODES: Final = ("auto", "inotify", "poll")
-# Always, whatever inotify says: events may be lost, and a network file system sends none.
+# Also with inotify: events may be lost, and a network file system sends none.
 POLL_S: Final = 0.25
-# Where inotify cannot be had: 200 looks a second and waiter, about 1 % of a core.
+# Without inotify: 200 looks a second for each waiter, about 1 % of a core.
 _POLL_ONLY_S: Final = 0.005
 _EVENTS_BYTES: Final = 64 * 1024
 _EVENT_BYTES_MAX: Final = 16 + 256  # with the longest name
@@ -24,25 +24,29 @@ _MASK: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What may have changed; `rescan` means anything may have."""
+    """Which directories may have changed; `rescan` means that any may have."""
 
     directories: frozenset[str] = frozenset()
     rescan: bool = False
 
 
 class Wake:
-    """Lets another thread end a wait: a descriptor that can be polled beside a socket."""
+    """Lets another thread end a wait; a descriptor that can be polled together with sockets.
+
+    Threads:
+        Any thread, and a signal handler, may call `set`; `_lock` keeps `close` from closing the
+        descriptor during it, since its number may then be a log's. The lock is reentrant, because a
+        signal handler may interrupt its own thread there. The waiting thread calls the rest.
+    """
 
     __slots__ = ("_fd", "_lock")
 
     def __init__(self) -> None:
-        # a descriptor that is closed while another thread is about to write to it may by then be
-        # of a log; a signal handler may interrupt its own thread here
         self._lock = threading.RLock()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def renew_lock(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock for good."""
+        """In a forked child: replace the lock, which a thread of the parent may have held."""
         self._lock = threading.RLock()
 
     def fileno(self) -> int:
@@ -50,13 +54,13 @@ class Wake:
         return self._fd
 
     def set(self) -> None:
-        """End the wait, or the next one. After `close` it does nothing."""
+        """End the current wait, or the next one; does nothing after `close`."""
         with self._lock:
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Forget all that was set."""
+        """Forget every `set` so far."""
         try:
             os.eventfd_read(self._fd)
         except BlockingIOError:
@@ -71,13 +75,13 @@ class Wake:
 
 
 class Watch:
-    """Watches many directories with one inotify instance, or by polling where there is none."""
+    """Watches many directories with one inotify instance, or by polling without inotify."""
 
     def __init__(self, mode: str = "auto", ignored: Collection[str] = ()) -> None:
         """Open the watch.
 
         Args:
-            mode: `inotify` fails where it cannot be had, `poll` never tries, `auto` falls back.
+            mode: `inotify` fails if it is not available, `poll` never tries, `auto` falls back.
             ignored: names of files whose changes do not matter.
 
         Raises:
@@ -103,16 +107,16 @@ class Watch:
         return self._inotify is None or bool(self._missing)
 
     def fileno(self) -> int:
-        """The descriptor to poll for reading, or -1 when there is only polling."""
+        """The descriptor to poll for reading, or -1 without inotify."""
         return -1 if self._inotify is None else self._inotify.fileno()
 
     def add(self, directory: str) -> None:
-        """Watch a directory from now on; it need not be there yet."""
+        """Watch a directory from now on; it need not exist yet."""
         self._missing.add(directory)
         self._add_missing()
 
     def wait(self, timeout_s: float, *others: Wake) -> Changes:
-        """Wait until something may have changed, one of `others` is set, or the time is over."""
+        """Wait until something may have changed, one of `others` is set, or the time is up."""
         if self.polls:
             timeout_s = min(timeout_s, _POLL_ONLY_S)
         poller = select.poll()
@@ -127,7 +131,7 @@ class Watch:
         return self.changes()
 
     def changes(self) -> Changes:
-        """Return what events tell of since the last call, without waiting."""
+        """Return what changed since the last call, without waiting."""
         self._add_missing()
         if self._inotify is None:
             return Changes(rescan=True)
@@ -164,12 +168,12 @@ class Watch:
             try:
                 self._directories[self._inotify.add_watch(directory, _MASK)] = directory
             except OSError:
-                continue  # not there yet, or max_user_watches: found by polling meanwhile
+                continue  # does not exist yet, or max_user_watches: polling finds its changes
             self._missing.discard(directory)
 
 
 def _waiting_events(fd: int) -> bytes:
-    """Read all that waits, by one call where that is little."""
+    """Read all waiting events, with one call if they are few."""
     parts: list[bytes] = []
     with suppress(BlockingIOError):
         while not parts or len(parts[-1]) > _EVENTS_BYTES - _EVENT_BYTES_MAX:
@@ -178,7 +182,7 @@ def _waiting_events(fd: int) -> bytes:
 
 
 def directories_in(path: str) -> Iterable[str]:
-    """Return the names of the directories in `path`, none if it is not there."""
+    """Return the names of the directories in `path`; none if it does not exist."""
     try:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

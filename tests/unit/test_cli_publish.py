@@ -155,7 +155,7 @@ def test_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path):
         (["--session", "../jfk"], "not a session name"),
         (["--session", "jfk", "--stream", "A"], "not a stream name"),
         (["--session", "jfk", "--fsync", "often"], "use always, interval or never"),
-        (["--session", "jfk", "--flush", "sent"], "no level is called 'sent'"),
+        (["--session", "jfk", "--flush", "sent"], "no level is called 'sent'; use one of written"),
         (["--session", "jfk", "--compression", "20"], "compression"),
         (["--session", "jfk", "--file-bytes", "1"], "file_bytes_max is 1"),
         (["--session", "jfk", "--rate", "fast"], "not a rate: 'fast'"),

@@ -138,7 +138,7 @@ def test_only_what_is_wanted_comes_out(tmp_path, merged, options, expected):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--from", "yesterday"], "no start: 'yesterday'"),
+        (["--from", "yesterday"], "not a start: 'yesterday'"),
         (["--session", "A"], "not a name or glob name"),
         (["--own-session", "../x"], "not a session name"),
         (["--output", "xml"], "'xml'"),
