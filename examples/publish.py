@@ -1,7 +1,7 @@
 """Publish a made-up departure board: `python examples/publish.py ROOT [SESSION]`.
 
-Needs no other process: the session lies in ROOT/flights/SESSION, where `examples/subscribe.py`
-can read it, and `rt push` ships it to the nodes whenever that runs.
+It needs no other process: the session is written to ROOT/flights/SESSION, where
+`examples/subscribe.py` can read it, and `rt push` ships it to the nodes whenever that runs.
 """
 
 import json
@@ -15,7 +15,7 @@ PLACES = ("ATL", "BOS", "LAX", "ORD", "SFO")
 
 
 def departures(count: int, chance: Random) -> list[tuple[bytes, bytes]]:
-    """Return flights as a key, by which subscribers may select, and a payload of any bytes."""
+    """Return flights: a key that subscribers may select by, and a payload of any bytes."""
     flights = []
     for _ in range(count):
         flight = f"{chance.choice(AIRLINES)}{chance.randint(1, 9999)}"

@@ -1,7 +1,8 @@
-"""Read flights and come back to the same place: `python examples/subscribe.py ROOT [SESSION]`.
+"""Read flights, and continue there next time: `python examples/subscribe.py ROOT [SESSION]`.
 
-With SESSION it reads that session where it was published; without, the merged log, in ROOT/flights
-of a node or of `rt pull`. The place is kept in ROOT/position, so a second run gets what is new.
+With SESSION it reads that session on the machine that publishes it; otherwise the merged log, in
+ROOT/flights of a node or of `rt pull`. ROOT/position keeps the place, so a second run reads only
+what is new.
 """
 
 import sys
@@ -11,7 +12,7 @@ from rt import Position, RtError, Subscriber
 
 
 def main(root: str, session: str | None = None) -> None:
-    """Print what has come since the last run."""
+    """Print what was published since the last run."""
     bookmark = Path(root, "position")
     start: Position | str = "earliest"
     if bookmark.exists():
@@ -23,10 +24,10 @@ def main(root: str, session: str | None = None) -> None:
         for message in subscriber:
             count += 1
             print(f"{message.session} {message.sequence}: {message.payload.decode()}")
-        # A message's next_position says the same, for those who stop in the middle.
+        # To stop in the middle, use the message's own next_position instead.
         place = subscriber.position
     bookmark.write_text(str(place))
-    print(f"read {count} messages; the next run goes on at {place}", file=sys.stderr)
+    print(f"read {count} messages; the next run continues at {place}", file=sys.stderr)
 
 
 if __name__ == "__main__":

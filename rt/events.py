@@ -60,7 +60,7 @@ class CaughtUp:
 class BeyondEnd:
     """The log ends before the position to read from, so there is nothing to read yet.
 
-    Normal for a short while where a copy lags behind the one that the position came from. If it
+    Normal for a short while if a copy lags behind the one that the position came from. If it
     lasts, the position belongs to another log, or the log lost its end.
 
     Args:
@@ -80,7 +80,7 @@ class BeyondEnd:
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """A frame is whole, but its messages cannot be decoded: whoever wrote it lied, or erred.
+    """A frame is whole, but its messages cannot be decoded: its publisher lied, or erred.
 
     Its CRCs are right, so no copy has other bytes, and nothing will repair it.
 

@@ -11,7 +11,7 @@ StreamName = NewType("StreamName", str)
 NodeName = NewType("NodeName", str)
 ClusterName = NewType("ClusterName", str)
 PeerName = NewType("PeerName", str)  # in a certificate: a node, a publisher, a subscriber
-NameGlob = NewType("NameGlob", str)  # a name in which `*` stands for any run of characters
+NameGlob = NewType("NameGlob", str)  # a name in which `*` matches any characters
 
 NAME_LENGTH_MAX: Final = 63  # a DNS label, so that a name may become a host or a Kubernetes label
 SHOWN_LENGTH_MAX: Final = 40  # of a refused text in a message: enough to recognise, little to abuse

@@ -154,7 +154,7 @@ class Subscriber:
         self._guard.demand_owner()
 
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
-        """Iterate frame by frame over messages in columns, for those who read fast.
+        """Iterate frame by frame over messages in columns, for programs that need speed.
 
         Batches of unwanted sessions are left out; `key_prefix` is not applied. Ends and raises
         like `messages`.

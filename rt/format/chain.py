@@ -6,7 +6,7 @@ from rt.format.frame import FrameKind, Header, seal_header
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import START, Position
 
-_FAULTS_MAX: Final = 100  # listed; nobody reads more
+_FAULTS_MAX: Final = 100  # listed; more would not be read
 
 
 class Chain:
@@ -90,6 +90,6 @@ class Chain:
             )
         self._sessions[current.session] = Position(current.first + current.length)
 
-    def _fault(self, words: str) -> None:
+    def _fault(self, reason: str) -> None:
         if len(self.faults) < _FAULTS_MAX:
-            self.faults.append(f"{self._at}: {words}")
+            self.faults.append(f"{self._at}: {reason}")

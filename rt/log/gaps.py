@@ -16,7 +16,7 @@ def gap_before(log: LogDirectory, position: Position, file: Position | None) -> 
 
     Args:
         log: refreshed.
-        position: where a reader goes on.
+        position: where a reader continues.
         file: the next file that can be read, where the gap ends; None if there is none, and the
             gap then reaches to the end of the last file that is gone.
     """

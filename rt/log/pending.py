@@ -19,7 +19,7 @@ class PendingFrame:
         self.clear()
 
     def clear(self) -> None:
-        """Begin the next frame; the lists of this one are left to whoever has them."""
+        """Begin the next frame; the caller keeps the lists of this one."""
         self.payloads: list[bytes] = []
         self.times_ns: list[int] = []
         self.keys: list[bytes] | None = None  # None as long as no message has one

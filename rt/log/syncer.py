@@ -141,7 +141,7 @@ class Syncer:
         self._changed = threading.Condition()
 
     def reached(self, end: Durable) -> None:
-        """Record what a sync returned, and wake those who wait for it."""
+        """Record what a sync returned, and wake the threads that wait for it."""
         with self._changed:
             self.durable = max(self.durable, end)
             self._changed.notify_all()

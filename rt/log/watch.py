@@ -103,7 +103,7 @@ class Watch:
 
     @property
     def polls(self) -> bool:
-        """Whether something has to be found by looking, because no event will tell of it."""
+        """Whether some changes must be found by polling, because they cause no event."""
         return self._inotify is None or bool(self._missing)
 
     def fileno(self) -> int:

@@ -175,7 +175,7 @@ class SessionWriter:
         self._next_file = following
 
     def roll_if_old(self) -> None:
-        """Roll the active file if its time has come, even if nobody publishes.
+        """Roll the active file if its time has come, even without a message.
 
         Raises:
             WriterFailed: the disk failed, now or earlier; this writer has ended.
@@ -208,7 +208,7 @@ class SessionWriter:
                 self._release_lock()
 
     def _end_run(self) -> None:
-        """Roll the active file, which syncs it, and wake everyone who waits for a sync."""
+        """Roll the active file, which syncs it, and wake all threads that wait for a sync."""
         try:
             if self._appender.is_open:
                 self._appender.roll(time.time_ns())
@@ -223,7 +223,7 @@ class SessionWriter:
         self._syncer.check()
 
     def _abandon(self) -> None:
-        """In a forked child: let go of the lock and the files, which the parent goes on using."""
+        """In a forked child: release the lock and the files, which the parent still uses."""
         self._syncer.abandon()
         self._appender.abandon()
         self._release_lock()

@@ -84,7 +84,7 @@ def test_a_log_may_be_closed_twice(path):
 
 
 def test_who_archives_in_a_log_that_was_closed_may_go_on_with_others(path):
-    """A copy may be set aside by who merges, while another thread gives up its files."""
+    """A copy may be set aside by the merging thread while another one archives its files."""
     appender = opened(path)
     add(appender, b"a")
     appender.roll(TIME_NS)
@@ -274,7 +274,7 @@ def test_a_failed_sync_is_final_whatever_its_reason(path, number):
 
 
 def test_bytes_that_can_neither_be_written_nor_taken_back_end_the_log(path):
-    """Behind half a frame no frame can stand."""
+    """No frame can follow half a frame."""
     disk = FaultyDisk()
     appender = opened(path, disk)
     add(appender, b"a")
@@ -352,7 +352,7 @@ def test_an_empty_file_rolls_with_the_numbers_and_times_of_what_was_before(path)
 
 
 def test_what_is_out_of_order_is_misuse(path):
-    """A file behind the end, or one beside an open one, would hide data."""
+    """A file after the end, or one beside an open one, would hide data."""
     appender = opened(path)
     with pytest.raises(Misuse, match="no file"):
         appender.append([], [], appender.walk)
@@ -367,7 +367,7 @@ def test_what_is_out_of_order_is_misuse(path):
 
 
 def test_a_log_is_cut_to_a_frame_and_counts_anew(path):
-    """A node repeats instructions behind its snapshot after a crash."""
+    """A node repeats instructions after its snapshot after a crash."""
     appender = opened(path)
     frames = [add(appender, b"x", size=200 * KIB) for _ in range(6)]
     appender.cut(Position(frames[4].header.position))
@@ -379,7 +379,7 @@ def test_a_log_is_cut_to_a_frame_and_counts_anew(path):
 
 
 def test_a_manifest_that_lost_a_roll_is_refused_and_left_as_it_is(tmp_path):
-    """The next file would be taken for the only one, and what stands in the last one be lost."""
+    """The next file would be taken for the only one, and the contents of the last one lost."""
     log = opened(tmp_path)
     add(log, b"a")
     log.roll(TIME_NS)

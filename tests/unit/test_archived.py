@@ -92,7 +92,7 @@ def test_a_kill_before_any_call_is_finished_by_the_next_life(tmp_path, nth):
 def test_a_kill_while_a_copy_passes_an_archived_file_leaves_no_file_that_is_rolled_and_gone(
     tmp_path, nth
 ):
-    """Such a copy could tell nobody where it stands, and so never went on."""
+    """Such a copy could not report its position, and so never continued."""
     make_log(tmp_path / "full").close()
     source = LogDirectory(str(tmp_path / "full"))
     source.refresh()

@@ -48,7 +48,7 @@ def test_arbitrary_bytes_end_in_columns_or_a_named_error(data, count, with_keys)
 
 
 @pytest.mark.parametrize(
-    ("offsets", "words"),
+    ("offsets", "reason"),
     [
         ((0, 5, 3), "go back"),
         ((1, 2, 3), "go back"),
@@ -57,10 +57,10 @@ def test_arbitrary_bytes_end_in_columns_or_a_named_error(data, count, with_keys)
         ((0, 1, (1 << 32) - 1), "add up"),
     ],
 )
-def test_offsets_that_do_not_add_up_are_refused(offsets, words):
+def test_offsets_that_do_not_add_up_are_refused(offsets, reason):
     """Each payload would begin where another ends."""
     data = struct.pack("<2q3I", 0, 0, *offsets) + b"abc"
-    with pytest.raises(FrameError, match=words):
+    with pytest.raises(FrameError, match=reason):
         decode_columns(HEADER._replace(messages=2), data)
 
 

@@ -91,7 +91,7 @@ def test_every_flipped_bit_of_a_header_is_found():
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "reason"),
     [
         ({"kind": 3}, "does not know"),
         ({"codec": 2}, "does not know"),
@@ -107,9 +107,9 @@ def test_every_flipped_bit_of_a_header_is_found():
         ({"sequence": (1 << 64) - 1}, "numbers"),
     ],
 )
-def test_a_sealed_header_that_cannot_be_is_refused(fields, words):
-    """The seal says who wrote it, not that it makes sense; lengths are checked before use."""
-    with pytest.raises(FrameError, match=words):
+def test_a_sealed_header_that_cannot_be_is_refused(fields, reason):
+    """A good CRC does not prove that it makes sense; lengths are checked before use."""
+    with pytest.raises(FrameError, match=reason):
         parse_header(seal_header(HEADER._replace(**fields)))
 
 
@@ -169,8 +169,8 @@ PACKED = zstandard.ZstdCompressor(level=3).compress(RAW)
             zstandard.ZstdCompressor(write_content_size=False).compress(RAW), len(RAW),
             id="no size stated",
         ),
-        pytest.param(PACKED + PACKED, len(RAW), id="a second frame behind"),
-        pytest.param(PACKED + b"\0", len(RAW), id="a byte behind"),
+        pytest.param(PACKED + PACKED, len(RAW), id="a second frame after it"),
+        pytest.param(PACKED + b"\0", len(RAW), id="a byte after it"),
         pytest.param(PACKED[:-1], len(RAW), id="cut short"),
         pytest.param(b"", 0, id="empty"),
         pytest.param(b"\x50\x2a\x4d\x18\x00\x00\x00\x00", 8, id="a skippable frame"),
@@ -196,7 +196,7 @@ def test_a_forged_content_size_is_refused():
 
 @pytest.mark.parametrize("window_log", [26, 27, 31])
 def test_a_huge_window_is_refused_before_it_is_allocated(window_log):
-    """14 bytes may demand 128 MiB and more of whoever opens them."""
+    """14 bytes may demand 128 MiB and more of their reader."""
     # magic, descriptor (4-byte content size, no single segment), window, size, last empty block
     body = b"\x28\xb5\x2f\xfd\x80" + bytes([(window_log - 10) << 3]) + struct.pack("<I", 64)
     header, body = zipped(body + b"\x01\x00\x00", raw_length=64)

@@ -1,4 +1,4 @@
-"""Index: a binary search where it lies on the disk, which nobody has to believe."""
+"""Index: a binary search on the disk, whose result is never trusted."""
 
 from bisect import bisect_left
 

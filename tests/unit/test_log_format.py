@@ -2,15 +2,36 @@
 
 import os
 import re
+import struct
+from hashlib import blake2b
 
 import pytest
 from golden_logs import fixed
-from logs import TIME_NS
+from logs import TIME_NS, MergedLog, make_frame
 
 from rt import limits, names, position
-from rt.format.frame import HEADER, HEADER_BYTES, KEYS_COLUMN, MAGIC, Codec, FrameKind, Header
+from rt.format.frame import (
+    HEADER,
+    HEADER_BYTES,
+    KEYS_COLUMN,
+    MAGIC,
+    Codec,
+    FrameKind,
+    Header,
+    encode_frame,
+    parse_header,
+    session_tag,
+)
 from rt.format.index import ENTRY_BYTES
+from rt.format.manifest import MERGED, LogIdentity
+from rt.format.ranges import EMPTY_DIGEST, Range
+from rt.inspect.verify import open_log, verify_log
+from rt.log.appender import Appender
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.reader import Reader
 from rt.log.writer import Fsync, SessionWriter, WriterSettings
+from rt.position import START
 
 PATH = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "LOG_FORMAT.md")
 MARK = "<!-- example: tests/unit/test_log_format.py compares it with what the code writes -->\n"
@@ -35,7 +56,7 @@ def page():
 
 
 def example(root):
-    """Return the example as it stands on the page, made by the code."""
+    """Return the example of the page, as the code writes it."""
     with fixed():
         writer = SessionWriter(str(root), "flights", "jfk", WriterSettings(fsync=Fsync.NEVER))
         writer.write([TIME_NS, TIME_NS + 60], [b"AA1 departed", b"B6 on"], [b"AA", b"B6"])
@@ -55,7 +76,7 @@ def example(root):
 
 
 def test_the_worked_example_is_what_the_code_writes(page, tmp_path):
-    """Whoever writes a writer in another language checks it against these bytes."""
+    """The author of a writer in another language checks it against these bytes."""
     assert page.partition(MARK)[2].strip("\n") == example(tmp_path).strip("\n")
 
 
@@ -90,6 +111,66 @@ def test_the_numbers_of_the_page_are_those_of_the_code(page):
 def test_the_page_is_short(page):
     """It is to be read before a line of code is written."""
     assert 75 <= page.count("\n") <= 200
+
+
+def test_whole_frames_of_an_incomplete_last_range_are_given_out(tmp_path):
+    """The page says so: what follows them was agreed on, and will be the same bytes."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("jfk", [b"a"], [b"b"], [b"c"])
+        end = log.appender.end.offset
+    path = tmp_path / "log.0.0"
+    data = path.read_bytes()
+    size = parse_header(data[-88:]).size
+    path.write_bytes(data[: end - size - 8])
+    reader = Reader(LogDirectory(str(tmp_path)))
+    assert reader.poll().payloads() == [b"a"]
+    assert reader.poll() is None
+    path.write_bytes(data)
+    assert [reader.poll().payloads() for _ in range(2)] == [[b"b"], [b"c"]]
+    reader.close()
+
+
+def test_a_digest_covers_the_headers_of_control_frames(tmp_path):
+    """A reader that leaves them out computes another digest, and calls two equal logs different."""
+    messages = make_frame(0, [b"a"])
+    control = encode_frame(
+        b"", position=messages.header.size, sequence=1, time_ns=TIME_NS, messages=0,
+        kind=FrameKind.CONTROL, session_tag=session_tag("jfk"),
+    )  # fmt: skip
+    headers = [frame.parts[0] for frame in (messages, control)]
+    length = messages.header.size + control.header.size
+    plain = Range(1, 1, TIME_NS, "jfk", START, length, 0, 1, 0)
+    merged = plain.digested(EMPTY_DIGEST, 0, b"".join(headers))
+    expected = blake2b(EMPTY_DIGEST, digest_size=16)
+    expected.update(struct.pack("<QQqI", 0, 0, TIME_NS, 1) + plain.body() + b"".join(headers))
+    assert merged.digest == expected.digest()
+    log = Appender(OsDisk(), str(tmp_path), LogIdentity(MERGED, "flights", "out", "0" * 32, 1))
+    log.begin_file(START)
+    frames, after = [merged.frame(0), messages, control], log.walk.copy()
+    for frame in frames:
+        after.step(frame.header, frame.parts[1])
+    log.append(
+        [part for frame in frames for part in frame.parts], [f.header for f in frames], after
+    )
+    log.close()
+    directory = open_log(str(tmp_path))
+    report = verify_log(directory, lambda _count: None)
+    directory.close()
+    assert (report.faults, report.digest) == ([], merged.digest.hex())
+
+
+def test_a_range_with_repeats_has_the_number_of_its_first_new_message(tmp_path):
+    """Repeats are neither given out nor numbered, wherever in the frames they end."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("jfk", [b"a", b"b"])
+        log.merge("lga", [b"a", b"b"], [b"c", b"d"], skip=3)
+        new = log.merge("jfk", [b"e"])
+    assert new.number == 3
+    reader, found = Reader(LogDirectory(str(tmp_path))), []
+    while batch := reader.poll():
+        found += [(message.number, message.payload) for message in batch.messages()]
+    reader.close()
+    assert found == [(0, b"a"), (1, b"b"), (2, b"d"), (3, b"e")]
 
 
 if __name__ == "__main__":  # writes the example into the page

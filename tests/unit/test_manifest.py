@@ -98,7 +98,7 @@ def test_every_flipped_bit_of_a_line_is_found():
 
 @pytest.mark.parametrize("depth", [1000, 100_000])
 def test_a_deep_or_endless_line_is_refused(depth):
-    """The JSON reader of the language ends in a RecursionError, which nobody expects."""
+    """The JSON reader of the language ends in a RecursionError, which callers do not expect."""
     from zlib import crc32
 
     text = b"[" * depth
@@ -130,7 +130,7 @@ def test_a_line_is_taken_only_when_it_is_finished(cut):
 
 
 @pytest.mark.parametrize(
-    ("entries", "words"),
+    ("entries", "reason"),
     [
         ([FIRST], "first line"),
         ([LOG, new_identity("session", "flights", "jfk", created_ns=1)], "two logs"),
@@ -138,17 +138,17 @@ def test_a_line_is_taken_only_when_it_is_finished(cut):
         ([LOG, SECOND, FIRST], "out of order"),
     ],
 )
-def test_lines_that_contradict_each_other_are_refused_and_nothing_is_taken(entries, words):
+def test_lines_that_contradict_each_other_are_refused_and_nothing_is_taken(entries, reason):
     """Two logs mixed in one directory must not be read as one."""
     manifest = fed(*entries[:-1])
     before = (manifest.identity, dict(manifest.rolled), list(manifest.order))
-    with pytest.raises(ManifestError, match=words):
+    with pytest.raises(ManifestError, match=reason):
         manifest.add(entries[-1])
     assert (manifest.identity, manifest.rolled, manifest.order) == before
 
 
 def test_the_same_line_twice_is_once():
-    """A receiver that crashed behind the write and before the answer gets it again."""
+    """A receiver that crashed after the write and before the answer gets it again."""
     manifest = fed(LOG, LOG, FIRST, FIRST, SECOND, FIRST)
     assert manifest.order == [FIRST.file, SECOND.file]
 
@@ -197,7 +197,7 @@ def test_a_line_without_a_group_is_of_a_session_without_one():
     ],
 )
 def test_lines_that_are_none_are_refused_however_many_are_read(texts):
-    """Many lines are read at once, where two halves could make a whole that nobody wrote."""
+    """Many lines are read at once, where two halves could make a line that was never written."""
     lines = b"".join(map(_sealed, texts))
     for before in (b"", encode_entry(SECOND)):
         with pytest.raises(ManifestError):
@@ -278,7 +278,7 @@ def test_a_line_with_a_field_that_nobody_knows_is_refused():
 
 
 def torn(tail, *, before=512):
-    """Return a line, and a write behind it that lacks all before the next sector of a disk."""
+    """Return a line, and a write after it that lost everything before the disk's next sector."""
     line = Archived(FIRST.file, 1, "")
     first = encode_entry(LOG) + encode_entry(line._replace(reason="x" * 40))
     fill = before - 10 - len(first) - len(encode_entry(line))

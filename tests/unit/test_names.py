@@ -121,7 +121,7 @@ FRIENDLY = ["a", "0", "jfk", "jfk-4", "a.b", "a_b", "a-b.c_d", "2013", "a" * 63,
 
 
 def refused(parse, text):
-    """Return the words with which `parse` refuses `text`."""
+    """Return the message with which `parse` refuses `text`."""
     with pytest.raises(Misuse) as caught:
         parse(text)
     return str(caught.value)
@@ -140,10 +140,10 @@ def test_hostile_name_is_refused_before_a_path_is_made(text, monkeypatch):
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_refusal_is_one_short_printable_line(text):
     """The text comes from a stranger and goes into a log and a terminal."""
-    words = refused(names.parse_session, text)
-    assert words.isascii()
-    assert words.isprintable()
-    assert len(words) < 240
+    message = refused(names.parse_session, text)
+    assert message.isascii()
+    assert message.isprintable()
+    assert len(message) < 240
 
 
 def test_the_table_of_hostile_names_is_long_and_has_no_repeats():
@@ -161,10 +161,10 @@ def test_friendly_name_is_taken_by_every_parser(text):
 
 def test_message_names_the_noun_the_text_and_the_way_out():
     """A refusal that does not say what to do costs a support call."""
-    words = refused(names.parse_stream, "JFK")
-    assert "stream" in words
-    assert "'JFK' has upper-case letters" in words
-    assert "lower-case" in words
+    message = refused(names.parse_stream, "JFK")
+    assert "stream" in message
+    assert "'JFK' has upper-case letters" in message
+    assert "lower-case" in message
 
 
 def test_refused_text_is_cut_to_forty_characters_even_when_escaping_grows_it():
@@ -183,7 +183,7 @@ def test_a_value_that_is_no_text_is_refused_by_its_type(value):
 
 @given(st.text(max_size=80))
 def test_whatever_is_accepted_stays_directly_under_its_stream(text):
-    """The property behind the table: no accepted name can leave its directory or hide in it."""
+    """The property that the table shows: no accepted name can leave its directory or hide in it."""
     try:
         path = names.session_directory("/r", "flights", text)
     except Misuse:

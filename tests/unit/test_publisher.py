@@ -39,7 +39,7 @@ def opened(root, **kwargs):
 
 
 def read(root, **kwargs):
-    """Return the messages that stand in the session now."""
+    """Return the messages of the session now."""
     with Subscriber(
         str(root), stream="flights", session="jfk", follow=False, **kwargs
     ) as subscriber:
@@ -47,7 +47,7 @@ def read(root, **kwargs):
 
 
 def numbers(root):
-    """Return the sequence numbers and payloads that stand in the session now."""
+    """Return the sequence numbers and payloads of the session now."""
     return [(message.sequence, message.payload) for message in read(root)]
 
 
@@ -115,7 +115,7 @@ def test_a_frame_that_fills_does_not_make_the_next_message_wait_twice(tmp_path, 
 
 
 def test_flush_writes_what_is_waiting(tmp_path):
-    """Whoever flushes wants it to be there now."""
+    """A program that flushes wants it to be there now."""
     with opened(tmp_path, batching=PATIENT) as publisher:
         publisher.publish(b"alone")
         publisher.publish(b"waiting")
@@ -168,7 +168,7 @@ def test_the_largest_message_is_taken_and_one_byte_more_is_not(tmp_path, level):
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "words"),
+    ("kwargs", "reason"),
     [
         ({"payload": "text"}, "not str"),
         ({"payload": None}, "not NoneType"),
@@ -178,11 +178,11 @@ def test_the_largest_message_is_taken_and_one_byte_more_is_not(tmp_path, level):
         ({"payload": b"", "time_ns": 1 << 63}, "64 bits"),
     ],
 )
-def test_a_wrong_type_is_refused_before_it_can_spoil_a_frame(tmp_path, kwargs, words):
+def test_a_wrong_type_is_refused_before_it_can_spoil_a_frame(tmp_path, kwargs, reason):
     """Taken into a batch it would make every later call fail."""
     with opened(tmp_path, batching=PATIENT) as publisher:
         publisher.publish(b"alone")
-        with pytest.raises(Misuse, match=words):
+        with pytest.raises(Misuse, match=reason):
             publisher.publish(**kwargs)
         publisher.publish(b"next")
     assert numbers(tmp_path) == [(0, b"alone"), (1, b"next")]
@@ -349,7 +349,7 @@ def test_a_failed_sync_ends_the_publisher_and_is_never_retried(tmp_path):
 def test_whichever_call_fails_flushed_messages_are_there_once_and_in_order(
     tmp_path, monkeypatch, number
 ):
-    """Every call of the seam in turn: a named error, or none; then a new life goes on."""
+    """Every call of the seam in turn: a named error, or none; then a new publisher continues."""
     monkeypatch.setattr(os, "fsync", lambda _fd: None)  # for speed: no power is cut here
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
     for nth in range(60):

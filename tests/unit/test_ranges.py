@@ -32,7 +32,7 @@ def test_a_range_survives_its_frame(new, position):
 
 @given(st.binary(max_size=120))
 def test_arbitrary_bytes_end_in_a_range_or_a_named_error(body):
-    """The body's CRC is computed by whoever sends it."""
+    """A sender computes the body's CRC itself, so it proves nothing."""
     header = RANGE.frame(0).header
     try:
         assert decode_range(header, body).body() == body
@@ -48,7 +48,7 @@ def test_arbitrary_bytes_end_in_a_range_or_a_named_error(body):
     ],
 )  # fmt: skip
 def test_a_range_that_cannot_be_is_refused(change):
-    """It would lead the walk to a place where no frame can stand."""
+    """It would lead the walk to a place where no frame can be."""
     with pytest.raises(FrameError):
         decode_range(RANGE.frame(0).header, RANGE._replace(**change).body())
 

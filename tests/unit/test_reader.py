@@ -1,4 +1,4 @@
-"""Reader: what stands in a directory, in order, checked, across rolls, runs and losses."""
+"""Reader: what is in a directory, in order, checked, across rolls, runs and losses."""
 
 import os
 
@@ -127,7 +127,7 @@ def test_a_torn_tail_is_waited_at_and_passed_when_the_next_run_begins(session, r
 
 
 def test_a_tail_that_becomes_whole_is_given_out(session, reader):
-    """What is bad now may only be half written: it is looked at anew."""
+    """What is bad now may only be half written: look again."""
     session.add(b"a")
     end = session.appender.end
     whole = b"".join(make_frame(end, [b"late"], sequence=1).parts)
@@ -268,7 +268,7 @@ def test_an_emptied_file_without_a_line_is_corrupt_and_with_one_a_gap(session, r
 
 
 def test_files_archived_before_they_were_reached_are_one_gap(session, reader):
-    """A subscriber that was away for a week is told what it missed, once."""
+    """A subscriber that was away for a week learns what it missed, once."""
     session.add(b"a")
     assert drain(reader) == [b"a"]
     for place in range(4):
@@ -301,7 +301,7 @@ def test_a_log_of_which_the_rest_was_archived_is_a_gap_at_once(session, reader, 
     assert reader.position == end
     assert drain(reader) == [], "it is said once"
     session.add(b"d")
-    assert drain(reader) == [b"d"], "nor is it said again when the log goes on"
+    assert drain(reader) == [b"d"], "nor is it said again when the log continues"
 
 
 def test_a_file_that_is_gone_altogether_is_a_gap_that_says_missing(session, reader):
@@ -457,7 +457,7 @@ def test_a_file_rolled_and_archived_at_any_moment_of_a_look_is_passed_in_peace(s
 
 
 def _lose_newline(session):
-    """Take the last byte of the manifest: its last line is one that nobody finished."""
+    """Take the last byte of the manifest: its last line looks unfinished."""
     path = os.path.join(session.path, "manifest")
     os.truncate(path, os.path.getsize(path) - 1)
 

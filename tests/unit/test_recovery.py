@@ -64,7 +64,7 @@ def test_damage_behind_every_durable_mark_is_torn_though_whole_frames_follow():
 
 @pytest.mark.parametrize("size", [30, 80, 500])
 def test_a_frame_that_is_being_written_is_torn_whatever_follows_meanwhile(size):
-    """Who ships a session looks while its publisher writes, syncs, and writes on."""
+    """A pusher looks while the publisher writes, syncs, and writes again."""
     made, ends = session(0, 1, 1, 3, 4, payloads=40)
     data, walk = b"".join(made), Walk(Position(0), merged=False)
     verdict = judge(lambda length, at: data[at : at + length], ends[1] + size, walk)

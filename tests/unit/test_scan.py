@@ -49,13 +49,13 @@ def test_a_growing_file_gives_the_same_frames_as_a_whole_one(counts, data):
 
 @given(st.binary(min_size=64, max_size=400))
 def test_arbitrary_bytes_end_in_a_named_error(data):
-    """Any other exception would stop whoever reads."""
+    """Any other exception would stop the reader."""
     with pytest.raises(FrameError):
         scan_of(data).next(len(data))
 
 
 def test_no_more_is_read_than_there_is():
-    """Who follows a slow stream reads a frame a time, and would make room for 1 MiB each time."""
+    """A follower of a slow stream reads one frame at a time, and would allocate 1 MiB each time."""
     data, lengths = image(1, 1), []
     frame_bytes = len(data) // 2
 

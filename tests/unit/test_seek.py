@@ -64,6 +64,6 @@ def test_an_entry_that_lies_is_as_good_as_none(lie):
 
 
 def test_in_a_merged_log_only_a_range_frame_is_a_place_to_begin():
-    """A session frame inside a range could stand, by chance, at its own position."""
+    """A session frame inside a range could be, by chance, at its own position."""
     data, entries = log_of(6)
     assert found(data, entries, lambda _entry: False, merged=True) == START

@@ -111,7 +111,7 @@ def test_a_log_that_is_not_there_or_empty_begins_at_its_start(tmp_path):
 
 @pytest.mark.parametrize("start", ["earliest", "latest", Last(5), AtTime(TIME_NS + 10**9)])
 def test_a_log_of_which_all_is_archived_begins_behind_it(tmp_path, start):
-    """On a quiet stream everything goes by its age; who begins then has missed nothing."""
+    """On a quiet stream everything is archived by age; a reader that begins then missed nothing."""
     with MergedLog(str(tmp_path / "flights" / "out")) as log:
         for _ in range(2):
             log.merge("jfk", [b"gone"])

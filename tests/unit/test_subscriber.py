@@ -88,7 +88,7 @@ def test_every_message_position_and_every_byte_is_a_place_to_resume(tmp_path, me
 
 
 def test_the_position_is_right_after_every_message_of_a_batch(tmp_path, merged):
-    """Who stops in the middle of a frame and resumes there must not lose the rest of it."""
+    """A reader that stops in the middle of a frame and resumes there must not lose the rest."""
     every = read(tmp_path)
     for count in range(1, len(every) + 1):
         with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
@@ -97,12 +97,12 @@ def test_the_position_is_right_after_every_message_of_a_batch(tmp_path, merged):
                     break
             position = subscriber.position
             assert read(tmp_path, start=position) == every[count:]
-            assert list(subscriber) == every[count:], "iterating again goes on"
+            assert list(subscriber) == every[count:], "iterating again continues"
         assert subscriber.position >= every[-1].next_position
 
 
 def test_the_position_is_right_when_messages_are_selected(tmp_path, merged):
-    """Counting what is left of the selection led to a place behind messages never given."""
+    """Counting what is left of the selection led to a place after messages never given."""
     prefix = b"0"
     wanted = [message for message in read(tmp_path) if message.key.startswith(prefix)]
     assert len(wanted) > 10
@@ -146,7 +146,7 @@ def test_what_is_not_selected_is_not_decoded(tmp_path, merged, monkeypatch):
 
 
 def test_batches_hold_the_same_messages_as_columns(tmp_path, merged):
-    """For those who read fast."""
+    """For programs that need speed."""
     with Subscriber(str(tmp_path), stream="flights", follow=False) as subscriber:
         batches = list(subscriber.batches())
     assert [m for batch in batches for m in batch.messages()] == read(tmp_path)
@@ -246,7 +246,7 @@ def test_a_pause_ends_the_iteration_and_it_goes_on_later(tmp_path):
 
 @pytest.mark.parametrize("watch", ["inotify", "poll"])
 def test_another_thread_stops_a_waiting_subscriber_at_once(tmp_path, watch):
-    """A service must end when it is told to."""
+    """A service must end when asked to."""
     waiting = threading.Event()
     with (
         subscriber_of(tmp_path, watch=watch, on_event=lambda _event: waiting.set()) as subscriber,
@@ -411,7 +411,7 @@ def test_a_gap_that_a_cancelled_wait_met_is_told_by_the_next(tmp_path, rolled, m
 
 @pytest.mark.parametrize(("on_gap", "told"), [("notify", 1), ("skip", 0)])
 def test_a_gap_may_be_told_of_or_skipped(tmp_path, rolled, on_gap, told):
-    """A dashboard goes on; an auditor does not."""
+    """A dashboard continues; an auditor does not."""
     events = []
     rolled(0)
     rolled(1)
@@ -500,7 +500,7 @@ def test_earliest_begins_behind_what_is_archived(tmp_path, rolled):
 
 
 def test_damage_is_raised_with_its_position_and_again_on_the_next_try(tmp_path):
-    """A loop that catches and goes on must not get past it."""
+    """A loop that catches the error and retries must not get past it."""
     with publisher_of(tmp_path, batching=Batching(linger_s=0)) as publisher:
         for _ in range(3):
             publisher.publish(bytes(100))
@@ -576,7 +576,7 @@ def test_a_poisoned_frame_is_a_typed_error_that_says_where_to_continue(tmp_path,
 @pytest.mark.parametrize(("on_poison", "said"), [("notify", 1), ("skip", 0)])
 @pytest.mark.parametrize("in_batches", [False, True])
 def test_a_poisoned_frame_is_passed_over_by_policy(tmp_path, poisoned, on_poison, said, in_batches):
-    """A stream of a thousand sessions goes on without the one frame that nobody can decode."""
+    """A stream of a thousand sessions continues without the one frame that cannot be decoded."""
     events = []
     with subscriber_of(
         tmp_path, follow=False, on_poison=on_poison, on_event=events.append
@@ -683,7 +683,7 @@ def test_descriptors_are_given_back_where_only_the_position_was_asked_for(tmp_pa
 
 
 def test_a_log_that_was_deleted_and_made_anew_is_said_to_be_another(tmp_path, monkeypatch):
-    """Who has opened what was deleted would wait for ever, without a word."""
+    """A reader of the deleted log would wait for ever, in silence."""
     monkeypatch.setattr(log_directory_module, "_LOOKS_A_PROBE", 1)
     with publisher_of(tmp_path) as publisher:
         publisher.publish(b"a")

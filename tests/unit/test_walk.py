@@ -1,4 +1,4 @@
-"""Walk: a frame is taken only where it says it stands."""
+"""Walk: a frame is accepted only at the place it was written for."""
 
 import pytest
 from hypothesis import given

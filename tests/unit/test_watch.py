@@ -45,7 +45,7 @@ def test_a_directory_that_is_not_there_yet_is_found_when_it_is_made(tmp_path, mo
         assert eyes.polls
         begin = time.monotonic()
         eyes.wait(10)
-        assert time.monotonic() - begin < POLL_S, "what no event tells of is looked for"
+        assert time.monotonic() - begin < POLL_S, "what causes no event is found by polling"
         later.mkdir()
         eyes.wait(10)
         assert eyes.polls == (mode == "poll")
@@ -67,7 +67,7 @@ def test_a_directory_that_is_made_again_is_watched_again(tmp_path):
 
 
 def test_a_name_that_does_not_matter_is_no_change(tmp_path):
-    """What the nodes confirm is written beside the files that are shipped, by who ships them."""
+    """Confirmations are written beside the shipped files, by the process that ships them."""
     with Watch("inotify", ignored=["confirmed"]) as eyes:
         eyes.add(str(tmp_path))
         (tmp_path / "confirmed").write_bytes(b"x")
@@ -77,7 +77,7 @@ def test_a_name_that_does_not_matter_is_no_change(tmp_path):
 
 
 def test_an_overflow_means_anything_may_have_changed(tmp_path):
-    """The kernel's queue holds 16,384 events; behind that it says only that some were lost."""
+    """The kernel's queue holds 16,384 events; beyond that it only reports that some were lost."""
     with Watch("inotify") as eyes:
         eyes.add(str(tmp_path))
         with open("/proc/sys/fs/inotify/max_queued_events") as file:

@@ -32,7 +32,7 @@ def write(writer, payload, count=1):
 
 
 def read(root):
-    """Return the numbers and payloads that stand in the session."""
+    """Return the numbers and payloads of the session."""
     with Subscriber(str(root), stream="flights", session="jfk", follow=False) as subscriber:
         return [(message.sequence, message.payload) for message in subscriber]
 
@@ -106,7 +106,7 @@ def test_another_identity_is_refused(tmp_path):
 
 
 def test_a_session_that_has_used_its_runs_is_refused_in_words(tmp_path):
-    """One that is started anew every second comes to this within a week."""
+    """One that is restarted every second gets there within a week."""
     writer = opened(tmp_path)
     write(writer, b"a")
     writer._roll()
@@ -382,12 +382,12 @@ def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, mon
         time.sleep(0.001)
     assert len(writer._appender.manifest.archived) == 2
     time.sleep(0.05)
-    assert fsync is Fsync.ALWAYS or writer.durable < writer.end, "nobody asked for a sync"
+    assert fsync is Fsync.ALWAYS or writer.durable < writer.end, "no sync was asked for"
     writer.close()
 
 
 def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, monkeypatch):
-    """What is archived makes room; that the line of it found none must not end what goes on."""
+    """Archiving makes room; a disk too full for its line must not end the writer."""
     disk, tries = FaultyDisk(), []
     monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.001)
     settings = WriterSettings(fsync_interval_s=0.001, file_bytes_max=64 * KIB)
@@ -399,7 +399,7 @@ def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, 
     def step(call):
         tries.extend([call] * (call == "append"))
         if len(tries) == 3:
-            disk.room = None  # here, where nobody is about to say what is left
+            disk.room = None  # before the next call looks at what is left
 
     disk.room, disk.step = 10, step
     release(writer, writer.end)
