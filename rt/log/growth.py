@@ -44,7 +44,7 @@ class BadFrames:
     def __init__(self, log: LogDirectory) -> None:
         """Explain frames of `log`, whose manifest is refreshed on the way."""
         self._log = log
-        self._waited_at: tuple[Position, int, int] | None = None
+        self._waited_at: tuple[Position, int, int, Position] | None = None
 
     def explain(self, file: File, walk: Walk, *, durable: Position = START) -> Meaning:
         """Say what the first bad frame from `walk` on means.
@@ -61,7 +61,7 @@ class BadFrames:
         log, start = self._log, walk.position.file
         log.refresh()  # before the size is taken: a file reaches its `rolled` line, or was archived
         size = file.size()
-        state = walk.position, size, log.manifest.length
+        state = walk.position, size, log.manifest.length, durable
         if state == self._waited_at:
             return UnwrittenFrame(walk.position)
         verdict = judge(

@@ -73,7 +73,10 @@ def test_reader_source_and_spark_agree_on_every_flipped_bit(tmp_path):
     path = os.path.join(directory, "log.0.0")
     for offset in range(0, end, 7):
         flip(path, offset)
-        assert said_by_spark(directory) == said_by_reader(directory), offset
+        said = said_by_reader(directory)
+        assert said_by_spark(directory) == said, offset
+        if said[0] == "corrupt":
+            assert said_by_source(directory, tmp_path / f"copy{offset}") == "corrupt", offset
         flip(path, offset)
 
 
@@ -88,6 +91,14 @@ def said_by_reader(directory):
         return "corrupt", error.position
     finally:
         reader.close()
+
+
+def said_by_source(directory, copy):
+    """Return whether a puller hears that the log is damaged, or that it has everything."""
+    dialogue = Dialogue(directory, copy).talk().close()
+    codes = {code for _, code, _ in dialogue.refusals}
+    assert bool(codes) != bool(dialogue.caught_up)
+    return codes.pop() if codes else "end"
 
 
 def said_by_spark(directory):
