@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from rt.errors import CorruptLog, FrameError, Misuse
+from rt.errors import FrameError, Misuse
 from rt.format.frame import HEADER_BYTES, parse_header
 from rt.format.index import IndexEntry
 from rt.format.message import Batch
@@ -124,7 +124,7 @@ def readable_at(log: LogDirectory, time_ns: int) -> Position:
     later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
     file = files[max(0, later - 1)]
     begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
-    return _first(log, begin, lambda batch: _place_of_time(log, batch, time_ns))
+    return _first(log, begin, lambda batch: _place_of_time(batch, time_ns))
 
 
 def end_of(log: LogDirectory) -> Position:
@@ -229,12 +229,11 @@ def _place_of_number(batch: Batch, wanted: int) -> int | None:
     return batch.first + max(0, wanted - batch.number)
 
 
-def _place_of_time(log: LogDirectory, batch: Batch, time_ns: int) -> int | None:
+def _place_of_time(batch: Batch, time_ns: int) -> int | None:
     if batch.merge_time_ns is not None:
         return batch.first if batch.merge_time_ns >= time_ns else None
     try:
         times = batch.columns.times
-    except FrameError as error:
-        at = batch.position
-        raise CorruptLog(log.file_path(at), at, str(error)) from None
+    except FrameError:
+        return batch.first  # reading begins here, and reports the frame or passes over it
     return next((index for index, time in enumerate(times) if time >= time_ns), None)

@@ -589,6 +589,20 @@ def test_a_poisoned_frame_is_passed_over_by_policy(tmp_path, poisoned, on_poison
     assert [event for event in events if isinstance(event, Poisoned)] == [poisoned] * said
 
 
+def test_a_start_by_time_passes_over_a_poisoned_frame_by_policy(tmp_path, poisoned):
+    """The search for a time decodes frames; what reading may skip must not stop it."""
+    with subscriber_of(tmp_path, follow=False) as subscriber:
+        start = AtTime(next(iter(subscriber)).time_ns + 1)
+    with subscriber_of(tmp_path, follow=False, start=start, on_poison="skip") as subscriber:
+        assert [message.payload for message in subscriber] == [b"d"]
+    with (
+        subscriber_of(tmp_path, follow=False, start=start) as subscriber,
+        pytest.raises(PoisonError) as error,
+    ):
+        list(subscriber)
+    assert error.value.event == poisoned
+
+
 def test_verify_reports_a_poisoned_frame(tmp_path, poisoned):
     """A log that stops its readers must not be called whole."""
     log = open_log(str(tmp_path / "flights" / "jfk"))
