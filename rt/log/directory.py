@@ -114,11 +114,13 @@ class LogDirectory:
 
     def replacement(self, start: Position, file: File) -> File | None:
         """Open the file that took the name of an open one; None if it is still the same file."""
+        if not isinstance(file, OsFile):
+            return None  # of an object store: it has no inodes, and opening costs a request
         try:
             fresh = self.open_file(start)
         except FileNotFoundError:
             return None
-        if isinstance(file, OsFile) and isinstance(fresh, OsFile) and file.inode != fresh.inode:
+        if isinstance(fresh, OsFile) and file.inode != fresh.inode:
             return fresh
         fresh.close()
         return None
