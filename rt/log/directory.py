@@ -69,24 +69,29 @@ class LogDirectory:
                 return bool(self.manifest.feed(file.pread(length, known)))
         self._idle_looks += 1
         if self._idle_looks % _LOOKS_A_PROBE == 0:
-            self._demand_same()
+            self._is_same()
         return False
 
     def _open_manifest(self) -> File:
         return self.disk.open_read(os.path.join(self.path, FILE_NAME))
 
-    def _demand_same(self) -> None:
-        """Raise `ManifestError` if the open manifest was deleted: it would never change again."""
+    def _is_same(self) -> bool:
+        """Whether the manifest that is there now names this log; False if there is none.
+
+        Raises:
+            ManifestError: it names another log. The deleted one would never change again.
+        """
         try:
             file = self._open_manifest()
         except FileNotFoundError:
-            return
+            return False
         try:
             line, end, _ = file.pread(MANIFEST_LINE_BYTES_MAX, 0).partition(b"\n")
         finally:
             file.close()
         if end and decode_entry(line) != self.manifest.identity:
             raise ManifestError("the log was deleted, and another made in its place")
+        return bool(end)
 
     def files(self) -> list[Position]:
         """Return where the files that still hold their bytes start, oldest first."""
@@ -120,10 +125,18 @@ class LogDirectory:
             fresh = self.open_file(start)
         except FileNotFoundError:
             return None
-        if isinstance(fresh, OsFile) and file.inode != fresh.inode:
+        if isinstance(fresh, OsFile) and file.inode != fresh.inode and self._is_ours(fresh):
             return fresh
         fresh.close()
         return None
+
+    def _is_ours(self, fresh: File) -> bool:
+        """Whether a new file is of this log, and not of one made in its place."""
+        try:
+            return self._is_same()
+        except ManifestError as error:
+            fresh.close()
+            raise CorruptLog(os.path.join(self.path, FILE_NAME), Position(0), str(error)) from None
 
     def open_index(self, start: Position) -> tuple[Index, File | None]:
         """Open the index of a file, or an empty one; close the file that is returned with it."""

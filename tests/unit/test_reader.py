@@ -1,6 +1,7 @@
 """Reader: what is in a directory, in order, checked, across rolls, runs and losses."""
 
 import os
+import shutil
 
 import pytest
 from faulty import FaultyDisk
@@ -476,6 +477,25 @@ def test_a_lost_roll_is_damage_of_the_manifest_and_not_the_end(session, reader, 
         drain_often(reader)
     with pytest.raises(CorruptLog):
         drain_often(reader)
+
+
+@pytest.mark.parametrize("polls", range(17))
+def test_a_file_of_a_log_made_in_its_place_is_not_read_on(session, reader, polls):
+    """It has frames at the same positions, of the same session: only the manifest differs."""
+    session.add(b"a")
+    assert drain(reader) == [b"a"]
+    session.appender.close()
+    shutil.rmtree(session.path)
+    assert [reader.poll() for _ in range(polls)] == [None] * polls
+    other = LOG._replace(id="1" * 32)
+    session.appender = Appender(OsDisk(), session.path, other)
+    session.next_file = Position(0)
+    for payload in (b"x", b"y"):
+        session.add(payload)
+    found = []
+    with pytest.raises(CorruptLog, match="another made in its place"):
+        found.extend(each for _ in range(40) for each in drain(reader))
+    assert found == []
 
 
 def test_a_file_that_is_begun_while_a_reader_looks_is_no_damage(session, reader):
