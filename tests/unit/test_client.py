@@ -330,7 +330,7 @@ def test_wrong_arguments_are_named(cluster, tmp_path):
                 client.publisher(**{"session": "wrong", **argument})
         with pytest.raises(Misuse, match="ack is 'later'; use auto or explicit"):
             client.subscriber(cursor="wrong", ack="later")
-        with pytest.raises(Misuse, match="no start"):
+        with pytest.raises(Misuse, match="not a start"):
             client.subscriber(start="yesterday-ish")
         client.subscriber(cursor="wrong").close()
     with pytest.raises(Misuse, match="nodes"):
