@@ -1,16 +1,15 @@
-"""`rt export`: converts a log to the formats of other systems."""
+"""`rt export`: a log in the formats of other programs."""
 
 import click
 
-from rt.cli.console import ProgressBar, counted, note, print_json
-from rt.cli.groups import CommandGroup
-from rt.cli.options import json_option
+from rt.cli.console import ProgressBar, counted, note
 from rt.errors import Misuse
+from rt.position import Position
 
 
-@click.group(cls=CommandGroup)
+@click.group()
 def export() -> None:
-    """Convert a log for data that is read many times.
+    """Convert a log that will be read many times.
 
     \b
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
@@ -21,36 +20,45 @@ def export() -> None:
 @click.argument("directory")
 @click.argument("out", type=click.Path(file_okay=False))
 @click.option(
-    "--allow-gaps", is_flag=True,
-    help="Continue after files that were archived before they were exported.",
+    "--partition", type=click.Choice(["none", "day", "month", "stream"]),
+    help="Directories of the dataset: by merge time (default: day; for a session: none).",
 )  # fmt: skip
-@json_option("the outcome")
-def parquet(directory: str, out: str, *, allow_gaps: bool, as_json: bool) -> None:
-    """Add the rolled files of the log in DIRECTORY to the Parquet dataset in OUT.
+@click.option("--include-active", is_flag=True, help="Export the active file too, as far as it is.")
+@click.option("--allow-gaps", is_flag=True, help="Skip files archived before they were exported.")
+@click.option("--from", "start", metavar="POSITION", help="Begin at this position.")
+def parquet(
+    directory: str,
+    out: str,
+    *,
+    partition: str | None,
+    include_active: bool,
+    allow_gaps: bool,
+    start: str | None,
+) -> None:
+    """Add to the Parquet dataset in OUT whatever it lacks of the log in DIRECTORY.
 
-    Reads only what was not added before, and adds no message twice, even if a run is killed. The
-    active file is left for a later run.
+    Run it again and it adds what is new. No message is added twice, even if a run is killed. The
+    record of what was added is OUT.rt-export.json, beside the dataset; move both together.
 
     \b
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
     """  # noqa: D301 - click reads the backspace character
     try:
-        from rt.spark.export import Exported, to_parquet  # noqa: PLC0415 - heavy, and optional
+        from rt.spark.export import Exported, ExportSettings, to_parquet  # noqa: PLC0415 - optional
     except ImportError as error:
-        raise Misuse(f"{error.name} is missing: pip install 'rt-transport[spark]'") from None
+        raise Misuse(f"{error.name} is missing: pip install pyarrow numpy") from None
+    settings = ExportSettings(
+        partition=partition or "", include_active=include_active, allow_gaps=allow_gaps,
+        start=Position.parse(start) if start else Position(0),
+    )  # fmt: skip
     with ProgressBar() as progress:
 
         def show(done: Exported, total: int) -> None:
             progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
 
-        done = to_parquet(directory, out, allow_gaps=allow_gaps, progress=show)
-    if as_json:
-        print_json({
-            "directory": out, "files": done.files, "messages": done.messages,
-            "added_before": done.left, "gaps": list(done.gaps),
-        })  # fmt: skip
-        return
+        done = to_parquet(directory, out, settings, progress=show)
     added = f"added {counted(done.files, 'file')} with {counted(done.messages)} to {out}"
     note(f"{added}; {counted(done.left, 'file')} had been added before")
     if done.gaps:
-        note(f"{counted(len(done.gaps), 'file')} were archived before: {', '.join(done.gaps[:5])}")
+        names = ", ".join(done.gaps[:5])
+        note(f"skipped {counted(len(done.gaps), 'file')} archived before: {names}")

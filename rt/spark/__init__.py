@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rt.errors import Misuse
 from rt.events import Gap
+from rt.position import Position
 from rt.spark.java import session
 
 if TYPE_CHECKING:
@@ -133,8 +134,30 @@ def gaps(path: str) -> list[Gap]:
     return all_gaps(path)
 
 
-def to_parquet(path: str, out: str, *, allow_gaps: bool = False) -> "Exported":
-    """Add the rolled files of a log to a Parquet dataset; as `rt.spark.export.to_parquet`."""
+def to_parquet(
+    path: str,
+    out: str,
+    *,
+    partition: str = "",
+    include_active: bool = False,
+    allow_gaps: bool = False,
+    start: str | int = 0,
+) -> "Exported":
+    """Add to a Parquet dataset whatever it lacks of a log; needs pyarrow, not Spark.
+
+    Args:
+        path: the log, or its URI.
+        out: a local directory.
+        partition: `none`, `day`, `month` or `stream`; by default `day`, for a session `none`.
+        include_active: whether the active file is exported too, as far as it is written.
+        allow_gaps: whether to skip files that were archived before they were exported.
+        start: messages before this position are not exported.
+
+    Raises:
+        RtError: as `rt.spark.export.to_parquet`.
+    """
     from rt.spark import export  # noqa: PLC0415 - needs pyarrow
 
-    return export.to_parquet(path, out, allow_gaps=allow_gaps)
+    begin = Position.parse(start) if isinstance(start, str) else Position(start)
+    settings = export.ExportSettings(partition, include_active, allow_gaps, begin)
+    return export.to_parquet(path, out, settings)

