@@ -1,16 +1,16 @@
-"""Ahead: a few bytes of a file, of which more were read than asked for, since more will be."""
+"""Ahead: reads a file further than asked for, because the next bytes will be needed too."""
 
 from typing import Final
 
 from rt.limits import KIB
 from rt.log.disk import File
 
-# Headers of small frames come many to a read; behind a large one the next read begins.
+# One read brings many headers of small frames; after a large frame the next read begins.
 HEADERS_BYTES: Final = 4 * KIB
 
 
 class Ahead:
-    """Keeps what it read last of one file."""
+    """Keeps the last bytes it read of one file."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -18,7 +18,7 @@ class Ahead:
         self._base = 0
 
     def read(self, length: int, offset: int, ahead: int = HEADERS_BYTES) -> memoryview:
-        """Read up to `length` bytes at `offset`; where they are not there yet, `ahead` of them."""
+        """Read up to `length` bytes at `offset`; if they are not held yet, read `ahead` of them."""
         at = offset - self._base
         if at < 0 or at + length > len(self._data):
             self._data, at = memoryview(self._file.pread(max(length, ahead), offset)), 0

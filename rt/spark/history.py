@@ -1,4 +1,4 @@
-"""History: `spark.read.format("rt-history")`: what the manifest tells of every file of a log."""
+"""History: `spark.read.format("rt-history")`, the manifest's record of every file of a log."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ class RtHistory(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format()`."""
+        """The name for `format()`."""
         return "rt-history"
 
     def schema(self) -> str:
@@ -31,7 +31,7 @@ class RtHistory(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> "RtHistoryReader":
-        """Plan the query; the columns are always all of them."""
+        """Plan the query."""
         path = self.options.get("path")
         if not path:
             raise Misuse("the rt-history source needs the directory of a log")
@@ -64,7 +64,7 @@ class RtHistoryReader(DataSourceReader):
 
 
 def file_rows(path: str) -> list[dict[str, Any]]:
-    """Return what is known of each file of a log, oldest first.
+    """Return one row for each file of a log, oldest first.
 
     Raises:
         Misuse: there is no log.

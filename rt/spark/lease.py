@@ -14,17 +14,17 @@ _NS: Final = 1_000_000_000
 
 
 def take_lease(wanted: LeaseOptions, start: Position) -> None:
-    """Hold what lies from `start` on; taken again, it is renewed.
+    """Hold the log from `start` on; taking the lease again renews it.
 
-    A node knows one lease of a name, the last. So what another load of that name still holds is
-    held on: from the first of both positions, until the last of both times.
+    A node keeps only the last lease of a name. So this one also covers what another load of that
+    name still holds: from the earlier of both positions until the later of both times.
 
     Args:
         wanted: from whom, as whom, for how long and how much.
         start: of the load.
 
     Raises:
-        RtError: no node gives it; each says why.
+        RtError: no node grants it; the message has each node's reason.
         OSError: a certificate cannot be read.
     """
     addresses = [parse_address(node, "leaseNodes") for node in wanted.nodes]

@@ -1,8 +1,8 @@
-"""Probe: tries whether this Spark gives right rows where a Python source takes filters.
+"""Probe: tests whether this Spark returns right rows if a Python source accepts filters.
 
-Spark 4.1 to 4.3 keep the last filters that a source took for all other uses of the same load: a
-count behind a filtered count counts the filtered rows. A version number would not tell, since
-vendors patch theirs, so three small queries do.
+Spark 4.1 to 4.3 apply the last filters that a source accepted to all other uses of the same load:
+a count after a filtered count counts the filtered rows. Vendors patch their versions, so three
+small queries decide rather than a version number.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ _ROWS: Final = 100
 
 
 class ProbeSource(DataSource):
-    """A hundred numbers, of which a filter on the least one is taken."""
+    """A hundred numbers; accepts a filter for a lower bound."""
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format()`."""
+        """The name for `format()`."""
         return "rt-probe"
 
     def schema(self) -> str:
@@ -40,13 +40,13 @@ class ProbeSource(DataSource):
 
 
 class ProbeReader(DataSourceReader):
-    """Reads the numbers from the one on that a filter asked for."""
+    """Reads the numbers from the lower bound on."""
 
     def __init__(self) -> None:
         self._first = 0
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's
-        """Leave out what a filter does not want; Spark filters again what is read."""
+        """Skip numbers below the bound; Spark applies all filters again."""
         for each in filters:
             if isinstance(each, GreaterThanOrEqual):
                 self._first = max(self._first, each.value)
@@ -79,7 +79,7 @@ def gives_right_rows(spark: Any, source: type[DataSource] = ProbeSource) -> bool
 
 @contextmanager
 def pushing(spark: Any) -> Iterator[None]:
-    """Let sources take filters meanwhile."""
+    """Let sources accept filters inside the block."""
     before = spark.conf.get(PUSH_DOWN)
     spark.conf.set(PUSH_DOWN, "true")
     try:
