@@ -1,7 +1,7 @@
-"""TLS: mutual, version 1.3 only, and ended with a clear line on both sides.
+"""TLS: mutual, version 1.3 only; a refusal is one clear line on both sides.
 
-In TLS 1.3 a client has finished its handshake before the server looked at its certificate, and
-learns of a refusal at its first read only. So each side, after the handshake and after reading the
+In TLS 1.3 a client has finished its handshake before the server has looked at its certificate, and
+learns of a refusal only at its first read. So each side, after the handshake and after reading the
 other's identity, sends a *verdict*: a u16 length, little endian, and that many bytes of UTF-8 that
 say why not; length 0 means welcome. `connect` and `accept` return when both verdicts are good.
 """
@@ -53,11 +53,11 @@ _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 
 
 class TrustingContext(ssl.SSLContext):
-    """A context that knows what its peers are trusted by, and who loads it again.
+    """A context that knows by which authorities it trusts its peers, and what replaces it.
 
     Attributes:
         trust: authorities and revocations.
-        owner: replaces the context when its files change; nothing does if it is None.
+        owner: makes a new context when the files change; None if nothing does.
     """
 
     trust: Trust
@@ -94,7 +94,7 @@ def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
 
 
 def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
-    """Let a context offer protocols by ALPN, so that one port can serve several kinds of talk."""
+    """Let a context offer protocols by ALPN, so that one port can serve several of them."""
     context.set_alpn_protocols(list(protocols))
     return context
 
@@ -137,8 +137,11 @@ class Contexts:
             return self._context
 
     def warning(self) -> str:
-        """Return what is to be done about our certificate; "" as long as nothing is."""
-        return renewal_warning(self.files)
+        """Return what an operator has to do about our files; "" if there is nothing."""
+        context = self.current()
+        trust = context.trust if isinstance(context, TrustingContext) else None
+        problem = self.problem or (trust.problem if trust is not None else None)
+        return problem or renewal_warning(self.files)
 
     def _made(self) -> ssl.SSLContext:
         context = self._make(self.files.ca, self.files.cert, self.files.key)
@@ -248,7 +251,7 @@ def accept(
 
 
 def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
-    """Return who is at the other end, read from its verified certificate.
+    """Return the identity of the other side, read from its verified certificate.
 
     Raises:
         Refused: There is no certificate, or it does not say what it must.
@@ -281,7 +284,7 @@ def _never() -> bool:
 
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
-    """Turn whatever ends a handshake into one line that says where and why."""
+    """Turn any end of a handshake into one line that says where and why."""
     try:
         yield
     except TimeoutError as error:
@@ -367,7 +370,7 @@ def _address_of(plain: socket.socket) -> str:
 
 
 def _loaded(context: TrustingContext, files: CertificateFiles) -> ssl.SSLContext:
-    # TLS 1.3 has no compression and no renegotiation, so there is none to turn off.
+    # TLS 1.3 has neither compression nor renegotiation, so neither has to be turned off.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT  # a default from Python 3.13 only

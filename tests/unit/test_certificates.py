@@ -32,7 +32,7 @@ def identity_in(files, usage=CLIENT):
 
 
 def test_keys_are_for_their_owner_only_and_so_is_the_directory(authority):
-    """A key that another user can read is no key."""
+    """A key that another user can read protects nothing."""
     files = issue(authority, "jfk", CertificateRole.PUBLISHER)
     assert stat.S_IMODE(os.stat(authority).st_mode) == 0o700
     for path in (files.key, files.cert, f"{authority}/ca.key"):
@@ -150,7 +150,7 @@ def test_certificate_expires_when_it_was_told_to(authority, days):
     ],
 )
 def test_wrong_request_is_refused_and_leaves_no_file(authority, change, words):
-    """A half-made pair of files would be found by the next start, not by the one who erred."""
+    """A half-made pair of files would be found by the next start, long after the mistake."""
     with pytest.raises(Misuse, match=words):
         issue(authority, **({"name": "jfk", "role": CertificateRole.PUBLISHER} | change))
     assert sorted(os.listdir(authority)) == ["ca.key", "ca.pem"]
@@ -170,7 +170,7 @@ def test_existing_files_are_replaced_by_force_only(authority):
 
 
 def test_issue_without_an_authority_says_how_to_make_one(tmp_path):
-    """The most likely first mistake of all."""
+    """The most likely first mistake."""
     with pytest.raises(Misuse, match="make one with rt certs init"):
         issue(str(tmp_path), "jfk", CertificateRole.PUBLISHER)
 
@@ -189,7 +189,7 @@ def test_damaged_authority_is_named(authority, tmp_path, damage):
 
 
 def test_directory_that_others_may_write_is_refused(tmp_path):
-    """Who can rename in the directory can put his own authority there."""
+    """A user who can rename files there can substitute an authority."""
     tmp_path.chmod(0o777)
     with pytest.raises(Misuse, match="chmod 700"):
         init_authority(str(tmp_path))

@@ -33,7 +33,7 @@ def failed(result, code=1):
 
 
 def test_examples_of_the_help_run_as_they_stand(run):
-    """The first thing a reader does is to paste them."""
+    """Readers paste them first."""
     text = done(run("--help"))
     examples = re.findall(r"^ +rt certs (.*)$", text, re.MULTILINE)
     assert len(examples) == 7
@@ -43,12 +43,12 @@ def test_examples_of_the_help_run_as_they_stand(run):
 
 @pytest.mark.parametrize("command", ["init", "issue", "renew", "revoke", "show"])
 def test_each_command_has_an_example_in_its_help(run, command):
-    """A synopsis tells what may be said, an example what to say."""
+    """An example says what a synopsis cannot: what to type."""
     assert f"rt certs {command}" in done(run(command, "--help"))
 
 
 def test_what_was_issued_is_shown(run):
-    """An operator must be able to see what a file allows before he hands it out."""
+    """An operator must be able to see what a certificate grants before handing it out."""
     done(run("init"))
     done(run("issue", "jfk", "--role", "publisher", "--session", "jfk", "--session", "jfk-*"))
     facts = json.loads(done(run("show", "certs/jfk.pem", "--json")))

@@ -24,6 +24,7 @@ from rt.net.identity import CertificateRole, read_identity
 from rt.net.issued import ISSUED_NAME, issued_to
 from rt.net.renewal import hosts_of, renew
 from rt.net.revocation import revoke
+from rt.net.tls import Contexts, server_context
 from rt.net.trust import Trust, read_revoked
 from tests.forged_certificates import Authority
 
@@ -210,6 +211,19 @@ def test_a_list_that_disappears_stays_in_force(authority):
     trust.refresh()
     assert trust.facts.revoked
     assert "disappeared" in (trust.problem or "")
+
+
+def test_files_that_cannot_be_read_are_reported(authority):
+    """The last good ones stay in use, and an operator has to learn that newer ones are not."""
+    issue(authority, "x", NODE)
+    contexts = Contexts(certificate_files(authority, "x"), server_context)
+    assert contexts.warning() == ""
+    with open(os.path.join(authority, "crl.pem"), "w", encoding="ascii") as file:
+        file.write("half a list")
+    contexts.current().trust.refresh()
+    assert "crl.pem: not a list of revoked certificates" in contexts.warning()
+    os.unlink(os.path.join(authority, "x.key"))
+    assert "x.key" in contexts.warning()
 
 
 def test_two_authorities_have_a_list_each(authority, tmp_path):

@@ -272,7 +272,7 @@ def test_node_of_another_authority_is_refused(meet, publisher, stranger):
 
 @pytest.mark.parametrize("may_sign", [False, True])
 def test_leaf_signed_by_a_leaf_is_refused(may_sign, meet, authority, node, tmp_path):
-    """Else every publisher could make nodes; the authority allows no authority below itself."""
+    """Otherwise every publisher could make nodes; only the authority itself may sign."""
     middle = authority.forge(str(tmp_path / "m"), may_sign=may_sign, common_name="middle")
     with open(middle.cert, "rb") as file:
         chain = file.read()
@@ -296,7 +296,7 @@ def test_client_without_a_certificate_is_told_that_it_needs_one(meet, node):
 
 
 def test_role_that_is_not_served_here_is_refused_on_both_sides(meet, node, publisher):
-    """The members' port of a node is for members."""
+    """A server may be for nodes only."""
     served, dialled = meet(server_of(node), client_of(publisher), roles=(CertificateRole.NODE,))
     clear_line(served, "it is a publisher's; a node is wanted here")
     clear_line(dialled, "the other side says: certificate refused: it is a publisher's")
@@ -364,7 +364,7 @@ def test_client_that_resets_before_it_is_accepted_is_one_line_too(sent, listener
     ],
 )
 def test_plaintext_server_is_named_as_such(sent, words, pool, listener, publisher):
-    """A dialler that reached the wrong port must say so."""
+    """A client that dialled the wrong port must say so."""
 
     def answer():
         plain, _ = listener.accept()
@@ -388,7 +388,7 @@ def test_silent_client_is_given_up_at_the_deadline(pool, listener, node):
 
 
 def test_silent_server_is_given_up_at_the_deadline(listener, publisher):
-    """The kernel accepts for a node that hangs; the dialler must come back."""
+    """The kernel accepts connections for a node that hangs; the client must not wait for it."""
     error = outcome(lambda: connect(listener.getsockname(), client_of(publisher), 0.05))
     assert isinstance(error, TimeoutError)
     assert "not agreed on in time" in str(error)
@@ -425,7 +425,7 @@ def test_verdict_of_a_hostile_peer_is_shown_escaped(pool, listener, node, publis
 
 
 def test_a_node_that_is_down_is_the_plain_error_of_the_system(publisher):
-    """A node that is down is no matter of TLS; reconnecting tells the two apart."""
+    """A node that is down has nothing to do with TLS, and a client treats the two differently."""
     with socket.create_server(("127.0.0.1", 0)) as closing:
         address = closing.getsockname()
     assert isinstance(
@@ -480,7 +480,7 @@ def test_context_is_loaded_again_when_its_files_change(authority):
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "other key"])
 def test_files_that_cannot_be_loaded_leave_the_last_good_context(damage, authority, publisher):
-    """A half-done renewal must not take a running node down, and must not go unsaid."""
+    """A half-done renewal must not stop a running node, and must be reported."""
     files = issue(authority.directory, "half", CertificateRole.NODE, force=True)
     contexts = Contexts(files, server_context)
     first = contexts.current()
@@ -498,7 +498,7 @@ def test_files_that_cannot_be_loaded_leave_the_last_good_context(damage, authori
 
 @pytest.mark.parametrize("make", [server_context, client_context])
 def test_wrong_files_are_named_at_the_start(make, node, publisher, tmp_path):
-    """An operator who mixed up two paths must read which."""
+    """An operator who confused two paths must read which."""
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(Misuse, match=r"missing\.pem: no such file"):
         make(missing, node.cert, node.key)
@@ -509,7 +509,7 @@ def test_wrong_files_are_named_at_the_start(make, node, publisher, tmp_path):
 
 
 def test_key_that_everyone_may_read_is_not_used(authority, tmp_path):
-    """It must be taken for stolen."""
+    """Assume that it was stolen."""
     files = authority.forge(str(tmp_path / "open"))
     os.chmod(files.key, 0o644)
     with pytest.raises(Misuse, match="everyone may read this key"):
@@ -544,7 +544,7 @@ def test_encrypted_key_is_refused_without_asking_the_terminal(authority, tmp_pat
 
 
 def test_refusals_leave_no_socket_and_no_thread_behind(meet, node):
-    """A stranger who knocks a thousand times must not cost a thousand descriptors."""
+    """A thousand refused strangers must not cost a thousand descriptors."""
     context = ssl.create_default_context(cafile=node.ca)
     server = server_of(node)
     meet(server, context)
