@@ -1,6 +1,7 @@
 """`rt dump`: shows the frames of a log as they are."""
 
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -65,7 +66,8 @@ def _frames(
     """Yield the frames of all files; report those that break, and add them to `broken`."""
     left_out = 0
     for file in files:
-        if os.path.getsize(file) == 0:
+        facts = os.lstat(file)
+        if stat.S_ISREG(facts.st_mode) and facts.st_size == 0:
             left_out += 1
             continue
         frames = Dump(log, file, begin)

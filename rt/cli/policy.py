@@ -19,7 +19,12 @@ _FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has three rules
 
 @click.group(cls=CommandGroup)
 def policy() -> None:
-    """Show the policy of a stream, or set it."""
+    """Show the policy of a stream, or set it.
+
+    \b
+    rt archive policy show --nodes a:7420 --identity subscriber
+    rt archive policy set --limit 500Gi --identity n1
+    """  # noqa: D301 - click reads the backspace character
 
 
 @policy.command()

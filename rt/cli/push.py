@@ -1,13 +1,14 @@
 """`rt push`: ships the sessions of a stream to its nodes."""
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
-from replicator.progress import Release
+from replicator.progress import Release, SessionStatus
 from replicator.push import PushClient
-from rt.cli.console import print_json
+from rt.cli.console import note, print_json
 from rt.cli.descriptors import raise_descriptor_limit
 from rt.cli.link import LinkSettings, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
@@ -15,6 +16,8 @@ from rt.cli.stop_signals import StopSignals
 from rt.errors import Misuse
 from rt.net.identity import CertificateRole
 
+_REPORT_S: Final = 5.0  # how often a drain may say what it waits for
+_NAMED_MAX: Final = 3  # sessions
 _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
 
@@ -56,15 +59,51 @@ def push(
         raise Misuse(f"there is no session to ship; check --root {settings.root} and --session")
     with StopSignals() as signals:
         client.start()
-        merged = wait_until(
-            signals, lambda: drain and (client.drained(merged=True) or bool(client.blocked())),
-            timeout_s, ends=drain,
-        ) and not client.blocked()  # fmt: skip
+        watch = _DrainWatch(client)
+        merged = wait_until(signals, lambda: drain and watch.is_over(), timeout_s, ends=drain)
+        merged = merged and not client.blocked()
         status = client.status()
         connected = any(each.connected for each in status)
         synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
     reasons = sorted({each.error for each in status if each.error})
     _report(reasons, done=merged if drain else merged or synced, drain=drain, as_json=as_json)
+
+
+class _DrainWatch:
+    """Asks whether a drain is over, and if that takes long, says what it waits for."""
+
+    def __init__(self, client: PushClient) -> None:
+        self._client = client
+        self._said = ""
+        self._next_s = time.monotonic() + _REPORT_S
+
+    def is_over(self) -> bool:
+        """Whether everything is merged by a majority of the nodes, or something never will be."""
+        is_over = self._client.drained(merged=True) or bool(self._client.blocked())
+        if not is_over and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _REPORT_S
+            reason = waiting_for(self._client.status())
+            if reason != self._said:
+                self._said = reason
+                note(reason)
+        return is_over
+
+
+def waiting_for(status: Sequence[SessionStatus]) -> str:
+    """Return what a drain waits for, as a sentence about the first few sessions."""
+    reasons: dict[str, str] = {}
+    for each in status:
+        left = f"{each.lag_bytes:,} bytes to send" if each.lag_bytes else ""
+        if reason := each.error or left:
+            reasons.setdefault(each.session, reason)
+    if not reasons:
+        return (
+            "everything is sent, and not all of it is merged by the nodes; rt status shows what "
+            "they wait for"
+        )
+    named = [f"{session}: {reason}" for session, reason in reasons.items()]
+    more = f"; and {len(named) - _NAMED_MAX:,} more" if len(named) > _NAMED_MAX else ""
+    return f"still shipping: {'; '.join(named[:_NAMED_MAX])}{more}"
 
 
 def _report(reasons: Sequence[str], *, done: bool, drain: bool, as_json: bool) -> None:

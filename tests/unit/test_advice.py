@@ -157,3 +157,16 @@ def test_a_log_file_of_3_gib_without_a_byte_is_judged_quickly(out):
     assert (found["damaged"][0], code) == (["log.0.3"], exits.FOUND_WRONG)
     assert "0.3." in run("dump", out).output
     assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize("command", ["verify", "dump", "index", "log-history"])
+@pytest.mark.parametrize("kind", ["fifo", "link"])
+def test_a_log_file_that_is_not_a_file_ends_the_command(out, command, kind):
+    """A FIFO under the name of a log file hung whatever looked at it."""
+    path = os.path.join(out, "log.0.3")
+    os.unlink(path)
+    os.mkfifo(path) if kind == "fifo" else os.symlink("/etc/passwd", path)
+    words = ["index", "check", "--active"] if command == "index" else [command]
+    done = run(*words, out)
+    assert done.exit_code == exits.DISK_FAILED
+    assert path in done.stderr.splitlines()[-1]

@@ -3,10 +3,13 @@
 import json
 import os
 import shutil
+import stat
+from pathlib import Path
 
 import pytest
 from logs import MergedLog
 
+from rt.cli import exits
 from rt.cli import offload as cli_offload
 from rt.cli.restore import restore as restore_command
 from rt.errors import CorruptLog, GapError, Misuse
@@ -334,3 +337,54 @@ def test_a_file_whose_bytes_are_rotten_is_not_copied(out, tmp_path):
     with pytest.raises(CorruptLog, match=r"log\.0\.1: corrupt at 0\.1\.128: the body's CRC"):
         offload(out, store)
     assert sorted(copies(store)) == ["log.0.0"]
+
+
+def test_copies_are_private_and_no_planted_link_is_followed(out, tmp_path):
+    """On a shared mount anyone may plant a link; the log must not be written where it leads."""
+    backup, victim = tmp_path / "backup", tmp_path / "victim"
+    backup.mkdir()
+    victim.write_bytes(b"precious")
+    for name in ("manifest.part", "log.0.0.zst.part", "log.0.1.json.part"):
+        os.symlink(victim, backup / name)
+    os.symlink(victim, os.path.join(out, "offloaded.tmp"))
+    before = os.umask(0)
+    try:
+        done = run("archive", "offload", backup, "--dir", out)
+    finally:
+        os.umask(before)
+    assert done.exit_code == 0, done.output
+    assert victim.read_bytes() == b"precious"
+    paths = [*backup.iterdir(), os.path.join(out, "offloaded")]
+    assert {stat.S_IMODE(os.lstat(path).st_mode) for path in paths} == {0o600}
+    assert restore(open_store(str(backup)), str(tmp_path / "old")) == 3
+    restored = (tmp_path / "old").iterdir()
+    assert {stat.S_IMODE(os.lstat(path).st_mode) for path in restored} == {0o600}
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link"])
+@pytest.mark.parametrize("name", ["log.0.0.zst", "log.0.0.json", "manifest"])
+def test_a_copy_that_is_not_a_file_is_refused_and_waited_for_never(out, tmp_path, kind, name):
+    """A FIFO in the place of a copy hung the restore."""
+    backup = tmp_path / "backup"
+    offload(out, open_store(str(backup)))
+    path, other = backup / name, tmp_path / "other"
+    os.rename(path, other)
+    os.mkfifo(path) if kind == "fifo" else os.symlink(other, path)
+    done = run("restore", backup, "--root", tmp_path / "old")
+    assert done.exit_code == exits.DISK_FAILED
+    assert str(path) in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "garbage", "deep"])
+def test_a_note_about_copies_that_is_not_ours_ends_no_command_in_a_hang(out, tmp_path, kind):
+    """The note lies beside the log, where others may write."""
+    path = os.path.join(out, "offloaded")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        os.symlink("/etc/passwd", path)
+    else:
+        Path(path).write_bytes(b"[" * 100_000 if kind == "deep" else b"x")
+    done = run("log-history", out)
+    assert done.exit_code == (exits.DISK_FAILED if kind in ("fifo", "link") else 0)
+    assert "Traceback" not in done.output

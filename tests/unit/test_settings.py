@@ -367,3 +367,62 @@ def test_what_cannot_be_dialled_is_no_address(text):
 def test_a_host_is_a_name_or_a_number(host):
     """The certificate says whether it is the right one."""
     assert parse_address(f"{host}:7420") == (host, 7420)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of settings."""
+
+    level: int = 3
+    sync: Sync = Sync.NEVER
+
+    def __post_init__(self):
+        if self.level > 9:
+            raise ValueError("level must be 0 to 9")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Settings that have a part."""
+
+    name: str
+    part: Part = field(default_factory=Part)
+
+
+def test_fields_of_a_part_are_settings_of_the_same_level(tmp_path):
+    """A class with too many fields can come apart without a change to any file or command."""
+    path = toml(tmp_path, 'name = "a"\nlevel = 5\n')
+    assert load(Whole, path, environment={}) == Whole("a", Part(5, Sync.NEVER))
+    found = load(Whole, path, environment={"RT_SYNC": "always"}, options={"level": "7"})
+    assert found == Whole("a", Part(7, Sync.ALWAYS))
+    assert explain(Whole, path, environment={})["level"].source == f"level in {path}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('name = "a"\nlevel = 10\n', "level must be 0 to 9 (level = 10, level in "),
+        ('name = "a"\nlevle = 1\n', "did you mean level?"),
+        ('name = "a"\npart = 1\n', "unknown setting 'part'"),
+        ("level = 1\n", "name is not set"),
+    ],
+)
+def test_mistakes_in_a_part_are_named_as_any_other(tmp_path, text, reason):
+    """The user does not see how a class is put together."""
+    with pytest.raises(Misuse) as caught:
+        load(Whole, toml(tmp_path, text), environment={})
+    assert reason in str(caught.value)
+
+
+def test_a_command_has_the_options_of_a_part():
+    """What the file takes, the command line takes."""
+    found = []
+
+    @click.command()
+    @click_options(Whole)
+    def command(settings):
+        found.append(settings)
+
+    done = CliRunner().invoke(command, ["--name", "a", "--level", "4"])
+    assert done.exit_code == 0, done.output
+    assert found == [Whole("a", Part(4))]

@@ -1,0 +1,143 @@
+"""`--json`: every command whose outcome a script may read prints it as one JSON value."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from rt.cli import pull as cli_pull
+from rt.cli import push as cli_push
+from rt.cli.link import LinkSettings
+from rt.position import START
+from tests.commands import publish, run
+from tests.logs import MergedLog
+
+POLICY = {"policy": {"time": 5}, "archived_to": "0.1.0", "is_default": True, "disks": [],
+          "leases": []}  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Work in a directory with a merged log and a session, and with a node that answers."""
+    monkeypatch.chdir(tmp_path)
+    with MergedLog("rt-data/stream/out") as log:
+        log.merge("jfk", [b"AA1"])
+        log.roll()
+    publish("rt-data", [b"AA1"], "ewr")
+    (tmp_path / "file").write_bytes(b"AA1\nAA2\n")
+    answers = {"roll": {"rolled": "log.0.4"}, "policy": POLICY, "set-policy": POLICY,
+               "lease": {"holder": "spark", "there_from": "0.0.0", "until_ns": 1},
+               "release": {"released": "spark"}, "offloaded": {}}  # fmt: skip
+    monkeypatch.setattr(LinkSettings, "ask", lambda _self, request: answers[request["do"]])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["publish", "--session", "jfk", "file"], {"messages": 2, "level": "synced", "bytes": 8}),
+        (["publish", "--session", "jfk", "/dev/null"], {"messages": 0, "merged_at": None}),
+        (["archive", "roll"], {"rolled": "log.0.4"}),
+        (["archive", "policy", "show"], POLICY),
+        (["archive", "policy", "set", "--time", "5"], POLICY),
+        (["archive", "lease"], {"holder": "spark", "until_ns": 1}),
+        (["archive", "lease", "--release"], {"released": "spark"}),
+        (["archive", "offload", "to", "--dir", "rt-data/stream/out"], {"copied": 1, "missing": []}),
+        (["archive", "offload", "--stop"], {"offloaded": None}),
+        (["index", "check", "rt-data/stream/out"],
+         {"files": [{"file": "log.0.0", "index": "good"}]}),
+        (["index", "rebuild", "rt-data/stream/out"], {"files": 1, "entries": 1}),
+        (["cluster", "init", "new", "--nodes", "1"], {"stream": "stream", "certs": "new/certs"}),
+        (["verify", "rt-data/stream/out"], {"comparisons": []}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_the_outcome_is_one_json_object_on_stdout(here, arguments, expected):
+    """A script that has to cut sentences breaks when one is reworded."""
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_a_restore_prints_its_directory_as_json(here):
+    """The next command of the script needs it."""
+    assert run("archive", "offload", "to", "--dir", "rt-data/stream/out").exit_code == 0
+    found = json.loads(run("restore", "to", "--root", "old", "--json").stdout)
+    assert found == {"directory": "old/stream/out", "files": 1}
+
+
+class Puller:
+    """A client that has everything, or nothing."""
+
+    running = True
+
+    def __init__(self, *_given, has_all=True, **_named):
+        self.has_all = has_all
+
+    def start(self):
+        """Nothing is to be started."""
+
+    def stop(self, *_given):
+        """It drained what it could."""
+        return self.has_all
+
+    def wait_caught_up(self, _timeout_s):
+        """Whether it has all."""
+        return self.has_all
+
+    def status(self):
+        """Where it is."""
+        return SimpleNamespace(error="" if self.has_all else "nobody answers", position=START)
+
+
+class Pusher(Puller):
+    """A client that ships everything, or nothing."""
+
+    def drained(self, **_named):
+        """Whether everything is merged."""
+        return self.has_all
+
+    def blocked(self):
+        """No session is without hope."""
+        return []
+
+    def status(self):
+        """One session on its way to one node."""
+        error = "" if self.has_all else "nobody answers"
+        return [SimpleNamespace(session="jfk", connected=self.has_all, error=error, lag_bytes=7)]
+
+
+@pytest.mark.parametrize("has_all", [True, False])
+def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all):
+    """The exit code says that it failed, and the object why."""
+    for module, name, client in (
+        (cli_pull, "PullClient", Puller),
+        (cli_push, "PushClient", Pusher),
+    ):
+        monkeypatch.setattr(
+            module, name,
+            lambda *given, client=client, **named: client(*given, **named, has_all=has_all),
+        )  # fmt: skip
+    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    pulled = run("pull", "--once", "--timeout", "0", "--json")
+    pushed = run("push", "--drain", "--timeout", "0", "--json")
+    assert [pulled.exit_code, pushed.exit_code] == [int(not has_all)] * 2
+    error = "" if has_all else "nobody answers"
+    assert json.loads(pulled.stdout) == {"position": "0.0.0", "complete": has_all, "error": error}
+    reasons = [] if has_all else ["nobody answers"]
+    assert json.loads(pushed.stdout) == {"level": "merged", "reached": has_all, "reasons": reasons}
+
+
+def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
+    """It hung without a line, and its operator did not know whether anything happened."""
+    monkeypatch.setattr(cli_push, "_REPORT_S", 0.0)
+    monkeypatch.setattr(cli_push, "PushClient", lambda *_, **__: Pusher(has_all=False))
+    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    said = run("push", "--drain", "--timeout", "0.2").stderr.splitlines()
+    assert said[0] == "rt: still shipping: jfk: nobody answers"
+    assert len(said) == 2  # once, and the outcome
+    silent = Pusher()
+    assert cli_push.waiting_for(silent.status()) == "still shipping: jfk: 7 bytes to send"
+    sent = [SimpleNamespace(session="jfk", error="", lag_bytes=0)]
+    assert "rt status shows what they wait for" in cli_push.waiting_for(sent)
