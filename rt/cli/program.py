@@ -30,7 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "certs": ("rt.cli.certs:certs", "Make and show certificates."),
     "cluster": ("rt.cli.cluster:cluster", "Make the files of a new cluster."),
     "completion": ("rt.cli.completion:completion", "Print the completion script of a shell."),
-    "cursor": ("rt.cli.cursor:cursor", "Show and move the places of readers."),
+    "cursor": ("rt.cli.cursor:cursor", "Show and move the positions of readers."),
     "demo": ("rt.demo.command:demo", "Run a whole stream on real data."),
     "dump": ("rt.cli.dump:dump", "Show the frames of a log."),
     "export": ("rt.cli.export:export", "Convert a log to Parquet."),

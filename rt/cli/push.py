@@ -26,7 +26,8 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 @click.option("--session", "sessions", multiple=True, default=("*",), help="Name or glob to ship.")
 @click.option(
     "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
-    show_default=True, help="When to archive the sessions' own rolled files: merged; by all nodes.",
+    show_default=True,
+    help="Archive a session's own rolled files once merged, once merged by all nodes, or never.",
 )  # fmt: skip
 @click.option("--drain", is_flag=True, help="End once the nodes have merged everything there is.")
 @timeout_option("--drain")

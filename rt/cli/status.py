@@ -43,7 +43,7 @@ def status(context: click.Context, *, settings: LinkSettings, as_json: bool, wat
     \b
     For probes, the exit code says how the cluster is (after --watch it is 0):
       0  healthy
-      1  degraded: it works, but a node is down, unreachable, behind, or out of disk
+      1  degraded: it works, but a node is down, unreachable, copying, or out of disk
       3  no quorum: nothing is merged until a majority of the nodes is back
     """  # noqa: D301 - click reads the backspace character
     with StopSignals() as signals:
@@ -102,7 +102,11 @@ def _text(report: ClusterReport) -> str:
 def _summary(report: ClusterReport) -> str:
     """Return the line for a person in a hurry, and one for each problem."""
     nodes, members = report.answering, report.members
-    quorum = f"yes ({report.leader} leads)" if report.leader else "NO: nothing is merged until then"
+    quorum = (
+        f"yes ({report.leader} leads)"
+        if report.leader
+        else "NO: nothing is merged until a majority is back"
+    )
     learners = [node.name for node in nodes if node.is_learner]
     lines = [
         f"stream {nodes[0].stream}: {len(nodes)} of {len(members)} nodes answer, quorum {quorum}; "
@@ -110,8 +114,9 @@ def _summary(report: ClusterReport) -> str:
     ]
     if learners:
         lines.append(f"learners, which neither vote nor count: {', '.join(learners)}")
-    if report.health is Health.DEGRADED:
-        lines.append(f"degraded: {'; '.join(report.problems)}")
+    if report.problems:
+        label = "degraded" if report.health is Health.DEGRADED else "problems"
+        lines.append(f"{label}: {'; '.join(report.problems)}")
     return "\n".join(lines)
 
 
