@@ -5,7 +5,7 @@ import click
 from archiver.policy import parse_limit
 from rt.cli.console import print_json, say
 from rt.cli.groups import CommandGroup
-from rt.cli.link import LinkSettings
+from rt.cli.link import LinkSettings, reading_answers
 from rt.cli.offload import offload
 from rt.cli.options import click_options, json_option
 from rt.cli.plan import plan
@@ -36,7 +36,9 @@ def roll(settings: LinkSettings, *, as_json: bool) -> None:
     \b
     rt archive roll --nodes a:7420 --identity operator
     """  # noqa: D301 - click reads the backspace character
-    rolled = settings.ask({"do": "roll"})["rolled"]
+    answer = settings.ask({"do": "roll"})
+    with reading_answers():
+        rolled = answer["rolled"]
     if as_json:
         print_json({"rolled": rolled})
     else:
@@ -75,15 +77,17 @@ def lease(
     """  # noqa: D301 - click reads the backspace character
     if release:
         answer = settings.ask({"do": "release"})
-        outcome = f"{answer['released']} holds no files any longer"
+        with reading_answers():
+            outcome = f"{answer['released']} holds no files any longer"
     else:
         most = parse_limit(size, "bytes")
         if most is None:
             raise Misuse("bytes is 'none', but a lease has a bound; use a size such as 90Gi")
         request = {"do": "lease", "start": start, "seconds": seconds, "bytes": most}
         answer = settings.ask(request)
-        until = time_text(answer["until_ns"])
-        outcome = f"{answer['holder']} holds files from {answer['there_from']} until {until}"
+        with reading_answers():
+            until = time_text(answer["until_ns"])
+            outcome = f"{answer['holder']} holds files from {answer['there_from']} until {until}"
     if as_json:
         print_json(answer)
     else:

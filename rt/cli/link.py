@@ -1,7 +1,8 @@
 """What the commands that reach nodes share: their settings, and how they wait."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import click
@@ -9,12 +10,25 @@ import click
 from rt.cli.options import Seconds
 from rt.cli.stop_signals import StopSignals
 from rt.client.settings import ConnectionSettings
+from rt.errors import PeerError
 
 _POLL_S: Final = 0.5
 _POLL_END_S: Final = 0.05  # for a command that ends by itself
 
 
 LinkSettings = ConnectionSettings
+
+
+@contextmanager
+def reading_answers() -> Iterator[None]:
+    """Turn an error while a node's answer is read into `PeerError`: the fault is the node's."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise PeerError(
+            f"a node's answer cannot be read ({reason}); does it run our version?"
+        ) from None
 
 
 def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -12,7 +12,7 @@ from archiver.plan import Planned, archived_to, rolled_files
 from archiver.plan import plan as plan_files
 from archiver.policy import Policy, parse_policy
 from rt.cli.console import counted, note, print_json, table
-from rt.cli.link import LinkSettings
+from rt.cli.link import LinkSettings, reading_answers
 from rt.cli.options import click_options, json_option
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
@@ -49,11 +49,17 @@ def plan(
     else:
         when = {} if at_ns is None else {"at_ns": at_ns}
         answer = settings.ask({"do": "plan", **when})
-        rows = [Planned(**each) for each in answer["files"]]
-        rules = json.dumps(answer["policy"])
+        with reading_answers():
+            rows = [Planned(**each) for each in answer["files"]]
+            rules = json.dumps(answer["policy"])
     if as_json:
         print_json([row._asdict() for row in rows])
         return
+    with reading_answers():
+        _print(rows, rules)
+
+
+def _print(rows: list[Planned], rules: str) -> None:
     click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
     going = [row for row in rows if row.goes]
     size = show_bytes(sum(row.bytes for row in going))

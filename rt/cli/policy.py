@@ -8,7 +8,7 @@ import click
 from archiver.policy import parse_policy, policy_of
 from rt.cli.console import note, print_json, say
 from rt.cli.groups import CommandGroup
-from rt.cli.link import LinkSettings
+from rt.cli.link import LinkSettings, reading_answers
 from rt.cli.options import click_options, json_option
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
@@ -72,7 +72,8 @@ def set_policy(
     if bool(text) + bool(path) + bool(given) != 1:
         raise click.UsageError("give the policy as JSON, as a --file, or by options")
     if given:
-        known = settings.ask({"do": "policy"})["policy"]
+        with reading_answers():
+            known = dict(settings.ask({"do": "policy"})["policy"])
         wanted = policy_of({**known, **given})
     else:
         wanted = parse_policy(_read(path) if path else text)
@@ -92,6 +93,11 @@ def _show(answer: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
+    with reading_answers():
+        _print(answer)
+
+
+def _print(answer: dict[str, Any]) -> None:
     say(json.dumps(answer["policy"]))
     note(f"files before {answer['archived_to']} are archived" + (
         "; no policy has been set, this is the default" if answer["is_default"] else ""

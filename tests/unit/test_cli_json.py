@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rt.cli import exits
 from rt.cli import pull as cli_pull
 from rt.cli import push as cli_push
 from rt.cli.link import LinkSettings
@@ -141,3 +142,22 @@ def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
     assert cli_push.waiting_for(silent.status()) == "still shipping: jfk: 7 bytes to send"
     sent = [SimpleNamespace(session="jfk", error="", lag_bytes=0)]
     assert "rt status shows what they wait for" in cli_push.waiting_for(sent)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"policy": 5}, {"policy": {}, "files": [{"x": 1}]}, {"policy": {}, "files": [5]},
+     {**POLICY, "disks": [{"node": "n1"}]}, {**POLICY, "leases": 7},
+     {"holder": 1, "there_from": 2, "until_ns": 10**400}],
+    ids=str,
+)  # fmt: skip
+def test_an_answer_that_cannot_be_read_is_the_fault_of_the_node(monkeypatch, answer):
+    """It was called an internal error, which sends the operator to the wrong place."""
+    monkeypatch.setattr(LinkSettings, "ask", lambda *_: answer)
+    commands = ["policy show", "policy set --time 5", "plan", "roll", "lease", "lease --release"]
+    done = {each: run("archive", *each.split()) for each in commands}
+    for command, result in done.items():
+        assert result.exit_code in (0, exits.REFUSED), (command, result.output)
+        if result.exit_code:
+            assert "rt: a node's answer cannot be read" in result.stderr
+    assert done["roll"].exit_code == exits.REFUSED
