@@ -13,8 +13,6 @@ CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
 }
 # Classes that start a thread or take a lock, and do not say who may touch what.
 CLASSES_WITHOUT_A_THREADS_BLOCK: set[str] = {
-    "rt/log/appender.py:Appender",
-    "rt/log/watch.py:Wake",
     "rt/node/admin.py:NodeAdmin",
     "rt/node/feed.py:NodeFeeds",
     "rt/node/guard.py:DiskGuard",
