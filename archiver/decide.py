@@ -1,4 +1,4 @@
-"""Decide: which rolled files go, by which rule; a function of the manifest and some numbers."""
+"""Decide: which rolled files are archived, by which rule; a function of manifest and numbers."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ DISK: Final = "disk"
 
 
 class RolledFile(NamedTuple):
-    """A rolled file that still has its bytes."""
+    """A rolled file that has not been archived."""
 
     start: Position
     bytes: int
@@ -24,12 +24,12 @@ class RolledFile(NamedTuple):
 
 
 class DiskReport(NamedTuple):
-    """What a node said of the file system its merged log is on."""
+    """What a node reported of the file system its merged log is on."""
 
     node: str
-    total: int  # bytes that can be had by us at most
+    total: int  # bytes this process could use if the disk were empty
     used: int
-    pending: int = 0  # of `used`: of files that are archived already and about to be emptied
+    pending: int = 0  # of `used`: archived files that are about to be emptied
 
     @property
     def percent(self) -> float:
@@ -37,12 +37,12 @@ class DiskReport(NamedTuple):
         return 100 * self.used / self.total if self.total else 0.0
 
     def excess(self, percent: int) -> int:
-        """Return the bytes that have to go until `percent` is met; 0 or less if it is."""
+        """Return the bytes to free until `percent` is met; 0 or less if it is met."""
         return self.used - self.pending - self.total * percent // 100
 
 
 class Decision(NamedTuple):
-    """A file is to be archived, and why."""
+    """A file to archive, and why."""
 
     start: Position
     reason: str
@@ -50,21 +50,21 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """How many of the oldest files each rule wants gone, and how many the leases leave to it."""
+    """How many of the oldest files each rule wants archived, and how many no lease holds."""
 
     time: int
     limit: int
     disk: int
-    leased_from: int  # files before this one are held by nobody
+    leased_from: int  # no lease holds the files before this one
     holders: str
 
     @property
     def count(self) -> int:
-        """How many of the oldest files go."""
+        """How many of the oldest files are archived."""
         return max(min(max(self.time, self.limit), self.leased_from), self.disk)
 
     def reason(self, place: int) -> str:
-        """Return why the file at `place` goes: the first rule that asks for it."""
+        """Return why the file at `place` is archived: the first rule that asks for it."""
         free = place < self.leased_from
         if free and place < self.time:
             return TIME
@@ -81,18 +81,20 @@ def decide(
     *,
     now_ns: int,
     leases: Sequence[Lease] = (),
+    nodes: int = 1,
 ) -> list[Decision]:
-    """Return what is to be archived now: the oldest files, no more than some rule asks for.
+    """Return what to archive now: the oldest files, and no more than some rule asks for.
 
     Args:
         policy: the rules.
-        files: the rolled files that have their bytes, oldest first.
-        active_bytes: of the file that still grows; it counts for the limit and never goes.
-        disks: of every node that lives; the fullest decides.
+        files: the rolled files that are not archived, oldest first.
+        active_bytes: size of the active file; it counts for the limit and is never archived.
+        disks: of the nodes that have reported lately.
         now_ns: the time.
         leases: of readers, which hold files against time and limit, not against the disk rule.
+        nodes: how many nodes the stream has; the disk rule needs the disks of a majority of them.
     """
-    wants = wanted(policy, files, active_bytes, disks, now_ns=now_ns, leases=leases)
+    wants = wanted(policy, files, active_bytes, disks, now_ns=now_ns, leases=leases, nodes=nodes)
     return [
         Decision(file.start, wants.reason(place)) for place, file in enumerate(files[: wants.count])
     ]
@@ -106,11 +108,12 @@ def wanted(
     *,
     now_ns: int,
     leases: Sequence[Lease] = (),
+    nodes: int = 1,
 ) -> Demands:
     """Return how many of the oldest files each rule asks for; arguments as for `decide`."""
     freed = [0, *accumulate(file.bytes for file in files)]  # by the oldest n files
     over = 0 if policy.limit is None else freed[-1] + active_bytes - policy.limit
-    excess = max((disk.excess(policy.disk) for disk in disks), default=0)
+    excess = agreed_excess(disks, policy.disk, nodes)
     held = [(lease, lease.first_held(files, now_ns)) for lease in leases]
     first = min((place for _, place in held), default=len(files))
     return Demands(
@@ -122,6 +125,21 @@ def wanted(
     )
 
 
+def agreed_excess(disks: Sequence[DiskReport], percent: int, nodes: int) -> int:
+    """Return the bytes that a majority of the nodes has to free; 0 or less if most have room.
+
+    What is archived is archived on every node. One disk that something else has filled must not
+    cost the others their files: its node stops taking data until there is room.
+
+    >>> full, empty = DiskReport("a", 100, 95), DiskReport("b", 100, 5)
+    >>> agreed_excess([full, empty, empty], 90, 3), agreed_excess([full, full, empty], 90, 3)
+    (-85, 5)
+    """
+    excess = sorted((disk.excess(percent) for disk in disks), reverse=True)
+    majority = nodes // 2 + 1
+    return excess[majority - 1] if len(excess) >= majority else 0
+
+
 def _aged(policy: Policy, files: Sequence[RolledFile], now_ns: int) -> int:
     if not policy.time:
         return 0
@@ -129,7 +147,7 @@ def _aged(policy: Policy, files: Sequence[RolledFile], now_ns: int) -> int:
 
 
 def _least(freed: Sequence[int], needed: int) -> int:
-    """Return how many of the oldest files free `needed` bytes, all of them if they do not."""
+    """Return how many of the oldest files free `needed` bytes, or all if that is not enough."""
     if needed <= 0:
         return 0
     count = next((n for n, total in enumerate(freed) if total >= needed), len(freed) - 1)

@@ -10,7 +10,7 @@ from rt.names import parse_session
 from rt.position import Position
 from sequencer.raft.consensus import COMMAND_BYTES_MAX
 
-_MERGE_BARE: Final = 1  # slices without digests; written until version 0.1, still in journals
+_MERGE_BARE: Final = 1  # slices without digests, as journals may still have them
 _ROLL: Final = 2
 _ARCHIVE: Final = 3
 _NOTE: Final = 4
@@ -168,7 +168,7 @@ def decode_instruction(command: bytes) -> Instruction:
 
 
 def _encode_merge(merge: Merge) -> bytes:
-    """Lay out a merge; one whose slices have no digests as version 0.1 did."""
+    """Lay out a merge; without digests if a slice has none."""
     kind = _MERGE if all(each.digest for each in merge.slices) else _MERGE_BARE
     parts = [_HEAD.pack(kind, merge.time_ns, len(merge.slices))]
     for each in merge.slices:

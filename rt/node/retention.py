@@ -12,7 +12,7 @@ from typing import Final
 
 from archiver.ages import Ages
 from archiver.clock import SteadyClock, agreed_ns
-from archiver.decide import Decision, DiskReport, decide
+from archiver.decide import DISK, Decision, DiskReport, agreed_excess, decide
 from archiver.lease import Lease, parse_lease
 from archiver.plan import Planned, plan, rolled_files
 from archiver.policy import Policy, parse_policy
@@ -111,7 +111,7 @@ class Retention:
         self._clock = SteadyClock()
         self._ages = Ages()
         self._active = (START, 0)  # the file seen to grow, and since when, by the steady clock
-        self._was_holding = False
+        self._said: set[str] = set()  # troubles that were logged and last
         self._turned_s = float("-inf")
         self._merged = (float("-inf"), 0)  # when it was looked, and the bytes merged until then
         self._coming = 0  # bytes that are merged while a decision is carried out
@@ -172,6 +172,7 @@ class Retention:
         self._foresee(now_s)
         self._report(now_s)
         self._look_at_clocks(now_s)
+        self._look_at_disks(now_s)
         self._sweeper.turn(self._member.executor.appender, self._settled_index)
         member = self._member
         if not member.engine.leads or member.has_orders or member.suspended:
@@ -239,6 +240,11 @@ class Retention:
         settled = self._sweeper.settled_end(self._settled_index).file
         wanted = self._decisions(self._living(now_s), self.now_ns)
         decisions = [each for each in wanted if each.start < settled]
+        if pressed := [each for each in decisions if each.reason.startswith(DISK)]:
+            _log.warning(
+                "archiving %d files: the disks of most nodes are over %d%%",
+                len(pressed), policy.disk,
+            )  # fmt: skip
         for start in range(0, len(decisions), FILES_MAX):
             part = decisions[start : start + FILES_MAX]
             files = tuple(ArchivedFile(each.start, each.reason) for each in part)
@@ -260,9 +266,9 @@ class Retention:
         clocks = [report.clock_ns for report in self._living(now_s).values()]
         self.now_ns = self._clock.now_ns(agreed_ns(clocks), self._machine.steady_ns())
         holding = self._clock.is_holding
-        if holding and not self._was_holding:
+        if holding and "clock" not in self._said:
             _log.error("the clocks jumped ahead; nothing is archived by that time for an hour")
-        self._was_holding = holding
+        (self._said.add if holding else self._said.discard)("clock")
 
     def _forget_old_leases(self) -> None:
         for lease in self.leases:
@@ -278,7 +284,25 @@ class Retention:
         return decide(
             policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
             ledger.end.offset + coming, self._disks(living), now_ns=now_ns, leases=self.leases,
+            nodes=self._nodes,
         )  # fmt: skip
+
+    @property
+    def _nodes(self) -> int:
+        return len(self._member.holdings.others) + 1
+
+    def _look_at_disks(self, now_s: float) -> None:
+        """Say when this node's disk is over the policy and most others are not."""
+        disks, limit = self._disks(self._living(now_s)), self.policy.disk
+        own = next(disk for disk in disks if disk.node == self._member.name)
+        is_alone_full = own.excess(limit) > 0 >= agreed_excess(disks, limit, self._nodes)
+        if is_alone_full and "disk" not in self._said:
+            _log.error(
+                "the disk of this node is %.0f%% full, the policy says %d%%; most other nodes have "
+                "room, so nothing is archived for it: free space before it stops taking data",
+                own.percent, limit,
+            )  # fmt: skip
+        (self._said.add if is_alone_full else self._said.discard)("disk")
 
     def _disks(self, living: dict[str, RetentionReport]) -> list[DiskReport]:
         manifest, to = self._member.executor.appender.manifest, self._ledger.archived_to

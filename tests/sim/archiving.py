@@ -147,5 +147,6 @@ def steady_ns(node: "MergeNode") -> int:
 
 
 def _disk_of(node: "MergeNode") -> tuple[int, int, int]:
+    node.has_been_full |= node.is_full
     used = DISK_BYTES * 19 // 20 if node.is_full else DISK_BYTES // 20
     return DISK_BYTES, used, DISK_BYTES - used

@@ -5,13 +5,14 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from archiver.decide import DISK
 from archiver.lease import Lease
 from archiver.policy import Policy
 from rt.errors import Refused
 from rt.log.appender import Appender
 from rt.node.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
-from sequencer.instruction import Instruction, Note, Roll
+from sequencer.instruction import Archive, Instruction, Note, Roll
 
 from .archiving import paced_ns
 from .checkers import Violation
@@ -119,7 +120,7 @@ class MergeNemesis(Nemesis):
         self.world.draw_links(self._chance)
 
     def _may_rot(self, node: "SimNode") -> bool:
-        # The agreed bytes of a session that differs may be on one disk only, see ADR 7.
+        # The agreed bytes of a session that differs may be on one disk only, see ADR 11.
         return node.name in self.world.frail and not self.world.has_cuts
 
     def _rot_unmerged(self) -> None:
@@ -203,6 +204,12 @@ class MergeCluster(Cluster):
 
     def _make_node(self, name: str, chance: Random) -> MergeNode:
         return MergeNode(name, self, chance)
+
+    def demand_pressed(self, archive: Archive) -> None:
+        """What the disk rule archives, it archives because most disks were full."""
+        has_been_full = sum(node.has_been_full for node in self.nodes.values())
+        if has_been_full < self.majority and any(DISK in each.reason for each in archive.files):
+            raise Violation(f"files are archived for {has_been_full} full disks")
 
     def draw_policy(self, chance: Random) -> Policy:
         """How long the merged log is kept from now on."""

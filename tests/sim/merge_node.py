@@ -193,6 +193,7 @@ class WatchedExecutor(Executor):
         node = self._node
         if isinstance(instruction, Archive):
             node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
+            node.world.demand_pressed(instruction)
         try:
             super().execute(index, term, instruction)
         finally:
@@ -246,6 +247,7 @@ class MergeNode(SimNode):
     def __init__(self, name: str, world: "MergeCluster", chance: Random) -> None:
         self.world = world
         self.rotted = False  # its disk was damaged once; only then may it speak of damage
+        self.has_been_full = False  # at least once
         self.is_full = False
         self._steady_us = self._looked_us = 0.0
         super().__init__(name, world, chance)

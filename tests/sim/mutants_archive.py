@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from archiver import decide as decisions
 from replicator.source_channel import SourceChannel
 from rt.node.retention import Retention
 from rt.node.sweeper import NodeSweeper
@@ -34,6 +35,16 @@ def archived_before_a_majority_has_the_state() -> list[Patch]:
 def snapshot_saved_by_one() -> list[Patch]:
     """A snapshot is saved, and instructions are forgotten, once it is durable here."""
     return [(Retention, "settled_index", property(lambda self: 1 << 62))]
+
+
+@merging
+def fullest_disk_decides() -> list[Patch]:
+    """One full disk archives the files of all nodes."""
+
+    def most(disks: Any, percent: int, nodes: int) -> int:
+        return max((disk.excess(percent) for disk in disks), default=0)
+
+    return [(decisions, "agreed_excess", most)]
 
 
 @merging

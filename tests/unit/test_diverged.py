@@ -79,15 +79,17 @@ def test_a_publishers_power_cut_stops_no_node(tmp_path, kept):
             publisher.flush(Level.MERGED, PATIENCE_S)
         push.stop()
         cluster.stop("n2"), cluster.stop("n3")
+        session = pub / STREAM / "jfk"
+        confirmed = (session / "confirmed").read_bytes()
         push = pusher(cluster, pub, "n1")
         publish(pub, [b"lost%d" % n for n in range(10)]).close()
-        session = pub / STREAM / "jfk"
         assert eventually(lambda: has_copy(cluster, "n1", session))
         assert eventually(lambda: cluster.nodes["n1"]._inboxes.get("jfk").unsynced == 0)
         push.stop()
         cluster.stop("n1")
 
         cut_power(session, kept)
+        (session / "confirmed").write_bytes(confirmed)
         cluster.start("n2"), cluster.start("n3")
         push = pusher(cluster, pub, "n2", "n3")
         publisher = publish(pub, [b"kept%d" % n for n in range(20)])
