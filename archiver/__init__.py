@@ -1,1 +1,1 @@
-"""The archiver: decides which rolled files have served their time."""
+"""The archiver: decides which rolled files are archived."""

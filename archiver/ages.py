@@ -1,4 +1,4 @@
-"""Ages: how long a node has seen files rolled, whatever any clock that can be set has shown."""
+"""Ages: how long a node has seen files rolled, by a clock that nobody can set."""
 
 from collections.abc import Sequence
 
@@ -7,26 +7,26 @@ from rt.position import Position
 
 
 class Ages:
-    """Makes files as old as they were seen to be, where their lines say that they are younger.
+    """Corrects the ages of files whose manifest lines say that they are younger than they are.
 
-    Merge times never go back. So one wrong clock, a year ahead for a second, dates whatever is
-    rolled in the year that follows after its end, and by those lines alone nothing would ever age.
-    What this node has seen rolled for an hour is an hour old at least; a restart counts anew.
+    Merge times never go back. A clock that is a year ahead for a second dates everything that is
+    rolled in the following year after its end, and by those lines alone nothing would ever age. A
+    file that this node has seen rolled for an hour is at least an hour old; a restart begins again.
     """
 
     def __init__(self) -> None:
         self._seen: dict[Position, int] = {}
 
     def seen(self, files: Sequence[RolledFile], now_ns: int, steady_ns: int) -> list[RolledFile]:
-        """Return the files, none younger than this node has seen it rolled.
+        """Return the files, none younger than the time for which this node has seen it rolled.
 
         Args:
-            files: all that still have their bytes, oldest first.
-            now_ns: the time that retention goes by.
-            steady_ns: what a clock shows that nobody sets.
+            files: all that are not archived, oldest first.
+            now_ns: the time that retention uses.
+            steady_ns: a clock that nobody can set.
         """
         before = self._seen
-        # looked up here and not in the object: who asks for a plan may be another thread
+        # A local name: another thread may ask for a plan meanwhile.
         seen = self._seen = {file.start: before.get(file.start, steady_ns) for file in files}
         shift = now_ns - steady_ns
         return [

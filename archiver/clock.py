@@ -1,4 +1,4 @@
-"""Clock: the time that retention goes by, which a single wrong clock must not set."""
+"""Clock: the time that retention uses, which a single wrong clock must not set."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ HOLD_NS: Final = 3600 * 1_000_000_000  # time for an operator to see a log line
 
 
 def agreed_ns(clocks: Sequence[int]) -> int:
-    """Return the time of a majority's clocks: the lower one of the middle.
+    """Return the median of the clocks, the lower one if there are two.
 
     >>> agreed_ns([7, 1_000_000, 5]), agreed_ns([3, 9])
     (7, 3)
@@ -17,10 +17,10 @@ def agreed_ns(clocks: Sequence[int]) -> int:
 
 
 class SteadyClock:
-    """Follows a clock, but believes in a jump into the future only after an hour.
+    """Follows a clock, but believes a jump into the future only after an hour.
 
-    What such a jump would archive is gone for ever; what waits for an hour is not. A jump into
-    the past is believed at once, since it only makes files younger.
+    Files archived because of such a jump are gone for ever; an hour's wait costs little. A jump
+    into the past is believed at once, since it only makes files younger.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ class SteadyClock:
         return self._jumped_at_ns is not None
 
     def now_ns(self, wall_ns: int, monotonic_ns: int) -> int:
-        """Return the time to go by.
+        """Return the time to use.
 
         Args:
-            wall_ns: what the clock shows.
-            monotonic_ns: what a clock shows that nobody sets.
+            wall_ns: the clock.
+            monotonic_ns: a clock that nobody can set.
         """
         expected = self._wall_ns + monotonic_ns - self._monotonic_ns
         if not self._wall_ns or wall_ns - expected <= JUMP_NS:

@@ -1,4 +1,4 @@
-"""Keep: what a copy of a merged log keeps: what the nodes keep, or more of it, or less."""
+"""Keep: whether a copy of a merged log keeps what the nodes keep, or more, or less."""
 
 import math
 import time
@@ -16,27 +16,27 @@ from rt.names import shown
 
 FOLLOW: Final = "follow"
 ALL: Final = "all"
-_WORDS: Final = "keep"  # goes before the rule, where a copy itself decided
+_PREFIX: Final = "keep"  # goes before the rule where the copy itself decided
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Decides for one copy. Without a policy of its own it follows the nodes, or keeps all.
+    """Decides for one copy. Without a policy of its own it follows the nodes, or keeps everything.
 
     Attributes:
-        follows: whether what the nodes archive is archived here too.
-        policy: its own rules; None for none.
+        follows: whether files that the nodes archive are archived here too.
+        policy: its own rules, or None.
     """
 
     follows: bool = True
     policy: Policy | None = None
 
     def keeps(self, _entry: Archived) -> bool:
-        """Whether the bytes of a file stay that the nodes have archived."""
+        """Whether a file that the nodes have archived keeps its bytes here."""
         return not self.follows
 
     def sweep(self, log: Appender) -> int:
-        """Archive what its own policy wants gone; return how many files."""
+        """Archive what its own policy asks for; return how many files."""
         if self.policy is None:
             return 0
         known, now_ns = log.manifest, time.time_ns()
@@ -44,13 +44,13 @@ class Keep:
         active = log.end.offset if log.is_open else 0
         decisions = decide(self.policy, files, active, now_ns=now_ns)
         if decisions:
-            lines = [Archived(start, now_ns, f"{_WORDS} {why}") for start, why in decisions]
+            lines = [Archived(start, now_ns, f"{_PREFIX} {why}") for start, why in decisions]
             log.archive_all(lines)
         return len(decisions)
 
 
 def parse_keep(text: str) -> Keep:
-    """Read what a subscriber wants: `follow`, `all`, a time such as `14d`, a size such as `90Gi`.
+    """Read a subscriber's choice: `follow`, `all`, a time such as `14d`, a size such as `90Gi`.
 
     >>> parse_keep("14d").policy
     Policy(time=20160, limit=None, disk=100)
@@ -70,5 +70,5 @@ def parse_keep(text: str) -> Keep:
             f"keep is {shown(text)}; use follow, all, a time such as 14d, or a size such as 90Gi"
         ) from None
     if not minutes:
-        raise Misuse("nothing can be kept for no time; use a minute or more, or follow")
+        raise Misuse("keep is 0; use a minute or more, or follow")
     return Keep(follows=False, policy=Policy(time=minutes, disk=100))

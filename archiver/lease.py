@@ -9,28 +9,28 @@ from rt.errors import Misuse
 from rt.names import parse_peer
 from rt.position import Position
 
-LEASE_S_MAX: Final = 7 * 24 * 3600  # a job that is not done in a week has to say so again
+LEASE_S_MAX: Final = 7 * 24 * 3600  # a job that takes longer than a week renews its lease
 LEASES_MAX: Final = 64  # of one stream
 _NS: Final = 1_000_000_000
 
 
 class Sized(Protocol):
-    """A file, as far as a lease looks at it."""
+    """What a lease has to know of a file."""
 
     @property
     def start(self) -> Position:
-        """Where it begins."""
+        """Where the file begins."""
 
     @property
     def bytes(self) -> int:
-        """What it holds."""
+        """Its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What `holder` still reads: from the file of `start` on, `bytes_max` of it at most.
+    """What `holder` still reads: from the file of `start` on, at most `bytes_max` of it.
 
-    It holds files against the rules time and limit. Against the rule disk nothing holds.
+    It protects files from the rules time and limit. Nothing protects them from the rule disk.
     """
 
     holder: str
@@ -41,15 +41,14 @@ class Lease:
     def __post_init__(self) -> None:
         parse_peer(self.holder)
         if not 0 <= self.until_ns < 1 << 63:
-            raise Misuse("a lease ends at a time")
+            raise Misuse("a lease has to end")
         if not 0 < self.bytes_max < 1 << 62:
             raise Misuse("a lease holds a bounded number of bytes, at least 1")
 
     def first_held(self, files: Sequence[Sized], now_ns: int) -> int:
-        """Return the place of the first file that is held; the number of files if none is.
+        """Return the index of the first file that is held; the number of files if none is.
 
-        The bytes are counted from the oldest file that is held. A lease on more than its bytes
-        holds none of the oldest files that are too many, and all behind them.
+        A lease whose files have more than its bytes holds the newest of them that fit.
         """
         if now_ns >= self.until_ns:
             return len(files)
@@ -68,23 +67,23 @@ class Lease:
 
 
 def parse_lease(text: str) -> Lease:
-    """Read what `Lease.text` wrote; `Misuse` if it is none."""
+    """Read what `Lease.text` wrote; `Misuse` if it is something else."""
     try:
         fields = json.loads(text)
         return Lease(**{**fields, "start": Position(fields["start"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise Misuse(f"no lease: {error}") from None
+        raise Misuse(f"not a lease: {error}") from None
 
 
 def new_lease(fields: Any, now_ns: int) -> Lease:
-    """Return the lease that a reader asks for.
+    """Return the lease that a reader requests.
 
     Args:
         fields: `holder`, `start` (a position), `seconds`, and `bytes` at most.
         now_ns: the time; the lease ends `seconds` later.
 
     Raises:
-        Misuse: it asks for what no lease gives.
+        Misuse: the request is malformed, or asks for more than a lease may have.
     """
     try:
         holder, start = str(fields["holder"]), Position.parse(str(fields["start"]))
@@ -92,6 +91,6 @@ def new_lease(fields: Any, now_ns: int) -> Lease:
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise Misuse(f"a lease names holder, start, seconds and bytes: {error}") from None
     if not 0 < seconds <= LEASE_S_MAX:
-        words = f"a lease lasts for more than 0 s and at most {LEASE_S_MAX}, not {seconds:g}"
-        raise Misuse(f"{words}; renew it before it ends")
+        limits = f"a lease lasts for more than 0 s and at most {LEASE_S_MAX}, not {seconds:g}"
+        raise Misuse(f"{limits}; renew it before it ends")
     return Lease(holder, start, now_ns + int(seconds * _NS), bytes_max)

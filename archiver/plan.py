@@ -1,4 +1,4 @@
-"""Plan: what would go of a merged log, when, and by which rule; nothing is touched."""
+"""Plan: what would be archived of a merged log, when, and by which rule; nothing is touched."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from rt.position import Position
 
 
 class Planned(NamedTuple):
-    """One rolled file that still has its bytes."""
+    """One rolled file that is not archived."""
 
     file: str
     bytes: int
     messages: int
     rolled_ns: int
-    goes: bool  # at the time of the plan
-    reason: str  # why it goes; "" if it stays
-    expires_ns: int | None  # when the rule time asks for it at the latest; None if it is off
+    goes: bool  # whether it would be archived at the time of the plan
+    reason: str  # why; "" if it stays
+    expires_ns: int | None  # when the rule time asks for it at the latest; None if that is off
 
 
 def rolled_files(
     manifest: Manifest, archived_to: Position, end: Position | None = None
 ) -> Sequence[RolledFile]:
-    """Return the rolled files that still have their bytes, oldest first.
+    """Return the rolled files that are not archived, oldest first.
 
     Args:
         manifest: of the merged log.
         archived_to: the files before it are archived.
-        end: the file that still grows, if there is one; it and what follows is left out.
+        end: the active file, if there is one; it and everything after it is left out.
     """
     order = manifest.order[bisect_left(manifest.order, archived_to) :]
     lines = (manifest.rolled[file] for file in order if end is None or file < end)
@@ -43,12 +43,12 @@ def archived_to(manifest: Manifest) -> Position:
 
 
 def plan(policy: Policy, manifest: Manifest, decisions: Sequence[Decision]) -> list[Planned]:
-    """Return each file that still has its bytes, oldest first, and what becomes of it.
+    """Return each file that is not archived, oldest first, and what would become of it.
 
     Args:
-        policy: by which it was decided.
+        policy: the rules the decisions follow.
         manifest: of the merged log.
-        decisions: of `archiver.decide.decide`.
+        decisions: from `archiver.decide.decide`.
     """
     reasons = {each.start: each.reason for each in decisions}
     age_ns = policy.time * MINUTE_NS

@@ -24,11 +24,11 @@ _ROLL_AGE_MIN_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When a rolled file of the merged log has served its time; any one rule suffices.
+    """When a rolled file of the merged log is archived; any one rule suffices.
 
     Attributes:
         time: minutes since the file was rolled; 0 is off.
-        limit: bytes that all files may have together; None is off.
+        limit: bytes that all files together may have; None is off.
         disk: percent of the file system that may be used.
     """
 
@@ -56,13 +56,13 @@ class Policy:
         return json.dumps({**fields, "disk": self.disk}, separators=(",", ":"))
 
     def roll_age_s(self, file_age_s: float) -> float:
-        """Return after how long an active file is rolled though it is not full; 0 is never.
+        """Return after how long an active file is rolled even if it is not full; 0 is never.
 
-        A file is archived `time` after it was rolled: one that is rolled no later than `time`
-        after it began is gone before its first message is twice that old.
+        A file is archived `time` after it was rolled. Rolled no later than `time` after it began,
+        it is gone before its first message is twice that old.
 
         Args:
-            file_age_s: what the node was told; 0 is never.
+            file_age_s: the node's setting; 0 is never.
         """
         if not file_age_s or not self.time:
             return file_age_s
@@ -70,10 +70,10 @@ class Policy:
 
 
 def parse_policy(text: str) -> Policy:
-    r"""Read a policy from JSON or from TOML, where it may stand in a table `[policy]`.
+    r"""Read a policy from JSON or from TOML, where it may be in a table `[policy]`.
 
     Raises:
-        Misuse: it is neither, or says what no policy says.
+        Misuse: it is neither, or not a policy.
 
     >>> parse_policy('{"time": 10080, "limit": "90Gi", "disk": 90}').limit
     96636764160
@@ -81,12 +81,12 @@ def parse_policy(text: str) -> Policy:
     60
     """
     if len(text) > _TEXT_BYTES_MAX:
-        raise Misuse(f"a policy is no longer than {_TEXT_BYTES_MAX} characters")
+        raise Misuse(f"a policy has at most {_TEXT_BYTES_MAX} characters")
     return policy_of(_json(text) if text.lstrip().startswith("{") else _toml(text))
 
 
 def policy_of(fields: Any) -> Policy:
-    """Return the policy that a JSON or TOML object is; `Misuse` if it is none."""
+    """Return the policy in a JSON or TOML object; `Misuse` if it is malformed."""
     if not isinstance(fields, dict):
         raise Misuse("a policy is an object, such as " + Policy(limit=90 << 30).text())
     if strange := sorted(fields.keys() - _KEYS):

@@ -1,5 +1,6 @@
 """Planner: turns what a majority holds durably into the next instruction."""
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -9,6 +10,7 @@ from sequencer.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger import Ledger
 from sequencer.session_log import SessionLog, SessionLogs
 
+_log: Final = logging.getLogger("rt.node")
 # Of one session in one instruction: 10 ms of copying, the most a flood can delay other sessions.
 SLICE_BYTES_MAX: Final = 4 * MIB
 # Of all sessions together: a node executes this much within about 0.1 s.
@@ -67,7 +69,15 @@ class Planner:
             file_end = min(durable, Position(first.file + rolled))
         group = self._group(name, log)
         watermark = ledger.watermark(f"group {group}" if group else name)
-        return _cut(log, name, group, after, first, file_end, watermark, limit)
+        made = _cut(log, name, group, after, first, file_end, watermark, limit)
+        if made is not None and made.skip and name not in ledger.sessions:
+            _log.warning(
+                "session %s of group %s begins below message %d, up to which the group is merged: "
+                "what is below is taken for repeats and left out; a publisher with messages of its "
+                "own has to skip to %d first, or use no group",
+                name, group, watermark, watermark,
+            )  # fmt: skip
+        return made
 
     def _group(self, name: str, log: SessionLog) -> str:
         if name not in self._groups:

@@ -201,7 +201,7 @@ def test_the_policy_of_the_system_this_one_follows_is_read_as_it_is_written():
         ("time", "neither JSON nor TOML"),
         ('{"a":' * 190, "not JSON"),
         ("[1]", "policy"),
-        (" " * 2000, "no longer"),
+        (" " * 2000, "at most"),
     ],
 )
 def test_a_policy_that_is_none_is_refused_with_what_is_wrong(text, words):

@@ -171,6 +171,23 @@ def test_a_group_gets_each_number_once(merged, tmp_path):
         assert [message.payload for message in subscriber] == [b"g%d" % n for n in range(800)]
 
 
+def test_a_session_that_joins_a_group_below_its_watermark_is_reported(merged, tmp_path, caplog):
+    """Its messages are taken for repeats: right for a redundant publisher, a loss for any other."""
+    caplog.clear()
+    with Publisher(str(tmp_path), stream="s", session="late", group="g") as publisher:
+        publisher.publish_many([b"other%d" % number for number in range(10)])
+    merged.merge_all(["late"])
+    assert "session late of group g begins below message 800" in caplog.text
+    with Publisher(str(tmp_path), stream="s", session="late", group="g") as publisher:
+        publisher.skip_to(800)
+        publisher.publish(b"more")
+    caplog.clear()
+    merged.merge_all(["late"])
+    assert not caplog.text
+    with Subscriber(str(tmp_path), stream="s", sessions=["late"], follow=False) as subscriber:
+        assert [message.payload for message in subscriber] == [b"more"]
+
+
 def test_the_merge_is_repeatable_after_a_cut_at_any_byte(merged):
     """A node that crashes while it merges must come to the same bytes as the others."""
     out, gold = merged.top / "out", merged.top / "gold"
