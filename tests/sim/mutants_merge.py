@@ -123,8 +123,10 @@ def not_cut_on_repeat() -> list[Patch]:
 def repeat_appends_again() -> list[Patch]:
     """What stands there already is not compared but written once more behind it."""
 
-    def execute(self: Executor, merged: Any) -> Any:
-        return merged.digested(self.ledger.digest, self.ledger.end, b"")
+    def execute(self: Executor, merged: Any, each: Slice) -> tuple[Any, bytes]:
+        headings = self._logs[each.session].headers(each.first, each.end, each.length)
+        raw = b"".join(heading.raw for heading in headings)
+        return merged.digested(self.ledger.digest, self.ledger.end, b""), raw
 
     return [(Executor, "_compare", execute)]
 
