@@ -43,13 +43,15 @@ class LiveConnections:
     """Watches the connections of a process.
 
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
-    `_reminders` and `_thread`; the watching thread alone looks at what is in them, on copies.
+    `_reminders` and `_thread`; the watching thread alone looks at what is in them, on copies,
+    and alone uses `_due_s`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._watched: list[_Watched] = []
-        self._reminders: list[tuple[weakref.WeakMethod[Callable[[], str]], float]] = []
+        self._reminders: list[tuple[str, weakref.WeakMethod[Callable[[], str]]]] = []
+        self._due_s: dict[str, float] = {}  # when each subject may be logged again
         self._repeats = RepeatedLines(_log)
         self._thread: threading.Thread | None = None
 
@@ -84,10 +86,10 @@ class LiveConnections:
         with self._lock:
             self._watched.append(watched)
 
-    def remind(self, warning: Callable[[], str]) -> None:
-        """Log what a bound method returns, about once a day, while it returns something."""
+    def remind(self, subject: str, warning: Callable[[], str]) -> None:
+        """Log what a bound method returns, once a day for a subject, while it returns something."""
         with self._lock:
-            self._reminders.append((weakref.WeakMethod(warning), 0.0))
+            self._reminders.append((subject, weakref.WeakMethod(warning)))
 
     def _run(self) -> None:
         while True:
@@ -123,18 +125,14 @@ class LiveConnections:
     def _remind(self) -> None:
         now_s = time.monotonic()
         with self._lock:
+            self._reminders = [each for each in self._reminders if each[1]() is not None]
             reminders = self._reminders.copy()
-        kept = []
-        for reference, due_s in reminders:
+        for subject, reference in reminders:
             warning = reference()
-            if warning is None:
-                continue
-            if now_s >= due_s and (line := warning()):
+            is_due = now_s >= self._due_s.get(subject, 0.0)
+            if warning is not None and is_due and (line := warning()):
                 _log.warning("%s", line)
-                due_s = now_s + _WARN_EVERY_S
-            kept.append((reference, due_s))
-        with self._lock:
-            self._reminders = kept + self._reminders[len(reminders) :]
+                self._due_s[subject] = now_s + _WARN_EVERY_S
 
 
 def _objection(watched: _Watched) -> str:

@@ -120,7 +120,7 @@ class Contexts:
         self._lock = threading.Lock()
         self._stamps = _stamps(files)
         self._context = self._made()
-        live_connections.remind(self.warning)
+        live_connections.remind(os.path.abspath(files.cert), self.warning)
 
     def current(self) -> ssl.SSLContext:
         """Return the context to use for the next connection; costs three `stat` calls."""
