@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
+from rt.errors import Refused
 from rt.position import Position
 from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.node")
+_HAND_OVER_PART: Final = 4  # of `missing_s`: 0.5 s unless set, in which a node is elected
 
 
 class LogCopy(Protocol):
@@ -62,14 +65,32 @@ class KeepUp:
         self._missing_s = missing_s
         self._missing_since_s: float | None = None
         self._is_over = False  # the copy was asked to end
+        self._next_hand_over_s = float("-inf")
+        self._hand_overs = 0
 
     def turn(self, now_s: float) -> None:
         """Start a copy, or end one; called on every tick."""
         if self.copy is not None:
+            self._hand_over(now_s)
             if self._has_ended(self.copy):
                 self._resume()
         elif self._member.executor.lacks_log or self._waited_too_long(now_s):
             self._start()
+
+    def _hand_over(self, now_s: float) -> None:
+        """Let another node lead: a leader that executes nothing proposes nothing either.
+
+        That one may be copying too, so the next attempt goes to the next node.
+        """
+        engine = self._member.engine
+        if not engine.leads or now_s < self._next_hand_over_s:
+            return
+        self._next_hand_over_s = now_s + self._missing_s / _HAND_OVER_PART
+        peers = [peer.name for peer in engine.status().peers if peer.counts]
+        if peers:
+            with suppress(Refused):  # it stopped leading just now
+                engine.transfer(peers[self._hand_overs % len(peers)])
+            self._hand_overs += 1
 
     def _start(self) -> None:
         member, executor = self._member, self._member.executor

@@ -134,7 +134,7 @@ class Node:
             _log.error("%s", words)
         for thread in self._threads:
             thread.start()
-        self._sweeper.start()
+        self._sweeper.start(self._end)
         self._server.start()
         return damaged
 

@@ -66,7 +66,7 @@ class NodeSweeper:
         fold_s: float,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Stand ready.
+        """Prepare; nothing is swept before `start`.
 
         Args:
             disk: where.
@@ -88,7 +88,7 @@ class NodeSweeper:
         self._last: tuple[Appender, int] | None = None
         self._changed = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="sweep", daemon=True)
+        self._thread: threading.Thread | None = None
 
     @property
     def snapshot_index(self) -> int:
@@ -108,8 +108,9 @@ class NodeSweeper:
         ends = [saved.end for saved in self._saved if saved.instruction <= settled_index]
         return max(ends, default=START)
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, failed: Callable[[Exception], None]) -> None:
+        """Begin to sweep; `failed` is to end the node, after a sync that failed."""
+        self._thread = threading.Thread(target=self._run, args=(failed,), name="sweep", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -117,7 +118,7 @@ class NodeSweeper:
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
 
     def saved(self, data: bytes) -> None:
@@ -139,7 +140,7 @@ class NodeSweeper:
             self._work = self._last = (merged, settled_index)
             self._changed.notify()
 
-    def _run(self) -> None:
+    def _run(self, failed: Callable[[Exception], None]) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._work or self._stopping)
@@ -149,7 +150,7 @@ class NodeSweeper:
             try:
                 self._sweep(*work)
             except DiskFailed as error:
-                _log.error("the inputs of this node are not archived any more: %s", error)
+                failed(error)  # what a manifest holds is unknown until a restart
                 return
             except OSError as error:
                 _log.error("archived files are not emptied: %s; it is tried again", error)

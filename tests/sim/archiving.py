@@ -32,7 +32,7 @@ class SimSweeper(NodeSweeper):
     def __init__(self, node: "MergeNode") -> None:
         super().__init__(node.disk, node.inboxes, fold_s=0, now_ns=lambda: paced_ns(node))
         self._node = node
-        self._failed = self._is_awake = False
+        self._is_awake = False
 
     def saved(self, data: bytes) -> None:
         """A snapshot was saved: there may be something to give up."""
@@ -46,7 +46,7 @@ class SimSweeper(NodeSweeper):
 
     def _wake(self) -> None:
         """Let the thread that is not one here get its turn, sooner or later."""
-        if self._work is not None and not self._failed and not self._is_awake:
+        if self._work is not None and not self._is_awake:
             self._is_awake = True
             self._node.soon(10.0, self.sweep)
 
@@ -54,12 +54,12 @@ class SimSweeper(NodeSweeper):
         """Do once what the thread does."""
         self._is_awake = False
         work, self._work = self._work, None
-        if work is None or self._failed:
+        if work is None:
             return
         try:
             self._sweep(*work)
         except DiskFailed:
-            self._failed = True
+            raise  # the node ends
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ENOSPC):
                 raise

@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self, others=("n2", "n3")):
         self.did = []
-        self.orders = []
+        self.orders, self.handed_to = [], []
         self.held = {}
         self.leads, self.term, self.leader = True, 7, "n1"
         self.suspended, self.missing, self.agreed_ns, self.is_executing = False, None, (), False
@@ -75,7 +75,12 @@ class Bench:
 
     def status(self):
         """As an engine does."""
-        return SimpleNamespace(term=self.term, leader=self.leader)
+        peers = [SimpleNamespace(name=name, counts=True) for name in self.holdings.others]
+        return SimpleNamespace(term=self.term, leader=self.leader, peers=peers)
+
+    def transfer(self, to):
+        """As an engine does."""
+        self.handed_to.append(to)
 
     def tick(self):
         """As a member does."""
@@ -219,6 +224,22 @@ def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
         duties.step(float(step), Mail())
     assert bench.did == ["await sync", "close", "copy", "end", "end", "end", "reopen"]
     assert not bench.suspended
+
+
+def test_a_node_that_copies_the_merged_log_lets_another_lead():
+    """A leader that executes nothing proposes nothing: merging stood for as long as the copy."""
+    bench = Bench()
+    bench.executor.lacks_log = True
+    bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
+    duties = bench.duties()
+    duties.step(0.0, Mail())
+    assert bench.handed_to == []
+    for now in (0.1, 0.2, 0.3, 0.6):
+        duties.step(now, Mail())
+    assert bench.handed_to == ["n2", "n3"]  # that one may be copying too
+    bench.leads = False
+    duties.step(2.0, Mail())
+    assert bench.handed_to == ["n2", "n3"]
 
 
 def test_a_log_that_was_copied_is_served_though_no_instruction_follows():
