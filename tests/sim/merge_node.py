@@ -499,7 +499,8 @@ class MergeNode(SimNode):
 
     def _refuse(self, session: str, error: Exception) -> None:
         self.world.trace(f"{self.name} refuses {session}: {error}")
-        source, code = self.relays.get(session), getattr(error, "code", "")
+        source = self.relays.get(session)
+        code = "corrupt" if isinstance(error, CorruptLog) else getattr(error, "code", "")
         is_rotten = source is not None and source[0].rotted
         is_behind = source is not None and code == "behind"
         inbox = self.inboxes.get(session)
