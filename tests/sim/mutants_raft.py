@@ -178,7 +178,7 @@ def any_append_cuts_the_log() -> list[Patch]:
 @mutant
 def previous_term_not_compared() -> list[Patch]:
     """The index before the entries is checked, and not its term."""
-    return [(receiving, "agrees", lambda core, m: core.log.term_at(m.prev_index) is not None)]
+    return [(receiving, "matches", lambda core, m: core.log.term_at(m.prev_index) is not None)]
 
 
 @mutant
