@@ -1,4 +1,4 @@
-"""Wants: which sessions did not come to this node though others have them, and whom to ask."""
+"""Wants: which sessions other nodes have and this one lacks, and which node to ask."""
 
 from collections.abc import Container
 from typing import Final
@@ -7,17 +7,17 @@ from rt.position import START, Position
 from sequencer.holdings import Holdings
 from sequencer.ledger import Ledger
 
-# A connection may be cut without a word, and is found dead after 15 s only; or the disk is slow.
+# A connection may be cut silently, which is noticed after 15 s; or the disk is slow.
 _PATIENCE_WITH_PUBLISHERS: Final = 4
 
 
 class Wants:
-    """What is looked at again and again, and asked for when it does not come by itself."""
+    """Looks at what every node holds, over and over, and asks for what does not arrive."""
 
     def __init__(self, patience: int) -> None:
-        """Ask for a session that has not grown here for so many looks, 1 or more."""
+        """Ask for a session after it has not grown here for `patience` looks, 1 or more."""
         self._patience = patience
-        self._behind: dict[str, tuple[Position, int]] = {}  # where it stands, for how many looks
+        self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
 
     def look(
         self,
@@ -29,21 +29,20 @@ class Wants:
     ) -> dict[str, list[str]]:
         """Return which sessions to ask which member for now.
 
-        The member that holds most is asked first, and the others after it if nothing comes; each
-        for twice as long as the one before, so that however slow they are one of them gets to it.
+        The member that holds most is asked first, and the others after it if nothing arrives; each
+        for twice as long as the one before, so that even a slow one has enough time.
 
         Args:
-            holdings: what each member said it holds, and what this one does.
-            ledger: the state here; what was merged here is not needed any more.
-            missing: the session that the next instruction needs more of, though it was merged
-                elsewhere.
-            fed: sessions that a publisher fills just now, or seems to; they are waited for longer.
+            holdings: what every member holds.
+            ledger: this node's state; what was merged here is not needed any more.
+            missing: the session that the next instruction needs more of.
+            fed: sessions whose publisher is connected, or seems to be; they get more time.
         """
         behind, asked = {}, dict[str, list[str]]()
         for session, holders in _holders(holdings, ledger, missing).items():
             own = holdings.own.get(session, START)
-            stood, looks = self._behind.get(session, (own, -1))
-            looks = looks + 1 if stood == own else 0
+            before, looks = self._behind.get(session, (own, -1))
+            looks = looks + 1 if before == own else 0
             behind[session] = (own, looks)
             patience = self._patience * (_PATIENCE_WITH_PUBLISHERS if session in fed else 1)
             if looks >= patience:
@@ -54,7 +53,7 @@ class Wants:
 
 
 def _holders(holdings: Holdings, ledger: Ledger, missing: str) -> dict[str, list[str]]:
-    """Return who holds more than is here, the most first, of each session that is needed."""
+    """Return the members that hold more of a needed session than this one, the most first."""
     more: dict[str, list[tuple[Position, str]]] = {}
     for member in holdings.others:
         for session, end in holdings.of(member).items():
