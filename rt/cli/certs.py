@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from rt.cli.groups import CommandGroup
 from rt.errors import RtError, spoken
 from rt.net import certificates, renewal, revocation, trust
 from rt.net.identity import CertificateRole, read_identity
@@ -30,7 +31,7 @@ _directory_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def certs() -> None:
     """Manage the keys and certificates by which all peers recognise each other.
 

@@ -2,12 +2,14 @@
 
 import click
 
-from rt.cli.console import ProgressBar, counted, note
+from rt.cli.console import ProgressBar, counted, note, print_json
+from rt.cli.groups import CommandGroup
+from rt.cli.options import json_option, parse_position
 from rt.errors import Misuse
 from rt.position import Position
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def export() -> None:
     """Convert a log that will be read many times.
 
@@ -25,7 +27,10 @@ def export() -> None:
 )  # fmt: skip
 @click.option("--include-active", is_flag=True, help="Export the active file too, as far as it is.")
 @click.option("--allow-gaps", is_flag=True, help="Skip files archived before they were exported.")
-@click.option("--from", "start", metavar="POSITION", help="Begin at this position.")
+@click.option(
+    "--from", "start", metavar="POSITION", callback=parse_position, help="Begin at this position."
+)
+@json_option("the outcome")
 def parquet(
     directory: str,
     out: str,
@@ -33,7 +38,8 @@ def parquet(
     partition: str | None,
     include_active: bool,
     allow_gaps: bool,
-    start: str | None,
+    start: Position | None,
+    as_json: bool,
 ) -> None:
     """Add to the Parquet dataset in OUT whatever it lacks of the log in DIRECTORY.
 
@@ -49,7 +55,7 @@ def parquet(
         raise Misuse(f"{error.name} is missing: pip install pyarrow numpy") from None
     settings = ExportSettings(
         partition=partition or "", include_active=include_active, allow_gaps=allow_gaps,
-        start=Position.parse(start) if start else Position(0),
+        start=start or Position(0),
     )  # fmt: skip
     with ProgressBar() as progress:
 
@@ -57,6 +63,12 @@ def parquet(
             progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
 
         done = to_parquet(directory, out, settings, progress=show)
+    if as_json:
+        print_json({
+            "directory": out, "files": done.files, "messages": done.messages,
+            "added_before": done.left, "gaps": done.gaps,
+        })  # fmt: skip
+        return
     added = f"added {counted(done.files, 'file')} with {counted(done.messages)} to {out}"
     note(f"{added}; {counted(done.left, 'file')} had been added before")
     if done.gaps:

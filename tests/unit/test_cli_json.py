@@ -161,3 +161,13 @@ def test_an_answer_that_cannot_be_read_is_the_fault_of_the_node(monkeypatch, ans
         if result.exit_code:
             assert "rt: a node's answer cannot be read" in result.stderr
     assert done["roll"].exit_code == exits.REFUSED
+
+
+def test_an_export_prints_what_it_added_as_json(here):
+    """The second run adds nothing, and says so."""
+    pytest.importorskip("pyarrow")
+    words = "export", "parquet", "rt-data/stream/out", "dataset", "--json"
+    first, second = (json.loads(run(*words).stdout) for _ in range(2))
+    assert (first["files"], first["messages"], first["gaps"]) == (1, 1, [])
+    assert (second["files"], second["added_before"]) == (0, 1)
+    assert run(*words, "--from", "x").exit_code == exits.BAD_USE

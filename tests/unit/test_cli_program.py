@@ -33,6 +33,8 @@ ESCAPED = r"a\x1b[2J\x0d\x0ab\x9b31m\x7f\u202egnp\u2066\u2028"
         (["archive", "rol"], "did you mean roll?"),
         (["archive", "policy", "sett"], "did you mean set?"),
         (["cluster", "intt"], "did you mean init?"),
+        (["export", "parqet"], "did you mean parquet?"),
+        (["certs", "isue"], "did you mean issue?"),
         (["xyzzy"], "rt --help lists them"),
     ],
     ids=" ".join,
