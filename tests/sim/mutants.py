@@ -5,6 +5,8 @@ acknowledgement of an older term that is counted, and an admission that outlives
 `tests/sim/test_merge.py` a copy that was set aside and is read on, since the node then copies from
 another what such a copy lacks; in `tests/sim/test_archiving.py` archived files that are emptied
 before this node has a snapshot behind them, since it then goes on from another node's state.
+`tests/unit/test_node_duties.py` holds that a planned snapshot is dropped before a file it covers is
+set aside, and that an order is proposed in no later term than its own.
 """
 
 from . import mutants_archive, mutants_merge, mutants_node, mutants_raft, mutants_state

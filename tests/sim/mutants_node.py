@@ -1,7 +1,6 @@
 """Mistakes in what a node decides around sequencing: only worlds with merged logs see them."""
 
 from dataclasses import replace
-from typing import Any
 
 from replicator import progress
 from replicator.messages import Ack
@@ -10,7 +9,6 @@ from rt.log.confirmations import Confirmations
 from rt.node import relay
 from rt.node.duties import Duties
 from rt.node.inbox import Inboxes, NodeInbox
-from rt.node.keep_up import KeepUp
 from rt.node.retention import Retention
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
@@ -109,12 +107,6 @@ def hold_survives_its_copy() -> list[Patch]:
 
 
 @merging
-def snapshot_outlives_its_file() -> list[Patch]:
-    """A planned snapshot is kept though a file that it covers is set aside."""
-    return [(NodeSnapshots, "drop", lambda self: None)]
-
-
-@merging
 def copied_and_not_served() -> list[Patch]:
     """A node that copied the merged log serves it with the next instruction only."""
     right = Duties._serve
@@ -124,20 +116,3 @@ def copied_and_not_served() -> list[Patch]:
             right(self)
 
     return [(Duties, "_serve", serve)]
-
-
-@merging
-def order_of_any_term() -> list[Patch]:
-    """An order that waited is proposed in whatever term this node leads."""
-
-    def order(self: Duties, _term: int, instruction: Any) -> None:
-        if self._member.engine.leads:
-            self._member.order(instruction)
-
-    return [(Duties, "_order", order)]
-
-
-@merging
-def copies_for_ever() -> list[Patch]:
-    """A node goes on copying although what it lacked has come."""
-    return [(KeepUp, "_needs_no_copy", property(lambda self: False))]
