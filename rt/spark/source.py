@@ -93,8 +93,8 @@ class RtSource(DataSource):
         """Begin or resume a streaming query."""
         from rt.spark.stream import RtStreamReader  # noqa: PLC0415 - batches need none of it
 
-        with one_line_errors():
-            return RtStreamReader(self._reading(), schema)
+        # Spark's cleanup fails after an error here, and only the traceback has the first error
+        return RtStreamReader(self._reading(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publish the rows of a batch query."""

@@ -113,9 +113,9 @@ def test_a_lease_that_no_node_gives_fails_the_load_in_words(cluster):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"leaseTime": "1h"}, "no leaseNodes"),
-        ({"leaseNodes": "a:1", "leaseCerts": "c"}, "no leaseIdentity"),
-        ({"leaseNodes": "a:1", "leaseCerts": "c", "leaseIdentity": "No!"}, "leaseIdentity is"),
+        ({"leaseTime": "1h"}, "add leaseNodes"),
+        ({"leaseNodes": "a:1", "leaseCerts": "c"}, "add leaseIdentity"),
+        ({"leaseNodes": "a:1", "leaseCerts": "c", "leaseIdentity": "No!"}, "leaseIdentity="),
     ],
 )
 def test_half_a_lease_is_refused(options, words):

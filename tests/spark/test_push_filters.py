@@ -56,7 +56,7 @@ def test_a_spark_that_gives_wrong_rows_is_refused_and_goes_on_without(spark, log
     """Wrong rows in silence are worse than slow ones: the option cannot be had."""
     path, rows = log
     monkeypatch.setattr(probe, "gives_right_rows", lambda spark: False)
-    with pytest.raises(Misuse, match=r"gives wrong rows .* name positions, times and sessions"):
+    with pytest.raises(Misuse, match=r"returns wrong rows .* Select positions, times and sessions"):
         rt.spark.push_filters(spark)
     assert spark.conf.get(probe.PUSH_DOWN) == "false"
     with pytest.raises(AnalysisException, match=r"call rt.spark.push_filters\(spark\) first"):
