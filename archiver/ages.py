@@ -1,4 +1,4 @@
-"""Ages: how long a node has seen files rolled, by a clock that nobody can set."""
+"""Ages: how long a node has seen files rolled, by a clock that cannot be set."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ class Ages:
         Args:
             files: all that are not archived, oldest first.
             now_ns: the time that retention uses.
-            steady_ns: a clock that nobody can set.
+            steady_ns: a clock that cannot be set.
         """
         before = self._seen
         # A local name: another thread may ask for a plan meanwhile.

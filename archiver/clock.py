@@ -38,7 +38,7 @@ class SteadyClock:
 
         Args:
             wall_ns: the clock.
-            monotonic_ns: a clock that nobody can set.
+            monotonic_ns: a clock that cannot be set.
         """
         expected = self._wall_ns + monotonic_ns - self._monotonic_ns
         if not self._wall_ns or wall_ns - expected <= JUMP_NS:

@@ -15,7 +15,7 @@ _NS: Final = 1_000_000_000
 
 
 class Sized(Protocol):
-    """What a lease has to know of a file."""
+    """What a lease needs to know about a file."""
 
     @property
     def start(self) -> Position:
@@ -48,7 +48,7 @@ class Lease:
     def first_held(self, files: Sequence[Sized], now_ns: int) -> int:
         """Return the index of the first file that is held; the number of files if none is.
 
-        A lease whose files have more than its bytes holds the newest of them that fit.
+        A lease on more files than its bytes cover holds the newest of them that fit.
         """
         if now_ns >= self.until_ns:
             return len(files)

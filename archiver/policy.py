@@ -56,7 +56,7 @@ class Policy:
         return json.dumps({**fields, "disk": self.disk}, separators=(",", ":"))
 
     def roll_age_s(self, file_age_s: float) -> float:
-        """Return after how long an active file is rolled even if it is not full; 0 is never.
+        """Return the age at which an active file is rolled even if it is not full; 0 is never.
 
         A file is archived `time` after it was rolled. Rolled no later than `time` after it began,
         it is gone before its first message is twice that old.

@@ -31,7 +31,7 @@ class ChannelBell:
 
 
 class AckSchedule:
-    """Delays acknowledgements a little, so that one says what two or many would.
+    """Delays acknowledgements briefly, so that one says what several would.
 
     Threads: `note` may be called from any thread; everything else by the connection's. `_news` is a
     set that one side adds to and the other pops from, both atomic.
@@ -46,8 +46,8 @@ class AckSchedule:
             wake: the one that the connection waits for.
             patience_s: how long what is durable may wait to be acknowledged as merged too. Most
                 often it is merged soon, and one acknowledgement serves for both.
-            is_first: whether the source hears from here what is merged before it does from other
-                nodes; if not, all acknowledgements wait as long, and one serves for many merges.
+            is_first: whether the source learns of merges from this node before any other; if not,
+                all acknowledgements wait as long, and one serves for many merges.
         """
         self.wake = wake
         self._patience_s = patience_s

@@ -1,4 +1,4 @@
-"""Admission: who gets a place on a server, before and after a certificate was seen."""
+"""Admission: which connections a server takes, before and after it has seen their certificates."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ class ServerLimits:
         identity_connections: of the holders of one certificate's name.
         identity_connects_s: new ones a second, of one name; ten seconds' worth may come at once.
         identity_sessions: different sessions that one name may push within a day.
-        handshakes: connections whose certificate was not seen yet.
+        handshakes: connections whose certificate has not been seen yet.
         address_handshakes: of them, from one address (one /64 of IPv6).
         handshake_s: seconds that a handshake may take.
     """
@@ -61,7 +61,7 @@ class _Account:
 
 
 class Admission:
-    """Counts places, and says who must do without one.
+    """Counts places, and decides which connections go without one.
 
     A newcomer is never refused for want of a handshake slot: the oldest handshake of the address
     that has most ends instead. So a flood pushes out its own connections; a genuine handshake
@@ -79,14 +79,14 @@ class Admission:
         self._accounts: dict[str, _Account] = {}  # by holder
 
     def knock(self, key: object, host: str) -> object | None:
-        """Take up a handshake.
+        """Count a new handshake.
 
         Args:
             key: of the connection, for the other methods.
             host: the address it comes from.
 
         Returns:
-            The key of the handshake that has to end for it, if any.
+            The key of the handshake that has to end to make room, if any.
         """
         address = _network(host)
         with self._lock:
@@ -115,7 +115,7 @@ class Admission:
             del self._handshakes[key]
 
     def leave(self, key: object) -> None:
-        """Give back what a connection had; one that had nothing changes nothing."""
+        """Give back what a connection had; does nothing if it had nothing."""
         with self._lock:
             self._handshakes.pop(key, None)
             holder = self._admitted.pop(key, None)

@@ -15,7 +15,7 @@ from replicator.wire import (
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 
-# What one receive returns at most. The buffer grows as the bytes of a message arrive, so claiming
+# The most one receive returns. The buffer grows as the bytes of a message arrive, so claiming
 # a length costs the peer as much as sending that much.
 _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES

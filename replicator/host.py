@@ -36,7 +36,7 @@ class Inbox(Protocol):
         """Return whether bytes of the log's last file, up to `end`, are still needed."""
 
     def doubted(self) -> None:
-        """Take note that the source has other bytes than the copy: check whether that is whole."""
+        """Take note that the source's bytes differ from the copy's: check the copy for damage."""
 
     @property
     def is_wanted(self) -> bool:
@@ -81,7 +81,7 @@ class Host(Protocol):
 
         Raises:
             Refused: `busy` (another connection has it; it is asked for again soon), `other-log`,
-                `reserve`, or whatever the node has against it.
+                `reserve`, or another reason of the node's.
         """
 
     @property

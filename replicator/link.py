@@ -40,7 +40,7 @@ class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
 
 
 class Link:
-    """Reads without blocking, so that a peer in the middle of a message stops nothing.
+    """Reads without blocking, so that a peer in the middle of a message holds nothing up.
 
     Writes block for up to `DEAD_S`. A side that is about to write much has to read first, or both
     could wait for each other. One thread at a time uses a link; `replicator.push_connection` and
@@ -64,7 +64,7 @@ class Link:
         self._decoder = Decoder(greeting=True, large=large)
         self._began_s: float | None = None  # when the message that is arriving began to
         self._more = True  # there may be bytes that were not received yet
-        self._is_behind = True  # more arrived while the last was worked on: not a lone message
+        self._is_behind = True  # more arrived while the last was handled: not a lone message
         self._heard_s = self._spoke_s = time.monotonic()
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)

@@ -19,7 +19,7 @@ class Release(Enum):
     NEVER = "never"
 
     def voices(self, nodes: int) -> int:
-        """How many of the nodes have to say so."""
+        """How many nodes have to say so."""
         return nodes if self is Release.ALL else nodes // 2 + 1
 
 
@@ -102,7 +102,7 @@ class SessionProgress:
     def lacks_beginning(self, archived_to: Position) -> bool:
         """Whether nodes hold the session but none has merged what is archived here.
 
-        Nobody has those bytes any more, unless a node that has not answered yet merged them.
+        Those bytes are gone, unless a node that has not answered yet has merged them.
         """
         nodes = self._reached.copy().values()
         merged = max((each.merged for each in nodes), default=START)

@@ -20,8 +20,8 @@ _POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
 class PullConnection:
     """Sends a log as it grows.
 
-    Whoever rings the bell sends what is new, if it is small and the peer takes it at once, so that
-    a lone message need not wait for the connection's thread to wake up.
+    The thread that rings the bell sends what is new, if it is small and the peer takes it at once,
+    so that a lone message need not wait for the connection's thread to wake up.
 
     Threads: the connection's thread calls `run`; any thread may call `set`. `_turn` guards `_side`,
     `_channel`, `_log` and `_refused`: it is held during a turn, and tried by `set`.

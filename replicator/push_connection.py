@@ -48,8 +48,8 @@ class ShippedSessions(Protocol):
 class PushConnection:
     """Keeps a connection to one node, with a channel for each session.
 
-    Whoever announces an update sends it, if it is small and the node takes it at once, so that a
-    lone message waits for no other thread. What remains is sent by the connection's own thread.
+    The thread that announces an update sends it, if it is small and the node takes it at once, so
+    that a lone message waits for no other thread. The connection's own thread sends the rest.
 
     Threads: the dialer's thread runs `_serve`. `_turn` guards `_side`, `_channels` and what they
     hold, and `_errors`: it is held by the connection's thread during a turn and tried by `offer`,
@@ -65,7 +65,7 @@ class PushConnection:
         Args:
             destination: the node.
             book: the sessions.
-            gather: is told what was sent and merged.
+            gather: is notified of what was sent and merged.
         """
         self.name = destination.member or address_text(destination.nodes[0])
         self._book = book

@@ -9,7 +9,7 @@ from rt.format import manifest
 from rt.log.directory import LogDirectory
 from rt.position import Position
 
-# The clock of a file system ticks every few milliseconds: a younger time may stand for two changes.
+# The clock of a file system ticks every few milliseconds: a younger time may hide a second change.
 _TIME_IS_SURE_NS: Final = 2_000_000_000
 
 

@@ -80,7 +80,7 @@ class Server:
             others: serves a connection that speaks another protocol, by its ALPN name.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address is not available.
         """
         self._large = LargeMessages()
         self._contexts = contexts

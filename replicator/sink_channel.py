@@ -47,7 +47,7 @@ class SinkChannel:
         spans = last_spans(known, end, appender.last_frame)
         try:
             tail = b"".join(self._read(span.position, span.length) for span in spans)
-        except FileNotFoundError:  # a file of which a power cut left the line: that is the proof
+        except FileNotFoundError:  # a power cut left only the file's line, which is the proof
             spans, tail = (), b""
         return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail))
 

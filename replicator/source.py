@@ -1,4 +1,4 @@
-"""Source: decides what the sink is told next of one log, from what the directory shows."""
+"""Source: decides what to tell the sink next about one log, from what the directory shows."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

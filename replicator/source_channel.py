@@ -168,7 +168,7 @@ class SourceChannel:
         return not self._quiet.is_quiet
 
     def send_little(self, send: Sender, buffer: FrameBuffer) -> bool:
-        """Send what is new of the file at hand, if that is little and all the sink lacks.
+        """Send the new bytes of the current file, if they are few and all that the sink lacks.
 
         Returns:
             Whether the sink has everything now; otherwise `pump` has to look.
@@ -193,7 +193,7 @@ class SourceChannel:
         return sent
 
     def _grown_to(self, file: File) -> Position:
-        """Return where the file at hand ends, or its start if it may have been rolled."""
+        """Return where the current file ends, or its start if it may have been rolled."""
         size = 0 if self._quiet.is_rolling() else file.size()
         return Position(self._cursor.start + size)
 

@@ -78,7 +78,7 @@ class SourceConnection:
         self._link.beat()
 
     def send_now(self, channel: SourceChannel) -> bool:
-        """Send what is new of a log, if it is little, nothing waits and the peer takes it at once.
+        """Send a log's new bytes, if they are few, nothing waits and the peer takes them at once.
 
         Returns:
             False if that is left to `turn`, which meets and reports the same obstacle.

@@ -102,7 +102,7 @@ def check_large(data: memoryview, length: int) -> bool:
 
 
 def decode_body(kind: int, body: memoryview) -> Message:
-    """Return the message of a type that `decode_prefix` has returned; `PeerError` if it is none."""
+    """Return the message of a type that `decode_prefix` has returned; `PeerError` if malformed."""
     return _DECODERS[kind][0](body)
 
 

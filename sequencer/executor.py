@@ -20,8 +20,8 @@ from sequencer.session_log import Heading, SessionLogs
 # Shorter ranges are read, and written with their range frame in one call; longer ones are copied
 # inside the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
-# So often is a session's copy fetched again when it differs from an instruction. After that only
-# the merged log of a node that has executed it will do: the others may have the wrong bytes too.
+# How often a session's copy that differs from an instruction is fetched again. After that only the
+# merged log of a node that has executed it will do: the others may have the wrong bytes too.
 _RETRIES: Final = 1
 
 
@@ -76,7 +76,7 @@ class Executor:
             if self.alone:
                 raise
             set_aside(disk, directory)
-            return self._opened()  # nobody knows which files are whole: all is copied again
+            return self._opened()  # which files are whole is unknown: all is copied again
         try:
             appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
         except CorruptLog as damage:

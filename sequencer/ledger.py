@@ -15,7 +15,7 @@ _VERSION: Final = 1
 NOTES_MAX: Final = 128
 
 
-_TAIL_DIGEST_BYTES: Final = 8  # against accidents; a hostile publisher harms its own session
+_TAIL_DIGEST_BYTES: Final = 8  # against accidents; a hostile publisher harms only its own session
 
 
 class Tail(NamedTuple):

@@ -73,8 +73,8 @@ class Planner:
         if made is not None and made.skip and name not in ledger.sessions:
             _log.warning(
                 "session %s of group %s begins below message %d, up to which the group is merged: "
-                "what is below is taken for repeats and left out; a publisher with messages of its "
-                "own has to skip to %d first, or use no group",
+                "lower numbers are taken for repeats and left out; a publisher with messages of "
+                "its own has to skip to %d first, or use no group",
                 name, group, watermark, watermark,
             )  # fmt: skip
         return made
