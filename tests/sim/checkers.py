@@ -9,14 +9,14 @@ from sequencer.raft.quorum import is_suspended
 
 
 class Violation(AssertionError):  # noqa: N818 - the word of the field
-    """A promise was broken; the words say which."""
+    """A promise was broken; the message says which."""
 
 
 class Checker:
     """Watches a cluster from outside and remembers what nodes may forget.
 
     Holds: one leader per term; one vote per node and term; a leader decides by an entry of its
-    own term, and believes of others only what their disks have held; entries with the same index
+    own term, and credits others only with what their disks held; entries with the same index
     and term are the same and follow the same; a new leader holds everything that was decided
     before; what is decided stays and is the same everywhere; a decision was durable on a majority;
     a node that knows of a decision does not unlearn it while it lives; states are equal at equal
@@ -58,7 +58,7 @@ class Checker:
         return True
 
     def reigns(self, name: str, raft: Raft) -> None:
-        """What a leader believes: it decides by its own entries, and of others what they have."""
+        """A leader commits by its own entries and credits others only with what they have."""
         core, leader = raft._core, raft._leader
         if leader is None:
             return
@@ -95,7 +95,7 @@ class Checker:
         self._covered[name] = max(self._covered.get(name, 0), index)
 
     def logged(self, ready: Ready, previous: int | None) -> None:
-        """Entries enter a log behind one of the term `previous`."""
+        """Entries enter a log after one of the term `previous`."""
         before = previous
         for entry in ready.entries:
             place = (entry.index, entry.term)
@@ -106,7 +106,7 @@ class Checker:
             before = entry.term
 
     def admits(self, name: str, ready: Ready) -> None:
-        """A leader changes the roster: a new copy counts once the old one is decided not to.
+        """A leader changes the roster: a new copy counts only after the old one was removed.
 
         In one step, a majority with the old copy and one with the new might not meet.
         """
@@ -151,6 +151,6 @@ class Checker:
             raise Violation(f"{name} has another state than others after entry {index}")
 
     def read(self, name: str, index: int, floor: int) -> None:
-        """A node was told that a read may be answered from the state after `index`."""
+        """A node may answer a read from the state after `index`."""
         if index < floor:
             raise Violation(f"{name} reads entry {index}, after {floor} was acknowledged")

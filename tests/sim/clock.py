@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Clock:
-    """Simulated microseconds; things due at the same time happen in the order they were asked."""
+    """Simulated microseconds; events due at the same time happen in the order scheduled."""
 
     __slots__ = ("_count", "_heap", "now_us")
 
@@ -16,12 +16,12 @@ class Clock:
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
 
     def after(self, delay_us: int, act: Callable[..., None], *args: Any) -> None:
-        """Have `act` called when `delay_us` have passed."""
+        """Call `act` after `delay_us`."""
         self._count += 1
         heapq.heappush(self._heap, (self.now_us + delay_us, self._count, act, args))
 
     def step(self, count: int) -> None:
-        """Let the next things happen, of which there always are some."""
+        """Run what is due next; there is always something."""
         heap, pop = self._heap, heapq.heappop
         for _ in range(count):
             self.now_us, _, act, args = pop(heap)

@@ -17,7 +17,7 @@ from .node import SimNode
 from .wire import Wire
 
 FAULT_TICKS = 120
-EVENTS_AT_ONCE = 50  # between two looks at whether it is over
+EVENTS_AT_ONCE = 50  # between checks whether it is over
 HEAL_TIMEOUTS = 40  # election timeouts after the faults in which everyone must have caught up
 SIZES = (3, 3, 3, 5, 5, 5, 3, 7, 1, 3)
 
@@ -26,7 +26,7 @@ class Cluster:
     """A whole cluster of one seed.
 
     Args:
-        seed: draws the cluster, its faults and every chance in it.
+        seed: determines the cluster, its faults and every random choice.
         new_machine: makes the application of a node; unless given, odd seeds have the tape and
             even ones the ledger.
         log: takes each line of the trace, to be read by people.
@@ -127,11 +127,11 @@ class Cluster:
         self._tell(line)
 
     def _tell(self, line: str) -> None:
-        """Tell who replays the run, without a trace in it."""
+        """Log a line for people replaying the run; it is not part of the trace."""
         if self._log is not None:
             self._log(f"{self.clock.now_us / 1000:10.2f} ms  {line}")
 
-    # What nodes tell
+    # What nodes report
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
         node = self.nodes[target]

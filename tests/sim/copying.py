@@ -34,7 +34,7 @@ class Pull:
     """Copies the merged log from one node after the other, as `replicator.pull` does."""
 
     def __init__(self, puller: Puller, chance: Random, begin: int = 0) -> None:
-        """Begin to copy; it is of use once it is beyond `begin`."""
+        """Begin to copy; the copy is useful once it is past `begin`."""
         self._puller, self._chance = puller, chance
         appender = Appender(puller.disk, OUT, IDENTITY)
         appender.recover()
@@ -93,7 +93,7 @@ class Pull:
             self._pipe = None
 
     def is_done(self, ledger_end: Position) -> bool:
-        """Whether merging can go on."""
+        """Whether merging can continue."""
         caught_up = self._pipe is not None and self._pipe.caught_up
         return (caught_up or self._is_ahead) and max(
             ledger_end, self._begin + 1
@@ -101,13 +101,13 @@ class Pull:
 
     @property
     def position(self) -> Position:
-        """Up to where it is copied."""
+        """How far it is copied."""
         return self._copy.appender.end
 
     waits_for = ""
 
     def end(self) -> bool:
-        """Ask it to end: it may be busy, and is asked again then."""
+        """Ask it to end; if it is busy, ask again later."""
         if self._chance.random() < 0.3:
             return False
         self.stop()

@@ -15,7 +15,7 @@ class PowerCut(BaseException):
 
 
 def is_dead(_operation: str) -> None:
-    """Refuse every operation: of a process that has died, but whose code still unwinds."""
+    """Refuse every operation of a process that has died while its code still unwinds."""
     raise PowerCut
 
 
@@ -68,7 +68,7 @@ class Directory:
                 yield from below.every()
 
     def settle(self) -> None:
-        """The names as they are now are on the disk."""
+        """Make the current names durable."""
         self.durable = dict(self.names)
 
 
@@ -141,7 +141,7 @@ class SimDisk:
         self.fault: Callable[[str], None] | None = None
 
     def operation(self, name: str) -> None:
-        """An operation is about to be done."""
+        """An operation is about to start."""
         if self.fault is not None:
             try:
                 self.fault(name)
@@ -271,11 +271,11 @@ class SimDisk:
         return bytes(kept)
 
     def kill(self) -> None:
-        """End the process only: the machine goes on, so everything written stays."""
+        """End the process only: the machine runs on, so everything written stays."""
         self.fault = None
 
     def settle_all(self) -> None:
-        """What time does: everything written has reached the disk."""
+        """Let time pass: everything written reaches the disk."""
         for directory in self._root.every():
             directory.settle()
         for inode in self._files():

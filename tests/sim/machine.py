@@ -1,4 +1,4 @@
-"""What a cluster decides about: the application behind the engine, pluggable."""
+"""What a cluster agrees on: the application on top of the engine, pluggable."""
 
 import json
 from hashlib import blake2b
@@ -21,7 +21,7 @@ class Machine(Protocol):
     index: int
 
     def command(self, chance: Random, serial: int) -> bytes:
-        """What a client of this node wants decided, made on the state as it is here and now."""
+        """A command that a client of this node proposes, based on its current state."""
 
     def apply(self, entry: Entry) -> None:
         """Take the next entry."""
@@ -45,7 +45,7 @@ class Tape:
         self.chain = b""
 
     def command(self, chance: Random, serial: int) -> bytes:
-        """A number nobody else has, and some ballast."""
+        """A unique number and some padding."""
         return b"%d." % serial + bytes(chance.randrange(30))
 
     def apply(self, entry: Entry) -> None:
@@ -74,7 +74,7 @@ class Books:
     """The sequencer's own state: real instructions on the real ledger, over imagined sessions.
 
     `red` and `blue` are redundant publishers of the same numbered messages. Several instructions
-    may be under way, made on states that no longer hold when they come: then every node leaves
+    may be under way, made on states that no longer hold when they arrive: then every node leaves
     the same slices out. Each message is counted once, and in order, whatever was repeated.
     """
 

@@ -33,7 +33,7 @@ CUTS_US = 400_000  # between two power cuts of publishers at most
 
 
 class MergeNemesis(Nemesis):
-    """Also: full disks, publishers that die, rolls, policies and leases that are asked for.
+    """Adds full disks, dying publishers, and requested rolls, policies and leases.
 
     Rot in logs is on a minority only.
     """
@@ -124,7 +124,7 @@ class MergeNemesis(Nemesis):
         return node.name in self.world.frail and not self.world.has_cuts
 
     def _rot_unmerged(self) -> None:
-        """Flip a bit of what has come and was not merged, under a node that runs."""
+        """Flip a bit of received but unmerged data under a running node."""
         node = self._victim()
         assert isinstance(node, MergeNode)
         if not (node.alive and self._may_rot(node)):
@@ -146,7 +146,7 @@ class MergeNemesis(Nemesis):
         if self._chance.random() < 0.8:
             files = [f"in/{session}/{name}" for session in SESSIONS
                      for name in sorted(node.disk.names(f"in/{session}"))]  # fmt: skip
-            # a rolled file that rots is found out by who reads it, and mended by a person
+            # rot in a rolled file is found by its reader and repaired by a person
             merged = node.member.executor.appender
             files += [f"{OUT}/{merged.end.file_name}"] if merged.is_open else []
             paths = [*files, f"{OUT}/manifest"]
@@ -166,7 +166,7 @@ class MergeCluster(Cluster):
         self._publishing_us = chance.choice([5_000, 15_000, 40_000])
         self.file_bytes = chance.choice([900, 2_500, 1 << 20])
         self.snapshot_chance = 2 / self.compact_every
-        self.pace = chance.choice([2, 8, 30])  # of the clocks that retention goes by
+        self.pace = chance.choice([2, 8, 30])  # of the clocks that retention uses
         self.file_age_s = chance.choice([0.0, 60.0])
         self.missing_us = chance.choice([2, 8, 30]) * self.tick_us
         self.copying_us = chance.choice([1_000, 5_000, 40_000])  # for a piece of a merged log
@@ -183,7 +183,7 @@ class MergeCluster(Cluster):
         self._links: dict[tuple[str, str], float] = {}
         self._link_chance = Random(chance.getrandbits(32))
         self.patience = chance.choice([2, 8, 30])  # ticks before others are asked for a session
-        # each publisher reaches a node at the least; the others may never be reached
+        # each publisher reaches at least one node, and may never reach the others
         self._reach = {
             name: chance.sample(self.names, chance.randint(1, len(self.names))) for name in SESSIONS
         }
@@ -206,7 +206,7 @@ class MergeCluster(Cluster):
         return MergeNode(name, self, chance)
 
     def demand_pressed(self, archive: Archive) -> None:
-        """What the disk rule archives, it archives because most disks were full."""
+        """The disk rule archives only because most disks were full."""
         has_been_full = sum(node.has_been_full for node in self.nodes.values())
         if has_been_full < self.majority and any(DISK in each.reason for each in archive.files):
             raise Violation(f"files are archived for {has_been_full} full disks")
@@ -243,7 +243,7 @@ class MergeCluster(Cluster):
         return is_awake and pair not in cut and pair[::-1] not in cut
 
     def demand_behind(self, name: str, peer: str, error: Exception) -> None:
-        """A copy was refused: that may be because the peer has less, and for no other reason."""
+        """A copy may be refused because the peer has less, and for no other reason."""
         if getattr(error, "code", "") != "behind":
             raise Violation(f"{name} cannot copy from {peer}: {error}")
 
@@ -285,7 +285,7 @@ class MergeCluster(Cluster):
             if not node.alive or now < node.paused_until_us:
                 continue
             if not quality and chance.random() < 0.1:
-                node.lose_publisher(session)  # no heartbeat has come for long
+                node.lose_publisher(session)  # no heartbeat for a long time
             if chance.random() >= quality:
                 continue
             if publisher.alive and publisher.end:
@@ -332,7 +332,7 @@ class MergeCluster(Cluster):
         ) and all(node.merged_end == self.stream.end for node in self.nodes.values())
 
     def _has_lines(self) -> bool:
-        """Whether the subscriber was told of all that is archived."""
+        """Whether the subscriber knows of everything that is archived."""
         known = self.subscriber.pull.appender.manifest
         return all(
             len(known.archived) >= len(node.member.executor.appender.manifest.archived)
@@ -345,7 +345,7 @@ class MergeCluster(Cluster):
             return True  # the nodes may have agreed on what it has lost
         if publisher.alive:
             return merged == publisher.end
-        # what a majority held, and one of it lost with its disk, waits for the publisher's return
+        # data that a majority held until one lost its disk waits for the publisher's return
         held = [n.member.holdings.own.get(publisher.name, START) for n in self.nodes.values()]
         agreed = sorted(held, reverse=True)[self.majority - 1]
         replicated = self.stream.replicated.get(publisher.name, START)
@@ -381,7 +381,7 @@ class MergeCluster(Cluster):
             )
         return states
 
-    # What nodes tell
+    # What nodes report
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
         node = self.nodes[target]
@@ -401,6 +401,6 @@ class MergeCluster(Cluster):
 
 
 def _lines(log: Appender) -> str:
-    """What a manifest says, in whatever order it came."""
+    """The lines of a manifest, whatever their order."""
     known = log.manifest
     return repr((known.identity, sorted(known.rolled.items()), sorted(known.archived.items())))

@@ -4,8 +4,8 @@ Four that it does not reach in 2,000 worlds have tests of their own: in `tests/u
 acknowledgement of an older term that is counted, and an admission that outlives its entry; in
 `tests/sim/test_merge.py` a copy that was set aside and is read on, since the node then copies from
 another what such a copy lacks; in `tests/sim/test_archiving.py` archived files that are emptied
-before this node has a snapshot behind them, since it then goes on from another node's state.
-`tests/unit/test_node_duties.py` holds that a planned snapshot is dropped before a file it covers is
+before this node has a snapshot covering them, since it then continues with another node's state.
+`tests/unit/test_node_duties.py` tests that a planned snapshot is dropped before a file it covers is
 set aside, and that an order is proposed in no later term than its own.
 """
 

@@ -17,7 +17,7 @@ from .mutation import Patch
 
 @merging
 def inputs_archived_by_one() -> list[Patch]:
-    """Inputs go once a single node has durably what became of them."""
+    """Inputs are archived once a single node has their output durably."""
 
     def latest(self: Retention) -> int:
         return max(report.durable_index for report in self.reports.values())
@@ -55,19 +55,19 @@ def archived_bytes_stay() -> list[Patch]:
 
 @merging
 def archived_is_not_told() -> list[Patch]:
-    """Whoever copies does not hear what was archived behind it."""
+    """A copier does not learn which files were archived after it copied them."""
     return [(SourceChannel, "_tell_archived", lambda self, send, source: None)]
 
 
 @merging
 def emptied_file_compared() -> list[Patch]:
-    """A node goes on from a state whose bytes the others have archived."""
+    """A node continues from a state whose bytes the others have archived."""
     return [(Executor, "is_stranded", property(lambda self: False))]
 
 
 @merging
 def state_taken_back() -> list[Patch]:
-    """A snapshot that is older than the state takes its place."""
+    """A snapshot older than the state replaces it."""
     right = Execution.restore
 
     def restore(self: Execution, snapshot: Any) -> None:

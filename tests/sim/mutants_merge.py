@@ -34,19 +34,19 @@ def merging(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 
 @merging
 def plans_what_it_holds_alone() -> list[Patch]:
-    """A leader plans what it holds itself, whoever else does."""
+    """A leader plans what it holds itself, whether others do or not."""
     return [(Holdings, "agreed", lambda self, session: self.own.get(session, Position(0)))]
 
 
 @merging
 def slices_merged_on_any_state() -> list[Patch]:
-    """A slice that was planned on another state is merged all the same."""
+    """A slice that was planned on another state is merged anyway."""
     return [(Ledger, "accepts", lambda self, each: True)]
 
 
 @merging
 def group_is_no_group() -> list[Patch]:
-    """Redundant publishers have a watermark each."""
+    """Each redundant publisher has a watermark of its own."""
     return [
         (Slice, "watermark_name", property(lambda self: self.session)),
         (Planner, "_group", lambda self, name, log: ""),
@@ -121,7 +121,7 @@ def not_cut_on_repeat() -> list[Patch]:
 
 @merging
 def repeat_appends_again() -> list[Patch]:
-    """What stands there already is not compared but written once more behind it."""
+    """Bytes that are there already are not compared but appended again."""
 
     def execute(self: Executor, merged: Any, each: Slice) -> tuple[Any, bytes]:
         headings = self._logs[each.session].headers(each.first, each.end, each.length)
@@ -153,25 +153,25 @@ def slice_digest_not_compared() -> list[Patch]:
 
 @merging
 def copy_begun_again_is_believed() -> list[Patch]:
-    """A copy is planned from and confirmed, whatever was merged of its session before."""
+    """A restarted copy is planned from and confirmed, whatever was merged of its session before."""
     return [(Executor, "check_copy", lambda self, session: None)]
 
 
 @merging
 def frames_not_checked() -> list[Patch]:
-    """What has rotted since it came is merged."""
+    """Data that rotted after its arrival is merged."""
     return [(Executor, "_check_frames", lambda self, *_: None)]
 
 
 @merging
 def rolled_log_is_short() -> list[Patch]:
-    """After a roll the ledger is in the next file and the log is not: it is taken for short."""
+    """After a roll the ledger is in the next file and the log is not: it is called short."""
     return [(Appender, "next_place", property(lambda self: self.end))]
 
 
 @merging
 def short_log_goes_on() -> list[Patch]:
-    """A node that got the leader's state executes though it lacks what came before."""
+    """A node that got the leader's state executes although it lacks what came before."""
     return [(Executor, "lacks_log", property(lambda self: False))]
 
 
@@ -211,13 +211,13 @@ def short_leader_leads_on() -> list[Patch]:
 
 @merging
 def lacking_and_not_asking() -> list[Patch]:
-    """Nobody asks for a session whose publisher reaches too few nodes."""
+    """No node requests a session whose publisher reaches too few nodes."""
     return [(Wants, "look", lambda self, *_, **named: {})]
 
 
 @merging
 def doubted_and_believed() -> list[Patch]:
-    """A copy whose source has other bytes is not looked at: both keep theirs, for ever."""
+    """A copy whose source has other bytes is not checked: both keep theirs, for ever."""
     return [(NodeInbox, "doubted", lambda self: None)]
 
 

@@ -35,7 +35,7 @@ def relays_what_is_not_durable() -> list[Patch]:
 
 @merging
 def replicated_by_one() -> list[Patch]:
-    """A node confirms as replicated what it holds itself."""
+    """A node confirms as replicated what it alone holds."""
 
     def replicated(self: Duties, session: str) -> Position:
         return self._member.holdings.own.get(session, START)
@@ -45,7 +45,7 @@ def replicated_by_one() -> list[Patch]:
 
 @merging
 def last_snapshot_not_synced() -> list[Patch]:
-    """A node that is told to stop saves its state without syncing the merged log."""
+    """A stopping node saves its state without syncing the merged log."""
 
     def end(self: NodeSnapshots) -> None:
         plan = self._member.plan_snapshot()

@@ -1,4 +1,4 @@
-"""Mistakes with what a node keeps: on disk, in snapshots, and what it answers from it."""
+"""Mistakes in what a node keeps on disk and in snapshots, and in what it answers from them."""
 
 from dataclasses import replace
 from typing import Any
@@ -190,7 +190,7 @@ def snapshot_claims_an_entry_more() -> list[Patch]:
 
 @mutant
 def snapshot_keeps_the_old_log() -> list[Patch]:
-    """Entries that a received snapshot replaces stay behind it."""
+    """Entries that a received snapshot replaces stay in the log."""
 
     def reset(self: Log, index: int, term: int) -> None:
         self._entries = self._entries[max(0, index - self.base) :]
@@ -288,7 +288,7 @@ def reads_before_the_first_commit() -> list[Patch]:
 
 @mutant
 def stale_slices_executed() -> list[Patch]:
-    """A slice that was planned on another state is merged all the same."""
+    """A slice that was planned on another state is merged anyway."""
     return [(Ledger, "accepts", lambda self, each: True)]
 
 

@@ -46,7 +46,7 @@ class Nemesis:
         cluster.clock.after(self._pause_us, self._act)
 
     def _more_deeds(self) -> list[Callable[[], None]]:
-        """What this kind of world has besides."""
+        """Additional faults of this kind of world."""
         return []
 
     def _rarely(self, most: float) -> float:
@@ -217,7 +217,7 @@ class Nemesis:
             self._cluster.trace(f"{victim.name} rots {done}")
 
     def _may_rot(self, _node: "SimNode") -> bool:
-        """Whether a node's disk is one that may be damaged."""
+        """Whether a node's disk may be damaged."""
         return True
 
     def _rot(self, node: "SimNode") -> str:

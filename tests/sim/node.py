@@ -245,7 +245,7 @@ class SimNode:
         return self.raft._core.incarnation if self.alive else -1
 
     def settled(self) -> bool:
-        """Whether this node's own, durable log says that it is decided that it counts."""
+        """Whether this node's own durable log says that its admission is committed."""
         status = self.raft.status()
         decided = status.commit >= self.raft._core.roster.changed_at
         return decided and status.role is not EngineRole.LEARNER and status.durable == status.last

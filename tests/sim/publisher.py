@@ -76,7 +76,7 @@ class Publisher:
         return self._log.identity
 
     def hear(self, ack: Ack) -> bool:
-        """Record what a node confirmed, as a pusher does; whether that says more than before."""
+        """Record what a node confirmed, as a pusher does; return whether it says anything new."""
         known = self.confirmed
         self.confirmed = progress.merged_confirmations(known, ack)
         return self.confirmed != known
@@ -112,7 +112,7 @@ class Publisher:
         self._frames.clear()
 
     def lose_unsynced(self) -> None:
-        """Lose some of the last frames in a power cut, and go on with other bytes.
+        """Lose some of the last frames in a power cut, and continue with other bytes.
 
         The nodes may have had the lost ones. The next life writes in their place if the file was
         new, or if the publisher is hostile; else it begins the next run.
@@ -162,7 +162,7 @@ class Pipe:
         self._outlet.begin(self._inlet.standing())
 
     def acked(self) -> Ack | None:
-        """What the copy's side has to tell, if it has not told it."""
+        """What the copy's side has yet to report."""
         return self._inlet.news()
 
     def step(self) -> bool:
@@ -186,7 +186,7 @@ class Pipe:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more than was carried, of a copy that is relayed."""
+        """Whether a relayed copy has more than was carried."""
         return self._end is not None and self._end() > self._outlet.position
 
     def close(self) -> None:

@@ -92,16 +92,16 @@ class Stream:
         self.replicated[session] = max(self.replicated.get(session, START), replicated)
 
     def demand_own(self, publisher: Publisher, merged: Position) -> None:
-        """A publisher hears that it is merged up to a place: what was merged is what it has."""
+        """A publisher hears that it is merged up to a place: what was merged is its own."""
         if (publisher.name, merged) not in self._last_frames:
-            return  # nothing was merged, or of the last frames all were repeats
+            return  # nothing was merged, or the last frames held only repeats
         position, header = self._last_frames[publisher.name, merged]
         data = publisher.disk.inode(f"{publisher.name}/{position.file_name}").data
         if data and data[position.offset : position.offset + HEADER_BYTES] != header:
             raise Violation(f"{publisher.name} hears {merged}, but other bytes were merged there")
 
     def has(self, name: str, disk: SimDisk, ledger: Ledger) -> None:
-        """A node says that all up to an instruction is durable in its merged log."""
+        """A node says that everything up to an instruction is durable in its merged log."""
         there, end = len(disk.durable(f"{OUT}/{ledger.end.file_name}")), ledger.end
         if there < end.offset and end.file >= self._archived_to:
             raise Violation(f"{name} has the log up to {end}; durable are {there} bytes")
@@ -169,7 +169,7 @@ class Stream:
                 raise Violation(f"archived to {self._archived_to}, durable up to {list(ends)}")
 
     def compare(self, name: str, disk: SimDisk, begin: Position, end: Position) -> None:
-        """The merged bytes of a node between two places are those of all."""
+        """A node's merged bytes between two places are the same as everyone's."""
         for file, ours in self.files.items():
             if begin.file <= file <= end.file:
                 first = begin.offset if file == begin.file else 0
@@ -180,7 +180,7 @@ class Stream:
                     raise Violation(f"{name} has other bytes in {file.file_name} {first}-{last}")
 
     def demand_emptied(self, name: str, disk: SimDisk, known: Manifest) -> None:
-        """What is archived holds nothing any more, everywhere."""
+        """Archived files are empty everywhere."""
         held = [file.file_name for file in known.archived if _bytes(disk, file)]
         if held:
             raise Violation(f"{name} still has bytes of {held}, which are archived")
@@ -203,7 +203,7 @@ class Stream:
             header = parse_header(data, offset)
             body = data[offset + HEADER_BYTES : offset + HEADER_BYTES + header.length]
             if header.kind != FrameKind.RANGE or header.position != position + offset:
-                raise Violation(f"no range frame stands at {Position(position + offset)}")
+                raise Violation(f"there is no range frame at {Position(position + offset)}")
             new = decode_range(header, body)
             offset += header.size
             self._read_range(index, new, data[offset : offset + new.length])
@@ -225,7 +225,7 @@ class Stream:
                 place, data[offset : offset + HEADER_BYTES],
             )  # fmt: skip
             if header.position != new.first + offset:
-                raise Violation(f"{new.session} {header.position} stands in the place of another")
+                raise Violation(f"{new.session} {header.position} is in the place of another")
             found += _messages(header, data[offset + HEADER_BYTES :])
             offset += header.size
         self.merged[new.session] = Position(new.first + new.length)

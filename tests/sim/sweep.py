@@ -1,4 +1,4 @@
-"""Sweep: many seeds on several processes, within a time; every failing one is told."""
+"""Sweep: many seeds in several processes, within a time limit; every failure is reported."""
 
 import gc
 import logging
@@ -19,7 +19,7 @@ Lived = list[tuple[int, str, int]]  # seed, violation and events of each
 
 @dataclass(slots=True)
 class Swept:
-    """What came of it."""
+    """The result of a sweep."""
 
     processes: int
     seeds: int = 0
@@ -52,14 +52,14 @@ def sweep(
     seconds: float = float("inf"),
     progress: bool = False,
 ) -> Swept:
-    """Live through seeds, telling of each that fails.
+    """Live through seeds, reporting each that fails.
 
     Args:
         seeds: in the order in which they are begun.
         processes: how many at once.
         mutant: a mistake to make.
-        seconds: what is not done by then is left.
-        progress: whether to say now and then how far it is.
+        seconds: the time limit; what is not done by then is left out.
+        progress: whether to report progress now and then.
     """
     begin = said = time.perf_counter()
     swept = Swept(processes)

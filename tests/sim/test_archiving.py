@@ -1,4 +1,4 @@
-"""What worlds that archive found in executor, member, outlet and index, each by itself."""
+"""Faults that archiving worlds found in executor, member, outlet and index, one test each."""
 
 from random import Random
 from typing import NamedTuple
@@ -43,7 +43,7 @@ def merged_node() -> tuple[SimDisk, Publisher, Executor]:
     return disk, publisher, executor
 
 
-def test_what_is_left_of_an_emptied_file_is_of_no_use() -> None:
+def test_the_remains_of_an_emptied_file_are_ignored() -> None:
     """Seed 234: half a file, which a power cut had brought back, was called damaged."""
     disk, _, executor = merged_node()
     executor.execute(4, 1, Archive(9, (ArchivedFile(START, "time"),)))
@@ -59,8 +59,8 @@ def test_what_is_left_of_an_emptied_file_is_of_no_use() -> None:
         assert not again.is_stranded
 
 
-def test_a_ledger_that_comes_to_an_emptied_file_later_is_stranded_too() -> None:
-    """Seed 278: only the file that the ledger stood in was looked at, and not the next one."""
+def test_a_ledger_that_reaches_an_emptied_file_later_is_stranded_too() -> None:
+    """Seed 278: only the ledger's own file was checked, not the next one."""
     disk, _, executor = merged_node()
     executor.execute(4, 1, Roll(9))
     for file in (START, START.next_file()):
@@ -71,7 +71,7 @@ def test_a_ledger_that_comes_to_an_emptied_file_later_is_stranded_too() -> None:
 
 
 def test_a_merged_log_that_was_opened_is_durable() -> None:
-    """Seed 1166: a copy that was only in memory was told to the others as durable."""
+    """Seed 1166: a copy that was only in memory was reported to the others as durable."""
     disk, _, executor = merged_node()
     disk.kill()
     assert disk.durable("out/log.0.1") != bytes(disk.inode("out/log.0.1").data)
@@ -93,8 +93,8 @@ def test_a_snapshot_older_than_anothers_state_does_not_take_it_back() -> None:
     assert executor.ledger.index == 9
 
 
-def test_a_copy_that_has_the_last_file_whole_is_told_when_it_goes() -> None:
-    """Seed 346: the line was passed over until another connection was made."""
+def test_a_copy_with_the_whole_last_file_learns_when_it_is_archived() -> None:
+    """Seed 346: the line was skipped until the next connection was made."""
     disk, publisher = SimDisk(Random(1)), Publisher("jfk", Random(1))
     publisher.publish()
     publisher._roll()
@@ -109,8 +109,8 @@ def test_a_copy_that_has_the_last_file_whole_is_told_when_it_goes() -> None:
     assert list(copy.appender.manifest.archived) == [START]
 
 
-def test_an_archived_file_that_may_not_all_be_served_is_no_difference() -> None:
-    """Seed 646: a subscriber was told that the log had diverged, and it had not."""
+def test_an_archived_file_that_may_be_served_only_in_part_is_not_a_difference() -> None:
+    """Seed 646: a subscriber heard that the log had diverged when it had not."""
     line = manifest.Archived(START, 0, "time")
     source = Source(Position(1904))
     assert isinstance(source.step(Looked(0, None, line)), Wait)
@@ -118,7 +118,7 @@ def test_an_archived_file_that_may_not_all_be_served_is_no_difference() -> None:
     assert not isinstance(source.step(Looked(0)), Wait)
 
 
-def test_an_index_names_no_frame_behind_bytes_that_are_not_synced() -> None:
+def test_an_index_names_no_frame_after_unsynced_bytes() -> None:
     """Seed 1354: a recovery that began at such a frame did not see the hole before it."""
     identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     disk = SimDisk(Random(1))
@@ -145,7 +145,7 @@ def test_an_index_names_no_frame_behind_bytes_that_are_not_synced() -> None:
     assert len(disk.inode("jfk/log.0.0.idx").data) == frames * ENTRY_BYTES
 
 
-def test_files_are_archived_once_a_majority_has_a_snapshot_behind_them() -> None:
+def test_files_are_archived_once_a_majority_has_a_snapshot_past_them() -> None:
     """Seed 29694: the only state went with one disk, and what led to it was archived."""
     sweeper = NodeSweeper(SimDisk(Random(1)), _Inputs(), fold_s=0)
     assert sweeper.settled_end(99) == START
@@ -158,7 +158,7 @@ def test_files_are_archived_once_a_majority_has_a_snapshot_behind_them() -> None
     assert not sweeper.lacks_snapshot(START.next_file())
 
 
-def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_behind_it() -> None:
+def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_past_it() -> None:
     """A start from an older snapshot repeats what wrote the file, and compares."""
     disk, _, executor = merged_node()
     sweeper = NodeSweeper(disk, _Inputs(), fold_s=0)
@@ -172,8 +172,8 @@ def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_behind_
     assert sweeper.emptied_to == START.next_file() > fresh.emptied_to
 
 
-def test_a_log_that_was_rolled_and_stands_still_gets_its_snapshot() -> None:
-    """It was planned up to the next file, where nothing ever became durable: nothing went."""
+def test_an_idle_log_that_was_rolled_gets_its_snapshot() -> None:
+    """It was planned up to the next file, where nothing ever became durable or was archived."""
     _, _, executor = merged_node()
     executor.execute(4, 1, Roll(9))
     execution = Execution(executor, Holdings("a", "a"))

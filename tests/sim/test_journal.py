@@ -368,7 +368,7 @@ def test_within_one_boot_every_flipped_bit_without_a_mark_is_damage() -> None:
             assert is_damage or tuple(again.state.entries) == entries(1, 2)
 
 
-def test_within_one_boot_a_write_that_was_interrupted_is_no_damage() -> None:
+def test_within_one_boot_an_interrupted_write_is_not_damage() -> None:
     """A process that is killed, or a full disk, leaves the beginning of a record."""
     reference = a_disk()
     start = with_bad_marks(reference)
@@ -381,7 +381,7 @@ def test_within_one_boot_a_write_that_was_interrupted_is_no_damage() -> None:
         assert tuple(again.state.entries) == entries(1, 2)
 
 
-def test_a_damaged_boot_id_makes_no_learner_of_an_intact_state() -> None:
+def test_a_damaged_boot_id_does_not_turn_an_intact_node_into_a_learner() -> None:
     """It is only a witness; without it, a bad tail is taken for damage."""
     disk = a_disk()
     start = with_bad_marks(disk)
@@ -403,7 +403,7 @@ def test_a_volume_that_is_attached_elsewhere_keeps_its_state() -> None:
         assert again.state.incarnation == 0
 
 
-def test_a_directory_that_was_moved_is_adopted_on_purpose_only() -> None:
+def test_a_moved_directory_is_adopted_only_on_purpose() -> None:
     """The operator knows whether the original is gone; the node does not."""
     disk = a_disk()
     with pytest.raises(Refused, match="copy of another"):

@@ -1,4 +1,4 @@
-"""What worlds with merged logs found in planner, executor, member and copies, each by itself."""
+"""Faults that worlds with merged logs found in planner, executor, member and copies, one by one."""
 
 import errno
 from random import Random
@@ -63,7 +63,7 @@ def fails(disk: SimDisk, name: str, nth: int, number: int) -> None:
 
 
 def test_a_log_that_was_rolled_lacks_nothing() -> None:
-    """Seed 14: every node took itself for short after an ordered roll, and the cluster stood."""
+    """Seed 14: after an ordered roll every node thought its log short, and the cluster stopped."""
     bench = Bench()
     bench.executor.execute(1, 1, bench.plan())
     bench.executor.execute(2, 1, Roll(8))
@@ -74,7 +74,7 @@ def test_a_log_that_was_rolled_lacks_nothing() -> None:
     assert not again.lacks_log
 
 
-def test_an_instruction_that_a_full_disk_cut_short_is_told_to_be_half_done() -> None:
+def test_an_instruction_that_a_full_disk_cut_short_is_reported_as_half_done() -> None:
     """Seed 68: its state went into a snapshot and a digest as if it were the whole instruction."""
     bench, other = Bench(), Bench()
     merge = bench.plan()
@@ -91,8 +91,8 @@ def test_an_instruction_that_a_full_disk_cut_short_is_told_to_be_half_done() -> 
     assert bench.executor.ledger == other.executor.ledger
 
 
-def test_no_bit_that_has_flipped_since_a_frame_came_is_merged() -> None:
-    """Seeds 518 and 35954: one node's merged log became another than that of the others.
+def test_no_bit_that_flipped_after_a_frame_arrived_is_merged() -> None:
+    """Seeds 518 and 35954: one node's merged log differed from the others'.
 
     Neither a header that was read for the plan already nor the padding, which no CRC covers, is
     let through.
@@ -123,7 +123,7 @@ def test_a_damaged_manifest_of_the_merged_log_is_copied_again() -> None:
 
 
 def test_a_node_alone_does_not_set_its_only_manifest_aside() -> None:
-    """What nobody else has is left for a person to mend."""
+    """What no other node has is left for a person to repair."""
     bench = Bench(alone=True)
     bench.executor.execute(1, 1, bench.plan())
     bench.disk.inode("out/manifest").data[5] ^= 1
@@ -131,7 +131,7 @@ def test_a_node_alone_does_not_set_its_only_manifest_aside() -> None:
         bench.opened(bench.executor.ledger)
 
 
-def test_a_session_that_was_begun_anew_is_looked_at_anew() -> None:
+def test_a_session_that_was_begun_again_is_opened_again() -> None:
     """Seed 1382: the old directory was read for ever, and given up again and again."""
     bench = Bench()
     bench.logs["jfk"].next_place(START)
@@ -160,7 +160,7 @@ def test_a_line_that_was_only_in_memory_is_durable_once_it_was_read() -> None:
     assert disk.durable("jfk/manifest") == bytes(disk.inode("jfk/manifest").data)
 
 
-def test_what_a_copys_frames_call_durable_proves_nothing_of_the_copy() -> None:
+def test_what_a_copys_frames_call_durable_proves_nothing_about_the_copy() -> None:
     """Seed 770: a write that a power cut tore in the middle was called damage."""
     disk = SimDisk(Random(1))
     publisher = Publisher("jfk", Random(2), disk)
@@ -221,8 +221,8 @@ class NoGuard:
         """There is."""
 
 
-def test_a_copy_without_a_manifest_is_begun_anew_when_it_is_pushed_again() -> None:
-    """Seed 527: the start passed it over as one about to be made, and no push could open it."""
+def test_a_copy_without_a_manifest_is_begun_again_when_it_is_pushed() -> None:
+    """Seed 527: the start skipped it as one about to be made, and no push could open it."""
     disk = SimDisk(Random(1))
     identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     log = Appender(disk, "in/jfk", identity)
@@ -235,8 +235,8 @@ def test_a_copy_without_a_manifest_is_begun_anew_when_it_is_pushed_again() -> No
     assert "quarantine.jfk.0" in disk.names("in")
 
 
-def test_a_copy_that_was_given_up_is_not_told_to_be_held() -> None:
-    """A sync that ended later told the old end, and the node waited for bytes it thought it had."""
+def test_an_abandoned_copy_is_not_reported_as_held() -> None:
+    """A later sync reported the old end, and the node waited for bytes it thought it had."""
     told: list[str] = []
     identity = LogIdentity(SESSION, STREAM, "jfk", "1" * 32, 0)
     inboxes = SimInboxes(

@@ -14,7 +14,7 @@ from .worlds import hunt, kept_seeds, live, replay_command, world
 QUICK_SEEDS = 100
 FAULT_SEEDS = 2_000
 ROOT = Path(__file__).parents[2]
-# Noticed within a handful of seeds, so that every run of the tests proves that the eyes are open.
+# Noticed within a handful of seeds, so that every run of the tests proves that the checkers work.
 QUICKEST = [
     "half-is-a-majority",
     "speaks-before-the-sync",
@@ -86,7 +86,7 @@ def test_a_seed_is_the_same_world_whatever_the_hash_seed(seed: int) -> None:
 
 
 def test_the_same_seed_twice_is_the_same_world() -> None:
-    """Nothing outlives a run, and to look on changes nothing."""
+    """No state outlives a run, and observing it changes nothing."""
     for seed in (11, 14):
         lines: list[str] = []
         assert live(seed) == live(seed)

@@ -29,7 +29,7 @@ class Wire:
         self._sent: list[tuple[str, str, bytes]] = []
 
     def send(self, source: str, target: str, data: bytes) -> None:
-        """Send; what becomes of it is chance's."""
+        """Send a message; chance decides what becomes of it."""
         chance = self._chance
         if len(self._sent) < REMEMBERED:
             self._sent.append((source, target, data))

@@ -54,7 +54,7 @@ class Bench:
         self.served = []
 
     def find_damage(self, position):
-        """As an appender does whose bytes are damaged still."""
+        """As an appender whose bytes are still damaged."""
         raise CorruptLog("out/log.0.0", position, "rot")
 
     def duties(self, snapshots=None):
@@ -114,7 +114,7 @@ class Bench:
 
 
 def test_an_order_is_proposed_in_the_term_it_was_given_in_and_in_no_other():
-    """Proposed days later it would take the place of a newer policy."""
+    """Proposed days later it would replace a newer policy."""
     bench = Bench()
     duties, now, old = bench.duties(), Roll(2), Roll(1)
     duties.step(0.0, Mail(orders=[(6, old), (7, now)]))
@@ -124,8 +124,8 @@ def test_an_order_is_proposed_in_the_term_it_was_given_in_and_in_no_other():
     assert bench.orders == [now]
 
 
-def test_a_view_stays_as_it_was_when_the_node_goes_on():
-    """Leases and policy are read by connections' threads while the sequencer's changes them."""
+def test_a_view_does_not_change_when_the_node_continues():
+    """Connections' threads read leases and policy while the sequencer's thread changes them."""
     bench = Bench()
     duties = bench.duties()
     view = duties.step(0.0, Mail()).view
@@ -146,8 +146,8 @@ def test_what_a_session_holds_is_read_from_its_copy_and_not_from_the_mail():
     assert bench.held == {"lga": 64}
 
 
-def test_a_copy_that_is_behind_learns_what_was_merged_though_its_publisher_is_not_told():
-    """Its publisher archives what was merged, and a copy that still needs that stays behind."""
+def test_a_copy_that_lags_learns_what_was_merged_though_its_publisher_does_not():
+    """Its publisher archives what was merged, and a copy that still needs it never catches up."""
     bench = Bench()
     bench.receive("jfk", 64)
     bench.executor.ledger.sessions["jfk"] = Position(800)
@@ -160,7 +160,7 @@ def test_a_copy_that_is_behind_learns_what_was_merged_though_its_publisher_is_no
 
 
 def test_a_damaged_merged_file_is_set_aside_only_after_the_planned_snapshot_was_dropped():
-    """The snapshot would tell the others that a file is durable here which is gone."""
+    """The snapshot would tell the others that a file is durable here when it is gone."""
     bench = Bench()
     bench.duties().step(0.0, Mail(damaged=deque([CorruptLog("out/log.0.0", START, "rot")])))
     assert bench.did == ["drop", "discard out/log.0.0"]
@@ -207,10 +207,10 @@ def test_a_failed_sync_is_not_a_full_disk():
         bench.duties().step(0.0, Mail())
 
 
-def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
-    """A copy that is asked to end may be at the disk still, or dial a machine that is not there."""
+def test_the_merged_log_is_reopened_only_when_no_copy_writes_to_it():
+    """A copy that was asked to end may still be writing, or dialling a machine that is down."""
     bench, answers = Bench(), iter([False, False, True])
-    done = iter([True])  # asked once: what is over stays so
+    done = iter([True])  # asked once: what has ended stays ended
 
     def end():
         bench.did.append("end")
@@ -227,7 +227,7 @@ def test_the_merged_log_is_taken_up_again_only_when_nobody_copies_into_it():
 
 
 def test_a_node_that_copies_the_merged_log_lets_another_lead():
-    """A leader that executes nothing proposes nothing: merging stood for as long as the copy."""
+    """A leader that executes nothing proposes nothing: merging stopped until the copy ended."""
     bench = Bench()
     bench.executor.lacks_log = True
     bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
@@ -256,7 +256,7 @@ def test_a_log_that_was_copied_is_served_though_no_instruction_follows():
 
 
 def test_a_log_that_lost_its_end_is_served_no_further_than_it_goes():
-    """A damaged file was set aside: whoever pulls would wait for bytes that are not there."""
+    """A damaged file was set aside: a puller would wait for bytes that are not there."""
     bench = Bench()
     duties = bench.duties()
     bench.executor.lacks_log, bench.executor.appender.next_place = True, START
@@ -268,7 +268,7 @@ def test_a_log_that_lost_its_end_is_served_no_further_than_it_goes():
 
 
 def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended():
-    """To open it is to cut what the copy is just writing."""
+    """Opening it would cut what the copy is writing."""
     bench = Bench()
     bench.executor.lacks_log = True
     bench.copies.append(SimpleNamespace(stop=lambda: bench.did.append("stop")))
@@ -278,8 +278,8 @@ def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended(
     assert bench.did == ["await sync", "close", "copy", "stop", "end"]
 
 
-def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch):
-    """It would wait for good, merge nothing, and have said so in one line of its log."""
+def test_a_node_ends_when_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch):
+    """It would wait for ever and merge nothing, with one line in its log to say so."""
 
     def fail():
         raise DiskFailed(5, "Input/output error")
@@ -289,8 +289,8 @@ def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch
         sync=fail, durable=place, appender=SimpleNamespace(end=place, next_place=place)
     )
     monkeypatch.setattr(pull, "_SYNC_S", 0.01)
-    nobody = SimpleNamespace(current=lambda: None)
-    client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], nobody)
+    no_context = SimpleNamespace(current=lambda: None)
+    client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], no_context)
     client._copy.log = copied
     client.start()
     assert eventually(lambda: not client.running)
@@ -308,7 +308,7 @@ def test_a_node_ends_where_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch
 
 
 def test_a_node_copies_though_its_certificate_cannot_be_loaded_just_then(tmp_path):
-    """It is renewed in two steps, key and certificate: whoever is connected lives through that."""
+    """Key and certificate are replaced one after the other; a start in between must not fail."""
     certs = Certificates(str(tmp_path / "ca"))
     contexts = Contexts(certificate_files(certs.directory, "node-1"), client_context)
     (tmp_path / "ca" / "node-1.key").chmod(0o644)

@@ -30,7 +30,7 @@ class NoGuard:
 
 
 class NoBell:
-    """Nobody waits."""
+    """A bell that no thread waits for."""
 
     def set(self):
         pass
@@ -81,7 +81,7 @@ def test_a_sync_that_fails_in_a_connection_lets_the_syncer_end(tmp_path):
 
 @pytest.mark.parametrize("group", ["g" * 300, "jfk\u00e9", "../g"])
 def test_a_group_that_no_instruction_could_name_is_refused(tmp_path, group):
-    """The publisher says it; what a node takes must be such that every node can merge it."""
+    """The publisher chooses it, and every node must be able to merge what one node takes."""
     inboxes = opened(tmp_path)
     with pytest.raises(Misuse, match="group"):
         inboxes.claim(identity()._replace(group=group), "p", NoBell(), START)
@@ -90,7 +90,7 @@ def test_a_group_that_no_instruction_could_name_is_refused(tmp_path, group):
 
 
 class Gate:
-    """Holds the first who comes to a call of the disk until it is opened."""
+    """Blocks the first thread that reaches a disk call until it is opened."""
 
     def __init__(self, call):
         self.call, self.reached, self.opened = call, threading.Event(), threading.Event()
@@ -109,8 +109,8 @@ def claimed(inboxes, peer):
         return why.code
 
 
-def test_two_who_open_a_new_session_at_once_do_not_both_fill_it(tmp_path):
-    """Each would append to the same file by its own account of where that ends."""
+def test_two_connections_that_open_a_new_session_at_once_do_not_both_fill_it(tmp_path):
+    """Each would append to the same file, with its own idea of where it ends."""
     disk = FaultyDisk()
     inboxes, got = opened(tmp_path, disk), []
     disk.step = gate = Gate("open")
@@ -125,8 +125,8 @@ def test_two_who_open_a_new_session_at_once_do_not_both_fill_it(tmp_path):
     assert claimed(inboxes, "q") is got[0]
 
 
-def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path):
-    """Its publisher tries again, twice a minute, until somebody has mended it."""
+def test_a_damaged_copy_costs_no_descriptor_per_try(tmp_path):
+    """Its publisher tries again, twice a minute, until somebody repairs it."""
     with Publisher(str(tmp_path), stream="flights", session="jfk") as publisher:
         publisher.publish(b"1")
         shutil.copytree(tmp_path / "flights", tmp_path / "in")  # its file is not rolled yet
@@ -144,7 +144,7 @@ def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path):
 
 
 def test_a_copy_is_not_opened_while_it_is_set_aside(tmp_path, monkeypatch):
-    """What was opened would lie in quarantine, and the node would say that it holds it."""
+    """The opened copy would lie in quarantine while the node claimed to hold it."""
     inboxes = opened(tmp_path)
     inboxes.claim(identity(), "p", NoBell(), START).release()
     gate = Gate("replace")
@@ -159,8 +159,8 @@ def test_a_copy_is_not_opened_while_it_is_set_aside(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path / "in")) == ["jfk", "quarantine.jfk.0"]
 
 
-def test_a_connection_that_ends_while_it_is_told_is_no_error():
-    """What a session was confirmed is told by the thread that merges, which must go on."""
+def test_a_connection_that_ends_while_it_is_notified_is_not_an_error():
+    """The merging thread notifies connections of what it confirms, and must carry on."""
     rung = []
 
     class Released(NodeInbox):
@@ -207,8 +207,8 @@ def flip(path, place):
         file.write(bytes([byte ^ 4]))
 
 
-def test_a_copy_that_its_source_doubts_is_told_of_where_it_is_damaged(tmp_path):
-    """Whoever fills it is refused for ever otherwise, since both keep their bytes."""
+def test_a_copy_that_its_source_doubts_is_checked_and_its_damage_named(tmp_path):
+    """Otherwise its source is refused for ever, since both keep their bytes."""
     told = []
     inbox = copied(tmp_path, told.append)
     inbox.doubted()
@@ -222,8 +222,8 @@ def test_a_copy_that_its_source_doubts_is_told_of_where_it_is_damaged(tmp_path):
     assert [damage.position for damage in told] == [Position(30_080), Position.of(0, 1, 0)]
 
 
-def test_what_cannot_be_had_again_is_not_set_aside_for_a_doubt(tmp_path, caplog):
-    """A node alone goes on with its other sessions, and says what is the matter with this one."""
+def test_a_copy_that_cannot_be_fetched_again_is_not_set_aside_on_a_doubt(tmp_path, caplog):
+    """A single node continues with its other sessions and reports what is wrong with this one."""
     told = []
     inbox = copied(tmp_path, told.append, alone=True)
     flip(tmp_path / "in" / "jfk" / "log.0.1", 100)
@@ -234,7 +234,7 @@ def test_what_cannot_be_had_again_is_not_set_aside_for_a_doubt(tmp_path, caplog)
 
 
 def test_a_copy_that_was_set_aside_meanwhile_is_not_checked(tmp_path, caplog):
-    """Who merges may have found the damage first."""
+    """The merging thread may have found the damage first."""
     told = []
     inbox = copied(tmp_path, told.append)
     shutil.rmtree(tmp_path / "in" / "jfk")
@@ -243,8 +243,8 @@ def test_a_copy_that_was_set_aside_meanwhile_is_not_checked(tmp_path, caplog):
     assert "session jfk cannot be checked" in caplog.text
 
 
-def test_a_copy_is_set_aside_once_though_two_have_found_it_damaged(tmp_path):
-    """Who merges and who receives may find it at the same time."""
+def test_a_copy_is_set_aside_once_though_two_threads_find_it_damaged(tmp_path):
+    """The merging and the receiving thread may find it at the same time."""
     inboxes = opened(tmp_path)
     inboxes.claim(identity(), "p", NoBell(), START).release()
     inboxes.give_up("jfk")

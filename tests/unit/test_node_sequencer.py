@@ -16,7 +16,7 @@ PATIENCE_S = 10
 
 
 class HandedOver:
-    """A lock that `run`, when it has let go of it, hands to another thread, and sleeps."""
+    """A lock that `run`, on releasing it, hands to another thread, and then sleeps."""
 
     def __init__(self):
         self.lock, self.free, self.go_on = threading.Lock(), threading.Event(), threading.Event()
@@ -32,7 +32,7 @@ class HandedOver:
 
 
 class Idle:
-    """Duties that take no time and come to nothing."""
+    """Duties that take no time and have no effect."""
 
     def __init__(self):
         self.mails, self.did = [], []
@@ -78,7 +78,7 @@ def test_the_last_snapshot_waits_for_a_turn_that_began_before_the_stop():
     assert reached.wait(PATIENCE_S)
     sequencer.stop()
     busy.go_on.set()
-    ended.wait(0.2)  # which it must not, so that no event can be waited for
+    ended.wait(0.2)  # it must not happen, so there is no event to wait for
     opened.set()
     for thread in threads:
         thread.join(PATIENCE_S)
@@ -94,8 +94,8 @@ def test_an_order_carries_the_term_it_was_given_in():
     assert duties.mails[0].orders == [(7, Roll(1))]
 
 
-def test_who_does_not_lead_takes_no_order_and_says_who_does():
-    """The operator's command goes on to that node."""
+def test_a_follower_refuses_orders_and_names_the_leader():
+    """The operator's command then asks that node."""
     duties = Idle()
     duties.leads = False
     with pytest.raises(Refused, match="n2 leads the stream; ask it"):
@@ -103,7 +103,7 @@ def test_who_does_not_lead_takes_no_order_and_says_who_does():
 
 
 def test_a_question_is_answered_after_what_came_before_it():
-    """A publisher may have been told by another node of what this one has in its mail."""
+    """A publisher may have heard from another node what is still in this one's mail."""
     duties = Idle()
     sequencer = NodeSequencer(duties)
     thread = threading.Thread(target=sequencer.run, daemon=True)
@@ -118,7 +118,7 @@ def test_a_question_is_answered_after_what_came_before_it():
 
 
 def test_an_error_of_ours_is_the_answer_to_a_question_and_does_not_end_the_node():
-    """It is the one who asks who made the mistake."""
+    """The caller made the mistake, not the node."""
     sequencer = NodeSequencer(Idle())
     thread = threading.Thread(target=sequencer.run, daemon=True)
     thread.start()
@@ -133,8 +133,8 @@ def test_an_error_of_ours_is_the_answer_to_a_question_and_does_not_end_the_node(
     thread.join(PATIENCE_S)
 
 
-def test_nobody_waits_for_the_answer_of_a_node_that_has_ended(monkeypatch):
-    """Its connections are to be hung up, and the thread that asks serves one of them."""
+def test_no_thread_waits_for_the_answer_of_a_node_that_has_ended(monkeypatch):
+    """Its connections must be closed, and the asking thread serves one of them."""
     asked = threading.Event()
 
     class Failing(Idle):
@@ -160,7 +160,7 @@ def test_nobody_waits_for_the_answer_of_a_node_that_has_ended(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_node_ends_by_a_fault_that_nobody_foresaw(tmp_path, caplog):
+def test_an_unforeseen_fault_ends_the_node(tmp_path, caplog):
     """A node without the thread that merges takes data, votes, and delivers nothing for ever."""
     with ArchiveCluster(tmp_path) as cluster:
         node = cluster.nodes["n1"]

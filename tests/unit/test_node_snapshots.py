@@ -61,8 +61,8 @@ class Fake:
             self.snapshots.turn(now_s)
 
 
-def test_it_is_saved_when_a_majority_has_what_it_stands_for():
-    """Saved earlier, one disk could hold the only bytes, and nobody else what led to them."""
+def test_a_snapshot_is_saved_once_a_majority_has_what_it_covers():
+    """Saved earlier, one disk could hold the only copy, with no instructions left to rebuild it."""
     node = Fake()
     node.merge(7)
     node.turn(1.0)
@@ -75,7 +75,7 @@ def test_it_is_saved_when_a_majority_has_what_it_stands_for():
     assert node.saved_indexes == node.swept == [7]
 
 
-def test_what_is_about_to_be_set_aside_is_told_to_nobody_as_durable():
+def test_a_log_about_to_be_set_aside_is_not_reported_as_durable():
     """The others would forget what made it, and its inputs."""
     node = Fake()
     node.merge(7)
@@ -89,7 +89,7 @@ def test_what_is_about_to_be_set_aside_is_told_to_nobody_as_durable():
     assert node.saved_indexes == [7]
 
 
-def test_one_follows_another_after_a_pause_or_when_files_wait_for_it():
+def test_the_next_snapshot_follows_after_a_pause_or_when_files_wait_for_it():
     """Each costs a sync of the merged log."""
     node = Fake()
     node.settled_index = 99
@@ -105,7 +105,7 @@ def test_one_follows_another_after_a_pause_or_when_files_wait_for_it():
     assert node.saved_indexes == [1, 2, 3]
 
 
-def test_what_could_not_be_synced_is_told_to_nobody():
+def test_what_could_not_be_synced_is_not_reported():
     """The file was set aside meanwhile, and ends earlier now."""
     node = Fake()
     node.merge(7)
@@ -115,7 +115,7 @@ def test_what_could_not_be_synced_is_told_to_nobody():
 
 
 def test_a_failed_sync_ends_the_node():
-    """What is on the disk is not known any more."""
+    """What is on the disk is unknown from then on."""
     node = Fake()
     node.merge(7)
     node.snapshots.turn(1.0)
@@ -125,8 +125,8 @@ def test_a_failed_sync_ends_the_node():
         node.snapshots.turn(1.0)
 
 
-def test_so_many_instructions_wait_for_nobody_and_that_is_said_once(caplog):
-    """They are in memory as well, which must not grow for as long as another node copies."""
+def test_too_many_instructions_force_a_snapshot_and_are_logged_once(caplog):
+    """They are in memory too, which must not grow for as long as another node copies."""
     node = Fake(journal_bytes=1000)
     for index in (1, 2):
         node.merge(index)
@@ -139,7 +139,7 @@ def test_so_many_instructions_wait_for_nobody_and_that_is_said_once(caplog):
 
 
 @pytest.mark.parametrize(("settled", "saved"), [(6, []), (7, [7])])
-def test_the_last_one_is_saved_under_the_same_condition(settled, saved):
+def test_the_last_snapshot_is_saved_under_the_same_condition(settled, saved):
     """A start repeats the instructions that are not in it, and compares."""
     node = Fake()
     node.settled_index = settled

@@ -1,4 +1,4 @@
-"""NodeSweeper: what becomes of its faults."""
+"""NodeSweeper: what happens when it fails."""
 
 from types import SimpleNamespace
 

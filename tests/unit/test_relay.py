@@ -279,7 +279,7 @@ def test_a_relay_that_gets_no_thread_is_asked_again(tmp_path, target, monkeypatc
     relay.stop()
 
 
-def test_a_copy_that_is_damaged_costs_no_descriptor_at_each_try(tmp_path, target, monkeypatch):
+def test_a_damaged_copy_costs_no_descriptor_per_try(tmp_path, target, monkeypatch):
     """It is requested a few times a second for as long as its publisher is away."""
     monkeypatch.setattr(relay_module, "_RETRY_S", 0.0)
     directory, server = written(tmp_path), target[2]
