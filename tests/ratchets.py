@@ -7,7 +7,6 @@ CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/node/node.py:Node": 19,
     "rt/node/retention.py:Retention": 17,
     "rt/node/sequencer.py:NodeSequencer": 19,
-    "rt/node/settings.py:NodeSettings": 16,
     "rt/node/sweeper.py:NodeSweeper": 14,
     "rt/spark/options.py:ReadOptions": 17,
 }

@@ -105,7 +105,7 @@ class Timing:
 def timing_of(settings: NodeSettings) -> Timing:
     """Return the timing of a configured node: it asks others after half of `missing_s`."""
     patience = max(1, round(settings.missing_s / 2 / _LOOK_S))
-    return Timing(settings.tick_s, settings.missing_s, _LOOK_S, patience)
+    return Timing(settings.agreement.tick_s, settings.missing_s, _LOOK_S, patience)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""NodeLimits: how much of a node strangers, and the holders of one certificate, may take."""
+"""NodeLimits: how much of a node's capacity its peers may use."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,10 +11,10 @@ _DEFAULT: Final = ServerLimits()
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """The part of a node's settings that bounds its peers; docs/SECURITY.md gives the reasons."""
+    """Limits on unknown peers and on each certificate name; docs/SECURITY.md gives the reasons."""
 
     connections: int = field(
-        default=_DEFAULT.connections, metadata={"help": "Connections that are served at once."}
+        default=_DEFAULT.connections, metadata={"help": "Connections served at once."}
     )
     identity_connections: int = field(
         default=_DEFAULT.identity_connections,
@@ -22,7 +22,7 @@ class NodeLimits:
     )
     identity_connects_s: int = field(
         default=_DEFAULT.identity_connects_s,
-        metadata={"help": "Connections, and so requests, a second of one certificate name."},
+        metadata={"help": "New connections, and so requests, per second of one certificate name."},
     )
     identity_sessions: int = field(
         default=_DEFAULT.identity_sessions,
@@ -36,12 +36,18 @@ class NodeLimits:
         metadata={"help": "TLS handshakes in progress from one address."},
     )
     handshake_s: Seconds = field(
-        default=_DEFAULT.handshake_s, metadata={"help": "Time for a whole TLS handshake."}
+        default=_DEFAULT.handshake_s, metadata={"help": "Time limit for a whole TLS handshake."}
     )
 
-    @property
+    def __post_init__(self) -> None:
+        self.server()
+
     def server(self) -> ServerLimits:
-        """What the node's server enforces; `Misuse` names a setting that is out of range."""
+        """Return the limits that the node's server enforces.
+
+        Raises:
+            Misuse: a limit is out of range; the message names it.
+        """
         return ServerLimits(
             connections=self.connections,
             identity_connections=self.identity_connections,

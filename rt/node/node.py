@@ -72,11 +72,11 @@ class Node:
             CorruptLog: the merged log is damaged.
             Refused: the state directory is another node's, or the engine is not as audited.
         """
-        engine_of(settings.consensus)  # it may not be installed: say so before taking a lock
+        engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
         self.settings = settings
         self.failure: Exception | None = None  # what ended it
         self._disk = OsDisk()
-        self._alone = len(settings.member_names) == 1
+        self._alone = settings.is_alone
         self._top = stream_directory(settings.root, settings.stream)
         self._stopped = threading.Event()
         self._feeds = NodeFeeds(os.path.join(self._top, MERGED_NAME))
@@ -89,19 +89,20 @@ class Node:
 
     def _recover(self, opened: Opened) -> None:
         settings = self.settings
-        self._guard = guard = DiskGuard(settings.name, self._top, settings.reserve)
+        self._guard = guard = DiskGuard(settings.name, self._top, settings.storage.reserve)
         self._inboxes = Inboxes(
             self._disk, os.path.join(self._top, "in"), self.stream,
             self._hold, guard, alone=self._alone, damaged=self._mend,
         )  # fmt: skip
         self._member = self._make_member(opened)
-        self._sweeper = NodeSweeper(self._disk, self._inboxes, fold_s=settings.fold_s)
+        self._sweeper = NodeSweeper(self._disk, self._inboxes, fold_s=settings.storage.fold_s)
         if opened.state.snapshot is not None and not self._member.executor.lacks_log:
             self._sweeper.saved(opened.state.snapshot.data)
         self.archiver = Retention(settings, self._member, self._sweeper, guard)
         self._snapshots = NodeSnapshots(
-            self._member, opened.journal, self._sweeper, self.archiver, pause_s=settings.snapshot_s
-        )
+            self._member, opened.journal, self._sweeper, self.archiver,
+            pause_s=settings.storage.snapshot_s,
+        )  # fmt: skip
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         self._relay = NodeRelay(settings, self._inboxes, contexts)
         self._sequencer = NodeSequencer(
@@ -120,7 +121,9 @@ class Node:
         audit = AuditLog(f"{self._top}.audit.jsonl")
         admin = NodeAdmin(settings, self._sequencer, self._member, self.archiver, audit)
         others |= {STATUS_ALPN: self._tell, ADMIN_ALPN: admin.serve}
-        self._server = Server(settings.address, _contexts(settings), self, settings.server, others)
+        self._server = Server(
+            settings.address, _contexts(settings), self, settings.limits.server(), others
+        )
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
             for name, work in (("sync", self._sync), ("sequence", self._sequencer.run))
@@ -221,16 +224,16 @@ class Node:
 
     def _make_member(self, opened: Opened) -> Member:
         settings, state = self.settings, opened.state
-        ledger = _ledger_of(state.snapshot, settings.file_bytes)
+        ledger = _ledger_of(state.snapshot, settings.storage.file_bytes)
         logs = SessionLogs(self._disk, os.path.join(self._top, "in"))
         identity = self._merged_identity()
         members = settings.member_names
         return Member(
             settings.name,
             members,
-            engine=engine_of(settings.consensus)(
+            engine=engine_of(settings.agreement.consensus)(
                 settings.name, members, chance=SystemRandom(), state=state,
-                cluster=settings.cluster_id or self.stream, settings=settings.timers,
+                cluster=settings.cluster_id or self.stream, settings=settings.agreement.timers,
             ),
             journal=opened.journal,
             executor=Executor(

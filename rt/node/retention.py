@@ -249,7 +249,7 @@ class Retention:
             part = decisions[start : start + FILES_MAX]
             files = tuple(ArchivedFile(each.start, each.reason) for each in part)
             self._member.order(Archive(self._machine.now_ns(), files))
-        age_s = policy.roll_age_s(self._settings.file_age_s)
+        age_s = policy.roll_age_s(self._settings.storage.file_age_s)
         if age_s and self._active_age_ns() >= age_s * _NS:
             self._member.order(Roll(self._machine.now_ns()))
 

@@ -51,9 +51,8 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         Refused: the directory is another node's.
     """
     path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, INCARNATION_END)
-    alone = len(settings.member_names) == 1
     cluster, node = settings.cluster_id or settings.stream, settings.name
-    if founding or (alone and not disk.names(path)):
+    if founding or (settings.is_alone and not disk.names(path)):
         if disk.names(path) or disk.names(os.path.join(top, MERGED_NAME)):
             raise Misuse(
                 f"{top} holds a node's state or a merged log, and a new cluster starts empty; a "

@@ -10,6 +10,7 @@ from rt.log.appender import Appender, Durable
 from rt.node.retention import Machine, Retention
 from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
+from rt.node.storage import StorageSettings
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.execution import SnapshotPlan
@@ -130,7 +131,7 @@ def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> Retention:
         steady_ns=lambda: steady_ns(node),
         disk_of=lambda _path: _disk_of(node),
     )
-    settings = NodeSettings(name=node.name, file_age_s=world.file_age_s)
+    settings = NodeSettings(name=node.name, storage=StorageSettings(file_age_s=world.file_age_s))
     retention = SimRetention(settings, node.member, sweeper, node.guard, machine)
     retention.node = node
     return retention

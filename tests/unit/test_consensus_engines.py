@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rt.errors import Misuse, PeerError, Refused
+from rt.node.agreement import AgreementSettings
 from rt.node.engine import engine_of
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
@@ -391,7 +392,7 @@ def test_a_node_without_raftos_names_the_two_commands_that_install_it(monkeypatc
     monkeypatch.setitem(sys.modules, "raftos", None)
     root = tmp_path / "node"
     with pytest.raises(Misuse) as missing:
-        Node(NodeSettings(root=str(root), consensus="raftos"))
+        Node(NodeSettings(root=str(root), agreement=AgreementSettings(consensus="raftos")))
     assert "`pip install --no-deps raftos==0.2.6` and `pip install msgpack`" in str(missing.value)
     assert not root.exists()
 
@@ -410,6 +411,6 @@ def test_another_raftos_is_refused_before_a_line_of_it_runs(monkeypatch, tmp_pat
 
 def test_an_unknown_engine_is_refused():
     """A typo does not start another engine than intended."""
-    assert engine_of(NodeSettings().consensus) is Raft
+    assert engine_of(AgreementSettings().consensus) is Raft
     with pytest.raises(Misuse, match="use raft or raftos"):
-        NodeSettings(consensus="paxos")
+        AgreementSettings(consensus="paxos")

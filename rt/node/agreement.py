@@ -1,0 +1,54 @@
+"""AgreementSettings: how a node agrees with the others of its cluster."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from rt.config.kinds import Seconds
+from rt.errors import Misuse
+from rt.names import shown
+from rt.node.engine import Engine
+from sequencer.raft.core import Settings
+
+_HEARTBEAT_TICKS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementSettings:
+    """The consensus engine of a node and its timers."""
+
+    consensus: Engine = field(
+        default=Engine.RAFT,
+        metadata={"help": "Consensus engine: raft, or raftos, which is installed separately."},
+    )
+    heartbeat_s: Seconds = field(
+        default=0.1, metadata={"help": "Time between a leader's heartbeats."}
+    )
+    election_s: Seconds = field(
+        default=0.5,
+        metadata={
+            "help": "Silence after which a node calls an election; random, up to twice this."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.consensus not in list(Engine):
+            raise Misuse(f"consensus is {shown(self.consensus)}; use {' or '.join(Engine)}")
+        if (
+            not 0.005 <= self.heartbeat_s <= 60
+            or not 2 * self.heartbeat_s <= self.election_s <= 600
+        ):
+            raise Misuse(
+                f"heartbeat_s is {self.heartbeat_s:g} and election_s {self.election_s:g}; use at "
+                "least 5ms, and at least twice the heartbeat for the election"
+            )
+
+    @property
+    def tick_s(self) -> float:
+        """The unit of the consensus timers."""
+        return self.heartbeat_s / _HEARTBEAT_TICKS
+
+    @property
+    def timers(self) -> Settings:
+        """The consensus timers in ticks."""
+        election = round(self.election_s / self.tick_s)
+        return Settings(heartbeat_ticks=_HEARTBEAT_TICKS, election_ticks=election)

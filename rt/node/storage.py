@@ -1,0 +1,40 @@
+"""StorageSettings: how a node uses its disk."""
+
+from dataclasses import dataclass, field
+
+from rt.config.kinds import Bytes, Seconds
+from rt.errors import Misuse
+from rt.limits import KIB, MIB
+from rt.position import FILE_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """When a node rolls its merged files, removes empty ones, saves its state and refuses data."""
+
+    file_bytes: Bytes = field(
+        default=FILE_BYTES_MAX, metadata={"help": "Roll a merged file before it exceeds this size."}
+    )
+    file_age_s: Seconds = field(
+        default=86_400.0,
+        metadata={"help": "Roll a merged file at this age, or at the policy's time; 0 is never."},
+    )
+    fold_s: Seconds = field(
+        default=0.0,
+        metadata={"help": "Remove an empty archived file after this; 0 keeps it forever."},
+    )
+    snapshot_s: Seconds = field(
+        default=5.0, metadata={"help": "Time between snapshots of the sequencer's state."}
+    )
+    reserve: Bytes = field(
+        default=256 * MIB,
+        metadata={"help": "Refuse new data while less disk space than this is free."},
+    )
+
+    def __post_init__(self) -> None:
+        if not 64 * KIB <= self.file_bytes <= FILE_BYTES_MAX:
+            raise Misuse(f"file_bytes is {self.file_bytes}; use {64 * KIB} to {FILE_BYTES_MAX}")
+        if self.file_age_s and self.file_age_s < 1:
+            raise Misuse(f"file_age_s is {self.file_age_s:g}; use 1 or more, or 0 for never")
+        if not 0.1 <= self.snapshot_s <= 3600:
+            raise Misuse(f"snapshot_s is {self.snapshot_s}; use 0.1 to 3600")
