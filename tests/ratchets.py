@@ -3,7 +3,6 @@
 # path:class and its fields, where they are more than twelve.
 CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/format/frame.py:Header": 13,
-    "rt/node/inbox.py:Inboxes": 16,
     "rt/node/node.py:Node": 19,
     "rt/node/retention.py:Retention": 17,
     "rt/node/sequencer.py:NodeSequencer": 19,
@@ -15,7 +14,6 @@ CLASSES_WITHOUT_A_THREADS_BLOCK: set[str] = {
     "rt/node/admin.py:NodeAdmin",
     "rt/node/feed.py:NodeFeeds",
     "rt/node/guard.py:DiskGuard",
-    "rt/node/inbox.py:Inboxes",
     "rt/node/sequencer.py:NodeSequencer",
     "rt/node/snapshots.py:NodeSnapshots",
     "rt/node/sweeper.py:NodeSweeper",

@@ -28,7 +28,8 @@ from rt.node.duties import Duties, Ports, timing_of
 from rt.node.engine import engine_of
 from rt.node.feed import NodeFeed, NodeFeeds
 from rt.node.guard import DiskGuard
-from rt.node.inbox import Inboxes, NodeInbox
+from rt.node.inbox import NodeInbox
+from rt.node.inboxes import Inboxes
 from rt.node.relay import NodeRelay
 from rt.node.retention import Retention
 from rt.node.sequencer import NodeSequencer

@@ -3,7 +3,8 @@
 from replicator.relay import HeldCopy, Relay
 from rt.errors import Refused
 from rt.net.tls import Contexts
-from rt.node.inbox import Inboxes, NodeInbox
+from rt.node.inbox import NodeInbox
+from rt.node.inboxes import Inboxes
 from rt.node.settings import NodeSettings
 from rt.position import Position
 

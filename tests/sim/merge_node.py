@@ -22,7 +22,8 @@ from rt.format.manifest import LogIdentity
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
 from rt.node.duties import Duties, Mail, Ports, Timing
-from rt.node.inbox import Inboxes, NodeInbox
+from rt.node.inbox import NodeInbox
+from rt.node.inboxes import Inboxes
 from rt.node.relay import held_copy
 from rt.position import START, Position
 from sequencer.executor import Executor
@@ -76,16 +77,16 @@ class SimInboxes(Inboxes):
     @property
     def is_dirty(self) -> bool:
         """Whether there is something to sync."""
-        return bool(self._dirty)
+        return bool(self._syncer._dirty)
 
     def take_dirty(self) -> list[NodeInbox]:
         """What is to be synced."""
-        dirty, self._dirty = list(self._dirty.values()), {}
+        dirty, self._syncer._dirty = list(self._syncer._dirty.values()), {}
         return dirty
 
     def sync(self, inbox: NodeInbox) -> None:
         """Make one copy durable."""
-        self._sync([inbox])
+        self._syncer._sync([inbox])
 
 
 def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 from rt.log import active_file as active_files
 from rt.log.appender import Appender, Durable
-from rt.node.inbox import Inboxes, NodeInbox
+from rt.node.inbox import NodeInbox
+from rt.node.inbox_syncer import InboxSyncer
 from rt.position import Position
 from sequencer.execution import Execution
 from sequencer.executor import Executor
@@ -188,12 +189,12 @@ def snapshot_before_the_merged_log_is_synced() -> list[Patch]:
 def holds_before_the_sync() -> list[Patch]:
     """A node reports what it has written and not yet synced."""
 
-    def sync(self: Inboxes, batch: list[NodeInbox]) -> None:
+    def sync(self: InboxSyncer, batch: list[NodeInbox]) -> None:
         for inbox in batch:
             inbox.durable = Durable(inbox.appender.end)
-            self._told(inbox.durable, inbox.session)
+            self._synced(inbox, inbox.durable)
 
-    return [(Inboxes, "_sync", sync)]
+    return [(InboxSyncer, "_sync", sync)]
 
 
 @merging

@@ -8,7 +8,8 @@ from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
 from rt.node import relay
 from rt.node.duties import Duties
-from rt.node.inbox import Inboxes, NodeInbox
+from rt.node.inbox import NodeInbox
+from rt.node.inboxes import Inboxes
 from rt.node.retention import Retention
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position

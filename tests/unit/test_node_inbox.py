@@ -15,7 +15,8 @@ from rt.log.confirmations import Confirmations
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.writer import WriterSettings
-from rt.node.inbox import Inboxes, NodeInbox
+from rt.node.inbox import NodeInbox
+from rt.node.inboxes import Inboxes
 from rt.position import START, Position
 from rt.publisher import Publisher
 
@@ -230,7 +231,7 @@ def test_a_copy_that_cannot_be_fetched_again_is_not_set_aside_on_a_doubt(tmp_pat
     inbox.doubted()
     assert not told
     assert "log.0.1: corrupt at 0.1.0" in caplog.text
-    assert "is not taken until it is mended" in caplog.text
+    assert "is refused until it is mended" in caplog.text
 
 
 def test_a_copy_that_was_set_aside_meanwhile_is_not_checked(tmp_path, caplog):

@@ -1,0 +1,249 @@
+"""Inboxes: all copies of sessions on a node."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from replicator.host import Bell
+from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
+from rt.format.manifest import SESSION, LogIdentity
+from rt.log.appender import Appender, Durable
+from rt.log.directory import LogDirectory
+from rt.log.disk import SET_ASIDE, Disk, set_aside
+from rt.log.watch import directories_in
+from rt.names import parse_group, parse_session
+from rt.node.barred import BarredSessions
+from rt.node.guard import DiskGuard
+from rt.node.inbox import NodeInbox
+from rt.node.inbox_syncer import InboxSyncer
+from rt.position import START, Position
+
+_log: Final = logging.getLogger("rt.node")
+
+
+class Inboxes:
+    """The copies of sessions by name; a restart finds them by their directories.
+
+    Threads:
+        `_lock` guards `_inboxes` and `_barred`, and is not held while a copy is opened, closed or
+        set aside: a session in `_barred` belongs to the thread that does that. It is held while
+        `_told` reports a sync, so that a copy given up by another thread is not reported after it.
+        `_syncer` has a lock of its own, and neither lock is taken while the other is held. The
+        other fields never change. The main thread calls `open_all` and `close`; any thread may call
+        the rest.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        stream: str,
+        durable: Callable[[Durable, str], None],
+        guard: DiskGuard,
+        *,
+        alone: bool = True,
+        damaged: Callable[[CorruptLog], None] = lambda _damage: None,
+    ) -> None:
+        """Prepare; `open_all` finds the copies.
+
+        Args:
+            disk: where the copies are.
+            root: directory with a directory for each session, of the same name.
+            stream: this node's stream; sessions of any other are refused.
+            durable: called with a session's durable end, by the thread that synced it.
+            guard: the guard of the disk.
+            alone: whether no other node could replace a damaged copy.
+            damaged: called when a copy is found damaged, by the connection that fills it; not
+                called if no other node could replace it.
+        """
+        self._damaged = damaged
+        self._guard = guard
+        self._alone = alone
+        self._disk = disk
+        self._root = root
+        self._stream = stream
+        self._told = durable
+        self._inboxes: dict[str, NodeInbox] = {}
+        self._barred = BarredSessions()
+        self._lock = threading.Lock()
+        self._syncer = InboxSyncer(self._tell)
+
+    def open_all(self, merged_to: Callable[[str], Position]) -> list[str]:
+        """Open the copies on the disk; return a sentence for each that is damaged.
+
+        Args:
+            merged_to: returns how far a session is merged, which proves that much durable.
+        """
+        damaged = []
+        for name in sorted(self.found()):
+            log = LogDirectory(os.path.join(self._root, name), self._disk)
+            try:
+                log.refresh()
+                if log.manifest.identity is not None:  # else a crash interrupted its creation
+                    self._open(parse_session(name), log.manifest.identity, merged_to(name))
+            except (CorruptLog, ManifestError) as error:
+                damaged.append(self._give_up(name, error))
+            except Misuse as error:
+                damaged.append(str(error))
+            finally:
+                log.close()
+        return damaged
+
+    def found(self) -> list[str]:
+        """Return the names of the copies on the disk, without those set aside."""
+        return [each for each in directories_in(self._root) if not each.startswith(SET_ASIDE)]
+
+    def give_up(self, session: str, *, diverged: bool = False) -> None:
+        """Set a copy aside; it has to be filled again from the start.
+
+        Args:
+            session: its session.
+            diverged: whether it is undamaged, but differs from what the nodes agreed on.
+        """
+        with self._lock:
+            inbox = self._inboxes.pop(session, None)
+            if diverged and not (inbox and inbox.was_relayed):
+                self._barred.strike(session)
+            self._barred.begin(session)  # or it would be opened again before it is moved
+        with self._until_done(session):
+            self._syncer.forget(session)
+            if inbox is not None:
+                inbox.appender.close()
+            with suppress(FileNotFoundError):  # merging and receiving may both have found it
+                set_aside(self._disk, os.path.join(self._root, session))
+
+    def _doubt(self, damage: CorruptLog) -> None:
+        if self._alone:
+            _log.error("%s; this session is refused until it is mended", damage)
+        else:
+            self._damaged(damage)
+
+    def _give_up(self, name: str, error: RtError) -> str:
+        """Set a damaged copy aside if its contents can be copied again.
+
+        The other nodes have what was merged, and the publisher still has the rest.
+        """
+        if self._alone:
+            return f"{error}; this session is refused until it is mended"
+        kept = set_aside(self._disk, os.path.join(self._root, name))
+        return f"{error}; it is kept as {kept}, and copied again from the start"
+
+    def claim(
+        self,
+        identity: LogIdentity,
+        peer: str,
+        wake: Bell,
+        merged_to: Position,
+        *,
+        relays: bool = False,
+    ) -> NodeInbox:
+        """Return the copy of the session that `identity` names, for `peer` to fill.
+
+        Raises:
+            Refused: the disk is nearly full, the session belongs to another stream, another log has
+                its name, or another peer fills it.
+            Misuse: the session's name, or its group's, is not valid.
+            CorruptLog: the copy is damaged.
+        """
+        self._guard.demand_room()
+        name = parse_session(identity.name)
+        parse_group(identity.group)  # it goes into instructions, which every node must read
+        if identity.kind != SESSION or identity.stream != self._stream:
+            raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
+        with self._lock:
+            if not relays:
+                self._barred.demand_agreed(name)
+            inbox = self._inboxes.get(name)
+            if inbox is None:
+                self._barred.demand_open(name)
+                self._barred.begin(name)
+        if inbox is None:
+            with self._until_done(name):
+                inbox = self._open_or_replace(name, identity, merged_to)
+        if inbox.appender.identity != identity:
+            raise Refused(
+                "other-log",
+                f"session {name!r} is another log here: its directory was deleted and made again; "
+                "publish under another name",
+            )
+        with self._lock:
+            if self._inboxes.get(name) is not inbox:
+                raise Refused("busy", f"session {name!r} was set aside just now")
+            inbox.claim(peer, wake, relays=relays)
+        return inbox
+
+    @contextmanager
+    def _until_done(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._barred.end(name)
+
+    def _open_or_replace(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
+        """Open a copy, or replace it with an empty one if it is damaged."""
+        try:
+            return self._open(name, identity, merged_to)
+        except (CorruptLog, ManifestError) as error:
+            if self._alone:
+                raise
+            _log.error("%s", self._give_up(name, error))
+            return self._open(name, identity, merged_to)
+
+    @property
+    def diverged(self) -> list[str]:
+        """The sessions whose copy was set aside because the nodes agreed on other bytes."""
+        with self._lock:
+            return self._barred.diverged
+
+    def get(self, session: str) -> NodeInbox | None:
+        """Return the copy of a session, or None without one."""
+        with self._lock:
+            return self._inboxes.get(session)
+
+    def every(self) -> Collection[NodeInbox]:
+        """Return all copies."""
+        with self._lock:
+            return list(self._inboxes.values())
+
+    def run(self, synced: Callable[[], None]) -> None:
+        """Sync what connections append, until stopped; see `InboxSyncer.run`."""
+        self._syncer.run(synced)
+
+    def settle(self) -> bool:
+        """Sync what a connection appended, or leave it to `run`; see `InboxSyncer.settle`."""
+        return self._syncer.settle()
+
+    def stop(self) -> None:
+        """Let `run` sync what was appended, and end."""
+        self._syncer.stop()
+
+    def close(self) -> None:
+        """Release all threads and files."""
+        self._syncer.close()
+        for inbox in self.every():
+            inbox.appender.close()
+
+    def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
+        appender = Appender(self._disk, os.path.join(self._root, name), identity)
+        try:
+            # merging proves durability here only if no other node could have merged it
+            appender.recover(durable=merged_to if self._alone else START, own=False)
+            inbox = NodeInbox(
+                appender, appender.sync(), self._syncer.mark, self._guard, self._doubt
+            )
+        except BaseException:
+            appender.close()
+            raise
+        with self._lock:
+            self._inboxes[name] = inbox
+        self._told(inbox.durable, name)
+        return inbox
+
+    def _tell(self, inbox: NodeInbox, end: Durable) -> None:
+        with self._lock:  # a copy that was given up meanwhile holds nothing any more
+            if self._inboxes.get(inbox.session) is inbox:
+                self._told(end, inbox.session)
