@@ -54,7 +54,7 @@ class Files:
 
 
 class Leading:
-    """The leader; the thread that brings news acts on it."""
+    """The leader; it acts in the thread that brings an update."""
 
     def __init__(self, files: Files, followers: list[ssl.SSLSocket]) -> None:
         self._files = files

@@ -66,7 +66,7 @@ def receive(sock: ssl.SSLSocket, tail: Tail) -> None:
 
 
 class Place(NamedTuple):
-    """Where a node runs: its number, directory, and the ports of those that began before it."""
+    """Where a node runs: its number, directory, and the ports of the nodes started before it."""
 
     number: int
     root: str
@@ -78,7 +78,7 @@ Node = Callable[[Place, Connection], None]
 
 
 def node(place: Place, ready: Connection, *, decides: bool = False) -> None:
-    """Take from one connection, sync, merge; the first node gives to another connection.
+    """Receive on one connection, sync, merge; the first node sends on another connection.
 
     Args:
         place: of the node.
@@ -138,7 +138,7 @@ def publish(
 def latencies(
     spawn: object, size: int, count: int, rate: float, nodes: int = 1, *, work: Node = node
 ) -> list[int]:
-    """Run it; return the delay of each message, ns, in order of size.
+    """Run it; return the delay of each message in ns, sorted.
 
     Args:
         spawn: the context that makes processes.

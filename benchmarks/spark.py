@@ -1,7 +1,7 @@
 """Spark over a merged log: beside a source that decodes nothing, Parquet, and NumPy on one core.
 
-The bound of any Python source is Spark's road from Python to the JVM. A source that hands over the
-same batches ready-made, of the same columns and as many rows, measures that road. Another that does
+Any Python source is bounded by Spark's path from Python to the JVM. A source that hands over the
+same batches ready-made, of the same columns and as many rows, measures that path. Another that does
 the same, and reads and checks every byte of the log meanwhile, measures what decoding adds to it.
 """
 
@@ -42,7 +42,7 @@ ROUNDS = 9
 WARM_UP_ROUNDS = (
     3  # the JVM compiles what runs often; the first round of a query takes twice as long
 )
-PARTS = 8  # of 1 GB, the splits that a load makes unless it is told
+PARTS = 8  # of 1 GB, the splits that a load makes by default
 MERGE_NS = 1_357_017_420_000_000_000
 QUERIES = {
     "count": ("position bigint", "count(position)"),
@@ -59,7 +59,7 @@ class NullSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format()`."""
+        """The name for `format()`."""
         return "rt-null"
 
     def reader(self, schema: Any) -> "NullReader":
@@ -98,7 +98,7 @@ class ReadSource(NullSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format()`."""
+        """The name for `format()`."""
         return "rt-read"
 
     def reader(self, schema: Any) -> "ReadReader":
@@ -138,7 +138,7 @@ def rows(quick: bool) -> list[Row]:
             found += [row for name in QUERIES for row in scans(spark, path, size, megabytes, name)]
             found += [_numpy(path, size, megabytes), window(spark, path, size)]
         spark.stop()
-    # in so little data the start of a job tells more than the scan
+    # with so little data, starting a job outweighs the scan
     return [replace(row, target=0, is_ratio=False) for row in found] if quick else found
 
 

@@ -70,7 +70,7 @@ class ArchiveCluster:
                 time.sleep(0.1)
 
     def set_policy(self, **fields):
-        """Set the policy of the stream: what is not named is off."""
+        """Set the stream's policy; rules that are not named are off."""
         policy = Policy(**{"time": 0, "disk": 100, **fields})
         return self.ask({"do": "set-policy", "policy": json.loads(policy.text())})
 

@@ -35,7 +35,7 @@ VALUES = [
 
 
 def fuzz_ballot(chance):
-    """A slot of any bytes, sealed: it is a ballot or it is not, and nothing else."""
+    """A sealed slot of arbitrary bytes is a ballot or is refused, and nothing else."""
     data = bytearray(encode_slot(Ballot(chance.getrandbits(40), "n1"), 7))
     for _ in range(chance.randrange(1, 8)):
         where = chance.randrange(len(data) + 1)

@@ -24,7 +24,7 @@ SESSION_ID = LogIdentity(SESSION, "flights", "jfk", "a" * 32, 1)
 
 
 class FastFile(OsFile):
-    """Nothing is made durable: a broken connection asks nothing of the disk."""
+    """Nothing is made durable: these tests break connections, not disks."""
 
     __slots__ = ()
 

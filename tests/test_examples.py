@@ -1,4 +1,4 @@
-"""The examples run as they stand: they are what a reader copies first."""
+"""The examples run unchanged: they are what a reader copies first."""
 
 import os
 import subprocess

@@ -26,7 +26,7 @@ Address = tuple[str, int]
 
 
 def idle(addresses: Iterator[Address], _certs: str) -> None:
-    """Hold many connections that never begin a handshake; open those that end again."""
+    """Hold many connections that never begin a handshake; reopen those that end."""
     held: list[socket.socket] = []
     while True:
         with suppress(OSError):

@@ -60,9 +60,7 @@ class Network:
 
     def cut_way(self, source: str, target: str) -> None:
         """Drop what one node sends to another, in that direction only."""
-        nowhere = (
-            "02:00:00:00:00:01"  # nobody's address: the bridge carries it to no one who listens
-        )
+        nowhere = "02:00:00:00:00:01"  # an unused address: no host behind the bridge listens to it
         self._neighbour("replace", source, target, "lladdr", nowhere, "nud", "permanent")
 
     def heal_way(self, source: str, target: str) -> None:

@@ -25,7 +25,7 @@ SESSIONS = ("p1", "p2", "p3")
 PULLERS = ("pull1", "pull2")
 FOUND = {True: (), False: ("--found",)}  # a node alone founds itself
 RATE = 300  # messages a second and publisher
-WHOLE_S = 60.0  # in which nodes that nobody harms are to have caught up
+WHOLE_S = 60.0  # in which undisturbed nodes must catch up
 WEIGHTS = {  # of what may be done next; partitions need a network
     "kill_node": 30, "kill_leader": 12, "kill_all": 8, "kill_push": 10, "kill_pull": 10,
     "pause_node": 10, "cut": 6, "cut_way": 8, "wipe": 5, "rot": 5,
@@ -160,7 +160,7 @@ class Storm:
             other = chance.choice([name for name in self.names if name != node])
             return self.one_way(node, other, chance.uniform(0.2, 2))
         elif deed in {"wipe", "rot"}:
-            self.await_whole()  # one more lost disk can be borne then, and not before
+            self.await_whole()  # only then can one more lost disk be tolerated
             self.running[node].kill()
             self._wipe(node) if deed == "wipe" else self._rot(node)
             self.restart(node)
@@ -214,7 +214,7 @@ class Storm:
             self._stop.wait(0.1)
 
     def demand_all(self) -> str:
-        """Stop; what was published must be read once and in order, and all logs be equal."""
+        """Stop; check that each message is read once and in order, and that all logs are equal."""
         published = self.settle()
         total = sum(published.values())
         expected = {name: list(range(count)) for name, count in published.items()}

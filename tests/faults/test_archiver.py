@@ -39,7 +39,7 @@ def said(rows):
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_every_node_and_subscriber_archives_the_same_files(tmp_path, nodes):
-    """The seed's promise: decided once, carried out alike, byte for byte in the manifest."""
+    """Decided once and carried out the same everywhere, to the byte in the manifest."""
     with ArchiveCluster(tmp_path, nodes) as cluster:
         cluster.set_policy(limit=MIB)
         cluster.push()
@@ -59,7 +59,7 @@ def test_every_node_and_subscriber_archives_the_same_files(tmp_path, nodes):
 
 
 def test_inputs_and_the_publishers_own_files_go_when_they_are_merged(tmp_path):
-    """Until now each message was kept seven times over."""
+    """Otherwise each message is kept seven times over."""
     with ArchiveCluster(tmp_path, 3) as cluster:
         cluster.push()
         publish(cluster.publisher(), 3000)
@@ -70,8 +70,8 @@ def test_inputs_and_the_publishers_own_files_go_when_they_are_merged(tmp_path):
         assert held_bytes(cluster.out("n1")) > 3_000_000
 
 
-def test_what_the_slowest_node_lacks_stays_at_the_publisher_if_that_is_wanted(tmp_path):
-    """`all` is for operators who want no node ever to copy outputs."""
+def test_what_the_slowest_node_lacks_stays_at_the_publisher_if_so_configured(tmp_path):
+    """`all` is for operators who never want a node to copy outputs."""
     from replicator.progress import Release
 
     with ArchiveCluster(tmp_path, 3) as cluster:
@@ -277,7 +277,7 @@ def test_a_stream_of_small_files_is_never_above_its_limit_by_more_than_one(tmp_p
         assert limit / 2 < most <= limit + file_bytes
 
 
-def test_a_node_below_its_reserve_refuses_and_goes_on_when_there_is_room(tmp_path, small_disk):
+def test_a_node_below_its_reserve_refuses_data_and_resumes_when_there_is_room(tmp_path, small_disk):
     """Publishers keep their data; nothing is torn, and nothing needs a restart."""
     with ArchiveCluster(small_disk, clients=tmp_path, reserve=12 * MIB) as cluster:
         cluster.set_policy()
@@ -316,20 +316,20 @@ def test_a_node_below_its_reserve_pauses_its_own_copy_of_the_merged_log(tmp_path
         cluster.start("n3")
         node = cluster.nodes["n3"]
 
-        def stands():
+        def is_settled():
             before = node.status()
             time.sleep(1)  # inputs that were merged may yet make room
             after = node.status()
             both = before["copying_waits_for"] and after["copying_waits_for"]
             return both and before["copying_to"] == after["copying_to"]
 
-        assert eventually(stands, 30), node.status()
+        assert eventually(is_settled, 30), node.status()
         assert "12Mi" in node.status()["copying_waits_for"]
         paused = Position.parse(node.status()["copying_to"])
         publish(publisher, 100)
         time.sleep(3)
         reached = Position.parse(node.status()["copying_to"])
-        assert reached in {paused, paused.next_file()}  # that a file has ended costs no room
+        assert reached in {paused, paused.next_file()}  # ending a file takes no room
         assert node.failure is None
         assert free(small_disk) > reserve - 3 * MIB  # what two connections bring, and indexes
         ballast.unlink()

@@ -26,7 +26,7 @@ def publish(publisher, count):
     publisher.flush("merged", timeout_s=60)
 
 
-def test_a_node_tells_its_history_as_its_files_do(tmp_path):
+def test_a_node_reports_the_history_that_its_files_hold(tmp_path):
     """Over mutual TLS, selected by position and state, including the active file."""
     with ArchiveCluster(tmp_path) as cluster:
         cluster.push()
@@ -51,7 +51,7 @@ def test_a_node_tells_its_history_as_its_files_do(tmp_path):
         assert STREAM in ours[0]["path"]
 
 
-def test_who_asks_how_a_node_stands_reads_no_file_of_the_sequencers(tmp_path, monkeypatch):
+def test_a_status_request_reads_none_of_the_sequencers_files(tmp_path, monkeypatch):
     """Two threads that read one manifest take its lines twice and then miss the next."""
     asked = []
 

@@ -102,7 +102,7 @@ def stream(tmp_path_factory):
 
 
 def p99(latencies: list[float]) -> float:
-    """Return what one of a hundred exceeds."""
+    """Return the 99th percentile."""
     return latencies[len(latencies) * 99 // 100 - 1]
 
 
@@ -110,7 +110,7 @@ def p99(latencies: list[float]) -> float:
 @pytest.mark.process
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flood_costs_a_publisher_and_a_subscriber_little(stream, kind, capsys):
-    """Nothing of theirs is refused, nothing waits for the flood to end, and memory stays."""
+    """Nothing of theirs is refused, nothing waits for the flood to end, memory stays bounded."""
     usual, before = stream.latencies(), stream.bytes_used()
     assert len(before) == 3
     command = [sys.executable, "-m", "tests.faults.flooder", kind, stream.certs, *stream.ports]

@@ -62,7 +62,7 @@ def test_every_flushed_message_survives_200_kills_once_and_in_order(tmp_path):
     ) as publishers:
         for life in range(KILLS):
             begin, safe = killed(publishers, life % 3, chance)
-            assert begin >= flushed, f"seed {seed}, life {life}: numbers went back behind a flush"
+            assert begin >= flushed, f"seed {seed}, life {life}: numbers went back before a flush"
             flushed = safe
     with Subscriber(root, stream="flights", session="jfk", follow=False) as subscriber:
         found = [(message.sequence, message.payload) for message in subscriber]

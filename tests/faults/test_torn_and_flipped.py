@@ -187,7 +187,7 @@ def publish(root, level=0, lives=2):
 
 
 def read(root):
-    """Return the numbers that stand in the session; each payload begins with its own."""
+    """Return the numbers of the session's messages; each payload begins with its own."""
     with Subscriber(str(root), stream="flights", session="jfk", follow=False) as subscriber:
         found = []
         for message in subscriber:
@@ -228,7 +228,7 @@ def forget_last_roll(directory):
 
 
 @pytest.mark.parametrize("step", [257, pytest.param(8, marks=pytest.mark.faults)])
-def test_a_writer_opens_after_each_cut_with_a_new_run_behind_the_last_whole_frame(
+def test_a_writer_opens_after_each_cut_with_a_new_run_after_the_last_whole_frame(
     tmp_path, step, monkeypatch
 ):
     """Numbers continue after what is left: none twice, none left out."""

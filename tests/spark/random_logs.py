@@ -29,7 +29,7 @@ NOW_NS = 1_357_017_420_000_000_000
 
 
 class Merging:
-    """Merges the sessions of a stream as a node does, when it is told to."""
+    """Merges a stream's sessions as a node does, on request."""
 
     def __init__(self, root: str, file_bytes_max: int = FILE_BYTES_MAX) -> None:
         self.root = root

@@ -29,7 +29,7 @@ def wanted(*names: str, **fields: Any) -> Wanted:
 
 
 # A stream plans in a Python of its own, which Spark gives ten seconds to start and no setting for
-# more: on a machine that is busy, or stands still, this says nothing of rt.
+# more: on a busy or stalled machine a failure here says nothing about rt.
 SLOW_START = "Python worker failed to connect back"
 
 

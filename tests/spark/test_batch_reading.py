@@ -68,7 +68,7 @@ def test_any_two_positions_cut_exactly_what_lies_between(tmp_path, seed):
 
 
 def test_a_time_window_gives_what_was_merged_in_it(tmp_path):
-    """Merge times never go back, so a window is two positions and reads nothing beside it."""
+    """Merge times never go back, so a window is two positions, and nothing outside it is read."""
     with random_log(str(tmp_path), 3, rounds=12) as merging:
         rows = plain_rows(merging.directory)
         times = sorted({row.merge_time_ns for row in rows})
@@ -91,8 +91,8 @@ def test_sessions_and_keys_select(tmp_path):
         assert Load(merging.directory, keys="k1,k3").read(wanted("number")).num_rows
 
 
-def test_a_key_of_a_json_array_is_taken_as_it_stands(tmp_path):
-    """A key may begin or end with a blank; another key's rows would come for it."""
+def test_a_key_of_a_json_array_is_taken_literally(tmp_path):
+    """A key may begin or end with a blank; another key's rows would be returned for it."""
     with Publisher(str(tmp_path), stream=STREAM, session="jfk") as publisher:
         for key in (b"AA", b"AA ", b" AA", b" A"):
             publisher.publish(b"of " + key, key)
@@ -140,7 +140,7 @@ def test_a_damaged_index_moves_no_row(tmp_path):
     expect(Load(merging.directory, partitionBytes=20_000), rows)
 
 
-def test_a_torn_tail_is_not_written_yet(tmp_path):
+def test_a_torn_tail_counts_as_not_yet_written(tmp_path):
     """A copy that grows ends in half a frame most of the time."""
     with random_log(str(tmp_path), 6) as merging:
         pass
@@ -195,8 +195,8 @@ def test_what_is_archived_after_the_load_fails_with_its_position(tmp_path):
 
 
 @pytest.mark.parametrize("gone", [5, 11])
-def test_a_window_inside_of_one_archived_file_is_a_gap(tmp_path, gone):
-    """A file may hold a day: none of an hour of it is left, and that is not the same as none."""
+def test_a_window_inside_one_archived_file_is_a_gap(tmp_path, gone):
+    """A file may hold a day: an hour whose rows are gone is not an hour without rows."""
     with random_log(str(tmp_path), 3, file_bytes_max=1 << 14) as merging:
         manifest = merging.executor.appender.manifest
         line, later = (manifest.rolled[manifest.order[place]] for place in (3, 5))
@@ -216,7 +216,7 @@ def test_a_window_inside_of_one_archived_file_is_a_gap(tmp_path, gone):
 
 
 def test_a_file_archived_while_a_task_reads_it_is_a_gap(tmp_path):
-    """The rows before are right; those behind are gone, and that is said."""
+    """The rows before are right; the later ones are gone, and the error says so."""
     with random_log(str(tmp_path), 9, file_bytes_max=1 << 22, rounds=3) as merging:
         with Publisher(str(tmp_path), stream=STREAM, session="lga") as publisher:
             publisher.publish_many([bytes(1000)] * 12_000)
@@ -275,7 +275,7 @@ def damaged(merging: Merging, place: int) -> list[PlainRow]:
 
 @pytest.mark.parametrize("split", [5_000, "128m"])
 def test_a_damaged_frame_in_each_mode(tmp_path, split):
-    """Fail at once, or one row that says so, or without it; never a wrong row."""
+    """Fail at once, return one row that says so, or skip it; never a wrong row."""
     with random_log(str(tmp_path), 20) as merging:
         pass
     rows = plain_rows(merging.directory)
@@ -322,7 +322,7 @@ def test_no_damage_makes_a_wrong_row(tmp_path, seed):
 @pytest.mark.parametrize("ends", [(0, 2, 1 << 30, 6), (0, 4, 2, 6), (0, 1 << 31, 4, 6)])
 @pytest.mark.parametrize(("first", "last"), [(0, 2), (1, 2), (1, 3), (0, 3)])
 def test_offsets_that_lead_out_of_a_body_are_refused_for_any_cut_of_a_frame(ends, first, last):
-    """A writer can seal any nonsense; the JVM would read behind the buffer it is handed."""
+    """A writer can seal any nonsense; the JVM would read past the buffer it is handed."""
     frame = make_frame(0, [b"AA", b"BB", b"CC"])
     columns = memoryview(frame.parts[1][:24] + struct.pack("<4I", *ends))
     body = Body(columns, memoryview(b"AABBCC and another frame's"), 0, 6, b"")
@@ -349,7 +349,7 @@ def test_offsets_that_lead_out_of_a_body_are_refused_for_any_cut_of_a_frame(ends
         ({"failOnDataLoss": "maybe"}, "TRUE, FALSE"),
     ],
 )
-def test_options_that_cannot_be_are_refused_in_words(tmp_path, options, words):
+def test_impossible_options_are_refused_with_a_reason(tmp_path, options, words):
     """Spark takes any option in silence, so a misspelt one would read everything."""
     with random_log(str(tmp_path), 1, rounds=1) as merging, pytest.raises(Misuse, match=words):
         Load(merging.directory, **options)

@@ -27,7 +27,7 @@ def reader(path, data, block):
 
 
 def framed(count, size, keys=None, level=0):
-    """Frames one behind another, of three random messages each: their headers, and all bytes."""
+    """Consecutive frames of three random messages each: their headers, and all bytes."""
     random, headers, data = Random(size), [], b""
     for _ in range(count):
         payloads = [random.randbytes(size) for _ in range(3)]
@@ -40,8 +40,10 @@ def framed(count, size, keys=None, level=0):
 @pytest.mark.parametrize("size", [10, LARGE])
 @pytest.mark.parametrize("keys", [None, [b"a", b"", b"cc"]])
 @pytest.mark.parametrize("level", [0, 3])
-def test_payloads_of_many_frames_stand_where_the_batch_wants_them(tmp_path, size, keys, level):
-    """Keys between them too: what is joined by a copy costs a tenth of a scan."""
+def test_payloads_of_many_frames_are_read_to_where_the_batch_wants_them(
+    tmp_path, size, keys, level
+):
+    """With keys between them too: joining them by a copy costs a tenth of a scan."""
     headers, data = framed(4, size, keys, level)
     block = Block(1 << 20)
     bodies = reader(tmp_path / "log", data, block)
@@ -73,7 +75,7 @@ def test_payloads_that_are_cut_or_of_two_blocks_are_joined(tmp_path):
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
-def test_payloads_that_nobody_wants_are_checked_in_one_place(tmp_path, size):
+def test_unwanted_payloads_are_checked_in_one_place(tmp_path, size):
     """Their sizes, times and keys are right all the same, and their memory stays in the cache."""
     headers, data = framed(4, size, [b"a", b"", b"cc"])
     bodies = reader(tmp_path / "log", data, block := Scratch())
@@ -93,7 +95,7 @@ def test_payloads_that_nobody_wants_are_checked_in_one_place(tmp_path, size):
 
 @pytest.mark.parametrize("size", [10, LARGE])
 def test_a_body_that_was_changed_is_refused_and_takes_no_room(tmp_path, size):
-    """Wherever the byte stands: among the columns, the payloads or the padding."""
+    """Wherever the byte is: in the columns, the payloads or the padding."""
     (header,), data = framed(1, size)
     random, block = Random(1), Block(1 << 20)
     places = {*range(HEADER_BYTES, 120), *range(len(data) - 20, len(data))}

@@ -143,7 +143,7 @@ def test_two_exports_do_not_write_to_one_dataset(tmp_path):
 
 
 def test_rt_export_parquet_says_what_it_did(tmp_path):
-    """The command line is the same road."""
+    """The command line takes the same path."""
     with random_log(str(tmp_path / "data"), 1, file_bytes_max=1 << 15) as merging:
         command = ["export", "parquet", merging.directory, str(tmp_path / "out")]
         found = CliRunner().invoke(rt, command)
@@ -213,7 +213,7 @@ def test_the_active_file_is_exported_as_far_as_it_is_and_continued(tmp_path):
         assert to_parquet(merging.directory, str(out), include_active=True).files == 0
 
 
-def test_an_archived_beginning_names_the_options_that_go_on(tmp_path):
+def test_an_archived_beginning_names_the_options_to_continue(tmp_path):
     """The error is read by someone who needs the rest of the log now."""
     with random_log(str(tmp_path / "data"), 3, file_bytes_max=1 << 14) as merging:
         merging.archive(1)

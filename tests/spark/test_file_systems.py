@@ -65,7 +65,7 @@ def test_a_log_in_whatever_fsspec_knows_reads_as_on_disk(log):
 
 
 def test_a_scheme_that_nothing_knows_is_refused(tmp_path):
-    """With the names of those who were asked."""
+    """The error names everything that was asked."""
     with pytest.raises(Misuse, match="neither pyarrow nor fsspec knows gopher://"):
         Load("gopher://logs/out")
     with random_log(str(tmp_path), 1, rounds=1) as merging:

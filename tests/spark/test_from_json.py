@@ -398,7 +398,7 @@ def random_value(random, depth):
 
 
 def test_timestamps_without_a_zone_are_of_the_zone_given(spark):
-    """The option timeZone stands for the session's setting, which a source never sees."""
+    """The option timeZone replaces the session's setting, which a source never sees."""
     payloads = [p for p in EDGES if b'"ts"' in p]
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")

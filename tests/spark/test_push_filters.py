@@ -23,7 +23,7 @@ def log(tmp_path_factory):
 
 @pytest.fixture
 def pushing(spark, monkeypatch):
-    """A session that is taken for a right one, for as long as each load is used once."""
+    """A session assumed to give right rows, which holds while each load is used once."""
     monkeypatch.setattr(probe, "gives_right_rows", lambda spark: True)
     rt.spark.push_filters(spark)
     yield spark
@@ -38,7 +38,7 @@ def test_the_probe_knows_the_sparks_that_leak(spark):
     assert spark.conf.get(probe.PUSH_DOWN) == "false"
 
 
-def test_a_source_that_makes_no_use_of_filters_passes_the_probe(spark):
+def test_a_source_that_ignores_filters_passes_the_probe(spark):
     """So the probe fails by what Spark does with them, and by nothing else."""
 
     class DeafReader(probe.ProbeReader):
@@ -52,8 +52,10 @@ def test_a_source_that_makes_no_use_of_filters_passes_the_probe(spark):
     assert probe.gives_right_rows(spark, DeafSource)
 
 
-def test_a_spark_that_gives_wrong_rows_is_refused_and_goes_on_without(spark, log, monkeypatch):
-    """Wrong rows in silence are worse than slow ones: the option cannot be had."""
+def test_a_spark_that_gives_wrong_rows_is_refused_and_works_without_filters(
+    spark, log, monkeypatch
+):
+    """Silently wrong rows are worse than slow ones, so the option is refused."""
     path, rows = log
     monkeypatch.setattr(probe, "gives_right_rows", lambda spark: False)
     with pytest.raises(Misuse, match=r"returns wrong rows .* Select positions, times and sessions"):
@@ -89,7 +91,7 @@ def test_pushed_filters_give_the_rows_that_spark_alone_gives(pushing, log):
     ]
     alone = load(pushing, path).cache()
     for each in filters:
-        # one load for one use: this Spark is taken for a right one, and is none
+        # one load per use: this Spark is assumed to be right, and is not
         found = rows_of(load(pushing, path, pushFilters="true").filter(each))
         assert found == rows_of(alone.filter(each)), each
     assert alone.count() == len(rows)

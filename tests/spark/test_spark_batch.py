@@ -73,7 +73,7 @@ def test_a_frame_does_not_see_what_comes_later(spark, tmp_path):
         assert load(spark, merging.directory).count() == count + 1000
 
 
-def test_an_archived_file_fails_the_job_in_words(spark, tmp_path):
+def test_an_archived_file_fails_the_job_with_a_reason(spark, tmp_path):
     """Fewer rows are never given in silence."""
     with random_log(str(tmp_path), 3, file_bytes_max=1 << 15) as merging:
         frame = load(spark, merging.directory)
@@ -127,7 +127,7 @@ def test_json_payloads_become_columns_of_the_users_schema(spark, tmp_path):
         spark.read.format("rt").option("decode", "json").load(path)
 
 
-def test_a_damaged_frame_is_told_as_the_mode_says(spark, tmp_path):
+def test_a_damaged_frame_is_reported_as_the_mode_says(spark, tmp_path):
     """The default is to fail with the position."""
     with random_log(str(tmp_path), 20) as merging:
         pass
@@ -141,7 +141,7 @@ def test_a_damaged_frame_is_told_as_the_mode_says(spark, tmp_path):
 
 
 def test_sql_can_load_a_log(spark, log):
-    """A view by USING, for those who have no Python."""
+    """A view by USING, for users without Python."""
     path, rows = log
     spark.sql(f"create or replace temporary view flights using rt options (path '{path}')")
     assert spark.sql("select count(*) from flights").first()[0] == len(rows)

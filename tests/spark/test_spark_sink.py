@@ -48,8 +48,8 @@ def test_a_write_of_one_number_is_published_once_however_often_it_runs(spark, tm
     assert len(merged_rows(tmp_path)) == 2000
 
 
-def test_a_batch_behind_the_last_one_is_refused_in_words(monkeypatch, tmp_path):
-    """The rows may be those that came then; it was said that they differ."""
+def test_a_batch_before_the_last_one_is_refused_with_a_reason(monkeypatch, tmp_path):
+    """The rows may be the same as then; the error used to claim that they differ."""
     monkeypatch.setattr(sink, "_task", lambda: SimpleNamespace(partitionId=lambda: 0))
     options = SinkOptions(str(tmp_path), STREAM, "job", flush=Level.WRITTEN)
 
@@ -97,7 +97,7 @@ def _write_as_host(frame, host, root, fields):
 
 
 def test_hosts_whose_long_names_begin_alike_have_names_of_their_own(monkeypatch):
-    """Pods are called so. Two logs of one name: nodes take the first, and refuse the other."""
+    """Pods are named so. Of two logs with one name, nodes take the first and refuse the other."""
     pods = [f"spark-executors-of-flights-7d9f8-{each}" for each in ("x2lqp", "q8wzk")]
     found = []
     for name in (*pods, "Worker_1.example.org"):
@@ -122,7 +122,7 @@ def test_hosts_whose_long_names_begin_alike_have_names_of_their_own(monkeypatch)
         ({"stream": "s"}, "value", "takes no column value"),
     ],
 )
-def test_writes_that_cannot_be_are_refused_in_words(spark, tmp_path, options, columns, words):
+def test_impossible_writes_are_refused_with_a_reason(spark, tmp_path, options, columns, words):
     """Before the first message is published."""
     frame = spark.sql(f"select 'x' {columns}")
     with pytest.raises(AnalysisException, match=words):

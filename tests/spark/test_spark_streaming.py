@@ -36,7 +36,7 @@ def run(frame, out, checkpoint, kind="parquet", **options):
 
 
 def test_a_stream_gives_each_message_once_across_restarts(spark, tmp_path):
-    """The checkpoint holds a position, and a query that resumes goes on there."""
+    """The checkpoint holds a position, and a resumed query continues there."""
     with random_log(str(tmp_path), 1, rounds=2) as merging:
         for each in range(3):
             path = merging.directory
@@ -85,7 +85,7 @@ def test_a_stream_waits_for_a_log_that_is_not_there_yet(spark, tmp_path):
 
 @pytest.mark.faults
 def test_a_copy_that_grows_byte_by_byte_is_read_by_whole_frames(spark, tmp_path):
-    """A pull stops anywhere; what is half there is not there yet."""
+    """A pull stops anywhere; a partial frame does not count yet."""
     with random_log(str(tmp_path), 4, file_bytes_max=1 << 30) as merging:
         pass
     rows = plain_rows(merging.directory)
@@ -134,7 +134,7 @@ def test_a_stream_into_the_sink_arrives_once_though_its_batches_are_replayed(spa
 
 
 def test_a_replay_that_differs_is_refused(spark, tmp_path):
-    """Rows in another order would be doubled and lost without a word."""
+    """Rows in another order would be doubled and lost silently."""
     with random_log(str(tmp_path / "from"), 6) as merging:
         pass
     frame = stream(spark, merging.directory)

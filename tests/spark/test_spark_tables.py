@@ -52,7 +52,7 @@ def test_several_logs_are_one_frame_with_their_streams(spark, root):
 
 
 def test_an_error_of_rt_is_one_line_without_a_traceback(spark, root):
-    """Who misspells an option should not have to read our source."""
+    """A user who misspells an option should not have to read our source."""
     with pytest.raises(AnalysisException) as refused:
         spark.read.format("rt").option("startingPositoin", 1).load(f"{root}/rain/x")
     assert "did you mean startingPosition?" in str(refused.value)
@@ -94,7 +94,7 @@ def test_a_plain_session_in_a_venv_that_is_not_activated_reads_logs(root, tmp_pa
     assert "rows 5" in done.stdout, done.stderr[-2000:]
 
 
-def test_an_old_spark_is_refused_in_words_by_the_plain_format(monkeypatch):
+def test_an_old_spark_is_refused_with_a_reason_by_the_plain_format(monkeypatch):
     """`format("rt")` of an old Spark says what rt.spark.session says."""
     from rt.errors import Misuse
     from rt.spark import is_supported, too_old

@@ -39,7 +39,7 @@ def test_steps_of_messages_are_exact(log):
 
 
 def test_steps_of_bytes_take_a_frame_at_least_and_reach_the_end(log):
-    """However small the limit, a stream goes on; however large, it skips nothing."""
+    """However small the limit, a stream advances; however large, it skips nothing."""
     path, rows = log
     for size in (1, 1000, 20_000, 1 << 40):
         view = LogView(path)
@@ -58,7 +58,7 @@ def test_steps_of_bytes_take_a_frame_at_least_and_reach_the_end(log):
 
 
 def test_each_number_is_found_at_its_position(log):
-    """The sink asks so what a session holds of a batch."""
+    """This is how the sink learns what a session holds of a batch."""
     path, rows = log
     view = LogView(path)
     view.refresh()
@@ -84,7 +84,7 @@ def test_splits_are_the_same_however_much_of_the_index_is_written(tmp_path, kept
 
 @pytest.mark.parametrize("there", ["nothing", "a name"])
 def test_a_stream_that_waits_for_a_copy_begins_where_that_does(tmp_path, there):
-    """What the nodes had archived before is in the copy as lines; nobody lost it by waiting."""
+    """What the nodes had archived before is in the copy as lines; waiting lost nothing."""
     pytest.importorskip("pyspark")
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import LongType, StructField, StructType
