@@ -1,10 +1,15 @@
 """Copies: which of this node's copies of sessions are known to hold what was merged of them."""
 
+import logging
 from collections.abc import Iterable
+from typing import Final
 
+from rt.errors import CorruptLog, spoken
 from rt.position import START
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
+
+_log: Final = logging.getLogger("rt.node")
 
 
 class Copies:
@@ -19,6 +24,7 @@ class Copies:
         self._holdings = holdings
         self._checked: set[str] = set()
         self._unchecked: dict[str, None] = {}  # a dict, for its order
+        self._unreadable: set[str] = set()  # so that each is logged once
 
     def hold(self, session: str) -> None:
         """A copy was opened, or has grown."""
@@ -52,7 +58,21 @@ class Copies:
         """
         for session in list(self._unchecked):
             merged_to = self._executor.ledger.merged_to(session)
-            if self._holdings.own.get(session, START) >= merged_to:
+            if self._holdings.own.get(session, START) >= merged_to and self._was_read(session):
                 del self._unchecked[session]
-                self._executor.check_copy(session)
                 self._checked.add(session)
+
+    def _was_read(self, session: str) -> bool:
+        """Check one copy; False if it cannot be read now, and is to be checked at the next call."""
+        try:
+            self._executor.check_copy(session)
+        except OSError as error:
+            if session not in self._unreadable:
+                _log.warning("session %s cannot be checked, and waits: %s", session, spoken(error))
+            self._unreadable.add(session)
+            return False
+        except CorruptLog:
+            del self._unchecked[session]
+            raise
+        self._unreadable.discard(session)
+        return True
