@@ -6,7 +6,6 @@ CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/node/node.py:Node": 19,
     "rt/node/retention.py:Retention": 17,
     "rt/node/sequencer.py:NodeSequencer": 19,
-    "rt/node/sweeper.py:NodeSweeper": 14,
     "rt/spark/options.py:ReadOptions": 17,
 }
 # Classes that start a thread or take a lock, and do not say who may touch what.
@@ -16,7 +15,6 @@ CLASSES_WITHOUT_A_THREADS_BLOCK: set[str] = {
     "rt/node/guard.py:DiskGuard",
     "rt/node/sequencer.py:NodeSequencer",
     "rt/node/snapshots.py:NodeSnapshots",
-    "rt/node/sweeper.py:NodeSweeper",
 }
 # Modules that import each other.
 MODULE_CYCLES: list[list[str]] = [

@@ -37,6 +37,7 @@ from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
 from rt.node.state import claim_directory, open_state
 from rt.node.status import STATUS_ALPN, STATUS_S, node_status
+from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 from rt.position import START, Position
 from rt.subscriber import MERGED_NAME
@@ -96,7 +97,9 @@ class Node:
             self._hold, guard, alone=self._alone, damaged=self._mend,
         )  # fmt: skip
         self._member = self._make_member(opened)
-        self._sweeper = NodeSweeper(self._disk, self._inboxes, fold_s=settings.storage.fold_s)
+        self._sweeper = NodeSweeper(
+            Sweep(self._disk, self._inboxes, fold_s=settings.storage.fold_s)
+        )
         if opened.state.snapshot is not None and not self._member.executor.lacks_log:
             self._sweeper.saved(opened.state.snapshot.data)
         self.archiver = Retention(settings, self._member, self._sweeper, guard)

@@ -11,6 +11,7 @@ from rt.node.retention import Machine, Retention
 from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
 from rt.node.storage import StorageSettings
+from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.execution import SnapshotPlan
@@ -27,11 +28,23 @@ DISK_BYTES = 20_000
 STEPS_A_TICK = 3  # a run is short: snapshots are as frequent as if each step might begin one
 
 
-class SimSweeper(NodeSweeper):
-    """Sweeps when it is told to, and not by a thread."""
+class SimSweep(Sweep):
+    """Shows the world which inputs are archived."""
 
     def __init__(self, node: "MergeNode") -> None:
         super().__init__(node.disk, node.inboxes, fold_s=0, now_ns=lambda: paced_ns(node))
+        self._node = node
+
+    def _archive_input(self, log: Appender, merged_to: Position) -> None:
+        self._node.world.stream.gives_up(self._node.name, log.identity.name, merged_to)
+        super()._archive_input(log, merged_to)
+
+
+class SimSweeper(NodeSweeper):
+    """Sweeps at times that the world chooses, without a thread."""
+
+    def __init__(self, node: "MergeNode") -> None:
+        super().__init__(SimSweep(node))
         self._node = node
         self._is_awake = False
 
@@ -49,25 +62,21 @@ class SimSweeper(NodeSweeper):
         """Let the thread that is not one here get its turn, sooner or later."""
         if self._work is not None and not self._is_awake:
             self._is_awake = True
-            self._node.soon(10.0, self.sweep)
+            self._node.soon(10.0, self._run_once)
 
-    def sweep(self) -> None:
+    def _run_once(self) -> None:
         """Do once what the thread does."""
         self._is_awake = False
         work, self._work = self._work, None
         if work is None:
             return
         try:
-            self._sweep(*work)
+            self.sweep(*work)
         except DiskFailed:
             raise  # the node ends
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ENOSPC):
                 raise
-
-    def _archive_input(self, log: Appender, merged_to: Position) -> None:
-        self._node.world.stream.gives_up(self._node.name, log.identity.name, merged_to)
-        super()._archive_input(log, merged_to)
 
 
 class SimSnapshots(NodeSnapshots):

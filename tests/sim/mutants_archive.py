@@ -5,6 +5,7 @@ from typing import Any
 from archiver import decide as decisions
 from replicator.source_channel import SourceChannel
 from rt.node.retention import Retention
+from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.execution import Execution
@@ -50,7 +51,7 @@ def fullest_disk_decides() -> list[Patch]:
 @merging
 def archived_bytes_stay() -> list[Patch]:
     """The lines are written, and the bytes are kept."""
-    return [(NodeSweeper, "_empty", lambda self, merged: setattr(self, "emptied_to", 1 << 62))]
+    return [(Sweep, "_empty", lambda self, *_: setattr(self, "emptied_to", 1 << 62))]
 
 
 @merging

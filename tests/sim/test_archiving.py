@@ -11,7 +11,8 @@ from rt.format.frame import encode_frame, session_tag
 from rt.format.index import ENTRY_BYTES
 from rt.format.manifest import SESSION, LogIdentity
 from rt.log.appender import Appender
-from rt.node.sweeper import Input, NodeSweeper
+from rt.node.sweep import Input, Sweep
+from rt.node.sweeper import NodeSweeper
 from rt.position import START, Position
 from sequencer.execution import Execution
 from sequencer.executor import Executor
@@ -147,7 +148,7 @@ def test_an_index_names_no_frame_after_unsynced_bytes() -> None:
 
 def test_files_are_archived_once_a_majority_has_a_snapshot_past_them() -> None:
     """Seed 29694: the only state went with one disk, and what led to it was archived."""
-    sweeper = NodeSweeper(SimDisk(Random(1)), _Inputs(), fold_s=0)
+    sweeper = NodeSweeper(Sweep(SimDisk(Random(1)), _Inputs(), fold_s=0))
     assert sweeper.settled_end(99) == START
     assert sweeper.lacks_snapshot(START.next_file())
     for index, end in ((3, Position(8)), (7, START.next_file())):
@@ -161,13 +162,13 @@ def test_files_are_archived_once_a_majority_has_a_snapshot_past_them() -> None:
 def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_past_it() -> None:
     """A start from an older snapshot repeats what wrote the file, and compares."""
     disk, _, executor = merged_node()
-    sweeper = NodeSweeper(disk, _Inputs(), fold_s=0)
+    sweeper = NodeSweeper(Sweep(disk, _Inputs(), fold_s=0))
     sweeper.saved(executor.ledger.encode())
     executor.execute(4, 1, Archive(9, (ArchivedFile(START, "time"),)))
-    fresh = NodeSweeper(disk, _Inputs(), fold_s=0)
-    fresh._sweep(executor.appender, 99)
+    fresh = NodeSweeper(Sweep(disk, _Inputs(), fold_s=0))
+    fresh.sweep(executor.appender, 99)
     assert disk.inode("out/log.0.0").data
-    sweeper._sweep(executor.appender, 99)
+    sweeper.sweep(executor.appender, 99)
     assert not disk.inode("out/log.0.0").data
     assert sweeper.emptied_to == START.next_file() > fresh.emptied_to
 
@@ -188,7 +189,7 @@ def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
     disk, publisher, executor = merged_node()
     publisher._roll()
     executor.ledger.index = 7
-    sweeper = NodeSweeper(disk, inputs := _Inputs(), fold_s=0)
+    sweeper = NodeSweeper(Sweep(disk, inputs := _Inputs(), fold_s=0))
     sweeper.saved(executor.ledger.encode())
     for directory in ("in/jfk", "again/jfk"):
         copy = PulledLog(Appender(disk, directory, publisher.identity), lambda _line: False)
@@ -196,7 +197,7 @@ def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
         while pipe.step():
             pass
         inputs.copies = [_Copied(copy.appender)]
-        sweeper._sweep(executor.appender, 99)
+        sweeper.sweep(executor.appender, 99)
         assert list(copy.appender.manifest.archived) == [START]
 
 

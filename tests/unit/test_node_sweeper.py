@@ -6,6 +6,7 @@ from replicator_host import eventually
 
 from rt.errors import DiskFailed
 from rt.log.disk import OsDisk
+from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 
 
@@ -22,7 +23,7 @@ def test_a_sync_that_fails_in_the_sweeper_ends_the_node():
         manifest = property(lambda _self: manifest())
 
     inputs = SimpleNamespace(every=list)
-    sweeper = NodeSweeper(OsDisk(), inputs, fold_s=0)
+    sweeper = NodeSweeper(Sweep(OsDisk(), inputs, fold_s=0))
     sweeper.start(failures.append)
     sweeper.turn(Merged(), 0)
     assert eventually(lambda: failures)
