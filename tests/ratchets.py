@@ -4,7 +4,6 @@
 CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/format/frame.py:Header": 13,
     "rt/node/node.py:Node": 19,
-    "rt/node/retention.py:Retention": 17,
     "rt/node/sequencer.py:NodeSequencer": 19,
     "rt/spark/options.py:ReadOptions": 17,
 }

@@ -102,7 +102,7 @@ class Node:
         )
         if opened.state.snapshot is not None and not self._member.executor.lacks_log:
             self._sweeper.saved(opened.state.snapshot.data)
-        self.archiver = Retention(settings, self._member, self._sweeper, guard)
+        self.archiver = Retention(settings, self._member, self._sweeper)
         self._snapshots = NodeSnapshots(
             self._member, opened.journal, self._sweeper, self.archiver,
             pause_s=settings.storage.snapshot_s,

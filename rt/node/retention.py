@@ -1,9 +1,8 @@
-"""Retention: what a node does about retention, a few times a second, beside its sequencing."""
+"""Retention: decides, while a node leads, which files of the merged log are archived."""
 
 import json
 import logging
 import os
-import struct
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -16,58 +15,37 @@ from archiver.decide import DISK, Decision, DiskReport, agreed_excess, decide
 from archiver.lease import Lease, parse_lease
 from archiver.plan import Planned, plan, rolled_files
 from archiver.policy import Policy, parse_policy
-from rt.errors import Misuse, PeerError, Refused
+from rt.errors import Misuse, Refused
 from rt.format.manifest import Manifest
-from rt.node.guard import DiskGuard
+from rt.node.merged_growth import MergedGrowth
+from rt.node.retention_reports import (
+    RetentionReport,
+    RetentionReports,
+    decode_retention_report,
+)
 from rt.node.settings import NodeSettings
 from rt.node.sweeper import NodeSweeper
-from rt.position import OFFSET_BITS, START, Position
+from rt.position import START, Position
 from sequencer.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll
 from sequencer.ledger import Ledger
 from sequencer.member import REPORT, Member
 
 _log: Final = logging.getLogger("rt.archiver")
 POLICY_NOTE: Final = "policy"
-OFFLOAD_NOTE: Final = "offload"  # where copies are, and of what: JSON with url and to
-LEASE_NOTE: Final = "lease "  # and the holder
-_TURN_S: Final = 0.2  # a decision takes 0.3 ms where there are 1,000 files
-_TURN_S_MIN: Final = 0.01  # where files roll fast: what is above a limit is no more than a few
-# From looking to empty files: a turn, the instruction, the snapshot behind it. What is merged in
-# that time comes on top of what was counted, so the limit counts it beforehand; up to a quarter.
-_REACTION_S: Final = 0.3
+OFFLOAD_NOTE: Final = "offload"  # what has been copied, and where: JSON with url and to
+LEASE_NOTE: Final = "lease "  # followed by the holder
+_TURN_S: Final = 0.2  # a decision takes 0.3 ms with 1,000 files
+_TURN_S_MIN: Final = 0.01  # while files roll fast, so that a limit is exceeded by only a few
+# What is merged before a decision takes effect comes on top of what was counted, so a limit on
+# bytes counts it beforehand: up to a quarter of the limit.
 _COMING_PART: Final = 4
-_REPORT_S_MAX: Final = 10.0  # a node that was silent for so long has no say
-# total, used and available bytes of the file system, files emptied up to, and up to which
-# instruction all is durable: of this node, of a majority as the leader knows; clock
-_REPORT: Final = struct.Struct("<QQQQQQq")
 _NS: Final = 1_000_000_000
 _NEVER_NS: Final = (1 << 63) - 1
 _ALL_BYTES: Final = (1 << 62) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionReport:
-    """What a node says of itself."""
-
-    total: int
-    used: int
-    available: int
-    emptied_to: Position  # the archived files before it hold no bytes any more
-    durable_index: int  # all up to this instruction is durable in its merged log
-    settled_index: int  # the same of a majority, as far as it knows
-    clock_ns: int
-    heard_s: float = 0.0  # when, by this node's steady clock
-
-    def encode(self) -> bytes:
-        """Return it as it goes over the wire."""
-        return _REPORT.pack(
-            self.total, self.used, self.available, self.emptied_to, self.durable_index,
-            self.settled_index, self.clock_ns,
-        )  # fmt: skip
-
-
 def disk_of(path: str) -> tuple[int, int, int]:
-    """Return bytes of a file system: all that we could have, used, and available to us."""
+    """Return bytes of a file system: all that rt could ever use, used, and available to it now."""
     facts = os.statvfs(path)
     used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
     available = facts.f_bavail * facts.f_frsize
@@ -76,7 +54,7 @@ def disk_of(path: str) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is asked of the machine a node runs on."""
+    """The clocks and the disk of the machine that a node runs on."""
 
     now_ns: Callable[[], int] = time.time_ns
     steady_ns: Callable[[], int] = time.monotonic_ns
@@ -84,82 +62,69 @@ class Machine:
 
 
 class Retention:
-    """Reports this node's disk, and decides while it leads. The sequencing thread calls it."""
+    """Reports this node's disk, and decides while it leads. Only the sequencing thread calls it."""
 
     def __init__(
         self,
         settings: NodeSettings,
         member: Member,
         sweeper: NodeSweeper,
-        guard: DiskGuard,
         machine: Machine = Machine(),
     ) -> None:
-        """Stand ready.
+        """Prepare, and take over the member's reports.
 
         Args:
             settings: of the node.
-            member: is asked to propose what is decided.
-            sweeper: empties files and archives inputs, by a thread of its own.
-            guard: refuses data where archiving does not free enough.
-            machine: its clocks and its disk.
+            member: proposes what is decided.
+            sweeper: empties files and archives inputs, in a thread of its own.
+            machine: the node's clocks and disk.
         """
         self._settings = settings
         self._member = member
         self._sweeper = sweeper
-        self._guard = guard
         self._machine = machine
         self._clock = SteadyClock()
         self._ages = Ages()
-        self._active = (START, 0)  # the file seen to grow, and since when, by the steady clock
-        self._said: set[str] = set()  # troubles that were logged and last
+        self._growth = MergedGrowth()
+        self._reports = RetentionReports(member, sweeper.snapshot_index)
+        self._said: set[str] = set()  # troubles that were logged and persist
         self._turned_s = float("-inf")
-        self._merged = (float("-inf"), 0)  # when it was looked, and the bytes merged until then
-        self._coming = 0  # bytes that are merged while a decision is carried out
-        self._turned_at = START  # the active file then
-        self._durable_index = sweeper.snapshot_index
-        self._settled_index = 0  # what is known of a majority's; it never goes back
+        self._turned_at = START  # the file that was active then
         self.now_ns = machine.now_ns()  # the time that retention goes by
-        self.reports: dict[str, RetentionReport] = {}
         member.handlers[REPORT] = self.hear
 
     @property
     def policy(self) -> Policy:
-        """The policy of the stream, which is the same on every node."""
+        """The stream's policy, the same on every node."""
         return policy_of_notes(self._ledger.notes)
 
     @property
     def leases(self) -> list[Lease]:
-        """The read leases of the stream, those that have ended too."""
+        """The stream's read leases, including expired ones."""
         return leases_of_notes(self._ledger.notes)
 
     def hear(self, sender: str, body: bytes) -> None:
-        """Take another node's report; `PeerError` if it is none."""
-        if len(body) != _REPORT.size:
-            raise PeerError(f"a report of {len(body)} bytes from {sender!r}")
-        total, used, available, emptied_to, durable, settled, clock_ns = _REPORT.unpack(body)
-        place = Position(emptied_to & ((1 << 63) - 1))
-        self.reports[sender] = RetentionReport(
-            total, used, available, place, durable, settled, clock_ns, self._steady_s()
-        )
-        if sender == self._member.engine.leader:
-            self._settle(settled)
-        elif self._member.engine.leads and self._majority_durable() > self._settled_index:
-            self._turned_s = float("-inf")  # all are waiting to hear of it
+        """Take another node's report.
+
+        Raises:
+            PeerError: it is malformed.
+        """
+        report = decode_retention_report(body, sender=sender, heard_s=self._steady_s())
+        if self._reports.take(sender, report):
+            self._turned_s = float("-inf")  # the other nodes wait to learn of it
 
     @property
     def settled_index(self) -> int:
-        """Up to which instruction a majority has all durably in its merged logs."""
-        return self._settled_index
+        """The instruction up to which a majority's merged logs are durable."""
+        return self._reports.settled_index
 
     def has_durable(self, index: int) -> None:
-        """Tell the others, with the next turn, that all up to an instruction is durable here."""
-        self._durable_index = index
+        """Report, in the next turn, that everything up to an instruction is durable here."""
         self._turned_s = float("-inf")
-        if not self._member.holdings.others:
-            self._settle(index)
+        self._reports.has_durable(index)
 
     def turn(self, now_s: float) -> None:
-        """Report and decide, if it is time: a few times a second, and when a file was rolled.
+        """Report and decide, if it is time: a few times a second, and after a file was rolled.
 
         Args:
             now_s: by the steady clock.
@@ -169,18 +134,18 @@ class Retention:
         if now_s - self._turned_s < pause_s:
             return
         self._turned_s, self._turned_at = now_s, active
-        self._foresee(now_s)
+        self._growth.look(self._ledger, now_s)
         self._report(now_s)
         self._look_at_clocks(now_s)
         self._look_at_disks(now_s)
-        self._sweeper.turn(self._member.executor.appender, self._settled_index)
+        self._sweeper.turn(self._member.executor.appender, self._reports.settled_index)
         member = self._member
         if not member.engine.leads or member.has_orders or member.suspended:
             return
         try:
             self._decide(now_s)
         except Refused:
-            return  # another leads now
+            return  # another node leads now
 
     def plan(self, at_ns: int) -> list[Planned]:
         """Return what would become of each file at a time, as far as this node knows."""
@@ -198,46 +163,22 @@ class Retention:
     def _steady_s(self) -> float:
         return self._machine.steady_ns() / _NS
 
-    def _foresee(self, now_s: float) -> None:
-        """See how fast the merged log grows, and what comes before a decision has its effect."""
-        end, passed_s = self._ledger.end, now_s - self._merged[0]
-        if passed_s >= _TURN_S:
-            merged = (end >> OFFSET_BITS) * self._ledger.file_bytes_max + end.offset
-            self._coming = int((merged - self._merged[1]) * _REACTION_S / passed_s)
-            self._merged = (now_s, merged)
-
     def _report(self, now_s: float) -> None:
-        member, sweeper = self._member, self._sweeper
-        total, used, available = self._machine.disk_of(member.executor.appender.directory)
-        report = RetentionReport(
-            total, used, available, sweeper.emptied_to, self._durable_index,
-            self._settled_index, self._machine.now_ns(), now_s,
+        total, used, available = self._machine.disk_of(self._member.executor.appender.directory)
+        self._reports.send(
+            RetentionReport(
+                total, used, available, self._sweeper.emptied_to, self._reports.durable_index,
+                self._reports.settled_index, self._machine.now_ns(), now_s,
+            )
         )  # fmt: skip
-        self.reports[member.name] = report
-        if member.engine.leads:
-            self._settle(self._majority_durable())
-        for each in member.holdings.others:
-            member.send(each, REPORT, report.encode())
-
-    def _settle(self, index: int) -> None:
-        self._settled_index = max(self._settled_index, index)
-
-    def _majority_durable(self) -> int:
-        """Return the instruction up to which a majority has all it made of its inputs durably."""
-        durable = {name: report.durable_index for name, report in self.reports.items()}
-        return self._member.holdings.reached_by_majority(durable)
 
     def _living(self, now_s: float) -> dict[str, RetentionReport]:
-        return {
-            name: report
-            for name, report in self.reports.copy().items()
-            if now_s - report.heard_s < _REPORT_S_MAX
-        }
+        return self._reports.living(now_s)
 
     def _decide(self, now_s: float) -> None:
         policy = self.policy
         self._forget_old_leases()
-        settled = self._sweeper.settled_end(self._settled_index).file
+        settled = self._sweeper.settled_end(self._reports.settled_index).file
         wanted = self._decisions(self._living(now_s), self.now_ns)
         decisions = [each for each in wanted if each.start < settled]
         if pressed := [each for each in decisions if each.reason.startswith(DISK)]:
@@ -254,13 +195,8 @@ class Retention:
             self._member.order(Roll(self._machine.now_ns()))
 
     def _active_age_ns(self) -> int:
-        """How long messages stand in the active file: at least as long as this node has seen it."""
-        ledger, steady_ns = self._ledger, self._machine.steady_ns()
-        if not ledger.active_since_ns:
-            return 0
-        if self._active[0] != ledger.end.file:
-            self._active = (ledger.end.file, steady_ns)
-        return max(self._machine.now_ns() - ledger.active_since_ns, steady_ns - self._active[1])
+        machine = self._machine
+        return self._growth.active_age_ns(self._ledger, machine.now_ns(), machine.steady_ns())
 
     def _look_at_clocks(self, now_s: float) -> None:
         clocks = [report.clock_ns for report in self._living(now_s).values()]
@@ -273,14 +209,14 @@ class Retention:
     def _forget_old_leases(self) -> None:
         for lease in self.leases:
             if self.now_ns >= lease.until_ns:
-                # Nothing is undecided, so what renews it meanwhile waits still, and comes behind.
+                # No order is undecided, so a renewal is still waiting, and comes after this one.
                 name = LEASE_NOTE + lease.holder
                 self._member.order(Note(self._machine.now_ns(), name, ""), first=True)
 
     def _decisions(self, living: dict[str, RetentionReport], now_ns: int) -> list[Decision]:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
         files, policy = rolled_files(manifest, ledger.archived_to, ledger.end.file), self.policy
-        coming = min(self._coming, (policy.limit or 0) // _COMING_PART)
+        coming = min(self._growth.coming, (policy.limit or 0) // _COMING_PART)
         return decide(
             policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
             ledger.end.offset + coming, self._disks(living), now_ns=now_ns, leases=self.leases,
@@ -292,7 +228,7 @@ class Retention:
         return len(self._member.holdings.others) + 1
 
     def _look_at_disks(self, now_s: float) -> None:
-        """Say when this node's disk is over the policy and most others are not."""
+        """Log it when this node's disk exceeds the policy and most others do not."""
         disks, limit = self._disks(self._living(now_s)), self.policy.disk
         own = next(disk for disk in disks if disk.node == self._member.name)
         is_alone_full = own.excess(limit) > 0 >= agreed_excess(disks, limit, self._nodes)
@@ -313,17 +249,19 @@ class Retention:
 
 
 def policy_of_notes(notes: Mapping[str, str]) -> Policy:
-    """Return the policy that was agreed on; the default until one was."""
+    """Return the agreed policy; the default before there is one."""
     text = notes.get(POLICY_NOTE)
     try:
         return parse_policy(text) if text else Policy()
     except Misuse as error:
-        _log.error("the policy %r is unknown to this version (%s); nothing goes", text, error)
+        _log.error(
+            "the policy %r is unknown to this version (%s); nothing is archived", text, error
+        )
         return Policy(time=0, disk=100)
 
 
 def leases_of_notes(notes: Mapping[str, str]) -> list[Lease]:
-    """Return the leases that were agreed on, those that have ended too."""
+    """Return the agreed leases, including expired ones."""
     names = sorted(name for name in notes if name.startswith(LEASE_NOTE))
     leases = [parse_lease(notes[name]) for name in names]
     offloaded = notes.get(OFFLOAD_NOTE)
@@ -331,7 +269,11 @@ def leases_of_notes(notes: Mapping[str, str]) -> list[Lease]:
 
 
 def offload_lease(text: str) -> Lease:
-    """Return what holds the files that were not copied yet; `Misuse` if the note is none."""
+    """Return the lease that holds the files not copied yet.
+
+    Raises:
+        Misuse: the note is malformed.
+    """
     try:
         start = Position.parse(str(json.loads(text)["to"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -340,7 +282,7 @@ def offload_lease(text: str) -> Lease:
 
 
 def _bytes(manifest: Manifest, begin: Position, end: Position) -> int:
-    """Return what the rolled files from `begin` on and before `end` held."""
+    """Return how many bytes the rolled files from `begin` up to `end` held."""
     order = manifest.order
     files = order[bisect_left(order, begin) : bisect_left(order, end)]
     return sum(manifest.rolled[file].end for file in files)

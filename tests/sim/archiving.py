@@ -141,7 +141,7 @@ def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> Retention:
         disk_of=lambda _path: _disk_of(node),
     )
     settings = NodeSettings(name=node.name, storage=StorageSettings(file_age_s=world.file_age_s))
-    retention = SimRetention(settings, node.member, sweeper, node.guard, machine)
+    retention = SimRetention(settings, node.member, sweeper, machine)
     retention.node = node
     return retention
 

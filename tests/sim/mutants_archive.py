@@ -5,6 +5,7 @@ from typing import Any
 from archiver import decide as decisions
 from replicator.source_channel import SourceChannel
 from rt.node.retention import Retention
+from rt.node.retention_reports import RetentionReports
 from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
@@ -20,10 +21,10 @@ from .mutation import Patch
 def inputs_archived_by_one() -> list[Patch]:
     """Inputs are archived once a single node has their output durably."""
 
-    def latest(self: Retention) -> int:
-        return max(report.durable_index for report in self.reports.values())
+    def latest(self: RetentionReports) -> int:
+        return max(report.durable_index for report in self._latest.values())
 
-    return [(Retention, "_majority_durable", latest)]
+    return [(RetentionReports, "_majority_durable", latest)]
 
 
 @merging

@@ -1,0 +1,116 @@
+"""RetentionReports: what the nodes of a stream tell each other about disks and durability."""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import PeerError
+from rt.position import Position
+from sequencer.member import REPORT, Member
+
+_REPORT_S_MAX: Final = 10.0  # a node that was silent for longer has no say
+# The fields of `RetentionReport` in their order, without `heard_s`.
+_REPORT: Final = struct.Struct("<QQQQQQq")
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """One node's report."""
+
+    total: int  # bytes of its file system: total, used and available
+    used: int
+    available: int
+    emptied_to: Position  # its archived files before this are empty
+    durable_index: int  # its merged log is durable up to this instruction
+    settled_index: int  # a majority's merged logs are, as far as it knows
+    clock_ns: int
+    heard_s: float = 0.0  # when it came, by the receiving node's steady clock
+
+    def encode(self) -> bytes:
+        """Return its wire form."""
+        return _REPORT.pack(
+            self.total, self.used, self.available, self.emptied_to, self.durable_index,
+            self.settled_index, self.clock_ns,
+        )  # fmt: skip
+
+
+def decode_retention_report(body: bytes, *, sender: str, heard_s: float) -> RetentionReport:
+    """Decode another node's report.
+
+    Raises:
+        PeerError: it does not have the length of a report.
+    """
+    if len(body) != _REPORT.size:
+        raise PeerError(f"a report of {len(body)} bytes from {sender!r}")
+    total, used, available, emptied_to, durable, settled, clock_ns = _REPORT.unpack(body)
+    place = Position(emptied_to & ((1 << 63) - 1))
+    return RetentionReport(total, used, available, place, durable, settled, clock_ns, heard_s)
+
+
+class RetentionReports:
+    """The last report of each node, and what a majority of them has durably."""
+
+    def __init__(self, member: Member, durable_index: int) -> None:
+        """Prepare.
+
+        Args:
+            member: this node's, which sends its reports.
+            durable_index: the instruction up to which everything is durable here.
+        """
+        self._member = member
+        self._durable_index = durable_index
+        self._settled_index = 0
+        self._latest: dict[str, RetentionReport] = {}
+
+    @property
+    def durable_index(self) -> int:
+        """The instruction up to which this node's merged log is durable."""
+        return self._durable_index
+
+    @property
+    def settled_index(self) -> int:
+        """The instruction up to which a majority's merged logs are durable; it never decreases."""
+        return self._settled_index
+
+    def take(self, sender: str, report: RetentionReport) -> bool:
+        """Take another node's report.
+
+        Returns:
+            Whether this node leads, and so learned that a majority has more durably.
+        """
+        self._latest[sender] = report
+        if sender == self._member.engine.leader:
+            self._settle(report.settled_index)
+            return False
+        return self._member.engine.leads and self._majority_durable() > self._settled_index
+
+    def send(self, report: RetentionReport) -> None:
+        """Take this node's own report, and send it to the others."""
+        member = self._member
+        self._latest[member.name] = report
+        if member.engine.leads:
+            self._settle(self._majority_durable())
+        for each in member.holdings.others:
+            member.send(each, REPORT, report.encode())
+
+    def has_durable(self, index: int) -> None:
+        """Take that everything up to an instruction is durable here."""
+        self._durable_index = index
+        if not self._member.holdings.others:
+            self._settle(index)
+
+    def living(self, now_s: float) -> dict[str, RetentionReport]:
+        """Return the reports of the nodes that were heard lately."""
+        return {
+            name: report
+            for name, report in self._latest.copy().items()
+            if now_s - report.heard_s < _REPORT_S_MAX
+        }
+
+    def _settle(self, index: int) -> None:
+        self._settled_index = max(self._settled_index, index)
+
+    def _majority_durable(self) -> int:
+        """Return the instruction up to which a majority's merged logs are durable."""
+        durable = {name: report.durable_index for name, report in self._latest.items()}
+        return self._member.holdings.reached_by_majority(durable)
