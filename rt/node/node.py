@@ -90,23 +90,20 @@ class Node:
             raise
 
     def _recover(self, opened: Opened) -> None:
-        settings = self.settings
-        self._guard = guard = DiskGuard(settings.name, self._top, settings.storage.reserve)
+        settings, storage = self.settings, self.settings.storage
+        self._guard = guard = DiskGuard(settings.name, self._top, storage.reserve)
         self._inboxes = Inboxes(
             self._disk, os.path.join(self._top, "in"), self.stream,
             self._hold, guard, alone=self._alone, damaged=self._mend,
         )  # fmt: skip
         self._member = self._make_member(opened)
-        self._sweeper = NodeSweeper(
-            Sweep(self._disk, self._inboxes, fold_s=settings.storage.fold_s)
-        )
+        self._sweeper = NodeSweeper(Sweep(self._disk, self._inboxes, fold_s=storage.fold_s))
         if opened.state.snapshot is not None and not self._member.executor.lacks_log:
             self._sweeper.saved(opened.state.snapshot.data)
         self.archiver = Retention(settings, self._member, self._sweeper)
         self._snapshots = NodeSnapshots(
-            self._member, opened.journal, self._sweeper, self.archiver,
-            pause_s=settings.storage.snapshot_s,
-        )  # fmt: skip
+            self._member, opened.journal, self._sweeper, self.archiver, pause_s=storage.snapshot_s
+        )
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         self._relay = NodeRelay(settings, self._inboxes, contexts)
         self._sequencer = NodeSequencer(
