@@ -1,6 +1,7 @@
 """Source: `spark.read.format("rt")`, for Spark's Python Data Source API."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +36,11 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except RtError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        spec = sys.modules["__main__"].__spec__
+        if spec is not None and spec.name.startswith(
+            "pyspark."
+        ):  # a driver's Spark would inherit it
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
 
 

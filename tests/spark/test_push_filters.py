@@ -61,7 +61,7 @@ def test_a_spark_that_gives_wrong_rows_is_refused_and_works_without_filters(
     with pytest.raises(Misuse, match=r"returns wrong rows .* Select positions, times and sessions"):
         rt.spark.push_filters(spark)
     assert spark.conf.get(probe.PUSH_DOWN) == "false"
-    with pytest.raises(AnalysisException, match=r"call rt.spark.push_filters\(spark\) first"):
+    with pytest.raises(AnalysisException, match=r"call rt.spark.push_filters\(spark\)"):
         load(spark, path, pushFilters="true").count()
     frame = load(spark, path)
     assert frame.filter("number < 10").count() == 10
