@@ -80,7 +80,7 @@ def our_imports(path: str) -> set[str]:
 
 
 def path_of(module: str) -> str | None:
-    """The file of a module, or None where the name is no module of ours."""
+    """The file of a module, or None if it is not a module of ours."""
     stem = module.replace(".", "/")
     return next(
         (each for each in (f"{stem}.py", f"{stem}/__init__.py") if (ROOT / each).exists()), None

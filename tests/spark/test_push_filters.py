@@ -80,7 +80,7 @@ def test_pushed_filters_give_the_rows_that_spark_alone_gives(pushing, log):
         f.col("position") == middle.position,
         f.col("position") == middle.position + (1 << 40),
         f.col("position") < -1,
-        f.col("session").isin("nobody", middle.session),
+        f.col("session").isin("absent", middle.session),
         f.col("session") == "Not A Name",
         f.col("merge_time") > when,
         f.col("merge_time") <= when,

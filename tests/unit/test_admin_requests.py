@@ -35,7 +35,7 @@ def certs(tmp_path_factory):
     return Certificates(str(tmp_path_factory.mktemp("certs") / "ca"))
 
 
-def test_a_sealed_ballot_that_is_no_text_is_no_ballot():
+def test_a_sealed_ballot_that_is_not_text_is_not_a_ballot():
     """Its checksum is right, so only the reader can refuse it: the node votes or it does not."""
     data = encode_slot(Ballot(3, "n1"), 7)
     rest = data[8:-2] + b"\xff\xfe"
@@ -65,7 +65,7 @@ def test_hostile_answers_are_the_peers_fault():
 
 
 @pytest.mark.parametrize("line", [DEEP, b'{"do":' + DEEP, b"\xff\xfe{", b"1e999", b'"x"', b""])
-def test_a_request_that_is_no_object_is_misuse(line):
+def test_a_request_that_is_not_an_object_is_misuse(line):
     """A hundred thousand brackets raise a RecursionError in the JSON decoder."""
     assert decode_fields(line) is None
     assert json.loads(node_admin().answer(line, NODE))["code"] == "misuse"
@@ -81,8 +81,8 @@ def test_deep_text_inside_a_request_is_misuse():
 @pytest.mark.parametrize(
     "active", [{}, "x" * 7, [0] * 6, [True] * 7, [-1] * 7, [1 << 63] * 7, [0] * 8, ["0"] * 9]
 )
-def test_an_active_file_that_cannot_be_is_refused(active):
-    """A manifest's lines are checked; the one line that comes beside them was not."""
+def test_an_impossible_active_file_is_refused(active):
+    """Manifest lines were checked; the one line sent beside them was not."""
     head = {"directory": "out", "bytes": 0, "active": active}
     if active:
         with pytest.raises(PeerError, match="cannot be read"):
@@ -91,7 +91,7 @@ def test_an_active_file_that_cannot_be_is_refused(active):
         assert parse_history(json.dumps(head).encode() + b"\n", "n1:1")[1] == []
 
 
-def test_an_active_file_that_can_be_is_a_row():
+def test_a_possible_active_file_is_a_row():
     """The check must let through what nodes say, of this version and of the one before."""
     for more in ([], ["d" * 32], ["d" * 32, "jfk"]):
         head = {"directory": "out", "bytes": 0, "active": [0, 64, 0, 5, 1, 2, 0, *more]}
@@ -149,7 +149,7 @@ ASKING = {
 
 @pytest.mark.parametrize("protocol", ASKING)
 def test_an_answer_that_is_trickled_ends_at_the_deadline(certs, subscriber, monkeypatch, protocol):
-    """A timeout for each receive lets one byte in time keep a caller for ever."""
+    """A timeout per receive lets a trickle of bytes keep a caller for ever."""
     monkeypatch.setattr(admin_client, "_ANSWER_S", 0.4)
     monkeypatch.setattr("rt.node.cluster.STATUS_S", 0.4)
     node = SlowNode(certs)

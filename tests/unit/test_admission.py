@@ -57,7 +57,7 @@ def test_an_address_with_too_many_handshakes_loses_its_oldest(admission):
 
 
 def test_a_flood_from_many_addresses_loses_the_oldest_of_the_busiest(admission):
-    """A newcomer always gets a slot: that costs the address which has most of them."""
+    """A newcomer always gets a slot, at the cost of the address that has most of them."""
     for key, host in enumerate(["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3", "10.0.0.4"]):
         admission.knock(key, host)
     assert admission.knock("sixth", "10.0.0.5") is None
@@ -133,7 +133,7 @@ def test_a_node_passes_on_any_number_of_sessions(admission):
 
 
 def test_leaving_twice_gives_back_one_place(admission):
-    """A count that drifts is a limit that is none, or a server that is full for ever."""
+    """A count that drifts removes the limit, or leaves the server full for ever."""
     for _ in range(3):
         enter(admission, "a", publisher("jfk"))
         admission.leave("a")

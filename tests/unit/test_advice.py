@@ -1,4 +1,4 @@
-"""What `rt verify` says to do about each kind of finding, and about none of a log that is well."""
+"""What `rt verify` advises for each kind of finding; for a good log it advises nothing."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_a_log_that_is_well_gets_no_advice(out):
 
 
 def test_a_freshly_restored_log_is_whole_and_needs_nothing(out, tmp_path):
-    """The operator restores at the worst hour, verifies, and was told that the log is wrong."""
+    """An operator who restored at the worst hour and verified heard that the log was wrong."""
     with MergedLog(out) as log:
         log.appender.archive(Archived(Position.of(0, 1, 0), 1, "time"))
     backup, old = tmp_path / "backup", tmp_path / "old"
@@ -85,7 +85,7 @@ def test_a_missing_file_is_called_missing(out):
 
 
 def test_a_torn_end_needs_nothing(out):
-    """Every crash leaves one; nobody should delete a log for it."""
+    """Every crash leaves one; it is not a reason to delete a log."""
     with open(os.path.join(out, "log.0.3"), "r+b") as file:
         file.truncate(os.path.getsize(file.name) - 5)
     found, code = advice(out)
@@ -94,7 +94,7 @@ def test_a_torn_end_needs_nothing(out):
 
 
 def test_a_damaged_session_says_where_its_messages_are_safe(tmp_path):
-    """A publisher's log has no copy that could replace it, and nobody may delete it unread."""
+    """No copy can replace a publisher's log, so it must not be deleted unread."""
     directory = publish(tmp_path, [b"1"])
     publish(tmp_path, [b"2"])
     damage(os.path.join(directory, "log.0.0"), 70)
@@ -103,8 +103,8 @@ def test_a_damaged_session_says_where_its_messages_are_safe(tmp_path):
     assert "rt subscribe --own-session jfk --from POSITION" in found["damaged"][1]
 
 
-def test_copies_that_differ_are_to_be_compared_with_a_third(out, tmp_path):
-    """Of two that differ nobody can say which is right."""
+def test_copies_that_differ_should_be_compared_with_a_third(out, tmp_path):
+    """Two that differ do not show which of them is right."""
     shutil.copytree(out, tmp_path / "other")
     damage(tmp_path / "other" / "log.0.2", 1000)
     done = run("verify", out, tmp_path / "other")

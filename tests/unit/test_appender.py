@@ -56,8 +56,8 @@ def add(appender, *payloads, size=1):
     return frame
 
 
-def test_a_log_goes_on_where_its_last_life_ended(path):
-    """Numbers and places must neither be given twice nor be left out."""
+def test_a_log_continues_where_its_last_life_ended(path):
+    """Numbers and places must be neither reused nor skipped."""
     appender = opened(path)
     add(appender, b"a", b"b")
     end = appender.end
@@ -83,7 +83,7 @@ def test_a_log_may_be_closed_twice(path):
     assert disk.open_files == 0
 
 
-def test_who_archives_in_a_log_that_was_closed_may_go_on_with_others(path):
+def test_archiving_in_a_closed_log_is_an_error_but_not_a_failed_disk(path):
     """A copy may be set aside by the merging thread while another one archives its files."""
     appender = opened(path)
     add(appender, b"a")
@@ -140,7 +140,7 @@ def test_durable_bytes_that_are_damaged_are_refused_and_left_as_they_are(path):
 
 
 @pytest.mark.parametrize("damage", ["body", "header", "first header"])
-def test_an_indexed_frame_that_is_torn_does_not_hide_what_stands_before_it(path, damage):
+def test_a_torn_indexed_frame_does_not_hide_the_frames_before_it(path, damage):
     """Recovery begins at the last index entry; if that is torn the numbers before it were lost."""
     appender = opened(path)
     frames = [add(appender, b"x", size=200 * KIB) for _ in range(6)]
@@ -170,7 +170,7 @@ def indexed(path):
     "index",
     [b"", b"torn", encode_index([IndexEntry(8, 0, 0)] * 9), encode_index([IndexEntry(0, 1, 1)])],
 )
-def test_an_index_that_is_missing_or_wrong_is_made_again(path, index):
+def test_a_missing_or_wrong_index_is_rebuilt(path, index):
     """It is never synced, so a power cut may leave anything of it."""
     appender = opened(path)
     for _ in range(6):
@@ -187,7 +187,7 @@ def test_an_index_that_is_missing_or_wrong_is_made_again(path, index):
     assert indexed(path) == good
 
 
-def test_a_full_disk_leaves_the_log_where_it_was_and_it_goes_on(path):
+def test_a_full_disk_leaves_the_log_where_it_was_and_usable(path):
     """The first sign is a short write: what was written of the frame is taken back."""
     disk = FaultyDisk()
     appender = opened(path, disk)
@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_the_log_where_it_was_and_it_goes_on(path):
     assert opened_number(path) == 2
 
 
-def test_a_full_disk_at_the_roll_is_no_contradiction_later(path):
+def test_a_full_disk_at_a_roll_does_not_contradict_a_later_roll(path):
     """The line was taken in memory and half written; the next try "rolled it twice"."""
     disk = FaultyDisk()
     appender = opened(path, disk)
@@ -223,7 +223,7 @@ def test_a_full_disk_at_the_roll_is_no_contradiction_later(path):
 
 
 def test_an_index_that_cannot_be_written_does_not_stop_the_log(path):
-    """It can be made again, a message cannot."""
+    """It can be rebuilt; a message cannot."""
     disk = FaultyDisk()
     appender = opened(path, disk)
     add(appender, b"a")
@@ -351,7 +351,7 @@ def test_an_empty_file_rolls_with_the_numbers_and_times_of_what_was_before(path)
     appender.close()
 
 
-def test_what_is_out_of_order_is_misuse(path):
+def test_calls_out_of_order_are_misuse(path):
     """A file after the end, or one beside an open one, would hide data."""
     appender = opened(path)
     with pytest.raises(Misuse, match="no file"):
@@ -366,7 +366,7 @@ def test_what_is_out_of_order_is_misuse(path):
     appender.close()
 
 
-def test_a_log_is_cut_to_a_frame_and_counts_anew(path):
+def test_a_log_cut_to_a_frame_counts_from_there(path):
     """A node repeats instructions after its snapshot after a crash."""
     appender = opened(path)
     frames = [add(appender, b"x", size=200 * KIB) for _ in range(6)]

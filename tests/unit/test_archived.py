@@ -126,8 +126,8 @@ def test_lines_that_cannot_be_written_leave_the_files_as_they_are(tmp_path, nth)
     disk.step = lambda _call: None
 
 
-def test_a_thousand_empty_files_are_not_looked_at_again(tmp_path):
-    """A node of years has 100,000 of them, and starts all the same."""
+def test_a_thousand_empty_files_are_not_checked_again(tmp_path):
+    """A node that runs for years has 100,000 of them, and must still start."""
     disk = FaultyDisk()
     log = make_log(tmp_path / "out", disk)
     log.archive_all(LINES)
@@ -137,7 +137,7 @@ def test_a_thousand_empty_files_are_not_looked_at_again(tmp_path):
     assert seen.count("truncate") == 0
 
 
-def test_a_look_that_finds_no_descriptor_is_not_the_last(tmp_path, monkeypatch):
+def test_a_check_without_a_free_descriptor_is_repeated(tmp_path, monkeypatch):
     """A pusher runs for months; what it misses once may not leave its disk to fill from then on."""
     monkeypatch.setattr(releaser_module, "_LOOK_S", 0.001)
     looks = threading.Semaphore(0)
@@ -217,6 +217,6 @@ def test_the_ledger_carries_policy_and_what_is_archived_in_its_snapshot():
 
 @pytest.mark.parametrize("text", ["", "sometimes", "0", "5 parsecs", "-1d"])
 def test_what_no_copy_keeps_is_refused(text):
-    """`--keep` decides over a subscriber's disk."""
+    """`--keep` decides what stays on a subscriber's disk."""
     with pytest.raises(Misuse):
         parse_keep(text)

@@ -1,4 +1,4 @@
-"""Archiver: which files go, by which rule; pure, so that every fleet can be imagined."""
+"""Archiver: which files go, by which rule; pure, so that any fleet can be tested."""
 
 import json
 import threading
@@ -131,7 +131,7 @@ def test_more_of_anything_never_archives_less(fleet, later, grown, fuller):
 
 
 def test_one_full_disk_of_three_archives_nothing():
-    """A file of somebody else's filled one node's disk for 8 s, and every node lost its history."""
+    """An unrelated file filled one node's disk for 8 s, and every node lost its history."""
     files, policy = files_of([10] * 5, range(5)), Policy(time=0, disk=90)
     full, empty = DiskReport("a", 100, 99), DiskReport("b", 100, 10)
     for disks, count in (
@@ -204,7 +204,7 @@ def test_the_policy_of_the_system_this_one_follows_is_read_as_it_is_written():
         (" " * 2000, "at most"),
     ],
 )
-def test_a_policy_that_is_none_is_refused_with_what_is_wrong(text, words):
+def test_an_invalid_policy_is_refused_with_the_reason(text, words):
     """A mistyped limit must not become no limit."""
     with pytest.raises(Misuse, match=words):
         parse_policy(text)
@@ -212,7 +212,7 @@ def test_a_policy_that_is_none_is_refused_with_what_is_wrong(text, words):
 
 @given(st.integers(1, 1 << 60))
 def test_every_size_survives_being_shown(size):
-    """What is shown can be given back."""
+    """A size that is shown can be typed back in."""
     assert parse_limit(show_limit(size)) == size
 
 
@@ -248,7 +248,7 @@ def test_no_file_is_younger_than_it_was_seen_to_be(rolled, jump, is_known):
 
 
 class Interrupted(list):
-    """Files that another thread asks about too, fewer of them, whenever they are gone through."""
+    """Files that another thread also asks about, fewer of them, whenever they are iterated."""
 
     def __init__(self, files, ages):
         super().__init__(files)
@@ -260,8 +260,8 @@ class Interrupted(list):
             yield file
 
 
-def test_two_who_ask_for_ages_at_once_do_not_take_them_from_each_other():
-    """Who asked for a plan could end the thread that decides, with the node left standing."""
+def test_two_threads_that_ask_for_ages_at_once_do_not_disturb_each_other():
+    """A request for a plan could end the deciding thread while the node kept running."""
     ages, files = Ages(), files_of([1, 2, 3], [3, 2, 1])
     assert ages.seen(Interrupted(files, ages), NOW, 1) == files
 
@@ -275,7 +275,7 @@ def test_one_wrong_clock_of_three_changes_nothing():
 
 
 def test_a_jump_ahead_is_believed_after_an_hour_and_one_back_at_once():
-    """On a node alone nobody contradicts a clock; an operator can."""
+    """On a single node only its operator can contradict the clock."""
     clock, jump = SteadyClock(), JUMP_NS * 1000
     assert clock.now_ns(NOW, 0) == NOW
     assert clock.now_ns(NOW + 50, 50) == NOW + 50
@@ -331,7 +331,7 @@ class Sequencing:
 
 
 def test_only_the_leader_says_that_there_is_nothing_to_roll():
-    """A follower may not have executed what a publisher was told of; a backup would miss it."""
+    """A follower may lag behind what a publisher saw confirmed; a backup would miss it."""
 
     def refuse(_instruction):
         raise Refused("not-leader", "n2 leads the stream; ask it")
@@ -341,7 +341,7 @@ def test_only_the_leader_says_that_there_is_nothing_to_roll():
         admin._roll({}, None)
 
 
-def test_a_leader_executes_what_was_confirmed_before_it_says_that_nothing_is_to_be_rolled():
+def test_a_leader_executes_what_was_confirmed_before_it_says_that_there_is_nothing_to_roll():
     """Another node may have been first, and the publisher asks at once."""
     looks = []
 
@@ -363,8 +363,8 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_nothing_is_to_
         ("_release", {"holder": "h" * 300}),
     ],
 )
-def test_what_no_instruction_can_say_is_refused_to_who_asked_for_it(do, request_):
-    """The thread that would find out later is the one that the node lives by."""
+def test_a_request_that_no_instruction_can_express_is_refused_at_once(do, request_):
+    """Found out later, it would end the thread that the node depends on."""
     orders = []
     node = SimpleNamespace(name="n1", may_operate=True)
     admin = NodeAdmin(None, Sequencing(orders.append), None, None)
@@ -405,7 +405,7 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     assert leases_of_notes(ledger.notes) == [renewed]
 
 
-def test_leases_asked_for_at_once_are_no_more_than_may_be(monkeypatch):
+def test_leases_requested_at_once_do_not_exceed_the_limit(monkeypatch):
     """Each holds files of all nodes, and a bug in a job asks from many threads."""
     monkeypatch.setattr(node_admin, "LEASES_MAX", 1)
     ledger, looked, threads = Ledger(), threading.Event(), []
@@ -430,7 +430,7 @@ def test_leases_asked_for_at_once_are_no_more_than_may_be(monkeypatch):
         if not threads:
             threads.append(threading.Thread(target=ask, args=["nas"]))
             threads[0].start()
-            looked.wait(0.2)  # which it must not, so that no event can be waited for
+            looked.wait(0.2)  # it must not happen, so there is no event to wait for
         ledger.note(note.name, note.text)
 
     admin = NodeAdmin(None, Renewing(order), None, SimpleNamespace(now_ns=NOW))

@@ -131,7 +131,7 @@ def served(site, protocol, files):
 
 
 def answered_peer(site, sock, before):
-    """A member's message is heard, and is not answered; a stranger is hung up on."""
+    """A member's message is received without an answer; a stranger is disconnected."""
     sock.settimeout(0.05)
     end = time.monotonic() + 5
     while len(site.messages) == before and time.monotonic() < end:

@@ -121,7 +121,7 @@ def alternative_names(files):
 
 
 @pytest.mark.parametrize("days", [1, 30, 90])
-def test_certificate_expires_when_it_was_told_to(authority, days):
+def test_certificate_expires_on_the_requested_date(authority, days):
     """The date is the end of a leaked key that was not noticed."""
     certificate = load_certificate(issue(authority, "x", CertificateRole.NODE, days=days).cert)
     left = certificate.not_valid_after_utc - datetime.now(UTC)
@@ -228,7 +228,7 @@ def test_uris_of_others_are_passed_over():
     assert parse_identity(identity.uris()) == identity
 
 
-def test_bytes_that_are_no_certificate_are_refused_by_name():
+def test_bytes_that_are_not_a_certificate_are_refused_by_name():
     """The reader of hostile bytes ends in one named error."""
     with pytest.raises(Refused, match="cannot be read"):
         read_identity(b"\x30\x03abc", CLIENT)

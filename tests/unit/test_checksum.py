@@ -19,7 +19,7 @@ assert crc32 is zlib.crc32
 
 
 def test_the_tests_run_with_the_fast_one():
-    """It is a dependency: that it is missing should not be found by a figure."""
+    """It is a dependency: a slow benchmark should not be how its absence is found."""
     assert crc32 is not zlib.crc32
 
 

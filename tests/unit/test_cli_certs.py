@@ -32,7 +32,7 @@ def failed(result, code=1):
     return result.output
 
 
-def test_examples_of_the_help_run_as_they_stand(run):
+def test_examples_of_the_help_run_unchanged(run):
     """Readers paste them first."""
     text = done(run("--help"))
     examples = re.findall(r"^ +rt certs (.*)$", text, re.MULTILINE)
@@ -113,7 +113,7 @@ def test_wrong_use_is_one_line(run, arguments, words, code):
     assert words in failed(run(*arguments), code)
 
 
-def test_file_that_is_no_certificate_is_named(run, tmp_path):
+def test_file_that_is_not_a_certificate_is_named(run, tmp_path):
     """A key given for a certificate must not be printed or half read."""
     done(run("init"))
     assert "not a certificate" in failed(run("show", "certs/ca.key"))

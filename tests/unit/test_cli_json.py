@@ -151,7 +151,7 @@ def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
      {"holder": 1, "there_from": 2, "until_ns": 10**400}],
     ids=str,
 )  # fmt: skip
-def test_an_answer_that_cannot_be_read_is_the_fault_of_the_node(monkeypatch, answer):
+def test_an_unreadable_answer_is_reported_as_the_nodes_fault(monkeypatch, answer):
     """It was called an internal error, which sends the operator to the wrong place."""
     monkeypatch.setattr(LinkSettings, "ask", lambda *_: answer)
     commands = ["policy show", "policy set --time 5", "plan", "roll", "lease", "lease --release"]

@@ -42,7 +42,7 @@ def test_line_without_an_end_is_refused():
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "0/s", "1/min", "1e9", "10K", "1" * 40])
-def test_what_is_no_rate_is_refused(text):
+def test_an_invalid_rate_is_refused(text):
     """A rate of nothing would wait for ever."""
     with pytest.raises(Misuse, match="not a rate"):
         parse_rate(text)
@@ -86,7 +86,7 @@ def test_time_is_read_to_the_nanosecond(text, expected):
 
 
 @pytest.mark.parametrize("value", ["", "noon", "12:00", "2013-13-01T00:00:00", 1.5, True, [], None])
-def test_what_is_no_time_is_refused(value):
+def test_an_invalid_time_is_refused(value):
     """Better no message than one at the wrong time."""
     with pytest.raises(Misuse, match="time"):
         parse_time(value)

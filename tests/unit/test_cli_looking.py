@@ -31,7 +31,7 @@ def log(tmp_path):
     return str(tmp_path / "out")
 
 
-def test_verify_tells_of_each_file_and_of_the_whole(log):
+def test_verify_reports_each_file_and_the_whole(log):
     """The last line is for people in a hurry."""
     result = run("verify", log)
     assert result.exit_code == 0
@@ -69,7 +69,7 @@ def test_verify_says_how_to_repair_an_index_and_that_repairs_it(log, is_missing,
 
 
 def test_verify_as_json_is_one_object(log, tmp_path):
-    """For a monitor that keeps what it was told."""
+    """For a monitor that stores the result."""
     shutil.copytree(log, tmp_path / "copy")
     change(tmp_path / "copy" / "log.0.1", 200, 0)
     result = run("verify", log, tmp_path / "copy", "--json")
@@ -187,7 +187,7 @@ def test_dump_of_a_file_alone_needs_neither_manifest_nor_name(tmp_path, log, mer
 
 
 @pytest.mark.parametrize("command", ["dump", "verify", "log-history"])
-def test_place_that_is_not_there_is_bad_use(tmp_path, command):
+def test_missing_place_is_bad_use(tmp_path, command):
     """Whether it does not exist, or is not a log."""
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "nowhere", tmp_path / "empty"):

@@ -38,7 +38,7 @@ from tests.commands import PATIENCE_S, clean_environment, finish, publish, run, 
 
 
 def every_command(group=rt, path=()):
-    """Yield each command and subcommand, as the words that are typed."""
+    """Yield each command and subcommand, as it is typed."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -55,14 +55,14 @@ def test_help_of_each_command_has_an_example_of_it(words):
     assert re.search(rf"^ +(.*\| )?rt {' '.join(words)}\b", text, re.MULTILINE)
 
 
-def test_list_of_commands_agrees_with_their_own_words():
+def test_list_of_commands_agrees_with_their_own_help():
     """The list is written twice, so that showing it imports nothing."""
     assert list(COMMANDS) == sorted(COMMANDS)
     for name in COMMANDS:
         assert rt.get_command(click.Context(rt), name).name == name
 
 
-def test_help_tells_the_exit_codes_that_there_are():
+def test_help_lists_the_exit_codes_that_exist():
     """A script can only test for what is documented."""
     text = run("--help").stdout
     told = {int(code) for code in re.findall(r"^ +([0-9]+) ", text, re.MULTILINE)}
@@ -163,7 +163,7 @@ def test_error_ends_in_its_code_and_one_sentence(monkeypatch, error, code):
     assert len(result.stderr.splitlines()) == (0 if code == exits.PIPE_CLOSED else 1)
 
 
-def test_worded_error_keeps_the_code_of_its_cause(monkeypatch):
+def test_reworded_error_keeps_the_code_of_its_cause(monkeypatch):
     """Some commands reword an error; its meaning, and so its code, stays."""
 
     @click.command()
@@ -210,7 +210,7 @@ def test_forbidden_directory_is_named(tmp_path):
 
 
 def test_refused_directory_is_named(tmp_path, monkeypatch):
-    """The same, as root sees it: the operating system's word for any reason it may have."""
+    """The same as root sees it: the operating system's message, whatever its reason."""
 
     def refuse(path, *_):
         raise PermissionError(errno.EACCES, "Permission denied", path)
@@ -245,11 +245,11 @@ def test_an_impatient_second_signal_leaves_no_child_running(monkeypatch):
 
 
 @pytest.mark.parametrize("breaks_at", ["done", "status"])
-def test_a_pull_that_breaks_says_why_and_one_that_was_done_before_is_done(monkeypatch, breaks_at):
+def test_a_pull_that_breaks_says_why_unless_it_was_already_done(monkeypatch, breaks_at):
     """Its disk may fail at any moment, and a silent end is the worst of answers."""
 
     class Client:
-        """A puller that has all, and whose disk fails when, or just after, it is looked at."""
+        """A puller that has everything, and whose disk fails when, or just after, it is checked."""
 
         running, error = True, ""
 
@@ -346,7 +346,7 @@ def test_a_closed_terminal_stops_a_cluster_in_order(tmp_path):
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hang_up_stops_a_command_unless_it_runs_by_nohup(ignored):
-    """It was started that way so that it goes on."""
+    """It was started that way so that it keeps running."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.default_int_handler)
     try:
         with StopSignals() as signals:
@@ -386,7 +386,7 @@ def wait_until_open(port):
 
 
 @pytest.mark.process
-def test_a_code_is_left_behind_where_nothing_can_be_said(tmp_path):
+def test_an_exit_code_remains_where_nothing_can_be_printed(tmp_path):
     """Standard error may go to the very disk that is full."""
     with open("/dev/full", "wb") as full, start("nix", stderr=full) as process:
         assert process.wait(PATIENCE_S) == exits.BAD_USE

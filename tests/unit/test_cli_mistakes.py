@@ -76,7 +76,7 @@ def here(tmp_path, monkeypatch):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_told_in_one_sentence(here, arguments, words):
+def test_a_mistake_is_reported_in_one_sentence(here, arguments, words):
     """At three in the morning a typo must not start something unintended."""
     before = sorted(os.listdir(here))
     done = run(*arguments)
@@ -96,7 +96,7 @@ def test_a_group_without_a_command_shows_its_help_as_help(words):
     assert done.stderr == run(*words, "--help").stdout
 
 
-def test_what_is_no_file_is_named(here):
+def test_a_path_that_is_not_a_file_is_named(here):
     """There may be a thousand files in that directory."""
     done = run("verify", "pipe")
     assert done.exit_code == 4
@@ -108,7 +108,7 @@ def test_a_key_need_not_be_text(here):
     assert run(*READ, "--key-prefix", "\udcff").exit_code == 0
 
 
-def test_a_clock_that_is_behind_is_told_before_any_node_is_asked(here, monkeypatch):
+def test_a_clock_that_is_behind_is_reported_before_any_node_is_asked(here, monkeypatch):
     """Each node would refuse it in turn, for as long as the clock is wrong."""
 
     class Yesterday(datetime):
@@ -125,12 +125,12 @@ def test_a_clock_that_is_behind_is_told_before_any_node_is_asked(here, monkeypat
 
 
 def test_a_count_that_no_log_has_shows_all(here):
-    """It is a way to say so."""
+    """It is one way to ask for everything."""
     assert run("dump", "rt-data/stream/out", "--count", HUGE).exit_code == 0
 
 
 @pytest.mark.parametrize("stream", ["a/b", ""])
-def test_restore_makes_no_stream_of_a_wrong_name(here, stream):
+def test_restore_refuses_an_invalid_stream_name(here, stream):
     """No subscriber could name it."""
     assert run("archive", "offload", "copies", "--dir", "rt-data/stream/out").exit_code == 0
     done = run("restore", "copies", "--root", "old", "--stream", stream)
@@ -145,21 +145,21 @@ def test_restore_makes_no_stream_of_a_wrong_name(here, stream):
         ('root = "x"\n', "node.toml: 'root' is in no table; write it below [node]"),
     ],
 )
-def test_settings_that_nobody_would_read_are_refused(here, text, words):
+def test_settings_that_would_not_be_read_are_refused(here, text, words):
     """A node that takes its defaults instead serves another stream, in another place."""
     (here / "node.toml").write_text(text)
     done = run("node", "--config", "node.toml")
     assert (done.exit_code, words in done.stderr) == (2, True)
 
 
-def test_a_cluster_of_a_host_that_is_none_is_not_begun(here):
-    """The next try would be told that there is a cluster already."""
+def test_a_cluster_with_an_invalid_host_is_not_begun(here):
+    """The next try would fail because there is a cluster already."""
     with pytest.raises(Misuse, match="not a host"):
         init_cluster("new", "flights", ["localhost:1", "local_host:2", "localhost:3"])
     assert not (here / "new").exists()
 
 
-def test_a_cluster_that_was_not_made_to_the_end_says_how_to_begin_anew(here):
+def test_a_half_made_cluster_says_how_to_start_over(here):
     """After ctrl-C there was no cluster, but the next try said that there was one."""
     init_cluster("new", "flights", ["localhost:1"])
     os.remove("new/clients.toml")
@@ -178,7 +178,7 @@ class Interrupted(OsDisk):
 
 
 def test_a_cluster_whose_first_start_was_interrupted_is_founded_at_the_next(here):
-    """Nodes that were never founded, and are not told to be, wait for each other for ever."""
+    """Nodes that were never founded, and never will be, wait for each other for ever."""
     places = init_cluster("new", "flights", [f"localhost:{port}" for port in (1, 2, 3)])
     settings = load(NodeSettings, places[0].config, "node", {})
     top = os.path.join(settings.root, "flights")
@@ -203,8 +203,8 @@ def test_the_files_of_a_cluster_can_be_read_whatever_their_directory_is_called(h
         init_cluster("a\udcff", "flights", ["localhost:1"])
 
 
-def test_a_time_that_has_no_place_in_64_bits_is_told_with_its_line(here):
-    """One of a million lines is to be found."""
+def test_a_time_beyond_64_bits_is_reported_with_its_line(here):
+    """It may be one line in a million."""
     (here / "lines").write_text('{"at":"2013-01-01T00:00:00"}\n{"at":"0001-01-01T00:00:00"}\n')
     done = run(*PUBLISH, "--format", "ndjson", "--time-field", "at", "lines")
     assert done.exit_code == 2
@@ -212,14 +212,14 @@ def test_a_time_that_has_no_place_in_64_bits_is_told_with_its_line(here):
     assert "published before it: 1 message" in done.stderr
 
 
-def test_who_waits_for_the_own_disk_is_not_sent_to_a_pusher(here):
-    """It has nothing to do with it."""
+def test_a_wait_for_the_own_disk_does_not_blame_a_pusher(here):
+    """A pusher has nothing to do with it."""
     done = run(*PUBLISH, "--flush-timeout-s", "0", "file")
     assert done.exit_code == 1
     assert done.stderr.endswith("0 s, only written; the messages stay in the log\n")
 
 
-def test_who_asks_a_node_that_is_not_there_hears_no_number_of_an_error(here):
+def test_an_absent_node_is_reported_without_an_errno(here):
     """An errno means nothing to its reader."""
     init_cluster("new", "stream", ["localhost:1"])
     link = ["--certs", "new/certs", "--identity", "subscriber", "--nodes", "localhost:1"]

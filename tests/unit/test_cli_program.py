@@ -55,7 +55,7 @@ def test_a_mistyped_option_gets_a_suggestion():
 @pytest.mark.parametrize(("flag", "level"), [("-v", logging.INFO), ("--debug", logging.DEBUG)])
 @pytest.mark.parametrize("words", [["node"], ["verify"], ["archive", "roll"], ["index", "check"]])
 def test_verbosity_is_accepted_after_the_command_too(monkeypatch, words, flag, level):
-    """`rt node -v` is what people type; `rt -v node` is what they are told to type."""
+    """`rt node -v` is what people type; `rt -v node` is what the help says."""
     seen = []
     command, context = rt, click.Context(rt)
     for word in words:
@@ -75,7 +75,7 @@ def test_every_command_lists_verbosity_in_its_help():
         assert "-v, --verbose" in run(name, "--help").stdout, name
 
 
-def test_errors_are_sentences_with_a_click_that_knows_less(monkeypatch):
+def test_errors_are_sentences_with_an_older_click(monkeypatch):
     """Click 8.1, which we allow, has no NoArgsIsHelpError; every error was a traceback."""
     monkeypatch.delattr(click.exceptions, "NoArgsIsHelpError", raising=False)
     done = run("verify", "nowhere")
@@ -104,7 +104,7 @@ def test_json_text_decodes_to_the_same_value_and_holds_no_control(indent):
 
 
 @pytest.mark.parametrize("tell", [console.say, console.note, console.complain])
-def test_nothing_that_is_said_reaches_the_terminal_raw(capsys, tell):
+def test_no_message_reaches_the_terminal_raw(capsys, tell):
     """Whatever a command says may quote a peer."""
     tell(HOSTILE.replace("\n", " "))
     said = "".join(capsys.readouterr())

@@ -199,7 +199,7 @@ def test_second_writer_of_a_session_is_refused(tmp_path):
     assert "has a live writer; stop it, or choose another name" in result.stderr
 
 
-def test_level_that_is_not_reached_in_time_is_told_and_nothing_is_lost(tmp_path):
+def test_level_that_is_not_reached_in_time_is_reported_and_nothing_is_lost(tmp_path):
     """Nothing is pushed here, so nothing can be merged."""
     result = from_file(tmp_path, b"AA1\n", "--flush", "merged", "--flush-timeout-s", "10ms")
     assert result.exit_code == exits.FOUND_WRONG
@@ -207,7 +207,7 @@ def test_level_that_is_not_reached_in_time_is_told_and_nothing_is_lost(tmp_path)
     assert payloads(tmp_path) == [b"AA1"]
 
 
-def test_level_that_is_reached_is_told_with_its_place_in_the_merged_log(tmp_path):
+def test_level_that_is_reached_is_reported_with_its_place_in_the_merged_log(tmp_path):
     """A subscriber starts from that position."""
     directory = publish(tmp_path, [b"AA1"])
     far = Position.of(9, 0, 0)
@@ -247,7 +247,7 @@ def tiny_disk(tmp_path):
 
 
 @pytest.mark.process
-def test_really_full_disk_keeps_what_was_told_and_takes_more_when_there_is_room(tiny_disk):
+def test_really_full_disk_keeps_what_was_confirmed_and_takes_more_when_there_is_room(tiny_disk):
     """The real thing writes in part, then refuses, and has no room for a manifest line either."""
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(bytes(400_000))
@@ -329,8 +329,8 @@ def test_signal_ends_the_wait_for_a_level(tmp_path):
 
 
 @pytest.mark.process
-def test_killed_publisher_loses_nothing_it_wrote_and_the_next_goes_on(tmp_path):
-    """A kill -9 leaves no time for a farewell."""
+def test_killed_publisher_loses_nothing_it_wrote_and_the_next_continues(tmp_path):
+    """A kill -9 leaves no time to clean up."""
     subscriber = Subscriber(str(tmp_path), stream="stream", session="jfk")
     found = subscriber.messages(timeout_s=PATIENCE_S)
     options = "--root", tmp_path, "--session", "jfk"

@@ -55,7 +55,7 @@ def test_raw_output_adds_nothing(tmp_path):
     assert read(tmp_path, *OWN, "--output", "raw").stdout_bytes == b"AA1\nB6"
 
 
-def test_json_tells_all_there_is_to_know_of_a_message(tmp_path, merged):
+def test_json_holds_everything_about_a_message(tmp_path, merged):
     """Whatever a user asks of a message later, the line has it."""
     found = [json.loads(line) for line in lines(read(tmp_path, "--no-follow", "--output", "json"))]
     for line, row in zip(found, merged.expected, strict=True):
@@ -91,7 +91,7 @@ def test_json_carries_any_bytes(tmp_path, payload, key):
 
 @pytest.mark.parametrize("output", ["raw", "lines", "json"])
 @pytest.mark.parametrize("count", range(7))
-def test_count_ends_inside_a_frame_and_the_position_resumes_behind_it(
+def test_count_ends_inside_a_frame_and_the_position_resumes_after_it(
     tmp_path, merged, output, count
 ):
     """Two readings of a part are one reading of the whole."""
@@ -114,7 +114,7 @@ def test_count_ends_inside_a_frame_and_the_position_resumes_behind_it(
         ("2100-01-01T00:00:00Z", []),
     ],
 )
-def test_reading_starts_where_it_is_told(tmp_path, merged, start_at, expected):
+def test_reading_starts_at_the_given_place(tmp_path, merged, start_at, expected):
     """Each of the written forms, end to end."""
     assert lines(read(tmp_path, "--no-follow", "--from", start_at)) == expected
 
@@ -148,15 +148,15 @@ def test_only_what_is_wanted_comes_out(tmp_path, merged, options, expected):
         (["--no-follow", "--stream", "S"], "not a stream name"),
     ],
 )
-def test_wrong_use_is_told(tmp_path, options, words):
-    """And nothing is made by a reader."""
+def test_wrong_use_is_reported(tmp_path, options, words):
+    """And a reader creates nothing."""
     result = read(tmp_path, *options)
     assert result.exit_code == exits.BAD_USE
     assert words in result.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_fewer_messages_than_asked_for_is_told_to_a_script(tmp_path):
+def test_fewer_messages_than_asked_for_is_reported_to_a_script(tmp_path):
     """`--count 1 --timeout 5` is how a script waits for an answer."""
     publish(tmp_path, [b"AA1"])
     result = read(tmp_path, "--own-session", "jfk", "--count", "2", "--timeout", "0.01")
@@ -183,7 +183,7 @@ def archived(tmp_path):
     return tmp_path
 
 
-def test_gap_ends_it_unless_told_otherwise(archived):
+def test_gap_ends_it_unless_allowed(archived):
     """Messages that were missed must not be missed unnoticed."""
     from_start = (*OWN, "--from", "0.0.0")
     result = read(archived, *from_start)
@@ -197,7 +197,7 @@ def test_gap_ends_it_unless_told_otherwise(archived):
     assert "archived" not in silent.stderr
 
 
-def test_damage_ends_it_with_what_stands_before_it(tmp_path):
+def test_damage_ends_it_after_the_messages_before_it(tmp_path):
     """Nothing after the damage may pass for what was published."""
     directory = publish(tmp_path, [b"first"])
     publish(tmp_path, [b"second"])
@@ -210,7 +210,7 @@ def test_damage_ends_it_with_what_stands_before_it(tmp_path):
     assert "corrupt at 1.0.0" in result.stderr
 
 
-def test_new_run_is_told_on_stderr(tmp_path):
+def test_new_run_is_reported_on_stderr(tmp_path):
     """A reader that keeps state per session must learn that its publisher was restarted."""
     publish(tmp_path, [b"1"])
     publish(tmp_path, [b"2"])
@@ -219,7 +219,7 @@ def test_new_run_is_told_on_stderr(tmp_path):
     assert result.stderr == "rt: session jfk was restarted, at 1.0.0\n"
 
 
-def test_caught_up_is_told_to_those_who_ask(tmp_path):
+def test_caught_up_is_reported_on_request(tmp_path):
     """It would be a line for every message of a slow stream."""
     publish(tmp_path, [b"1"])
     result = run("-v", "subscribe", "--root", tmp_path, *OWN)
@@ -243,8 +243,8 @@ def test_message_comes_out_as_soon_as_it_is_published(tmp_path):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, exits.INTERRUPTED)]
 )
-def test_signal_ends_it_and_the_position_is_told(tmp_path, number, code):
-    """The next one goes on where this one was stopped."""
+def test_signal_ends_it_and_the_position_is_printed(tmp_path, number, code):
+    """The next one continues where this one was stopped."""
     publish(tmp_path, [b"1", b"2"])
     options = "--root", tmp_path, "--own-session", "jfk", "--show-position"
     with start("subscribe", *options) as process:
@@ -259,7 +259,7 @@ def test_signal_ends_it_and_the_position_is_told(tmp_path, number, code):
 
 
 @pytest.mark.process
-def test_killed_reader_disturbs_nobody(tmp_path):
+def test_killed_reader_disturbs_no_other_process(tmp_path):
     """It only reads."""
     directory = publish(tmp_path, [b"1"])
     before = sorted(os.listdir(directory))
@@ -284,7 +284,7 @@ def test_two_ends_of_a_real_pipe_agree(tmp_path):
 
 
 @pytest.mark.parametrize("output", ["lines", "json"])
-def test_a_stream_that_is_archived_whole_is_a_gap_and_not_a_silent_end(tmp_path, output):
+def test_a_stream_archived_whole_is_a_gap_and_not_a_silent_end(tmp_path, output):
     """Nothing was printed and the exit code was 0: a job took it for an empty stream."""
     with MergedLog(str(tmp_path / "stream" / "out")) as log:
         for _number in range(2):

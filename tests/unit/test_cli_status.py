@@ -53,7 +53,7 @@ def test_three_nodes_that_agree_are_healthy():
     assert "3 of 3 nodes answer, quorum yes (n1 leads)" in _text(found)
 
 
-def test_two_nodes_that_answer_and_have_no_leader_are_no_quorum():
+def test_two_nodes_without_a_leader_are_not_a_quorum():
     """Two of three answered, so it was called a quorum; nothing was merged all night."""
     lost = {"role": "candidate", "leader": ""}
     found = report(answer("n1", **lost), answer("n2", **lost), None)

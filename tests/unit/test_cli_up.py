@@ -90,7 +90,7 @@ def test_a_failover_can_be_tried_by_hand(cluster):
 
 
 @pytest.mark.process
-def test_a_node_that_dies_is_named_and_the_others_go_on(cluster):
+def test_a_node_that_dies_is_named_and_the_others_continue(cluster):
     """Two of three are a cluster, and its operator must learn which one is gone, and why."""
     up = cluster(3)
     up.leader()
@@ -123,8 +123,8 @@ def children(pid):
     return [int(each) for each in told.stdout.split()]
 
 
-def test_nothing_is_asked_of_a_cluster_that_does_not_run(tmp_path):
-    """A request that is left behind would be obeyed by the next cluster."""
+def test_nothing_is_asked_of_a_cluster_that_is_not_running(tmp_path):
+    """A leftover request would be obeyed by the next cluster."""
     for root in (tmp_path, tmp_path / "nowhere"):
         done = run("up", "--root", root, "--kill", "n1")
         assert done.exit_code == exits.BAD_USE
@@ -170,8 +170,8 @@ def test_a_request_and_its_answer_pass_through_the_directory(tmp_path, outcome, 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 60_000])
-def test_a_request_that_cannot_be_read_ends_nothing(tmp_path, content):
+def test_an_unreadable_request_stops_nothing(tmp_path, content):
     """Whatever lies in the directory, the nodes go on."""
     (tmp_path / "up.request").write_bytes(content)
     server = ControlServer(str(tmp_path))
-    server.serve(lambda _request: pytest.fail("this is no request"))
+    server.serve(lambda _request: pytest.fail("this is not a request"))

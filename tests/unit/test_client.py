@@ -79,7 +79,7 @@ def test_a_future_resolves_to_a_place_in_the_merged_log_at_or_after_the_message(
 
 
 def test_futures_resolve_for_every_level_and_call_back(connected):
-    """Each level is somebody's idea of safe; a callback suits who has no thread to spare."""
+    """Each level is someone's idea of safe; a callback suits callers without a thread to spare."""
     publisher = connected.publisher("levels")
     called = threading.Event()
     for level in ("written", "synced", "received", "replicated", "merged"):
@@ -109,7 +109,7 @@ def test_many_threads_that_wait_share_one_round(connected):
 
 
 def test_a_cancelled_future_takes_nothing_back_and_disturbs_no_other(connected):
-    """To stop waiting is not to unsay."""
+    """Giving up the wait does not take the message back."""
     publisher = connected.publisher("cancelled")
     first, second = publisher.publish_future(b"1"), publisher.publish_future(b"2")
     was_cancelled = first.cancel()
@@ -121,7 +121,7 @@ def test_a_cancelled_future_takes_nothing_back_and_disturbs_no_other(connected):
 
 
 def test_nothing_is_confirmed_by_nodes_that_are_not_there(cluster, tmp_path):
-    """A level that was not reached is said, with what was; the message stays."""
+    """The error names the level that was reached; the message stays."""
     client = rt.connect(
         os.path.join(cluster.root, "clients.toml"), root=tmp_path, nodes=["localhost:1"]
     )
@@ -156,8 +156,8 @@ def test_a_reader_that_does_not_follow_waits_for_the_copy_or_says_why_not(cluste
 # Cursors
 
 
-def test_a_cursor_goes_on_where_its_last_reader_stopped(cluster, tmp_path):
-    """Nobody should have to write a position down."""
+def test_a_cursor_continues_where_its_last_reader_stopped(cluster, tmp_path):
+    """A program should not have to store positions itself."""
     with connect(cluster, tmp_path) as client:
         publisher = client.publisher("durable")
         publisher.publish_many([b"%d" % number for number in range(10)])
@@ -208,7 +208,7 @@ def test_a_cursor_of_another_log_is_refused(tmp_path):
 
 
 def test_every_flipped_bit_and_cut_of_a_cursor_is_damage(tmp_path):
-    """A wrong place is messages lost, or doubled, without a word."""
+    """A wrong place silently loses or repeats messages."""
     data = CursorState(Position(4096), 3, 5, "ab" * 16).encode()
     assert decode_cursor(data) == CursorState(Position(4096), 3, 5, "ab" * 16)
     for bit in range(len(data) * 8):
@@ -239,14 +239,14 @@ def test_acknowledgements_never_go_back_and_are_stored_in_time(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "A", "a.b", "../x", "a" * 65, "-a", ".a"])
-def test_a_name_that_could_leave_the_directory_is_no_cursors(tmp_path, name):
+def test_a_cursor_name_that_could_leave_the_directory_is_refused(tmp_path, name):
     """A name becomes a path."""
     with pytest.raises(Misuse, match="is not a name for a cursor"):
         LocalCursor(str(tmp_path), STREAM, name)
 
 
 def test_an_operator_lists_moves_and_forgets_cursors(cluster, tmp_path):
-    """At three in the morning somebody asks who is behind, and has it read again."""
+    """At three in the morning an operator asks which reader lags, and has it read again."""
     options = ("--root", tmp_path, "--stream", STREAM)
     with connect(cluster, tmp_path) as client:
         publisher = client.publisher("operated")
@@ -323,7 +323,7 @@ def test_log_records_become_messages_and_our_own_do_not(connected):
 
 
 def test_wrong_arguments_are_named(cluster, tmp_path):
-    """The one who is wrong reads which argument, and what to use."""
+    """The caller learns which argument is wrong, and what to use."""
     with connect(cluster, tmp_path) as client:
         for argument in ({"confirm": "soon"}, {"session": "../x"}):
             with pytest.raises(Misuse):

@@ -1,4 +1,4 @@
-"""Columns: messages as Arrow arrays want them, and nothing that would read elsewhere."""
+"""Columns: messages as Arrow arrays want them, and no offset that would read elsewhere."""
 
 import struct
 from array import array
@@ -85,8 +85,8 @@ def test_every_single_offset_that_is_wrong_is_found(count):
                 check_columns(header, body)
 
 
-def test_a_compressed_body_is_looked_into():
-    """A lie under a codec is as good as one in plain bytes."""
+def test_a_compressed_body_is_checked_inside():
+    """A false offset does the same harm in compressed bytes as in plain ones."""
     frame = make_frame(0, [b"a" * 100] * 20, level=1)
     check_columns(frame.header, frame.parts[1])
     with pytest.raises(FrameError, match="longer than the body"):

@@ -1,4 +1,4 @@
-"""Confirmations: how far a session has come, told from one process to another."""
+"""Confirmations: how far a session has come, passed from one process to another."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ CONFIRMED = st.builds(Confirmations, *[POSITIONS] * 5)
 
 
 @given(CONFIRMED)
-def test_what_is_told_is_what_is_read(confirmed):
+def test_confirmations_are_read_as_they_were_written(confirmed):
     """`flush` returns on the strength of it."""
     assert decode_confirmations(confirmed.encode()) == confirmed
 

@@ -118,7 +118,7 @@ def test_a_file_that_is_archived_while_it_is_read_is_read_on(log, tmp_path, take
     assert found == ALL
 
 
-def test_what_was_not_copied_is_a_gap_still(log, tmp_path):
+def test_what_was_not_copied_is_still_a_gap(log, tmp_path):
     """A reader must not run over a hole because it was allowed to look elsewhere."""
     for name in ("log.0.1.zst", "log.0.1.json"):
         os.unlink(tmp_path / "backup" / name)
@@ -149,8 +149,8 @@ def test_not_a_byte_of_a_damaged_copy_is_given_out(log, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "longer", "facts", "another file", "another log"])
-def test_a_copy_that_is_another_is_refused(log, tmp_path, damage):
-    """Its facts are files like any other."""
+def test_a_copy_that_does_not_match_its_facts_is_refused(log, tmp_path, damage):
+    """The facts beside a copy can be damaged like any other file."""
     archive(log, 0)
     facts, data = tmp_path / "backup" / "log.0.0.json", tmp_path / "backup" / "log.0.0.zst"
     fields = json.loads(facts.read_text())
@@ -177,7 +177,7 @@ def test_a_place_without_copies_is_named(log, tmp_path):
         payloads(tmp_path, copies=str(tmp_path / "nowhere"))
 
 
-def test_a_follower_reads_back_and_goes_on_live(log, tmp_path):
+def test_a_follower_reads_back_and_continues_live(log, tmp_path):
     """It was away for a month, and wants it all."""
     archive(log, 0, 1, 2)
     with reader(tmp_path, follow=True) as subscriber:

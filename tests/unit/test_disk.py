@@ -37,8 +37,8 @@ def test_a_short_write_is_followed_by_the_rest(path, monkeypatch):
     file.close()
 
 
-def test_appends_go_on_where_the_file_was_cut(path):
-    """A half-written frame is cut, and the next one stands in its place."""
+def test_appends_continue_where_the_file_was_cut(path):
+    """A half-written frame is cut, and the next one takes its place."""
     file = DISK.open(path, create=True)
     file.append([b"whole", b"half"])
     file.truncate(5)
@@ -68,7 +68,7 @@ def test_bytes_are_copied_from_any_place_to_any_other(tmp_path, length):
 @pytest.mark.parametrize(
     "make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/etc/passwd", path)]
 )
-def test_what_is_no_regular_file_is_refused_at_once(path, make):
+def test_anything_but_a_regular_file_is_refused_at_once(path, make):
     """A pipe with the name of a log would make a reader wait for ever; a link leads elsewhere."""
     make(path)
     with pytest.raises(OSError, match=r"regular|directory|symbolic"):
@@ -113,7 +113,7 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path):
 
 
 def test_names_and_directories_are_synced_even_if_they_are_there_already(tmp_path, monkeypatch):
-    """The life that made them may have been killed before it synced them, and we build on them."""
+    """The process that made them may have been killed before the sync, and we rely on them."""
     synced = []
     real = os.fsync
     monkeypatch.setattr(

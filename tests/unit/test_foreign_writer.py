@@ -32,7 +32,7 @@ def read(root, **kwargs):
 
 
 def test_the_program_is_short_and_imports_nothing_of_ours():
-    """Else it would prove nothing of the page."""
+    """Otherwise it would prove nothing about the page."""
     with open(PROGRAM) as file:
         text = file.read()
     imports = {
@@ -65,7 +65,7 @@ def test_recovery_takes_every_byte_of_it(root):
     log.close()
 
 
-def test_our_writer_goes_on_with_it_in_a_new_run(root):
+def test_our_writer_continues_it_in_a_new_run(root):
     """A publisher may be rewritten in another language, in either direction."""
     with Publisher(root, stream="flights", session="jfk") as publisher:
         assert publisher.publish(b"ours") == len(TEXTS)

@@ -60,7 +60,7 @@ def test_every_field_of_a_header_survives(position, sequence, time_ns, durable, 
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_no_frame(data):
+def test_arbitrary_bytes_are_not_a_frame(data):
     """A parser that fails in any other way takes a node down with it."""
     with pytest.raises(FrameError):
         parse_header(data)
@@ -107,13 +107,13 @@ def test_every_flipped_bit_of_a_header_is_found():
         ({"sequence": (1 << 64) - 1}, "numbers"),
     ],
 )
-def test_a_sealed_header_that_cannot_be_is_refused(fields, reason):
+def test_an_impossible_sealed_header_is_refused(fields, reason):
     """A good CRC does not prove that it makes sense; lengths are checked before use."""
     with pytest.raises(FrameError, match=reason):
         parse_header(seal_header(HEADER._replace(**fields)))
 
 
-def test_another_version_is_named_and_zeros_are_no_frame():
+def test_another_version_is_named_and_zeros_are_not_a_frame():
     """After an upgrade the message must say so; a preallocated tail is an end, not a frame."""
     data = bytearray(seal_header(HEADER))
     data[3] += 1

@@ -69,7 +69,7 @@ def test_what_is_never_merged_is_given_up(clock):
     assert after_rounds(pace, clock, 0.002) == pytest.approx(0.002, rel=0.01)
 
 
-def test_a_measurement_that_another_thread_ends_meanwhile_is_no_error(clock):
+def test_a_measurement_that_another_thread_ends_meanwhile_is_not_an_error(clock):
     """Each connection reports what was merged while the watcher sends."""
 
     class Ended(GatherWindow):

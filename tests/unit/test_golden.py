@@ -53,7 +53,7 @@ def test_compressed_logs_are_the_same_but_for_what_zstd_made(tmp_path):
     assert sorted(codecs) == [Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.ZSTD]
 
 
-def test_a_writer_of_today_goes_on_with_a_session_of_then(tmp_path):
+def test_todays_writer_continues_an_old_session(tmp_path):
     """An upgrade must not strand the publisher's own log."""
     shutil.copytree(os.path.join(HERE, "1", "session"), tmp_path / "root")
     before = read(str(tmp_path / "root"), "jfk")

@@ -147,7 +147,7 @@ def test_a_bad_last_frame_is_waited_for_unless_it_was_synced(merged):
 
 
 def test_a_file_shorter_than_what_was_synced_is_waited_for(merged):
-    """A node that fetches a damaged file again writes it from its start: that is no damage."""
+    """A node that fetches a damaged file again writes it from its start: that is not damage."""
     directory, second = merged
     end = scanned_end(directory)
     os.truncate(os.path.join(directory, "log.0.0"), second.offset + 30)

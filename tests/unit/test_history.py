@@ -1,4 +1,4 @@
-"""History: what became of every file, told without asking anyone and without reading any."""
+"""History: what became of every file, without asking anyone or reading any file."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_archived_file_of_any_age_needs_no_file(log):
     assert history(log) == before
 
 
-def test_active_file_is_told_of_while_it_grows(tmp_path):
+def test_active_file_is_listed_while_it_grows(tmp_path):
     """The row of the moment, torn end or not."""
     with Publisher(str(tmp_path), stream="stream", session="jfk") as publisher:
         publisher.publish_many([b"1", b"2"])
@@ -104,8 +104,8 @@ def test_line_that_is_being_written_is_not_yet_history(log):
     assert history(log) == before
 
 
-def test_directory_that_is_no_log_is_refused(tmp_path):
-    """No row would look like no message."""
+def test_directory_without_a_log_is_refused(tmp_path):
+    """An empty result would look like an empty log."""
     with pytest.raises(Misuse, match="not a log"):
         history(str(tmp_path))
 
@@ -198,14 +198,14 @@ def test_files_are_chosen_by_time_place_and_state(log, options, files):
 
 
 @pytest.mark.parametrize("option", ["--from-position", "--to-position"])
-def test_position_that_is_none_is_bad_use(log, option):
+def test_invalid_position_is_bad_use(log, option):
     """One sentence, as everywhere."""
     result = run("log-history", log, option, "here")
     assert result.exit_code == exits.BAD_USE
     assert "not a position: 'here'" in result.stderr
 
 
-def test_time_that_is_none_is_bad_use(log):
+def test_invalid_time_is_bad_use(log):
     """One sentence, as everywhere."""
     result = run("log-history", log, "--since", "yesterday")
     assert result.exit_code == exits.BAD_USE
@@ -216,13 +216,13 @@ def test_time_that_is_none_is_bad_use(log):
     ("age_ns", "words"), [(59 * 10**9, "59s"), (61 * 10**9, "1min 1s"), (3700 * 10**9, "1h 1min"),
                           (90_000 * 10**9, "1d 1h")],
 )  # fmt: skip
-def test_age_is_told_in_two_units(age_ns, words):
+def test_age_is_shown_in_two_units(age_ns, words):
     """Ages in tens of thousands of minutes mean nothing to people."""
     row = Row(Rolled(START, 8, 0, 1, 1, 1, at_ns=0))
     assert words in HistoryText("/x", age_ns).cells(row)
 
 
-def test_history_of_a_session_is_told_as_well(tmp_path):
+def test_history_covers_sessions_too(tmp_path):
     """A publisher's own files age and are archived, too."""
     for _ in range(3):
         directory = publish(tmp_path, [b"1", b"2"])
@@ -273,8 +273,8 @@ def test_a_long_history_lists_every_file_once_and_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("look", ["end", "is_open", "facts"])
-def test_a_file_rolled_while_a_node_tells_its_history_is_told_once(tmp_path, look):
-    """The lines and the end are read one after the other, while the node goes on."""
+def test_a_file_rolled_while_a_node_reports_its_history_is_listed_once(tmp_path, look):
+    """The lines and the end are read one after the other, while the node keeps writing."""
     with MergedLog(str(tmp_path / "out")) as log:
         log.merge("jfk", [b"AA1", b"B62"])
 
@@ -297,7 +297,7 @@ def test_a_file_rolled_while_a_node_tells_its_history_is_told_once(tmp_path, loo
     assert [row.file for row in rows] in (["log.0.0"], ["log.0.0", "log.0.1"])
 
 
-def test_the_first_file_rolled_while_a_directory_is_looked_at_is_told(tmp_path, monkeypatch):
+def test_the_first_file_rolled_while_a_directory_is_read_is_listed(tmp_path, monkeypatch):
     """A file that the manifest did not list was active when it was read, whatever followed."""
     with MergedLog(str(tmp_path / "out")) as log:
         log.merge("jfk", [b"AA1", b"B62"])

@@ -31,7 +31,7 @@ def test_arbitrary_bytes_end_in_some_count(data, wanted):
     assert 0 <= index.count(lambda entry: entry.number > wanted) <= index.entries
 
 
-def test_a_torn_last_entry_and_a_file_cut_meanwhile_are_no_entries():
+def test_a_torn_last_entry_and_a_file_cut_meanwhile_are_not_entries():
     """Index files are not synced, and a restarted writer cuts them under a reader."""
     data = encode_index([IndexEntry(8, 1, 2)])
     assert index_of(data + b"torn").entries == 1

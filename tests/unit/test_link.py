@@ -85,8 +85,8 @@ def test_a_message_that_arrives_in_time_may_be_followed_by_others(ends, monkeypa
         ours.beat()
 
 
-def test_nothing_but_a_greeting_is_taken_before_one(ends):
-    """Nothing is known yet of what the peer may do; the largest message has 32 MiB."""
+def test_only_a_greeting_is_accepted_first(ends):
+    """The peer's rights are not known yet, and the largest message has 32 MiB."""
     ours, theirs = ends
     theirs.send(encode(Data(0, START, memoryview(bytes(64)))))
     with pytest.raises(PeerError, match="before a Hello"):

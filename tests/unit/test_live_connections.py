@@ -85,7 +85,7 @@ def client_files(site, role, **options):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_certificate_that_expires_ends_its_connection(site, protocol):
-    """A thief who dialled once stayed for as long as he kept talking."""
+    """A thief who had connected once stayed for as long as the connection was busy."""
     files = client_files(site, PROTOCOLS[protocol][0], days=1 + 2 / DAY_S)
     left_s = load_certificate(files.cert).not_valid_after_utc.timestamp() - time.time()
     expires = time.monotonic() + left_s
@@ -114,7 +114,7 @@ def test_a_revoked_certificate_ends_its_connection(site, protocol):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_an_authority_that_is_removed_ends_its_connections(site, protocol):
-    """A cluster that leaves an authority behind leaves behind what it has signed."""
+    """A cluster that drops an authority drops every certificate that it signed."""
     other = Authority(site.path("other"))
     ca = os.path.join(site.there, "ca.pem")
     with open(ca, "rb") as file:

@@ -63,7 +63,7 @@ def test_every_line_survives(entry):
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_no_line(data):
+def test_arbitrary_bytes_are_not_a_line(data):
     """A manifest may be damaged like anything else on a disk."""
     with pytest.raises(ManifestError):
         decode_entry(data)
@@ -147,7 +147,7 @@ def test_lines_that_contradict_each_other_are_refused_and_nothing_is_taken(entri
     assert (manifest.identity, manifest.rolled, manifest.order) == before
 
 
-def test_the_same_line_twice_is_once():
+def test_a_repeated_line_changes_nothing():
     """A receiver that crashed after the write and before the answer gets it again."""
     manifest = fed(LOG, LOG, FIRST, FIRST, SECOND, FIRST)
     assert manifest.order == [FIRST.file, SECOND.file]
@@ -196,7 +196,7 @@ def test_a_line_without_a_group_is_of_a_session_without_one():
         (_text(FIRST).replace(b"880", b"-8"),),
     ],
 )
-def test_lines_that_are_none_are_refused_however_many_are_read(texts):
+def test_invalid_lines_are_refused_however_many_are_read(texts):
     """Many lines are read at once, where two halves could make a line that was never written."""
     lines = b"".join(map(_sealed, texts))
     for before in (b"", encode_entry(SECOND)):
@@ -205,7 +205,7 @@ def test_lines_that_are_none_are_refused_however_many_are_read(texts):
 
 
 @given(st.lists(ENTRIES, max_size=9))
-def test_many_lines_say_what_each_says_alone(entries):
+def test_many_lines_mean_what_each_means_alone(entries):
     """There is one meaning of a line, however many are read at once."""
     found = read_block(b"".join(map(encode_entry, entries)) if entries else b"\n")
     if found is not None:
@@ -215,7 +215,7 @@ def test_many_lines_say_what_each_says_alone(entries):
         )
 
 
-def test_lines_in_our_own_words_are_read_at_once():
+def test_lines_in_our_own_layout_are_read_in_bulk():
     """A manifest of years is read in a third of the time; 1 GiB, names and digests and all."""
     full = Rolled(Position.of(1, 0, 0), FILE_BYTES_MAX, 30, 40, -1, 9, 10, "0" * 32, "ewr,jfk,+3")
     gone = [Archived(FIRST.file, 3, "disk, over the lease of spark", 7), Archived(full.file, 4, "")]
@@ -237,7 +237,7 @@ def test_every_flipped_bit_is_found_where_many_lines_are_read(entry):
             Manifest().feed(encode_entry(LOG) + flipped)
 
 
-def test_the_same_in_other_words_is_the_same():
+def test_a_line_in_another_layout_means_the_same():
     """Another program may order the fields as it likes."""
     import json
 
@@ -268,8 +268,8 @@ def test_a_manifest_of_many_blocks_is_read_whole():
         )
 
 
-def test_a_line_with_a_field_that_nobody_knows_is_refused():
-    """It says something that this version would pass over."""
+def test_a_line_with_an_unknown_field_is_refused():
+    """It says something that this version would ignore."""
     from zlib import crc32
 
     text = encode_entry(FIRST)[:-10].replace(b'{"rt":1', b'{"rt":1,"more":2')
@@ -288,7 +288,7 @@ def torn(tail, *, before=512):
 
 
 @pytest.mark.parametrize("tail", [b"", b'of": 1} 0123abcd\n', b'of": 1} 0123abcd\n{"what'])
-def test_lines_that_a_power_cut_has_torn_were_not_written(tail):
+def test_lines_that_a_power_cut_tore_count_as_not_written(tail):
     """Seed 178: a sector of the last write was lost, and a node called its copy damaged."""
     lines, data = torn(tail)
     manifest = Manifest()
@@ -297,7 +297,7 @@ def test_lines_that_a_power_cut_has_torn_were_not_written(tail):
     assert again.feed(data[:400]) + again.feed(data[again.length :]) == len(lines)
 
 
-def test_zeros_before_a_whole_line_or_inside_of_a_sector_are_damage():
+def test_zeros_before_a_whole_line_or_inside_a_sector_are_damage():
     """What follows was synced after it; and no power cut ends inside of a sector."""
     _, data = torn(b'of": 1} 0123abcd\n' + encode_entry(FIRST))
     with pytest.raises(ManifestError, match="CRC"):

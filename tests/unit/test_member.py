@@ -1,4 +1,4 @@
-"""Member: what a node is told of its own merging, whatever came between."""
+"""Member: how a node's own merging is reported, whatever happened in between."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ ENDS = {"jfk": Position(88), "lga": Position(96)}
 
 
 class Engine:
-    """Follows nobody, and gives what it was given."""
+    """Has no leader, and returns what it was given."""
 
     leader, leads = "", False
 
@@ -72,8 +72,8 @@ def merges():
         yield Entry(index, 1, encode_instruction(Merge(1, (part,))), EntryKind.COMMAND)
 
 
-def test_what_was_merged_before_the_disk_was_full_is_told_when_it_has_room():
-    """Who published it waits for that word, and may have nothing more to say."""
+def test_what_was_merged_before_the_disk_was_full_is_reported_when_it_has_room():
+    """Its publisher waits for that confirmation, and may send nothing more."""
     executor = Executor(room=1)
     member = member_of(Engine(Ready(committed=tuple(merges()))), executor)
     with pytest.raises(OSError, match="No space"):
@@ -84,8 +84,8 @@ def test_what_was_merged_before_the_disk_was_full_is_told_when_it_has_room():
     assert member.run() == []
 
 
-def test_what_another_nodes_state_says_is_merged_is_told():
-    """A session that is quiet since then would be told of by the next message only."""
+def test_what_another_nodes_state_says_is_merged_is_reported():
+    """A session that is quiet since then would hear of it only with its next message."""
     ledger = Ledger(index=9, sessions=dict(ENDS))
     snapshot = Snapshot(9, 1, (), ledger.encode())
     member = member_of(Engine(Ready(snapshot=snapshot)), Executor())

@@ -147,7 +147,7 @@ def test_refusal_is_one_short_printable_line(text):
 
 
 def test_the_table_of_hostile_names_is_long_and_has_no_repeats():
-    """The issue asks for 60; a repeat would count twice."""
+    """It must hold at least 60 names; a repeat would count twice."""
     assert len(set(HOSTILE)) == len(HOSTILE) >= 60
 
 
@@ -175,7 +175,7 @@ def test_refused_text_is_cut_to_forty_characters_even_when_escaping_grows_it():
 
 
 @pytest.mark.parametrize("value", [None, 7, b"jfk", ["jfk"]])
-def test_a_value_that_is_no_text_is_refused_by_its_type(value):
+def test_a_value_that_is_not_text_is_refused_by_its_type(value):
     """Publisher(session=None) is a common slip; it must not be a TypeError from a regex."""
     assert type(value).__name__ in refused(names.parse_session, value)
     assert type(value).__name__ in refused(names.parse_glob, value)

@@ -61,7 +61,7 @@ def store(request, tmp_path):
 
 
 def test_a_place_that_has_keys_and_no_directories_begins_empty():
-    """In a bucket nothing is made before the first file; that is where one offloads to."""
+    """A bucket holds nothing before the first file, and most logs are offloaded to buckets."""
     memory = pytest.importorskip("fsspec.implementations.memory")
 
     class Bucket(memory.MemoryFileSystem):
@@ -179,7 +179,7 @@ def test_a_restore_that_was_cut_leaves_nothing_and_can_be_repeated(out, tmp_path
     assert len(payloads(tmp_path / "old", on_gap="skip")) == 200
 
 
-def test_nodes_are_told_that_nothing_waits_any_more(monkeypatch):
+def test_nodes_learn_that_nothing_waits_any_more(monkeypatch):
     """That needs no target for copies."""
     told = []
     monkeypatch.setattr(cli_offload, "_tell", lambda _settings, fields: told.append(fields))
@@ -210,7 +210,7 @@ def test_nothing_is_restored_over_what_is_there(out, store, tmp_path):
         offload(str(tmp_path / "nowhere"), store)
 
 
-def test_history_tells_where_the_copy_of_a_file_is(out):
+def test_history_says_where_the_copy_of_a_file_is(out):
     """Years later someone asks for a day that was archived."""
     offloaded = Offloaded("s3://bucket/flights", Position.of(0, 2, 0))
     write_offloaded(out, offloaded)
@@ -235,7 +235,7 @@ def test_only_what_was_copied_has_an_address(out, tmp_path):
 
 
 @pytest.mark.parametrize(("by", "code"), [(0, 2), (7, 0)])
-def test_nodes_are_not_told_of_a_copy_that_gave_files_up_by_itself(
+def test_nodes_do_not_hear_of_a_copy_that_gave_up_files_by_itself(
     out, tmp_path, monkeypatch, by, code
 ):
     """They would delete the last bytes of these files, which exist nowhere else."""
@@ -329,7 +329,7 @@ def test_a_file_that_lost_its_bytes_is_damaged_and_not_passed_over(out, tmp_path
 
 
 def test_a_file_whose_bytes_are_rotten_is_not_copied(out, tmp_path):
-    """The nodes would be told that all is there, and let the whole ones go."""
+    """The nodes would believe that everything is copied, and give up the good files."""
     path, store = os.path.join(out, "log.0.1"), open_store(str(tmp_path / "backup"))
     with open(path, "r+b") as file:
         file.seek(400)
@@ -363,7 +363,7 @@ def test_copies_are_private_and_no_planted_link_is_followed(out, tmp_path):
 
 @pytest.mark.parametrize("kind", ["fifo", "link"])
 @pytest.mark.parametrize("name", ["log.0.0.zst", "log.0.0.json", "manifest"])
-def test_a_copy_that_is_not_a_file_is_refused_and_waited_for_never(out, tmp_path, kind, name):
+def test_a_copy_that_is_not_a_file_is_refused_and_never_waited_for(out, tmp_path, kind, name):
     """A FIFO in the place of a copy hung the restore."""
     backup = tmp_path / "backup"
     offload(out, open_store(str(backup)))
@@ -376,7 +376,7 @@ def test_a_copy_that_is_not_a_file_is_refused_and_waited_for_never(out, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "garbage", "deep"])
-def test_a_note_about_copies_that_is_not_ours_ends_no_command_in_a_hang(out, tmp_path, kind):
+def test_a_foreign_note_about_copies_hangs_no_command(out, tmp_path, kind):
     """The note lies beside the log, where others may write."""
     path = os.path.join(out, "offloaded")
     if kind == "fifo":

@@ -133,7 +133,7 @@ def test_an_audit_log_that_cannot_be_written_stops_no_decision(tmp_path, caplog)
 
 
 def test_an_audit_log_follows_no_planted_link(tmp_path, caplog):
-    """Somebody who may write beside it must not have us append to a file of his choice."""
+    """Anyone who can write beside it must not choose the file that we append to."""
     target = tmp_path / "target"
     target.touch()
     (tmp_path / "audit.jsonl").symlink_to(target)

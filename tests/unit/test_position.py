@@ -86,7 +86,7 @@ def test_a_part_out_of_its_bits_is_refused(parts):
     "text",
     ["", "1.2", "1.2.3.4", "-1", "a.b.c", "1.2.-3", " 1.2.3", "1.2.3\n", str(1 << 63), "1e3"],
 )
-def test_text_that_is_no_position_is_refused_with_an_example(text):
+def test_text_that_is_not_a_position_is_refused_with_an_example(text):
     """It comes from a command line or a file; the message must help."""
     with pytest.raises(ValueError, match=r"such as 0\.0\.0|no such position"):
         Position.parse(text)

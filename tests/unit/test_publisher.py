@@ -209,7 +209,7 @@ def test_many_messages_are_checked_before_any_is_taken(tmp_path, kwargs):
 
 
 def test_a_closed_publisher_says_so(tmp_path):
-    """A message that goes nowhere in silence is a lost one."""
+    """A message that is silently dropped is lost."""
     publisher = opened(tmp_path)
     publisher.publish(b"x")
     publisher.close()
@@ -374,7 +374,7 @@ def test_whichever_call_fails_flushed_messages_are_there_once_and_in_order(
 
 
 def test_a_flush_waits_for_what_the_nodes_confirm_or_says_how_far_it_came(tmp_path):
-    """The process that ships is another one; it tells through a small file."""
+    """Another process ships the log; it reports through a small file."""
     with opened(tmp_path) as publisher:
         publisher.publish(b"x")
         publisher.flush("synced")  # however slow the disk is

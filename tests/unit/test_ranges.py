@@ -47,13 +47,13 @@ def test_arbitrary_bytes_end_in_a_range_or_a_named_error(body):
         {"session": "j\xf6k"}, {"first": 1 << 63},
     ],
 )  # fmt: skip
-def test_a_range_that_cannot_be_is_refused(change):
+def test_an_impossible_range_is_refused(change):
     """It would lead the walk to a place where no frame can be."""
     with pytest.raises(FrameError):
         decode_range(RANGE.frame(0).header, RANGE._replace(**change).body())
 
 
-def test_a_frame_of_messages_is_no_range():
+def test_a_frame_of_messages_is_not_a_range():
     """A session's frame with the body of a range must not steer the merged log."""
     header = RANGE.frame(0).header._replace(kind=FrameKind.MESSAGES)
     with pytest.raises(FrameError):

@@ -99,7 +99,7 @@ def test_nothing_is_found_before_anything_is_written_and_all_of_it_after(session
     assert drain(reader) == [b"c"]
 
 
-def test_rolls_and_runs_are_followed_and_a_new_run_is_told_of(session, reader):
+def test_rolls_and_runs_are_followed_and_a_new_run_is_reported(session, reader):
     """A subscriber sees one stream, whatever files it lies in."""
     session.add(b"a")
     assert drain(reader) == [b"a"]
@@ -143,7 +143,7 @@ def test_a_tail_that_becomes_whole_is_given_out(session, reader):
 
 
 @pytest.mark.parametrize("proof", ["a later mark", "the roll"])
-def test_damage_is_told_of_with_its_position_every_time_it_is_met(session, reader, proof):
+def test_damage_is_reported_with_its_position_every_time_it_is_met(session, reader, proof):
     """The second call must not pass over what the first one refused."""
     session.add(b"a")
     at = session.appender.end
@@ -160,7 +160,7 @@ def test_damage_is_told_of_with_its_position_every_time_it_is_met(session, reade
         assert error.value.position == at == reader.position
 
 
-def test_damage_in_a_merged_log_is_told_of_once_a_later_range_stands_there(tmp_path):
+def test_damage_in_a_merged_log_is_reported_once_a_later_range_follows(tmp_path):
     """Its frames carry the marks of other disks; without this a reader waited for ever."""
     with MergedLog(str(tmp_path)) as log:
         log.merge("jfk", [b"a"])
@@ -285,7 +285,7 @@ def test_files_archived_before_they_were_reached_are_one_gap(session, reader):
 
 
 @pytest.mark.parametrize("is_reading", [False, True])
-def test_a_log_of_which_the_rest_was_archived_is_a_gap_at_once(session, reader, is_reading):
+def test_a_log_whose_rest_was_archived_is_a_gap_at_once(session, reader, is_reading):
     """A quiet stream may write nothing for a week; until then the loss looked like its end."""
     session.add(b"a")
     begin = Position(0)
@@ -300,13 +300,13 @@ def test_a_log_of_which_the_rest_was_archived_is_a_gap_at_once(session, reader, 
         session.archive(Position.of(0, roll, 0))
     assert drain(reader) == [Gap(begin, end, ("log.0.0", "log.0.1"), "time", TIME_NS)]
     assert reader.position == end
-    assert drain(reader) == [], "it is said once"
+    assert drain(reader) == [], "it is reported once"
     session.add(b"d")
     assert drain(reader) == [b"d"], "nor is it said again when the log continues"
 
 
 def test_a_file_that_is_gone_altogether_is_a_gap_that_says_missing(session, reader):
-    """Somebody removed it by hand: said, and not passed over."""
+    """Someone removed it by hand: the reader says so instead of skipping it."""
     session.add(b"a")
     session.roll()
     session.add(b"b")
@@ -316,7 +316,7 @@ def test_a_file_that_is_gone_altogether_is_a_gap_that_says_missing(session, read
     ]  # fmt: skip
 
 
-def test_what_was_read_to_its_end_is_no_gap_when_it_is_archived(session, reader):
+def test_what_was_read_to_its_end_is_not_a_gap_when_it_is_archived(session, reader):
     """The usual course: it is archived because everybody has it."""
     session.add(b"a")
     assert drain(reader) == [b"a"]
@@ -362,7 +362,7 @@ def read_from(path, start):
     return found
 
 
-def test_a_range_that_is_not_wanted_is_passed_over_unread(tmp_path):
+def test_an_unwanted_range_is_skipped_unread(tmp_path):
     """A filter by session must not cost the reading of the others."""
     with MergedLog(str(tmp_path)) as log:
         log.merge("lga", *[[b"x" * 100_000]] * 30)
@@ -388,7 +388,7 @@ def test_a_frame_that_reaches_beyond_the_end_of_its_file_is_corrupt(session, rea
 
 
 @pytest.mark.parametrize("moment", range(12))
-def test_a_file_archived_at_any_moment_of_a_look_is_a_gap_and_no_damage(session, moment):
+def test_a_file_archived_at_any_moment_of_a_poll_is_a_gap_and_not_damage(session, moment):
     """The line is written before the file is emptied; the reader may look between the two."""
     session.add(b"a")
     session.add(b"b")
@@ -434,7 +434,7 @@ def test_a_bad_tail_is_judged_once_until_something_changes(session, reader, monk
 
 
 @pytest.mark.parametrize("moment", range(1, 9))
-def test_a_file_rolled_and_archived_at_any_moment_of_a_look_is_passed_in_peace(session, moment):
+def test_a_file_rolled_and_archived_at_any_moment_of_a_poll_is_not_a_gap(session, moment):
     """All of it was read: that it is empty now is neither damage nor a gap."""
     session.add(b"a")
     calls = []
@@ -498,7 +498,7 @@ def test_a_file_of_a_log_made_in_its_place_is_not_read_on(session, reader, polls
     assert found == []
 
 
-def test_a_file_that_is_begun_while_a_reader_looks_is_no_damage(session, reader):
+def test_a_file_that_is_begun_while_a_reader_looks_is_not_damage(session, reader):
     """The line that ends a file may come between two looks of one poll."""
     session.add(b"a")
     assert drain(reader) == [b"a"]

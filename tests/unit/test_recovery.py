@@ -55,7 +55,7 @@ def test_damage_before_the_durable_mark_of_a_later_frame_is_corrupt(durable):
     assert verdict == Corrupt(Position(0), verdict.reason)
 
 
-def test_damage_behind_every_durable_mark_is_torn_though_whole_frames_follow():
+def test_damage_after_every_durable_mark_is_torn_though_whole_frames_follow():
     """Blocks of one batch reach a disk in any order; none of it was promised."""
     made, ends = session(0, 1, 1, 1)
     made[1] = bytes(len(made[1]))
@@ -73,14 +73,14 @@ def test_a_frame_that_is_being_written_is_torn_whatever_follows_meanwhile(size):
 
 @pytest.mark.parametrize("known", [{"durable": 88}, {"rolled_end": 176}])
 def test_what_others_know_to_be_durable_proves_damage(known):
-    """The last batch has no later frame: a peer's acknowledgement or the manifest has to tell."""
+    """The last batch has no later frame: a peer's acknowledgement or the manifest must prove it."""
     made, _ = session(0, 0)
     data = b"".join(made)
     for damaged in (b"\xff" + data[1:], data[:10], b""):
         assert isinstance(judged(damaged, **known), Corrupt)
 
 
-def test_a_rolled_file_may_have_a_torn_tail_behind_its_end():
+def test_a_rolled_file_may_have_a_torn_tail_after_its_end():
     """A publisher never cuts the files of its older runs; the manifest says where they end."""
     made, ends = session(0, 0)
     data = b"".join(made)
@@ -106,7 +106,7 @@ def test_the_image_of_a_frame_inside_a_payload_proves_nothing():
     assert isinstance(judged(outer[:-1]), Torn)
 
 
-def test_zeros_behind_the_last_frame_are_no_frames():
+def test_zeros_after_the_last_frame_are_not_frames():
     """File systems preallocate, and leave holes after a power cut."""
     made, ends = session(0, 0)
     for count in range(3):
@@ -134,7 +134,7 @@ def test_every_subset_of_lost_sectors_of_the_last_batch_is_torn():
         assert verdict.at in ends[1:3]
 
 
-def test_the_headers_of_whole_frames_are_told_of_in_order():
+def test_the_headers_of_whole_frames_are_reported_in_order():
     """The index and the facts of the file are counted from them."""
     made, _ = session(0, 0, 0)
     told = []
@@ -142,7 +142,7 @@ def test_the_headers_of_whole_frames_are_told_of_in_order():
     assert [header.sequence for header in told] == [0, 2]
 
 
-def test_in_a_merged_log_a_later_range_shows_that_the_damage_is_no_tail(tmp_path):
+def test_in_a_merged_log_a_later_range_shows_that_the_damage_is_not_a_tail(tmp_path):
     """Its frames carry the marks of other disks, which prove nothing here; its order does."""
     with MergedLog(str(tmp_path)) as log:
         for place in range(3):

@@ -60,7 +60,7 @@ def test_the_node_that_holds_most_is_asked_first_and_then_the_others():
 
 
 def test_a_session_that_grows_here_is_not_asked_for():
-    """Somebody brings it, however slowly."""
+    """It is arriving, however slowly."""
     wants, known = Wants(1), holdings(n2={"jfk": B}, n3={})
     for end in range(100, 1_000, 100):
         known.hold("jfk", Position(end))

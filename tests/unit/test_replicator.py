@@ -259,7 +259,7 @@ def test_a_node_that_restarts_while_data_flows_gets_all_of_it_once(site, publish
     assert_pushed(site, "jfk")
 
 
-def test_a_pusher_that_restarts_goes_on_where_the_node_stands(site, publisher):
+def test_a_restarted_pusher_continues_where_the_nodes_copy_ends(site, publisher):
     """Neither side remembers anything of the other; the node's copy is the memory."""
     for _ in range(5):
         session(site, "jfk", 100)
@@ -366,7 +366,7 @@ def test_a_puller_goes_to_the_next_node_when_one_is_dead(site, subscriber):
     client.stop()
 
 
-def test_the_reason_of_a_copy_that_ended_is_not_wiped_by_a_connection(
+def test_the_reason_of_a_copy_that_ended_is_not_erased_by_a_connection(
     site, subscriber, monkeypatch
 ):
     """An `rt pull` that ended without a reason would be started again, on the same disk."""

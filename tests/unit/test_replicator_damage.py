@@ -72,12 +72,12 @@ def test_a_copy_of_a_damaged_log_alone_is_never_caught_up(tmp_path, caplog):
         pull = cluster.pull()
         assert eventually(lambda: "corrupt at" in pull.status().error)
         assert not pull.wait_caught_up(0.5)
-        publish(cluster.publisher("lga"), 1)  # the node goes on
+        publish(cluster.publisher("lga"), 1)  # the node continues
     assert "this node stops" not in caplog.text
     assert "nothing after it is served from here" in caplog.text
 
 
-def test_one_node_of_three_is_no_majority_whatever_the_pusher_was_given(tmp_path):
+def test_one_node_of_three_is_not_a_majority_whatever_the_pusher_was_given(tmp_path):
     """`rt push` given one address said that a majority had synced what one node had."""
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         cluster.stop("n2"), cluster.stop("n3")

@@ -53,7 +53,7 @@ def test_a_copy_has_the_files_the_history_and_the_identity_of_its_source(source,
     assert not dialogue.refusals
 
 
-def test_a_dialogue_cut_at_any_byte_goes_on_to_the_same_end(source, sink, tmp_path):
+def test_a_dialogue_cut_at_any_byte_reaches_the_same_end(source, sink, tmp_path):
     """A connection may break anywhere, in both directions; nothing is lost, doubled or invented."""
     whole = copy_all(source, sink)
     sides = {"source_room": whole.source_pipe.total, "sink_room": whole.sink_pipe.total}
@@ -237,7 +237,7 @@ def another_log(source):
     Log(source, LogIdentity(SESSION, "flights", "jfk", "b" * 32, 2)).write(100)
 
 
-def same_log_written_anew(source):
+def same_log_written_again(source):
     """Write other messages with the same identity."""
     shutil.rmtree(source)
     log = Log(source)
@@ -263,7 +263,7 @@ DIVERGENCES = [
     (missing_source_file, "diverged", "the source has no log.1.0"),
     (flipped_byte_in_the_tail, "diverged", "from 1.0.0 to 1.0.1912 are not those of the source"),
     (another_log, "other-log", "another log has this name"),
-    (same_log_written_anew, "diverged", "the sink's log.0.1 is not the source's"),
+    (same_log_written_again, "diverged", "the sink's log.0.1 is not the source's"),
     (rolled_earlier, "diverged", "the source has no log.1.0"),
     (only_the_first_file, "diverged", "the source has no log.1.0"),
 ]
@@ -296,7 +296,7 @@ def test_a_source_that_shrinks_while_it_is_served_is_named(tmp_path, sink):
     assert {code for _, code, _ in dialogue.refusals} == {"diverged"}
 
 
-def test_a_merged_copy_that_is_ahead_of_this_node_is_told_to_ask_another(tmp_path, sink):
+def test_a_merged_copy_that_is_ahead_of_this_node_is_referred_to_another(tmp_path, sink):
     """A subscriber may have been served by a node that was further ahead; that is not damage."""
     with MergedLog(str(tmp_path / "out"), DISK) as log:
         log.merge("jfk", [b"one"])
@@ -492,7 +492,7 @@ def test_a_small_update_can_be_sent_at_once(source, sink):
     assert_equal(source, sink)
 
 
-def test_a_file_beside_a_log_that_has_ended_is_no_news(source, sink):
+def test_a_file_beside_a_log_that_has_ended_is_not_news(source, sink):
     """What nodes confirm is noted there, and a drain must not take that for something to ship."""
     log = Log(source).write(100).roll()
     dialogue = Dialogue(source, sink).talk()
@@ -632,7 +632,7 @@ def test_a_new_leader_acknowledges_a_merge_at_once(source, sink, monkeypatch):
 
 
 def test_what_is_due_waits_for_a_peer_that_reads_nothing(source, sink, monkeypatch):
-    """A sink that kept looking would spin on a core for as long."""
+    """A sink that kept checking would spin on a core for that long."""
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False).talk()

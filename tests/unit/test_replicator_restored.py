@@ -130,7 +130,7 @@ def test_a_copy_of_something_is_never_proved_by_nothing(tmp_path, had):
     inbox.release()
 
 
-def test_when_a_file_was_rolled_is_no_difference(tmp_path):
+def test_the_time_of_a_roll_is_not_a_difference(tmp_path):
     """A publisher that is restored and writes the line of its last run again holds the same log."""
     source, sink = tmp_path / "source", tmp_path / "sink"
     Log(source).write(100)
@@ -209,7 +209,7 @@ def test_a_node_may_have_merged_what_it_was_not_sent_here(tmp_path):
     dialogue.close()
 
 
-def test_a_sink_says_once_where_it_stands(tmp_path):
+def test_a_sink_sends_its_standing_once(tmp_path):
     """Saying it again would have the source send everything again, as often as the sink likes."""
     log = Log(tmp_path / "source").write(100)
     dialogue = Dialogue(log.directory, tmp_path / "sink").talk()
@@ -256,7 +256,7 @@ def test_what_a_node_was_not_sent_releases_nothing(tmp_path):
 def test_a_publisher_restored_from_a_backup_confirms_nothing_and_starves_no_session(
     tmp_path, caplog, count, nodes
 ):
-    """It was confirmed messages that exist nowhere, or took the connection of all sessions down."""
+    """It got confirmations for lost messages, or took down every session's connection."""
     caplog.set_level("INFO")
     directory = tmp_path / "pub" / STREAM / "jfk"
 

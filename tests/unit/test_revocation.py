@@ -154,7 +154,7 @@ def test_a_certificate_older_than_the_record_is_revoked_by_its_file(authority):
 @pytest.mark.parametrize(
     ("name", "words"), [("ghost", "no valid certificate"), ("ca", "not revoked"), ("../x", "name")]
 )
-def test_what_cannot_be_revoked_is_said(authority, name, words):
+def test_a_certificate_that_cannot_be_revoked_is_reported(authority, name, words):
     """Silence would be taken for success."""
     with pytest.raises(Misuse, match=words):
         revoke(authority, name)

@@ -87,7 +87,7 @@ def test_padding_that_is_not_zero_is_damage():
         scan_of(bytes(data)).next(len(data))
 
 
-def test_a_bad_frame_leaves_the_scan_where_it_is_and_can_be_read_anew():
+def test_a_bad_frame_leaves_the_scan_where_it_is_and_can_be_read_again():
     """A tail may be bad only because it is being written; the next look may find it whole."""
     good = image(2)
     data = bytearray(good)

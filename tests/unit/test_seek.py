@@ -56,7 +56,7 @@ def test_without_an_index_the_walk_begins_at_the_start_of_the_file():
         IndexEntry(1 << 40, 300, 3),
     ],
 )
-def test_an_entry_that_lies_is_as_good_as_none(lie):
+def test_a_false_index_entry_is_ignored(lie):
     """One wrong time, believed, leads past what is sought: messages would be skipped in silence."""
     data, entries = log_of(6)
     assert entries[3] == IndexEntry(264, 300, 3)

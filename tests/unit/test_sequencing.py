@@ -82,8 +82,8 @@ def test_arbitrary_bytes_are_a_report_or_a_peers_fault(data):
     assert len(data) >= 5
 
 
-def test_a_majority_holds_what_enough_members_told():
-    """Two of three is a majority; a member that lost its disk tells less, and that counts."""
+def test_a_majority_holds_what_enough_members_reported():
+    """Two of three is a majority; a member that lost its disk reports less, and that counts."""
     leader, other = Holdings("a", "abc"), Holdings("b", "abc")
     leader.hold("jfk", Position(800))
     assert leader.agreed("jfk") == 0
@@ -205,7 +205,7 @@ def test_the_merge_is_repeatable_after_a_cut_at_any_byte(merged):
 
 
 def test_a_wrong_range_where_another_was_agreed_on_is_damage(merged):
-    """What stands there is never overwritten, and never taken for what it is not."""
+    """Existing bytes are never overwritten, and never taken for the agreed ones."""
     first = decode_instruction(merged.commands[0])
     merged.commands[0] = encode_instruction(Merge(first.time_ns + 1, first.slices))
     with pytest.raises(CorruptLog, match="not the range"):
@@ -214,7 +214,7 @@ def test_a_wrong_range_where_another_was_agreed_on_is_damage(merged):
 
 @pytest.mark.parametrize("size", [1000, 100_000])
 def test_a_copy_that_became_shorter_is_damage_and_nothing_of_it_is_merged(tmp_path, size):
-    """Its node gets it anew; any other error would end the thread that merges, and say nothing."""
+    """Its node fetches it again; any other error would silently end the merging thread."""
     with Publisher(str(tmp_path), stream="s", session="a") as publisher:
         publisher.publish(bytes(size))
     bench = Bench(tmp_path)
@@ -276,7 +276,7 @@ def test_a_copy_that_differs_twice_is_replaced_by_the_output_of_a_node_that_has_
 
 
 def test_a_copy_begun_again_is_checked_against_the_last_frame_that_was_merged(diverged):
-    """A publisher restored from a backup would be told that its other messages are merged."""
+    """A publisher restored from a backup would hear that its other messages are merged."""
     theirs, ours, merge, _ = diverged
     theirs.executor.execute(1, 1, merge)
     theirs.executor.check_copy("a")
@@ -286,8 +286,8 @@ def test_a_copy_begun_again_is_checked_against_the_last_frame_that_was_merged(di
     assert decode_ledger(theirs.ledger.encode()).tails == theirs.ledger.tails
 
 
-def test_a_copy_that_goes_on_where_the_agreed_file_ended_differs(tmp_path):
-    """Nobody would ever bring what follows: publisher and nodes have less of that file."""
+def test_a_copy_that_continues_where_the_agreed_file_ended_differs(tmp_path):
+    """What follows would never come: publisher and nodes have less of that file."""
     for payload in (b"one", b"two"):
         with Publisher(str(tmp_path), stream="s", session="a") as publisher:
             publisher.publish(payload)
@@ -318,7 +318,7 @@ def test_a_ledger_is_read_back_as_it_was_written(merged):
 
 
 def test_a_run_that_ended_before_its_first_frame_is_passed_over(tmp_path):
-    """A publisher may be killed between making a file and filling it; the next run goes on."""
+    """A publisher may be killed between making a file and filling it; the next run continues."""
     directory = tmp_path / "s" / "a"
     for payload in (b"one", b"two"):
         with Publisher(str(tmp_path), stream="s", session="a") as publisher:
@@ -361,7 +361,7 @@ def test_the_last_number_there_is_can_be_merged(tmp_path):
 
 @pytest.mark.parametrize("sequence", [0, 10**9])
 def test_a_control_frame_is_passed_over_whatever_it_has_where_numbers_are(tmp_path, sequence):
-    """A number that it moved would make repeats of messages that nobody has had."""
+    """If it moved the number, messages never delivered would count as repeats."""
     bench = Bench(tmp_path)
     for payload in (b"one", b"two"):
         with Publisher(str(tmp_path), stream="s", session="a") as publisher:

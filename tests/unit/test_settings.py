@@ -245,7 +245,7 @@ def test_file_that_is_not_toml_is_named(tmp_path, text):
     assert refused(path).startswith(f"{path}: not TOML")
 
 
-def test_huge_file_and_table_that_is_none_are_refused(tmp_path):
+def test_huge_file_and_invalid_table_are_refused(tmp_path):
     """A log given as settings by mistake must not be read into memory."""
     assert "longer than" in refused(toml(tmp_path, "#" * (1 << 20) + "\n"))
     assert "not a table" in refused(toml(tmp_path, "node = 1"), "node")
@@ -306,7 +306,7 @@ def run(*arguments, environment=None):
 
 
 def test_option_variable_and_file_reach_the_program(tmp_path):
-    """The three roads through the command line end in one dataclass."""
+    """Option, variable and file all end in one dataclass."""
     path = toml(tmp_path, '[node]\nroot = "/r"\nstream = "s"\n')
     result = run(
         *("--config", str(path), "--nodes", "a", "--nodes", "b", "--quiet", "--json"),
@@ -357,7 +357,7 @@ def test_wrong_setting_is_a_usage_error_and_no_traceback(arguments, words):
     "text", ["", ":7420", "localhost", "[]:7420", "a..b:7420", ".b:7420", f"{'a' * 64}.b:7420",
              "localhost:65536", "localhost:-1"],
 )  # fmt: skip
-def test_what_cannot_be_dialled_is_no_address(text):
+def test_what_cannot_be_dialled_is_not_an_address(text):
     """Python raises no OSError for such a name: the thread that dials would end, silently."""
     with pytest.raises(Misuse, match="not an address"):
         parse_address(text)

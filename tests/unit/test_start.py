@@ -98,7 +98,7 @@ def test_every_message_of_a_session_is_found_by_its_own_time_and_number(session)
     assert first_number(session, AtTime(TIME_NS + 1000 * 80 * 37)) is None
 
 
-def test_a_log_that_is_not_there_or_empty_begins_at_its_start(tmp_path):
+def test_a_missing_or_empty_log_begins_at_its_start(tmp_path):
     """A subscriber may be started first, whatever it asks for."""
     log = LogDirectory(str(tmp_path / "out"))
     for start in ("earliest", "latest", Last(5), AtTime(TIME_NS)):
@@ -110,7 +110,7 @@ def test_a_log_that_is_not_there_or_empty_begins_at_its_start(tmp_path):
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", Last(5), AtTime(TIME_NS + 10**9)])
-def test_a_log_of_which_all_is_archived_begins_behind_it(tmp_path, start):
+def test_a_log_that_is_archived_entirely_begins_after_it(tmp_path, start):
     """On a quiet stream everything is archived by age; a reader that begins then missed nothing."""
     with MergedLog(str(tmp_path / "flights" / "out")) as log:
         for _ in range(2):
@@ -176,7 +176,7 @@ def test_any_text_is_a_start_or_misuse(text):
 
 
 @pytest.mark.parametrize("start", [5, None, b"latest", "newest", datetime(2013, 1, 1)])  # noqa: DTZ001
-def test_what_is_no_start_is_refused_when_it_is_given(tmp_path, start):
+def test_an_invalid_start_is_refused_when_it_is_given(tmp_path, start):
     """Not when the first message is asked for, in another thread, an hour later."""
     with pytest.raises(Misuse):
         Subscriber(str(tmp_path), stream="flights", start=start)

@@ -101,7 +101,7 @@ def demand_pure(path):
 
 @pytest.mark.parametrize("path", CODE + TESTS)
 def test_files_and_functions_are_short(path):
-    """A file that nobody reads to its end is one that nobody understands."""
+    """A file too long to be read to its end is not understood."""
     usual = TEST_FILE_LINES_MAX if path.startswith("tests") else FILE_LINES_MAX
     limit = LONG_FILES.get(path, usual)
     assert source(path).count("\n") <= limit
@@ -220,7 +220,7 @@ def _raises(handler):
 
 
 def test_durability_is_made_only_where_something_was_synced():
-    """An acknowledgement is built from it; whoever makes one up promises what is not so."""
+    """An acknowledgement is built from it; an invented one promises what is not so."""
     makers = {path for path in CODE if re.search(r"\bDurable\(", source(path))}
     assert makers <= DURABLE_MAKERS
     assert source("rt/log/appender.py").count("Durable(") == 1
@@ -240,11 +240,11 @@ def test_what_a_bad_frame_means_is_decided_in_one_place():
     "path", [path for path in TESTS if os.path.basename(path).startswith("test_")]
 )
 def test_every_test_says_why_anyone_would_care(path):
-    """A test that fails in two years is read by somebody who was not there."""
+    """A test that fails in two years is read by someone who was not there."""
     for function in functions(path):
         if function.name.startswith("test_"):
             assert ast.get_docstring(function), function.name
-            assert function.name.count("_") >= 3, f"{function.name} is no sentence"
+            assert function.name.count("_") >= 3, f"{function.name} is not a sentence"
 
 
 def test_every_promise_names_a_test_that_exists():

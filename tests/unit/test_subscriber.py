@@ -68,7 +68,7 @@ def read(root, **kwargs):
         return list(subscriber)
 
 
-def test_a_merged_log_gives_every_message_with_all_there_is_to_know(tmp_path, merged):
+def test_a_merged_log_gives_every_message_with_all_its_fields(tmp_path, merged):
     """Session, number, merge time, key: what a program needs to trust its place."""
     assert rows(read(tmp_path)) == merged.expected
     positions = [message.position for message in read(tmp_path)]
@@ -231,7 +231,7 @@ def test_a_log_is_followed_across_rolls_and_runs_while_it_is_written(tmp_path):
     assert any(isinstance(event, CaughtUp) for event in events)
 
 
-def test_a_pause_ends_the_iteration_and_it_goes_on_later(tmp_path):
+def test_a_pause_ends_the_iteration_and_it_continues_later(tmp_path):
     """A program that also does other things looks in now and then."""
     with publisher_of(tmp_path) as publisher, subscriber_of(tmp_path) as subscriber:
         assert list(subscriber.messages(timeout_s=0)) == []
@@ -378,8 +378,8 @@ def test_a_gap_is_an_error_that_says_what_is_left(tmp_path, rolled):
         assert [message.payload for message in subscriber] == [b"3", b"4"]
 
 
-def test_a_gap_that_a_cancelled_wait_met_is_told_by_the_next(tmp_path, rolled, monkeypatch):
-    """A timeout in the wrong moment would make a silence of it."""
+def test_a_gap_that_a_cancelled_wait_met_is_raised_by_the_next(tmp_path, rolled, monkeypatch):
+    """A timeout at the wrong moment would hide it."""
     met, cancelled = threading.Event(), threading.Event()
     meet_gap = Follower._meet_gap
 
@@ -410,7 +410,7 @@ def test_a_gap_that_a_cancelled_wait_met_is_told_by_the_next(tmp_path, rolled, m
 
 
 @pytest.mark.parametrize(("on_gap", "told"), [("notify", 1), ("skip", 0)])
-def test_a_gap_may_be_told_of_or_skipped(tmp_path, rolled, on_gap, told):
+def test_a_gap_may_be_reported_or_skipped(tmp_path, rolled, on_gap, told):
     """A dashboard continues; an auditor does not."""
     events = []
     rolled(0)
@@ -445,7 +445,7 @@ def test_the_file_being_read_may_be_archived_under_the_reader(tmp_path):
     assert rest[19:] == list(range(28, 148))
 
 
-def test_a_rest_that_is_archived_is_a_gap_and_not_the_end(tmp_path, rolled):
+def test_an_archived_rest_is_a_gap_and_not_the_end(tmp_path, rolled):
     """Without a newer file the loss looked like a log that was read to its end."""
     rolled(0, 1, 2, 3, 4)
     with subscriber_of(tmp_path, follow=False, start=Position(0)) as subscriber:
@@ -492,8 +492,8 @@ def test_a_copy_that_reaches_the_start_is_caught_up_there(tmp_path):
     assert events == [BeyondEnd(start, Position(88)), CaughtUp(start)]
 
 
-def test_earliest_begins_behind_what_is_archived(tmp_path, rolled):
-    """Asking for what there is, is no gap."""
+def test_earliest_begins_after_what_is_archived(tmp_path, rolled):
+    """Asking for whatever is left is not a gap."""
     rolled(0, 1)
     with subscriber_of(tmp_path, follow=False) as subscriber:
         assert [message.payload for message in subscriber] == [b"2", b"3", b"4"]
@@ -654,7 +654,7 @@ def test_every_type_that_makes_sense_is_taken(tmp_path, merged):
         {"key_prefix": "AA"}, {"start": "newest"},
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_at_once(tmp_path, kwargs):
+def test_impossible_arguments_are_refused_at_once(tmp_path, kwargs):
     """Not in the thread that iterates."""
     with pytest.raises(Misuse):
         Subscriber(str(tmp_path), **{"stream": "flights", **kwargs})
@@ -671,7 +671,7 @@ def test_descriptors_are_given_back(tmp_path, merged):
 
 @pytest.mark.parametrize("start", ["latest", Last(3)])
 def test_descriptors_are_given_back_where_the_end_is_damaged(tmp_path, start):
-    """A service tries on until somebody has mended the log."""
+    """A service retries until somebody has repaired the log."""
     with publisher_of(tmp_path) as publisher:
         publisher.publish(bytes(100))
     path = tmp_path / "flights" / "jfk" / "log.0.0"
@@ -696,7 +696,7 @@ def test_descriptors_are_given_back_where_only_the_position_was_asked_for(tmp_pa
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_log_that_was_deleted_and_made_anew_is_said_to_be_another(tmp_path, monkeypatch):
+def test_a_log_that_was_deleted_and_made_again_is_reported_as_another(tmp_path, monkeypatch):
     """A reader of the deleted log would wait for ever, in silence."""
     monkeypatch.setattr(log_directory_module, "_LOOKS_A_PROBE", 1)
     with publisher_of(tmp_path) as publisher:

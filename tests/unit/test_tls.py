@@ -287,7 +287,7 @@ def test_leaf_signed_by_a_leaf_is_refused(may_sign, meet, authority, node, tmp_p
     clear_line(dialled, "refused our certificate")
 
 
-def test_client_without_a_certificate_is_told_that_it_needs_one(meet, node):
+def test_client_without_a_certificate_learns_that_it_needs_one(meet, node):
     """The client's handshake succeeds in TLS 1.3; the helper must not report success."""
     context = ssl.create_default_context(cafile=node.ca)
     served, dialled = meet(server_of(node), context)
@@ -410,7 +410,7 @@ def test_server_that_gives_no_proper_verdict_is_refused(sent, pool, listener, no
 
 
 def test_verdict_of_a_hostile_peer_is_shown_escaped(pool, listener, node, publisher):
-    """Its words go into our log and our terminal."""
+    """Its text goes into our log and our terminal."""
     words = "\x1b[2J\nall is well\u202e".encode()
 
     def answer():
@@ -498,7 +498,7 @@ def test_files_that_cannot_be_loaded_leave_the_last_good_context(damage, authori
 
 @pytest.mark.parametrize("make", [server_context, client_context])
 def test_wrong_files_are_named_at_the_start(make, node, publisher, tmp_path):
-    """An operator who confused two paths must read which."""
+    """An operator who confused two paths must see which one is wrong."""
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(Misuse, match=r"missing\.pem: no such file"):
         make(missing, node.cert, node.key)

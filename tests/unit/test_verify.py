@@ -79,7 +79,7 @@ def log(tmp_path):
 
 
 def test_whole_log_is_whole(log):
-    """An alarm that is false is soon ignored."""
+    """False alarms are soon ignored."""
     report = verified(log)
     assert not report.is_wrong
     assert [(file.state, file.index) for file in report.files] == [
@@ -129,7 +129,7 @@ def test_every_cut_of_a_rolled_file_is_noticed(log):
         shutil.rmtree(log + "x")
 
 
-def test_every_cut_of_the_active_file_is_a_torn_end_and_no_fault(log):
+def test_every_cut_of_the_active_file_is_a_torn_end_and_not_a_fault(log):
     """A crash leaves that, and recovery cuts it."""
     path = os.path.join(log, "log.0.2")
     for length in reversed(range(os.path.getsize(path))):
@@ -187,7 +187,7 @@ def test_files_that_changed_places_are_noticed(log):
     assert [file.state for file in verified(log).files[:2]] == [LogState.CORRUPT] * 2
 
 
-def test_archived_file_is_no_fault_and_the_digest_goes_on_behind_it(log, tmp_path):
+def test_archived_file_is_not_a_fault_and_the_digest_continues_after_it(log, tmp_path):
     """What follows can be checked, though what it follows from cannot."""
     appender = Appender(OsDisk(), log, None)
     appender.recover()
@@ -199,7 +199,7 @@ def test_archived_file_is_no_fault_and_the_digest_goes_on_behind_it(log, tmp_pat
     assert report.digest == verified(build(tmp_path / "again").directory).digest
 
 
-def test_file_archived_while_it_is_read_is_no_fault(log):
+def test_file_archived_while_it_is_read_is_not_a_fault(log):
     """Archiving does not wait for readers."""
     opened = open_log(log)
     appender = Appender(OsDisk(), log, None)
@@ -255,15 +255,15 @@ def test_sequence_numbers_that_go_back_are_noticed(tmp_path):
     assert is_wrong(directory)
 
 
-def test_directory_that_is_no_log_is_refused(tmp_path):
-    """A typing error must not be told that all is well."""
+def test_directory_without_a_log_is_refused(tmp_path):
+    """A mistyped path must not pass for a healthy log."""
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(Misuse, match="not a log"):
             open_log(str(path))
 
 
 def test_rebuilt_index_is_the_one_that_was_written_live(tmp_path):
-    """Else the one and the other would not be found equal on two nodes."""
+    """Otherwise the indexes of two nodes would not compare equal."""
     log = build(tmp_path / "out")
     settings = WriterSettings(file_bytes_max=1 << 20)
     session = publish(tmp_path, [b"x" * 1000] * 3000, writer=settings)
@@ -310,7 +310,7 @@ def test_damaged_file_is_indexed_up_to_the_damage(log):
 
 
 def test_copies_are_equal_as_far_as_both_reach(tmp_path):
-    """A copy is always a little behind, and that is no difference."""
+    """A copy always lags a little, and that is not a difference."""
     one, other = (build(tmp_path / name) for name in "ab")
     assert compared(one.directory, other.directory).differs_at is None
     last = os.path.join(other.directory, "log.0.2")
@@ -353,7 +353,7 @@ def test_file_that_only_one_copy_has_is_a_difference(tmp_path):
     assert compared(one.directory, other.directory).differs_at == SECOND
 
 
-def test_archived_file_is_not_compared_and_that_is_told(tmp_path):
+def test_archived_file_is_not_compared_and_that_is_reported(tmp_path):
     """Subscribers may keep less than a node."""
     one, other = (build(tmp_path / name) for name in "ab")
     appender = Appender(OsDisk(), other.directory, None)
@@ -366,7 +366,7 @@ def test_archived_file_is_not_compared_and_that_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("places", [(0,), (1,), (0, 1)])
-def test_file_archived_after_a_copy_was_opened_is_no_difference(tmp_path, places):
+def test_file_archived_after_a_copy_was_opened_is_not_a_difference(tmp_path, places):
     """Checking a terabyte takes an hour, and retention does not wait for it."""
     pair = [build(tmp_path / name).directory for name in "ab"]
     logs = [open_log(each) for each in pair]
@@ -383,8 +383,8 @@ def test_file_archived_after_a_copy_was_opened_is_no_difference(tmp_path, places
     assert found.end == compared(*pair).end
 
 
-def test_logs_made_apart_are_no_copies(tmp_path):
-    """A log that was deleted and made again has its name, and nothing else of it."""
+def test_logs_made_apart_are_not_copies(tmp_path):
+    """A log that was deleted and made again shares only the name."""
     one, other = (os.path.dirname(os.path.dirname(publish(tmp_path / name, [b"1"])))
                   for name in "ab")  # fmt: skip
     found = compared(*(os.path.join(root, "stream", "jfk") for root in (one, other)))

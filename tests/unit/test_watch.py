@@ -66,7 +66,7 @@ def test_a_directory_that_is_made_again_is_watched_again(tmp_path):
         assert str(path) in eyes.wait(10).directories
 
 
-def test_a_name_that_does_not_matter_is_no_change(tmp_path):
+def test_a_name_that_does_not_matter_is_not_a_change(tmp_path):
     """Confirmations are written beside the shipped files, by the process that ships them."""
     with Watch("inotify", ignored=["confirmed"]) as eyes:
         eyes.add(str(tmp_path))

@@ -133,7 +133,7 @@ def test_pieces_of_any_length_give_the_same_messages(sent, length):
 
 @given(st.binary(max_size=400))
 def test_arbitrary_bytes_end_in_messages_or_in_a_peer_error(data):
-    """Whoever reaches the port sends what he likes; one named error is all he gets."""
+    """Anyone who reaches the port may send anything; one named error is all that comes of it."""
     with contextlib.suppress(PeerError):
         decoded(data)
 
@@ -234,7 +234,7 @@ def test_a_proof_is_small_and_lies_before_the_end(data, words):
 
 @pytest.mark.parametrize("end", [8, 192, 1 << 30, 1 << 44])
 def test_a_copy_of_something_proves_something(end):
-    """The CRC of no bytes is the same for every log: it once confirmed messages nobody had."""
+    """The CRC of no bytes is the same for every log: it once confirmed messages no node had."""
     with pytest.raises(PeerError, match="nothing proves"):
         decoded(standing_bytes(end))
     assert decoded(standing_bytes(0)) == [Standing(0, START)]
@@ -329,14 +329,14 @@ def test_bytes_beyond_a_file_are_refused():
 
 
 def test_a_position_with_the_sign_bit_is_refused():
-    """Positions are i64 in other languages and in Arrow; a negative one is none."""
+    """Positions are i64 in other languages and in Arrow; a negative one is not a position."""
     body = struct.pack("<IQ", 0, 1 << 63)
     with pytest.raises(PeerError, match="not a position"):
         decoded(struct.pack("<IB", len(body), 7) + body)
 
 
 def test_the_head_of_data_is_what_encode_makes():
-    """The fast road, which copies no payload, leads to the same bytes."""
+    """The fast path, which copies no payload, gives the same bytes."""
     payload = bytes(range(64))
     buffer = bytearray(DATA_HEAD_BYTES) + payload
     put_data_head(buffer, 3, Position(128), len(payload))
@@ -351,7 +351,7 @@ def test_the_buffer_gives_its_memory_back_after_a_large_message():
     assert len(decoder.space()) < 1 << 20
 
 
-def test_the_words_of_a_refusal_are_cut_where_a_letter_ends():
+def test_the_text_of_a_refusal_is_cut_between_characters():
     """A long path must not turn a clear sentence into a protocol error at the other side."""
     [refused] = decoded(encode(Refusal(1, "disk", "é" * 2000)))
     assert refused == ("Refusal", 1, "disk", "é" * (wire.WORDS_BYTES_MAX // 2))
@@ -367,7 +367,7 @@ def test_the_table_of_the_document_has_the_limits_of_the_code():
 
 
 def test_the_example_of_the_document_is_what_is_sent():
-    """Whoever writes another implementation begins with these bytes."""
+    """The author of another implementation begins with these bytes."""
     text = DOCUMENT.read_text()
     [example] = re.findall(r"```hex\n(.*?)```", text, re.DOTALL)
     data = bytes.fromhex("".join(line.partition("#")[0] for line in example.splitlines()))

@@ -73,7 +73,7 @@ def test_files_roll_before_they_would_pass_their_size(tmp_path):
     assert [number for number, _ in read(tmp_path)] == list(range(12))
 
 
-def test_a_file_rolls_when_it_is_old_though_nobody_writes(tmp_path, monkeypatch):
+def test_a_file_rolls_when_it_is_old_though_nothing_is_written(tmp_path, monkeypatch):
     """Only a rolled file can be archived."""
     now = [100.0]
     monkeypatch.setattr("rt.log.writer.time.monotonic", lambda: now[0])
@@ -89,7 +89,7 @@ def test_a_file_rolls_when_it_is_old_though_nobody_writes(tmp_path, monkeypatch)
 
 
 def test_a_second_writer_is_refused_while_the_first_lives(tmp_path):
-    """Two would write one number twice; the kernel lets the lock go when a process dies."""
+    """Two would write one number twice; the kernel releases the lock when a process dies."""
     writer = opened(tmp_path)
     with pytest.raises(Misuse, match="live writer"):
         opened(tmp_path)
@@ -105,7 +105,7 @@ def test_another_identity_is_refused(tmp_path):
         SessionWriter(str(tmp_path), "flights", "lga", NEVER)
 
 
-def test_a_session_that_has_used_its_runs_is_refused_in_words(tmp_path):
+def test_a_session_that_has_used_its_runs_is_refused_with_a_reason(tmp_path):
     """One that is restarted every second gets there within a week."""
     writer = opened(tmp_path)
     write(writer, b"a")
@@ -123,7 +123,7 @@ def test_a_session_that_has_used_its_runs_is_refused_in_words(tmp_path):
     assert read(tmp_path) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_a_torn_tail_stays_and_the_next_run_begins_behind_it(tmp_path):
+def test_a_torn_tail_stays_and_the_next_run_begins_after_it(tmp_path):
     """The files of older runs are never touched; the manifest says where they end."""
     writer = opened(tmp_path)
     write(writer, b"a")
@@ -178,10 +178,10 @@ def test_a_sync_covers_all_that_was_written_before_it(tmp_path, fsync):
 
 
 @pytest.mark.parametrize("number", [0, errno.EIO])
-def test_who_waits_for_a_sync_hears_of_the_one_that_closes_the_writer(
+def test_a_waiting_sync_is_satisfied_by_the_one_that_closes_the_writer(
     tmp_path, monkeypatch, number
 ):
-    """A thread that flushes while another closes waited for its whole timeout, and was told no."""
+    """A flush during another thread's close waited for its whole timeout, and then failed."""
     disk, waits, told = FaultyDisk(), threading.Event(), []
     monkeypatch.setattr(syncer_module.Syncer, "_is_due", lambda syncer: syncer._closing)
     writer = opened(tmp_path, NEVER, disk)
@@ -292,7 +292,7 @@ def life(root, disk, flushed):
 def test_whichever_call_fails_nothing_flushed_is_lost_and_the_log_opens_again(
     tmp_path, monkeypatch, number
 ):
-    """92 % of catastrophes come from errors that were told of and handled wrongly."""
+    """92 % of catastrophes come from errors that were reported and handled wrongly."""
     monkeypatch.setattr(os, "fsync", lambda _fd: None)  # for speed: no power is cut here
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
     nth, failed = 0, True
@@ -369,7 +369,7 @@ def release(writer, end):
 
 @pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.ALWAYS])
 def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, monkeypatch, fsync):
-    """Else its disk fills with what the nodes have long had, for as long as it lives."""
+    """Otherwise its disk fills with what the nodes have long had, for as long as it lives."""
     monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.01)
     writer = opened(tmp_path, WriterSettings(fsync=fsync, file_bytes_max=64 * KIB))
     for _ in range(3):
@@ -386,7 +386,7 @@ def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, mon
     writer.close()
 
 
-def test_a_full_disk_that_takes_no_line_of_the_archive_ends_no_writer(tmp_path, monkeypatch):
+def test_a_disk_too_full_for_the_archive_line_ends_no_writer(tmp_path, monkeypatch):
     """Archiving makes room; a disk too full for its line must not end the writer."""
     disk, tries = FaultyDisk(), []
     monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.001)
