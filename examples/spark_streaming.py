@@ -2,7 +2,7 @@
 
     python examples/spark_streaming.py [DIRECTORY OF A LOG] [ROOT TO PUBLISH UNDER]
 
-Run it again: it goes on where it ended. Without arguments it publishes a session of its own.
+Run it again and it continues where it stopped. Without arguments it publishes a session of its own.
 """
 
 import sys
@@ -20,7 +20,7 @@ def published(root: str) -> str:
 
 
 def main() -> None:
-    """Publish what is late; end when all that is there was read."""
+    """Publish the chosen flights; stop once everything there has been read."""
     scratch = tempfile.mkdtemp(prefix="rt-example-")
     path = sys.argv[1] if len(sys.argv) > 1 else published(scratch)
     root = sys.argv[2] if len(sys.argv) > 2 else scratch

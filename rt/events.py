@@ -60,7 +60,7 @@ class CaughtUp:
 class BeyondEnd:
     """The log ends before the position to read from, so there is nothing to read yet.
 
-    Normal for a short while if a copy lags behind the one that the position came from. If it
+    Normal for a short while if a copy lags the one that the position came from. If it
     lasts, the position belongs to another log, or the log lost its end.
 
     Args:

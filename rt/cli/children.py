@@ -27,7 +27,7 @@ class Child:
 
         Args:
             name: What an error calls it.
-            arguments: The arguments of `rt`.
+            arguments: Its arguments to `rt`.
             prefix: A command that runs it, such as `nice -n 5` or `ip netns exec NAME`.
         """
         self.name = name

@@ -39,7 +39,7 @@ def cursor() -> None:
 @click_options(ReadSettings, "subscribe")
 @json_option("the cursors")
 def list_cursors(settings: ReadSettings, *, as_json: bool) -> None:
-    """List the cursors of a stream, and how far each is behind the local copy.
+    """List the cursors of a stream, and how far each lags the local copy.
 
     \b
     rt cursor list --root rt-data --stream flights

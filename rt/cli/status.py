@@ -131,7 +131,7 @@ def _row(node: NodeReport, lead: MergeReport | None) -> list[str]:
 
 
 def _behind(merge: MergeReport, lead: MergeReport) -> str:
-    """Return how far a node is behind the one that has merged most."""
+    """Return how far a node lags the one that has merged most."""
     parts = [f"{lead.end - merge.end:,} B"] if merge.end.file == lead.end.file else []
     if merge.time_ns and lead.time_ns:  # 0 before the first instruction, not the year 1970
         parts.append(f"{max(0, lead.time_ns - merge.time_ns) / 1e9:.1f} s")

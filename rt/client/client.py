@@ -203,7 +203,7 @@ class Client:
             raise Stopped(f"the client of stream {self.stream!r} is closed")
 
     def _begin_copy(self) -> None:
-        """Copy the merged log, unless somebody else does that here already; under the lock."""
+        """Copy the merged log, unless another process does so here already; under the lock."""
         if self._pull is not None:
             return
         settings = self._reading

@@ -207,7 +207,7 @@ class ClientPublisher:
         return f"<ClientPublisher {self.name!r}, next sequence {self.next_sequence}>"
 
     def _await_replicated(self, end: Position, deadline: float) -> bool:
-        """Wait until a majority has everything, whoever ships it: `rt push` may run as well."""
+        """Wait until a majority has everything, even if it is `rt push` that ships it."""
         while self.confirmed().replicated < end:
             if time.monotonic() >= deadline:
                 return False

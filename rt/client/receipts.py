@@ -108,7 +108,7 @@ class Receipts:
             return new
 
     def _write(self, new: list[tuple[Level, Receipt]]) -> None:
-        """Bring new messages to the disk; what needs no node is resolved."""
+        """Write new messages to the disk, and resolve the futures that need no node."""
         if not new:
             return
         highest = max(level for level, _ in new)

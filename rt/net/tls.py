@@ -181,7 +181,7 @@ def connect(
         PeerError: TLS failed; one sentence says why.
         Refused: One side refused the other's certificate; one sentence says why.
         TimeoutError: It took too long.
-        OSError: Nobody answered at the address.
+        OSError: There was no answer at the address.
     """
     deadline = time.monotonic() + timeout_s
     host, port = address
@@ -204,7 +204,7 @@ def _dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
     try:
         return socket.create_connection(address, timeout_s)
     except OSError as error:
-        words = f"nobody answers at {address[0]}:{address[1]} ({spoken(error)})"
+        words = f"no answer from {address[0]}:{address[1]} ({spoken(error)})"
         raise OSError(error.errno or errno.ETIMEDOUT, words) from error
 
 
@@ -225,7 +225,7 @@ def accept(
         plain: What a listening socket accepted; it is closed on any error.
         context: From `server_context`.
         timeout_s: Seconds for the whole of it.
-        roles: Who is served here.
+        roles: The roles served here.
         admit: Raises `Refused` if a peer of this identity is not served now.
         wrapped: Is given the TLS socket before the handshake, which another thread may then end.
 

@@ -48,7 +48,7 @@ class Verb:
     Attributes:
         do: carries it out.
         changes: whether it is recorded.
-        operators_only: whether it takes the certificate of an operator or a node.
+        operators_only: whether it needs the certificate of an operator or a node.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]
@@ -75,7 +75,7 @@ class NodeAdmin:
 
     A subscriber of the stream may look, and hold files by a lease in its own name. A change that
     concerns everyone takes the certificate of an operator, or of a node of the cluster. Only the
-    leader orders; another node names it. Every change, done or refused, is a line of the audit log.
+    leader acts; other nodes name it. Every change, done or refused, is a line of the audit log.
 
     Threads: any connection's. `_lock` admits one lease at a time, so that each sees the others.
         `_member` and `_archiver` are used only inside `_sequencer.ask`.
@@ -96,7 +96,7 @@ class NodeAdmin:
             sequencer: takes orders, and answers questions between two steps.
             member: of this node.
             archiver: of this node.
-            audit: records changes; nothing does if it is None.
+            audit: records changes; None to record nothing.
         """
         self._audit = audit
         self._settings = settings
@@ -232,7 +232,7 @@ class NodeAdmin:
         return {"offloaded": text}
 
     def _now_ns(self) -> int:
-        """The time that retention goes by."""
+        """The time that retention uses."""
         return self._sequencer.ask(lambda: self._archiver.now_ns)
 
     def _note(self, name: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""AuditLog: one line of JSON for each decision that somebody asked a node for, done or refused."""
+"""AuditLog: one line of JSON for each change that a peer requested of a node, done or refused."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ class AuditLog:
         outcome: str,
         **facts: object,
     ) -> None:
-        """Append a line and sync it; a disk that fails is reported, and stops no decision.
+        """Append a line and sync it; a disk failure is reported, and does not stop the decision.
 
         Args:
             request: what was asked.
@@ -70,7 +70,7 @@ class AuditLog:
                 _log.error("%s: a decision was not recorded: %s", self.path, spoken(error))
 
     def _left_out(self, kind: tuple[str, ...]) -> int | None:
-        """Return how many refusals of a kind went unrecorded before this; None if it does too."""
+        """Return how many refusals of a kind were left out before this one; None if it is too."""
         now_s = self._clock()
         if kind not in self._refusals and len(self._refusals) >= _REFUSALS_MAX:
             kind = ()

@@ -8,7 +8,7 @@ _STRIKES: Final = 2  # the first copy may be from before its publisher lost its 
 
 
 class BarredSessions:
-    """Knows which copies are being opened or set aside, and which publishers have other bytes.
+    """Knows which copies are being opened or set aside, and which publishers have differing bytes.
 
     It has no lock: `Inboxes` calls it while it holds its own.
     """
@@ -23,17 +23,17 @@ class BarredSessions:
         return sorted(self._strikes)
 
     def begin(self, session: str) -> None:
-        """Nobody may fill this session: its copy is being opened or set aside."""
+        """Refuse all sources of this session: its copy is being opened or set aside."""
         self._busy.add(session)
 
     def end(self, session: str) -> None:
-        """The copy was opened, or set aside."""
+        """Admit sources again: the copy was opened, or set aside."""
         self._busy.discard(session)
 
     def strike(self, session: str) -> None:
-        """A publisher filled a copy with other bytes than the nodes agreed on.
+        """Record that a publisher filled a copy with other bytes than the nodes agreed on.
 
-        The second time it is refused from then on, as long as this node runs: the first copy may be
+        After the second time it is refused for as long as this node runs: the first copy may be
         from before it lost what it had not synced, but the second is what it has now.
         """
         self._strikes[session] = self._strikes.get(session, 0) + 1

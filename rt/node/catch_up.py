@@ -16,7 +16,7 @@ _STOP_S: Final = 2.0
 
 
 class CatchUp:
-    """A copy under way, into a node's own merged log, which nobody else has open meanwhile."""
+    """A copy under way, into a node's own merged log, which nothing else has open meanwhile."""
 
     def __init__(
         self, settings: NodeSettings, begin: Position, guard: DiskGuard, contexts: Contexts
@@ -25,9 +25,9 @@ class CatchUp:
 
         Args:
             settings: of this node; all other members are asked in turn.
-            begin: where the merged log here goes on; the copy is of use once it is beyond.
+            begin: where the merged log here continues; the copy is useful once it is past this.
             guard: of the disk: while there is no room, the copy waits where it is.
-            contexts: of the node, made at its start: files that cannot be loaded now end nothing.
+            contexts: of the node, made at its start, so files that cannot be loaded now do no harm.
         """
         others = [place for name, place in settings.addresses.items() if name != settings.name]
         self._guard = guard
@@ -44,16 +44,16 @@ class CatchUp:
 
     @property
     def waits_for(self) -> str:
-        """What keeps it from going on, in words; "" if nothing does."""
+        """What the copy is waiting for, for messages; "" if it is not waiting."""
         return f"{self._guard.kept} bytes of free disk" if self._guard.is_closed else ""
 
     def is_done(self, ledger_end: Position) -> bool:
-        """Whether merging can go on: the copy holds the ledger's end and all its source had.
+        """Whether merging can resume: the copy holds the ledger's end and all its source had.
 
-        Where the source has less, it may be waiting for what only this node can make.
+        A source that has less than this node may be waiting for it.
 
         Raises:
-            DiskFailed: the copy has ended by itself, and nobody will bring it any further.
+            DiskFailed: the copy has ended by itself, and will get no further.
         """
         status = self._pull.status()
         if not self._pull.running:
@@ -66,15 +66,15 @@ class CatchUp:
         return self._pull.stop(0.0)
 
     def stop(self) -> bool:
-        """End the copy and release the log; False if it is still at it after 2 s."""
+        """End the copy and release the log; False if it is still running after 2 s."""
         return self._pull.stop(_STOP_S)
 
 
 class GuardedDisk(OsDisk):
-    """The disk, on which no file of a log grows while there is no room.
+    """The disk, except that no log file grows while there is no room.
 
-    What ends, archives or indexes a file is written though: to archive is what makes room, and a
-    source tells of it before it sends more.
+    Manifest lines and indexes are still written: archiving is what makes room, and a source
+    announces it before it sends more.
     """
 
     def __init__(self, guard: DiskGuard) -> None:
@@ -103,5 +103,5 @@ class _GuardedFile(OsFile):
             self._guard.demand_room()
         except Refused:
             kept = self._guard.kept
-            raise Refused("reserve", f"the copying waits for {kept} bytes of free disk") from None
+            raise Refused("reserve", f"the copy waits for {kept} bytes of free disk") from None
         return super().append(parts)

@@ -112,7 +112,7 @@ def _issue_clients(
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:
-    """Refuse what cannot be a cluster, before anything of it is written."""
+    """Refuse addresses that cannot form a cluster, before anything is written."""
     _check_count(len(addresses))
     for address in addresses:
         host_name(parse_address(address)[0])
@@ -144,7 +144,7 @@ def root_of(directory: str, place: Place) -> str:
 
 
 def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
-    """Ask a node how it stands.
+    """Ask a node for its status.
 
     Raises:
         OSError: it does not answer, or not completely within ten seconds.
@@ -162,10 +162,10 @@ def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
 def free_addresses(count: int) -> list[str]:
     """Return addresses on this machine that are free now; tries the usual ports first.
 
-    Until this process ends nobody else who asks here is given the same.
+    They are reserved until this process ends: no other caller on this machine is given them.
 
     Raises:
-        Misuse: no cluster has so many nodes.
+        Misuse: a cluster cannot have so many nodes.
     """
     _check_count(count)
     addresses: list[str] = []
@@ -221,7 +221,7 @@ def _quoted(path: str) -> str:
 def _clients_toml(
     certs: str, stream: str, addresses: Sequence[str], identities: Mapping[str, str]
 ) -> str:
-    """What each command needs to find the stream; any may be given another name of its own."""
+    """What each command needs to find the stream; each may have an identity of its own."""
     nodes = ", ".join(f'"{address}"' for address in addresses)
     link = [f"nodes = [{nodes}]", f"certs = {_quoted(os.path.abspath(certs))}"]
     lines = []

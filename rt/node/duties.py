@@ -37,7 +37,7 @@ class HeldSession(Protocol):
 
     @property
     def confirmations(self) -> Confirmations:
-        """What its publisher was last told."""
+        """What its publisher last heard."""
 
     merged: Position  # up to where its session is merged, whatever is held here
 
@@ -59,7 +59,7 @@ class HeldSessions(Protocol):
         """Return all copies."""
 
     def give_up(self, session: str, *, diverged: bool = False) -> None:
-        """Set a copy aside that is damaged, or whole and not what the nodes agreed on."""
+        """Set aside a copy that is damaged, or whole but not what the nodes agreed on."""
 
 
 class Snapshots(Protocol):
@@ -87,7 +87,7 @@ class Retains(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the duties wait for what.
+    """How long the duties wait.
 
     Attributes:
         tick_s: unit of the consensus timers.
@@ -135,7 +135,7 @@ class Mail:
 
     Attributes:
         synced: sessions that were synced further, or opened. How far is read from the copy
-            itself, so a message that was overtaken by events says nothing wrong.
+            itself, so late mail does no harm.
         heard: messages of other nodes, with their senders.
         damaged: copies of sessions that a connection found damaged.
         orders: instructions to propose, each with the term it was ordered in.
@@ -217,7 +217,7 @@ class Duties:
     """
 
     def __init__(self, member: Member, ports: Ports, timing: Timing) -> None:
-        """Prepare, and serve what an earlier life executed; `step` does the rest."""
+        """Prepare, and serve what was executed before the restart; `step` does the rest."""
         self._member = member
         self._ports = ports
         self._tick_s = timing.tick_s

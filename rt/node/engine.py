@@ -1,4 +1,4 @@
-"""Which consensus engine a node runs, by the name in its settings."""
+"""Engine: which consensus engine a node runs, by the name in its settings."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from sequencer.raft.engine import Raft
 
 
 class Engine(StrEnum):
-    """The engines; nodes of both may serve one stream, since they say the same to each other."""
+    """The engines; nodes of both may serve one stream, since they send the same messages."""
 
     RAFT = "raft"
     RAFTOS = "raftos"
@@ -16,7 +16,7 @@ def engine_of(name: str) -> type[Raft]:
     """Return the class of an engine; raftos is imported only where it is asked for.
 
     Raises:
-        Misuse: raftos is not installed; the words say how to.
+        Misuse: raftos is not installed; the message says how to install it.
         Refused: the installed raftos is not the one that was audited.
     """
     if name != Engine.RAFTOS:

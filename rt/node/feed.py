@@ -7,7 +7,7 @@ from rt.position import START, Position
 
 
 class NodeFeed:
-    """One connection's (`replicator.host.Feed`)."""
+    """The merged log as one connection sees it (`replicator.host.Feed`)."""
 
     def __init__(self, feeds: "NodeFeeds", wake: Bell) -> None:
         self.directory = feeds.directory
@@ -15,16 +15,16 @@ class NodeFeed:
         self._feeds = feeds
 
     def end(self) -> Position:
-        """Serve no byte behind this: it may yet be cut and written again after a crash."""
+        """Serve no byte past this: it may yet be cut and written again after a crash."""
         return self._feeds.end
 
     def release(self) -> None:
-        """The connection has ended."""
+        """Forget the connection, which has ended."""
         self._feeds.forget(self)
 
 
 class NodeFeeds:
-    """All of a node's."""
+    """The feeds of all pulling connections of a node."""
 
     def __init__(self, directory: str) -> None:
         """Serve the merged log in `directory`."""
@@ -34,14 +34,14 @@ class NodeFeeds:
         self._lock = threading.Lock()
 
     def open(self, wake: Bell) -> NodeFeed:
-        """Return what a new connection is fed from."""
+        """Return the feed of a new connection."""
         feed = NodeFeed(self, wake)
         with self._lock:
             self._feeds |= {feed}
         return feed
 
     def forget(self, feed: NodeFeed) -> None:
-        """A connection has ended."""
+        """Drop a connection that has ended."""
         with self._lock:
             self._feeds -= {feed}
 

@@ -12,23 +12,24 @@ from rt.limits import KIB, MIB
 
 _log: Final = logging.getLogger("rt.node")
 _LOOK_S: Final = 0.05
-# What may come between two looks, at 1 GB/s, received and merged. Nearer than that each is a look.
+# What may arrive between two looks, at 1 GB/s, received and merged. With less room than this above
+# the reserve, every check looks.
 _COMING: Final = 100 * MIB
-_ENOUGH: Final = 1.25  # of the reserve; else it would open and close with each file
+_ENOUGH: Final = 1.25  # of the reserve, to reopen; otherwise it would open and close with each file
 
 
 class DiskGuard:
-    """Knows whether there is room for more than what has to be finished. Any thread may ask.
+    """Knows whether there is room for new data. Any thread may ask.
 
-    What is kept free is for what was acknowledged: to be merged, decided on and archived.
+    The reserve is for finishing what was acknowledged: merging it, deciding on it, archiving it.
     """
 
     def __init__(self, node: str, path: str, reserve: int) -> None:
         """Look at the file system of `path`.
 
         Args:
-            node: whose it is, for the words.
-            path: a directory of it.
+            node: the name of the node, for messages.
+            path: a directory on that file system.
             reserve: bytes to keep free; 0 keeps none.
         """
         self.is_closed = False
@@ -40,7 +41,7 @@ class DiskGuard:
         self._lock = threading.Lock()
 
     def demand_room(self) -> None:
-        """Raise `Refused` while there is none; costs a comparison, and a look where it is near."""
+        """Raise `Refused` while there is no room; looks every 50 ms, or always if it is short."""
         is_near = self.available < self._reserve + _COMING
         if is_near or time.monotonic() - self._looked_s > _LOOK_S:
             self.look()
@@ -54,11 +55,11 @@ class DiskGuard:
 
     @property
     def kept(self) -> str:
-        """How many bytes are to be free, in words."""
+        """How many bytes are kept free, as text."""
         return show_bytes(self._reserve // KIB * KIB)
 
     def look(self) -> None:
-        """See how much there is now."""
+        """Look how much room there is now."""
         with self._lock:
             self._looked_s = time.monotonic()
             facts = os.statvfs(self._path)

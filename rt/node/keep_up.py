@@ -22,7 +22,7 @@ class LogCopy(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What keeps the copy from going on, in words, or ""; any thread may ask."""
+        """What the copy is waiting for, for messages, or ""; any thread may ask."""
 
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can resume: the copy holds `ledger_end` and all its source had."""
@@ -38,7 +38,7 @@ CopyLog = Callable[[Position], LogCopy]
 
 
 class SyncsLog(Protocol):
-    """Whoever may be syncing the merged log."""
+    """What may be syncing the merged log."""
 
     def await_sync(self) -> None:
         """Wait for the sync under way: a closed log is not synced."""
@@ -55,7 +55,7 @@ class KeepUp:
         Args:
             member: suspended while the log is copied.
             snapshots: may be syncing the log.
-            copy_log: starts a copy that is of use once it is beyond the given position.
+            copy_log: starts a copy that is useful once it is past the given position.
             missing_s: how long to wait for a session's bytes before copying.
         """
         self.copy: LogCopy | None = None
@@ -80,7 +80,7 @@ class KeepUp:
     def _hand_over(self, now_s: float) -> None:
         """Let another node lead: a leader that executes nothing proposes nothing either.
 
-        That one may be copying too, so the next attempt goes to the next node.
+        The other node may be copying too, so the next attempt goes to the next one.
         """
         engine = self._member.engine
         if not engine.leads or now_s < self._next_hand_over_s:
@@ -101,7 +101,7 @@ class KeepUp:
         self.copy = self._copy_log(Position(executor.appender.next_place - executor.lacks_lines))
 
     def _has_ended(self, copy: LogCopy) -> bool:
-        """End the copy once it is of no more use; True when nobody writes the log any more."""
+        """End the copy once it has done its work; True when it no longer writes the log."""
         if not self._is_over:
             end = self._member.executor.ledger.end
             self._is_over = copy.is_done(end) or self._needs_no_copy

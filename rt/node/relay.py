@@ -12,7 +12,7 @@ from rt.position import Position
 class NodeRelay:
     """A pusher for each other node, as the publisher of a session would have; see `Relay`.
 
-    It pushes what it is asked for, and gives way when the publisher comes.
+    It pushes what is requested, and gives way when the publisher connects.
     """
 
     def __init__(self, settings: NodeSettings, inboxes: Inboxes, contexts: Contexts) -> None:
@@ -21,7 +21,7 @@ class NodeRelay:
         Args:
             settings: of this node.
             inboxes: the copies it may pass on.
-            contexts: of whatever dials another node as its client.
+            contexts: for dialling other nodes as a client.
         """
         self._relays = {
             name: Relay(
@@ -32,11 +32,11 @@ class NodeRelay:
         }
 
     def pass_on(self, node: str, session: str) -> None:
-        """Push a session to a node for a while: it lacks it, and asks again as long as it does."""
+        """Push a session for a while to a node that lacks it and repeats its request."""
         self._relays[node].want(session)
 
     def stop(self) -> None:
-        """Pass nothing on any more."""
+        """Stop relaying."""
         for relay in self._relays.values():
             relay.stop()
 

@@ -32,14 +32,14 @@ class Question(NamedTuple):
 class NodeSequencer:
     """Collects what arrives for a node's `Duties`, and calls them from one thread at a time.
 
-    A thread that brings something calls `turn`: if no other thread is at it, that one does what
-    follows. So a lone message goes from the socket into the merged log and on to the pullers
+    A thread that brings something calls `turn`: if no other thread is doing the duties, it does
+    them itself. So a lone message goes from the socket into the merged log and on to the pullers
     without waiting for another thread. Under load the mail piles up, and `run`, in a thread of
     its own, works it off in batches.
 
     Threads:
-        _busy: held while the duties are done. Whoever holds it may use `_duties`, and all that
-            the duties act on, and may set `view` and `_next_s`.
+        _busy: held while the duties are done. Its holder may use `_duties`, and all that the
+            duties act on, and may set `view` and `_next_s`.
         _news: guards `_mail`, `_questions` and `_stopping`; held for an append or a swap only.
         view: replaced whole after each step and never changed; any thread may read it.
         _next_s: `run` reads it without `_busy`; a late value costs one early or late step.
@@ -108,10 +108,10 @@ class NodeSequencer:
             raise Refused("busy", f"no answer within {_ANSWER_S:g} s; is the disk slow?") from None
 
     def turn(self) -> None:
-        """Do now what the mail asks for, unless another thread is at it; errors as `run`."""
+        """Do the duties now, unless another thread is doing them; errors as `run`."""
         for _ in range(_TURNS_MAX):
             if not self._busy.acquire(blocking=False):
-                return  # the thread that is at it looks for mail again after letting go
+                return  # the thread that does them looks for mail again after its step
             try:
                 if not self._stopping:
                     self._step()
@@ -122,7 +122,7 @@ class NodeSequencer:
         self.wake()
 
     def wake(self) -> None:
-        """Let `run` do what the mail asks for."""
+        """Let `run` do the duties soon."""
         with self._news:
             self._news.notify()
 
@@ -139,11 +139,11 @@ class NodeSequencer:
                     self._news.wait(max(0.0, self._next_s - time.monotonic()))
             with self._busy:
                 self._step()
-        with self._busy:  # a turn that began before `stop` may still be at it
+        with self._busy:  # a turn that began before `stop` may still be running
             self._duties.end()
 
     def stop(self) -> None:
-        """Let `run` execute what was decided, and end; no other thread does anything from now."""
+        """Let `run` execute what was decided, and end; no other thread does duties from now on."""
         with self._news:
             self._stopping = True
             questions, self._questions = self._questions, []
@@ -152,7 +152,7 @@ class NodeSequencer:
             question.answer.cancel()
 
     def close(self, release: Callable[[], None]) -> None:
-        """Release what the duties act on, once no thread is at them; `run` may have failed."""
+        """Release what the duties act on, once no thread is doing them; `run` may have failed."""
         with self._busy:
             release()
 
@@ -175,5 +175,5 @@ class NodeSequencer:
 
 
 def leader_words(leader: str) -> str:
-    """Say whom to ask instead of this node."""
+    """Say which node to ask instead of this one."""
     return f"{leader} leads the stream; ask it" if leader else "no node leads now"

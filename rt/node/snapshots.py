@@ -1,4 +1,4 @@
-"""NodeSnapshots: when a node saves the state that its instructions led to, and forgets these."""
+"""NodeSnapshots: when a node saves the state its instructions led to, and drops those."""
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,17 +12,17 @@ from sequencer.journal.journal import Journal
 from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.node")
-# Of instructions that wait for a majority: as many again are in memory. At 1,000 a second of 200
+# Of instructions that wait for a majority; memory holds the same amount. At 1,000 a second of 200
 # bytes that is five minutes, in which a node that was away copies tens of gigabytes.
 KEPT_BYTES_MAX: Final = 64 << 20
 
 
 class NodeSnapshots:
-    """Takes one snapshot after the other: plans it, has the merged log synced, saves it.
+    """Takes one snapshot after another: plans it, has the merged log synced, saves it.
 
-    It is saved once a majority has durably what it stands for, and not before: instructions go
-    with it, and whoever lacks them is handed the state, which says where bytes stand and not what
-    they are. Were it saved earlier, one disk could hold the only bytes.
+    It is saved only once a majority durably has the merged bytes that it refers to. Saving it drops
+    the instructions, and a node that lacks them then receives the state, which says where bytes are
+    and not what they are. If it were saved earlier, one disk could hold the only copy of the bytes.
     """
 
     def __init__(
@@ -35,15 +35,15 @@ class NodeSnapshots:
         pause_s: float,
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
-        """Stand ready.
+        """Prepare; nothing is planned before the first `turn`.
 
         Args:
             member: whose state it is.
-            journal: keeps the instructions until then.
-            sweeper: is told what was saved, and asks for a snapshot before its time.
-            archiver: tells the others what is durable here, and knows what a majority has.
-            pause_s: from one to the next.
-            kept_bytes_max: of instructions; with more a snapshot waits for nobody.
+            journal: keeps the instructions until a snapshot is saved.
+            sweeper: is notified of what was saved, and may ask for a snapshot early.
+            archiver: reports what is durable here, and knows what a majority has.
+            pause_s: between two snapshots.
+            kept_bytes_max: of instructions; above this a snapshot no longer waits for a majority.
         """
         self._member = member
         self._journal = journal
@@ -67,7 +67,7 @@ class NodeSnapshots:
             self._take_synced(self._plan, self._synced.result())
 
     def await_sync(self) -> None:
-        """Wait for the sync that was begun, before the log is closed: a closed one is not synced.
+        """Wait for a sync under way before the log is closed: a closed log is not synced.
 
         What it made durable is taken by the next turn; errors as `turn`.
         """
@@ -75,12 +75,12 @@ class NodeSnapshots:
             self._synced.result()
 
     def drop(self) -> None:
-        """Let go of what is planned: a file that it stands on is about to be set aside."""
+        """Abandon the planned snapshot: a file it covers is about to be set aside."""
         self.await_sync()
         self._plan = self._synced = None
 
     def end(self) -> None:
-        """Save a last one, if the others have it all; errors as `turn`."""
+        """Save a last snapshot, if the other nodes have everything; errors as `turn`."""
         self.await_sync()
         durable, plan = self._member.executor.sync(), self._member.plan_snapshot()
         if plan is not None:
@@ -119,8 +119,8 @@ class NodeSnapshots:
         elif not self._has_complained:
             self._has_complained = True
             _log.error(
-                "no majority has merged up to instruction %d; with %d bytes of instructions waiting"
-                " for it they go, and until others have copied what they made, it is on one disk",
+                "no majority has merged up to instruction %d; %d bytes of instructions are dropped "
+                "anyway, and until other nodes have copied the result, it is on one disk only",
                 plan.index, self._journal.size,
             )  # fmt: skip
         self._plan = None

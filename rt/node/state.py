@@ -1,4 +1,4 @@
-"""NodeState: whose a node's directory is, and that it is one running node's."""
+"""NodeState: checks whose directory a node's is, and locks it against a second running node."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from sequencer.journal.journal import Opened, found, open_journal
 from sequencer.raft.consensus import INCARNATION_END
 
 _log: Final = logging.getLogger("rt.node")
-_LOCK_NAME: Final = ".lock"  # which no session can be called
+_LOCK_NAME: Final = ".lock"  # a name that no session can have
 
 
 def claim_directory(disk: Disk, settings: NodeSettings, top: str) -> int:
@@ -38,7 +38,7 @@ def claim_directory(disk: Disk, settings: NodeSettings, top: str) -> int:
 
 
 def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) -> Opened:
-    """Return what the sequencer remembers; where it may begin, make it.
+    """Return the sequencer's durable state; create it where a node may start without one.
 
     Args:
         disk: where.

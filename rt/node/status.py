@@ -22,7 +22,7 @@ def node_status(
     settings: NodeSettings,
     guard: DiskGuard,
 ) -> dict[str, Any]:
-    """Return what `rt status` shows of one node: a moment's view, which no thread waits for."""
+    """Return what `rt status` shows of one node: a snapshot that no thread waits for."""
     engine, waiting = view.engine, view.waiting
     copy, missing = waiting.copy, waiting.missing
     guard.look()
@@ -71,7 +71,7 @@ def _sessions(inboxes: Collection[NodeInbox]) -> list[dict[str, str]]:
 
 
 def _milliseconds(times_ns: list[int]) -> dict[str, float | int]:
-    """Sum up how long the last instructions took from proposal here to commitment."""
+    """Summarise how long the last instructions took from proposal here to commitment."""
     if not times_ns:
         return {"count": 0}
     count = len(times_ns)

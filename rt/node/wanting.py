@@ -13,7 +13,7 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class Fed(Protocol):
-    """A session's copy, as far as asking for it goes."""
+    """What asking for a session needs to know of its copy."""
 
     @property
     def session(self) -> str:
@@ -32,7 +32,7 @@ class FedSessions(Protocol):
 
 
 class Wanting:
-    """Asks whoever holds what this node lacks, over and over: neither remembers the other."""
+    """Asks the nodes that hold what this one lacks, repeatedly: neither side remembers requests."""
 
     def __init__(self, member: Member, sessions: FedSessions, patience: int, look_s: float) -> None:
         """Prepare.

@@ -1,4 +1,4 @@
-"""Arrays: the wanted columns of many frames as one Arrow record batch, nothing done per message."""
+"""Arrays: the wanted columns of many frames as one Arrow record batch, without work per message."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
@@ -146,7 +146,7 @@ class Group:
 
 
 class _Offsets:
-    """One offsets column of many pieces: checked, and made to go on from piece to piece."""
+    """One offsets column of many pieces: checked, and made continuous from piece to piece."""
 
     def __init__(self, pieces: Sequence[Piece], place: Callable[[Piece], tuple[int, int]]) -> None:
         self.cuts: list[tuple[int, int]] = []  # where the bytes of each piece begin and end
@@ -168,7 +168,7 @@ class _Offsets:
         self.ends = np.zeros(sum(counts) + 1, "i4")
         ends = np.frombuffer(_joined(parts), "<i4")
         np.add(ends, np.repeat(np.array(shifts, "i4"), counts), out=self.ends[1:])
-        # from 0 to the end without a step back: none of them points elsewhere
+        # from 0 to the end without a step back: none of them points outside
         if (self.ends[1:] < self.ends[:-1]).any():
             raise FrameError("the offsets of the messages go back")
 
@@ -219,7 +219,7 @@ def _binary(offsets: _Offsets, data: bytes | memoryview) -> Any:
 
 
 def _payloads(pieces: Sequence[Piece], cuts: list[tuple[int, int]]) -> bytes | memoryview:
-    """The payloads of all pieces: as they stand in one block, where nothing lies between them."""
+    """The payloads of all pieces; a slice of one block if they are adjacent in it."""
     block, begin = pieces[0].body.block, pieces[0].body.begin + cuts[0][0]
     end, parts = begin, []
     together = True

@@ -1,4 +1,4 @@
-"""Bodies: those of frames of messages, checked, with their payloads one behind another."""
+"""Bodies: the bodies of message frames, checked, with their payloads one after another."""
 
 from struct import unpack_from
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,7 @@ class Body(NamedTuple):
         columns: publish times, payload offsets and key offsets, as docs/LOG_FORMAT.md has them.
         block: holds the payloads, from `begin` up to `end`, between those of other frames; those
             of the frame that was read last, if it is a `Scratch`.
-        keys: of all messages, one behind another.
+        keys: of all messages, one after another.
     """
 
     columns: memoryview
@@ -44,22 +44,22 @@ NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # where headers alone
 class Block:
     """Memory for the payloads that are decoded at once.
 
-    They are read to where the record batch wants them, so that none is copied to join them. A
-    block of which batches were made is left to them.
+    They are read to where the record batch needs them, so that joining them copies nothing. A
+    block that batches were made from belongs to those batches.
     """
 
     def __init__(self, size: int) -> None:
-        """Of `size` bytes, and the frame behind them that begins before they are full."""
+        """Hold `size` bytes, and the last frame that begins before they are full."""
         self._size = size + _LAST_BYTES
         self.memory = _NOTHING
         self.used = 0
 
     def renew(self) -> None:
-        """Leave the block to the batches that were made of it."""
+        """Leave the memory to the batches that were made from it."""
         self.memory, self.used = _NOTHING, 0
 
     def room(self, length: int) -> memoryview:
-        """Return room for so many bytes behind what is used; `take` makes it count."""
+        """Return room for so many bytes after what is used; `take` keeps it."""
         if self.used + length > len(self.memory):
             made: Any = np.empty(max(length, self._size), "u1")  # its memory is not touched yet
             self.memory = memoryview(made)
@@ -74,10 +74,10 @@ class Block:
 
 
 class Scratch(Block):
-    """Memory for payloads that are checked and not wanted: each frame's, where the last's were."""
+    """Memory for payloads that are checked but not wanted; each frame overwrites the one before."""
 
     def __init__(self) -> None:
-        """Of no more than one frame, which stays in the processor's cache."""
+        """Hold no more than one frame, which stays in the processor's cache."""
         super().__init__(0)
 
     def take(self, length: int) -> int:  # noqa: ARG002 - nothing is kept
@@ -145,7 +145,7 @@ class BodyReader:
             keys_size = _last_offset(columns, 12 * count + 4, count)
         if size + keys_size != len(data):
             raise FrameError("the columns do not add up to the body")
-        keys = bytes(data[size:])  # where they stand the next payloads will
+        keys = bytes(data[size:])  # the next payloads will overwrite them
         begin = block.take(size)
         return Body(columns, block.memory, begin, begin + size, keys)
 

@@ -91,7 +91,7 @@ class JsonTokens:
             JsonError: there is no valid token here.
         """
         if self.token == NAME:
-            # None after an error in this value: whoever caught that finds the text at its end
+            # None after an error in this value: a caller that caught it finds the text at its end
             self.token, self._ahead = self._ahead, None
             self._enter(self.token)
             return self.token
@@ -110,7 +110,7 @@ class JsonTokens:
     def reopen_string(self) -> None:
         """Take the string that was read last to go on after its quote.
 
-        Jackson decodes base64 from the text as it stands; a closing quote where a character of
+        Jackson decodes base64 from the text as it is; a closing quote where a character of
         a unit must be is an error to it, and passed over.
         """
         if self._was_lazy:

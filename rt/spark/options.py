@@ -112,7 +112,7 @@ class ReadOptions:
         decode: `json` or "".
         time_zone: of timestamps in JSON that name none.
         push_filters: whether filters of the query are used before anything is read.
-        lease: who holds the files meanwhile; None for nobody.
+        lease: what holds the files meanwhile; None if nothing does.
     """
 
     paths: tuple[str, ...]

@@ -61,7 +61,7 @@ class Part:
     Attributes:
         file: position of the file.
         begin: offset of the first frame.
-        end: offset behind the last one.
+        end: offset after the last one.
         start: messages before this position are not wanted.
         stop: nor those from this one on.
         log: which of the load's logs, counted from 0.
@@ -77,7 +77,7 @@ class Part:
 
 @dataclass(slots=True)
 class PartReader:
-    """Reads one part, and goes on behind damage where there is a frame to go on with."""
+    """Reads one part, and continues after damage if a whole frame follows."""
 
     file: File
     part: Part
@@ -111,7 +111,7 @@ class PartReader:
                 yield piece
 
     def _next(self, end: int) -> tuple[Header, Body]:
-        """Step over the next frame; `FrameError` if it is none, or not all of it is there."""
+        """Step over the next frame; `FrameError` if it is not a frame, or is incomplete."""
         walk, bodies = self._walk, self._bodies
         if bodies is None:
             found = next_header(self._ahead.read, walk, end)
@@ -187,7 +187,7 @@ class PartReader:
         return True
 
     def _search(self, offset: int) -> int:
-        """Return where the next intact frame behind `offset` is that was written for its place."""
+        """Return where the next intact frame after `offset` is that was written for its place."""
         offset, end = offset + 8, self.part.end
         while offset < end:
             data = self.file.pread(min(_CHUNK_BYTES + _OVERLAP, end - offset), offset)

@@ -79,12 +79,12 @@ class LogView:
         self._bad_frames = BadFrames(self.log)
 
     def refresh(self) -> bool:
-        """Look anew; return whether the log is there."""
+        """Look again; return whether the log exists."""
         self.log.refresh()
         return self.log.is_there
 
     def files(self) -> Iterator[tuple[Position, int]]:
-        """The files that hold their bytes and where each ends; none behind one that still grows."""
+        """The files that hold their bytes and where each ends, up to the first that still grows."""
         for start in self.log.files():
             end = self.log.manifest.rolled_end(start)
             yield start, self.tail_end(start) if end is None else end
@@ -92,7 +92,7 @@ class LogView:
                 return
 
     def end(self) -> Position:
-        """Behind the last whole frame."""
+        """The position after the last whole frame."""
         order = self.log.manifest.order
         rolled = order[-1] + self.log.manifest.rolled[order[-1]].end if order else 0
         return max((Position(start + end) for start, end in self.files()), default=Position(rolled))
@@ -118,7 +118,7 @@ class LogView:
         )
 
     def index(self, file: File, start: Position) -> Index:
-        """The index of a file, in memory; made anew where it is missing."""
+        """The index of a file, in memory; rebuilt if it is missing."""
         try:
             index_file = self.log.disk.open_read(self.log.file_path(start) + SUFFIX)
         except FileNotFoundError:
@@ -260,8 +260,8 @@ def edge(
         return view.end() if place == "latest" else resolve(view.log, "earliest")
     manifest = view.log.manifest
     found = readable_at(view.log, time_ns) if view.log.files() else view.end()
-    # What was archived had times too: those of a window are not passed over in silence. So it
-    # begins before the file that may hold its first message, and ends behind that with its last.
+    # What was archived had times too: those of a window are not skipped silently. So the window
+    # begins before the file that may hold its first message, and ends after that of its last.
     lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)
     times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
     return min(found, next((file for file, ns in times if ns >= time_ns), found))

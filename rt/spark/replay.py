@@ -1,4 +1,4 @@
-"""Replay: what a session holds already of rows that are about to be published again."""
+"""Replay: compares rows that are about to be published again with what a session already holds."""
 
 import fcntl
 import os
@@ -27,7 +27,7 @@ def exclusive(directory: str, timeout_s: float) -> Iterator[None]:
     """Wait for an earlier attempt of the same task that has not died yet, or a speculative one.
 
     Raises:
-        Misuse: it is still there when the time has run out.
+        Misuse: it is still running when the time has run out.
     """
     os.makedirs(directory, mode=0o700, exist_ok=True)
     fd = os.open(os.path.join(directory, _LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -70,7 +70,7 @@ class Published:
         self._held: Any = None
 
     def compare(self, first: int, rows: Any) -> None:
-        """Hold rows, numbered from `first` on, against the messages of those numbers.
+        """Compare rows, numbered from `first` on, with the messages of those numbers.
 
         What the archiver has taken cannot be compared, and is taken to be right: only what was
         merged is archived.

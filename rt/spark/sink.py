@@ -1,10 +1,10 @@
 """Sink: `df.write.format("rt")`: each task publishes the rows of its partition as a session.
 
-What makes a task that is tried again, or a micro-batch that is replayed, a repeat: a partition of
-a query has one session, its rows have the numbers `batch << 32 | row`, and the numbers that stand
-in the session already are compared with the rows and not published a second time. Where the
-executors do not share the root directory, each host has a session of its own and those of one
-partition are a group: the sequencer then merges each number once.
+Retried tasks and replayed micro-batches publish no row twice: a partition of a query has one
+session, its rows have the numbers `batch << 32 | row`, and rows whose numbers the session already
+holds are compared with it and not published again. Where the executors do not share the root
+directory, each host has a session of its own and those of one partition are a group: the sequencer
+then merges each number once.
 """
 
 import os
@@ -188,8 +188,8 @@ def publish_partition(
     """Publish the rows of this task's partition under their numbers; runs in a worker.
 
     Raises:
-        Misuse: what stands in the session differs from these rows.
-        FlushTimeout: they are published, and what was to be waited for did not come.
+        Misuse: what the session already holds differs from these rows.
+        FlushTimeout: they are published, but the level to wait for was not reached in time.
     """
     partition = _task().partitionId()
     session = f"{prefix}-{partition}" if options.shared_root else f"{prefix}-{partition}-{_host()}"
@@ -209,7 +209,7 @@ def publish_partition(
 
 
 class _Numbered:
-    """Publishes rows under numbers from `base` on; those that are there already are compared."""
+    """Publishes rows under numbers from `base` on, and compares those that are already there."""
 
     def __init__(self, publisher: Publisher, directory: str, base: int) -> None:
         self._publisher = publisher
@@ -218,7 +218,7 @@ class _Numbered:
         if self._there > base + (1 << ROW_BITS):
             raise Misuse(
                 f"{directory} holds batch {self._there >> ROW_BITS} already, and only the last can "
-                f"be repeated: what batch {base >> ROW_BITS} lacks would have to stand before it"
+                f"be repeated: what batch {base >> ROW_BITS} lacks would have to come before it"
             )
         self._published = Published(directory, base) if self._there > base else None
         if self._there <= base:

@@ -131,7 +131,7 @@ class RtSource(DataSource):
         if options.push_filters:
             raise Misuse(
                 "pushFilters=true must be tested on this Spark first: call "
-                "rt.spark.push_filters(spark), which tells whether it returns right rows"
+                "rt.spark.push_filters(spark), which tests whether it returns the right rows"
             )
         return RtReader
 

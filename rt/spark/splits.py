@@ -1,4 +1,4 @@
-"""Splits: what one task reads each, cut so that the same messages give the same splits again."""
+"""Splits: what each task reads, cut so that the same messages always give the same splits."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ from rt.spark.plan import LogSnapshot, LogView, headers
 def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple[Part, ...]]:
     """Cut snapshots into tasks, each with a part of a file or with several small files.
 
-    A micro-batch that is run again must give each task the rows it had before, or what the sink
-    published of it could not be told from what it has not. So the cuts depend on the bytes of the
+    A micro-batch that is run again must give each task the rows it had before, or the sink could
+    not tell which of them it has already published. So the cuts depend on the bytes of the
     log alone, and not on how much of its index is written by now.
     """
     total = sum(end for snapshot in snapshots for _, end in snapshot.files)

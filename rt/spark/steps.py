@@ -53,7 +53,7 @@ def _walk_from(view: LogView, file: File, first: Position, start: Position) -> W
 def after_messages(view: LogView, start: Position, count: int, end: Position) -> Position:
     """Return the position after the next `count` messages, or `end` if that is earlier.
 
-    Counted by their numbers: where the numbers of a session jump, the jump counts too.
+    They are counted by number: where the numbers of a session jump, the jump counts too.
     """
     wanted: int | None = None
     for file, file_end in view.files():

@@ -1,4 +1,4 @@
-"""Storage: the file system that a path names, as the log core reads one."""
+"""Storage: the file system that a path names, as a `Disk` of the log core."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from rt.errors import Misuse
 from rt.log.disk import Disk, File, OsDisk, OsFile
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://?")
-# One request of an object store brings 60 ms of waiting; this much takes about as long to arrive.
+# One request to an object store waits 60 ms; this much takes about as long to arrive.
 _AHEAD_BYTES: Final = 8 << 20
 
 
@@ -117,7 +117,7 @@ class FsFile:
 
 
 class FsDisk:
-    """A `pyarrow.fs` file system as the log core asks for one; reading only."""
+    """A `pyarrow.fs` file system as a `Disk` of the log core; read-only."""
 
     def __init__(self, system: Any) -> None:
         self._system = system

@@ -28,13 +28,13 @@ from rt.spark.schema import COLUMNS, CORRUPT, RECORD, Wanted
 from rt.spark.storage import open_storage
 
 # What is decoded at once. Between two batches the JVM has the processor and its caches to itself,
-# and the same Python takes three times as long behind it; 4 MiB won half of what this does.
+# and the same Python then takes three times as long; 4 MiB gained half of what this does.
 GROUP_BYTES: Final = 8 * MIB
-# What Spark is handed at once. It slows down from 4 MiB on, and below 1 MiB the calls tell.
+# What Spark is handed at once. It slows down from 4 MiB on; below 1 MiB the calls dominate.
 BATCH_BYTES: Final = 2 * MIB
-# glibc keeps for itself what is freed only where a block as large was freed before, and else gives
-# it back to the system, from which each batch would fetch it again, page by page: 14,000 faults in
-# a GB, a tenth of the time. This block is made and freed untouched (mallopt(3), M_MMAP_THRESHOLD).
+# glibc keeps freed memory only if a block as large was freed before; otherwise it returns it to the
+# system, and each batch would fetch it again, page by page: 14,000 faults in a GB, a tenth of the
+# time. This block is made and freed untouched (mallopt(3), M_MMAP_THRESHOLD).
 _HEAP_BYTES: Final = 31 * MIB
 _FROM_HEADERS: Final = frozenset((
     "position", "seq", "number", "session", "merge_time", "stream", "file", CORRUPT,
@@ -101,7 +101,7 @@ class Task:
 
     @property
     def _needs_bodies(self) -> bool:
-        """Where rows are made of headers alone, and damage elsewhere changes none of them."""
+        """Whether to read bodies: not if headers suffice and damage elsewhere changes no row."""
         options = self.options
         keys = options.selection.keys
         from_headers = _FROM_HEADERS.issuperset(self.wanted.names) and keys is None
@@ -245,8 +245,8 @@ def _decoder(fields: tuple[Any, ...], zone: str) -> JsonDecoder:
 def _settle_in() -> None:
     """Make a worker's process ready to read much, once.
 
-    Spark collects garbage after each task, while the next one waits, and all it does is to walk
-    over what was imported: 18 ms of a query that reads nothing. That is left out from then on.
+    Spark collects garbage after each task, while the next one waits, which only walks over what
+    was imported: 18 ms of a query that reads nothing. The collector skips that from then on.
     """
     bytes(_HEAP_BYTES)
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Too old: what `format("rt")` finds on a Spark that rt does not work with."""
+"""Too old: what `format("rt")` is on a Spark that rt does not support."""
 
 from typing import Any
 

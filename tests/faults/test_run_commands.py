@@ -249,13 +249,13 @@ def test_a_push_without_an_answer_says_so_and_keeps_everything(site):
     result = site.push("--drain", "--timeout", 0.3, nodes=[DEAD])
     assert result.exit_code == exits.FOUND_WRONG
     assert result.stderr.endswith(
-        "rt: not everything is merged by a majority of the nodes (nobody answers at localhost:1 "
+        "rt: not everything is merged by a majority of the nodes (no answer from localhost:1 "
         "(connection refused)); it stays in the log, and the next push ships it\n"
     )
     process = site.start("push", "--root", site.root / "data", *site.link("publisher", DEAD))
     line = process.stderr.readline()
     assert line.endswith(
-        b"push to localhost:1: nobody answers at localhost:1 (connection refused); trying again\n"
+        b"push to localhost:1: no answer from localhost:1 (connection refused); trying again\n"
     )
     code, out, said = ended(process)
     assert (code, said) == (0, "")  # it tried again, and said it once
@@ -305,7 +305,7 @@ def test_a_pull_reports_what_it_could_not_get(site):
     """A script may use the copy only if it is complete."""
     dead = site.pull("--once", "--timeout", 0.3, nodes=[DEAD])
     assert dead.exit_code == exits.FOUND_WRONG
-    assert "rt: the copy ends at 0.0.0, which is not everything the node has (nobody" in dead.stderr
+    assert "rt: the copy ends at 0.0.0, which is not everything the node has (no" in dead.stderr
     wrong = site.pull("--once", identity="publisher")
     assert wrong.exit_code == exits.BAD_USE
     assert "a subscriber or node's is wanted" in wrong.stderr
@@ -357,11 +357,11 @@ def test_status_says_which_nodes_are_down_and_what_is_reached(site):
     here, down = json.loads(told.stdout)
     assert (here["node"], here["role"], here["messages"]) == ("n1", "leader", 10)
     assert down == {
-        "address": DEAD, "error": "nobody answers at localhost:1 (connection refused)",
+        "address": DEAD, "error": "no answer from localhost:1 (connection refused)",
     }  # fmt: skip
     shown = run("status", *both).stdout
     assert re.search(r"^n1 +\S+ +leader +1 +\S+ +10 +0 B, 0\.0 s", shown, re.MULTILINE)
-    assert re.search(r"^\? +localhost:1 +down +nobody answers", shown, re.MULTILINE)
+    assert re.search(r"^\? +localhost:1 +down +no answer", shown, re.MULTILINE)
     assert "1 of 1 nodes answer, quorum yes" in shown
     alone = run("status", *site.link("subscriber", DEAD))
     assert alone.exit_code == exits.REFUSED  # as without quorum

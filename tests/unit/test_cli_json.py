@@ -89,7 +89,7 @@ class Puller:
 
     def status(self):
         """Where it is."""
-        return SimpleNamespace(error="" if self.has_all else "nobody answers", position=START)
+        return SimpleNamespace(error="" if self.has_all else "no answer", position=START)
 
 
 class Pusher(Puller):
@@ -105,7 +105,7 @@ class Pusher(Puller):
 
     def status(self):
         """One session on its way to one node."""
-        error = "" if self.has_all else "nobody answers"
+        error = "" if self.has_all else "no answer"
         return [SimpleNamespace(session="jfk", connected=self.has_all, error=error, lag_bytes=7)]
 
 
@@ -124,9 +124,9 @@ def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all)
     pulled = run("pull", "--once", "--timeout", "0", "--json")
     pushed = run("push", "--drain", "--timeout", "0", "--json")
     assert [pulled.exit_code, pushed.exit_code] == [int(not has_all)] * 2
-    error = "" if has_all else "nobody answers"
+    error = "" if has_all else "no answer"
     assert json.loads(pulled.stdout) == {"position": "0.0.0", "complete": has_all, "error": error}
-    reasons = [] if has_all else ["nobody answers"]
+    reasons = [] if has_all else ["no answer"]
     assert json.loads(pushed.stdout) == {"level": "merged", "reached": has_all, "reasons": reasons}
 
 
@@ -136,7 +136,7 @@ def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
     monkeypatch.setattr(cli_push, "PushClient", lambda *_, **__: Pusher(has_all=False))
     monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
     said = run("push", "--drain", "--timeout", "0.2").stderr.splitlines()
-    assert said[0] == "rt: still shipping: jfk: nobody answers"
+    assert said[0] == "rt: still shipping: jfk: no answer"
     assert len(said) == 2  # once, and the outcome
     silent = Pusher()
     assert cli_push.waiting_for(silent.status()) == "still shipping: jfk: 7 bytes to send"

@@ -225,4 +225,4 @@ def test_an_absent_node_is_reported_without_an_errno(here):
     link = ["--certs", "new/certs", "--identity", "subscriber", "--nodes", "localhost:1"]
     done = run("archive", "policy", "show", *link)
     assert (done.exit_code, "Errno" in done.stderr) == (4, False)
-    assert "nobody answers at localhost:1 (connection refused)" in done.stderr
+    assert "no answer from localhost:1 (connection refused)" in done.stderr

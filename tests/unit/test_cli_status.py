@@ -40,7 +40,7 @@ def answer(name, **changed):
 def report(*answers):
     """Return the report on nodes that answer so; None is a node that is down."""
     return cluster_report([
-        NodeReport(f"host{place}:7420", "nobody answers") if each is None
+        NodeReport(f"host{place}:7420", "no answer") if each is None
         else node_report(f"host{place}:7420", each)
         for place, each in enumerate(answers)
     ])  # fmt: skip

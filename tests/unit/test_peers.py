@@ -54,7 +54,7 @@ def test_an_unreachable_member_is_reported_in_plain_text():
     outbox = an_outbox(address[1], lambda: None)
     assert eventually(lambda: outbox.problem)
     outbox.stop()
-    assert outbox.problem == f"nobody answers at 127.0.0.1:{address[1]} (connection refused)"
+    assert outbox.problem == f"no answer from 127.0.0.1:{address[1]} (connection refused)"
 
 
 @pytest.mark.parametrize(
