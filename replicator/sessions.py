@@ -20,7 +20,7 @@ from rt.names import (
 from rt.position import Position
 
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
-_REFUSED_RETRY_S: Final = 30.0  # somebody has to repair something first
+_REFUSED_RETRY_S: Final = 30.0  # something has to be repaired first
 _SOON: Final = frozenset({"busy", "reserve", "behind"})
 
 

@@ -64,7 +64,7 @@ __all__ = [
     "__version__",
     "connect",
 ]
-# Where each is: imported when it is asked for, so that a command does not wait for all of them.
+# The module of each name, imported on first use so that a command does not wait for all of them.
 _MODULES: Final = {
     "AtTime": "rt.log.start",
     "Batch": "rt.format.message",

@@ -15,7 +15,7 @@ MESSAGE_BYTES_MAX: Final = 16 * MIB
 # A publisher's frame: at 1 GB/s it is full after 0.25 ms, and its header is 0.02 % of it.
 FRAME_BYTES_DEFAULT: Final = 256 * KIB
 
-# One read of a log: four usual frames, and small beside a processor's cache.
+# One read of a log: four usual frames, and small compared with a processor's cache.
 READ_BYTES: Final = MIB
 
 # zstd states its window; no honest body needs one larger than itself.

@@ -27,7 +27,7 @@ _directory_option = click.option(
     envvar="RT_CERTS",
     show_default=True,
     show_envvar=True,
-    help="Where the authority is.",
+    help="Directory of the authority.",
 )
 
 
@@ -68,7 +68,7 @@ def init(directory: str, *, force: bool) -> None:
     "--role",
     type=click.Choice([role.value for role in CertificateRole]),
     required=True,
-    help="What the holder is.",
+    help="Role of the holder.",
 )
 @click.option(
     "--session",

@@ -27,7 +27,7 @@ class WritingSettings:
 
     fsync: str = field(
         default=Fsync.INTERVAL.value,
-        metadata={"help": "When to sync unasked: always, interval or never."},
+        metadata={"help": "When to sync without a flush: always, interval or never."},
     )
     fsync_interval_s: Seconds = field(
         default=0.2, metadata={"help": "Time between syncs of the policy interval."}

@@ -23,7 +23,7 @@ _FLUSH_STEP_S: Final = 0.25  # how soon a signal ends the wait for a level
 
 
 class LinePump:
-    """Publishes lines as they arrive; a signal ends it with everything that was read published."""
+    """Publishes lines as they arrive; on a signal it ends once everything read is published."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ def status(context: click.Context, *, settings: LinkSettings, as_json: bool, wat
     rt status --config flights/clients.toml > /dev/null || page-the-operator
 
     \b
-    For probes, the exit code says how the cluster is (after --watch it is 0):
+    For probes, the exit code is the cluster's health (after --watch it is 0):
       0  healthy
       1  degraded: it works, but a node is down, unreachable, copying, or out of disk
       3  no quorum: nothing is merged until a majority of the nodes is back

@@ -20,7 +20,7 @@ _LEARNER: Final = "learner"
 
 
 class Health(IntEnum):
-    """How a cluster is; the values are the exit codes of `rt status`."""
+    """The health of a cluster; the values are the exit codes of `rt status`."""
 
     HEALTHY = 0
     DEGRADED = 1
@@ -61,11 +61,11 @@ class NodeReport:
         address: Where it was asked.
         error: Why there is no answer; "" if there is one. The other fields are empty then.
         name: The node.
-        stream: That it serves.
+        stream: The stream it serves.
         members: All nodes of its cluster.
         role: `leader`, `follower`, `candidate` or `learner`.
-        term: Of the election that it knows of.
-        leader: Whom it follows; "" if there is none.
+        term: The newest election term it knows.
+        leader: The leader it knows; "" if there is none.
         merge: How far it has merged.
         durability: What a merged message has survived.
         problems: What is wrong with it, one phrase each.

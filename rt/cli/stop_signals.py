@@ -1,4 +1,4 @@
-"""StopSignals: lets a command end in its own order when a signal asks it to."""
+"""StopSignals: lets a command shut down in an orderly way when a signal arrives."""
 
 import select
 import signal

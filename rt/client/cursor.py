@@ -238,7 +238,7 @@ class LocalCursor:
         temporary = f"{self._path}.new"
         file = self._disk.open(temporary, create=True)
         try:
-            file.truncate(0)  # a life that ended here may have left it
+            file.truncate(0)  # a process that died here may have left it
             file.append([state.encode()])
             file.sync()
         finally:

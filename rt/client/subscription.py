@@ -21,7 +21,8 @@ class Subscription:
 
     Delivery is at least once: after a crash the messages since the last stored acknowledgement
     come again. With `ack="auto"` a message is acknowledged when the next one is asked for, or when
-    the `with` block ends well, never before it was handled. With `ack="explicit"` only `ack` does.
+    the `with` block ends without an exception, never before it was handled. With `ack="explicit"`
+    only `ack` acknowledges.
 
     One thread iterates; `stop` and `ack` may come from any.
     """

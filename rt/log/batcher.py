@@ -54,12 +54,12 @@ class Batcher:
         self._thread.start()
 
     def rouse(self) -> None:
-        """A message waits, and the thread does not know."""
+        """Wake the thread: a message waits that it does not know of."""
         self.is_idle = False
         self._wake.notify()
 
     def written(self) -> None:
-        """The pending frame was written."""
+        """Record that the pending frame was written."""
         self._written_s = time.monotonic()
 
     def stop(self) -> None:

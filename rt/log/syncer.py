@@ -71,7 +71,7 @@ class WriterSettings:
 
 
 class Syncer:
-    """Syncs a log when its settings say so or when somebody waits for it.
+    """Syncs a log when its settings say so or when a thread waits for it.
 
     A slow disk thus delays no message. The same thread archives, about once a second, what the
     pusher has released. A failed sync ends the writer and is never retried.
@@ -100,7 +100,7 @@ class Syncer:
         self._log = log
         self._settings = settings
         self._changed = threading.Condition()
-        self._wanted = durable  # somebody waits for a sync up to here
+        self._wanted = durable  # a thread waits for a sync up to here
         self._closing = False
         self._archives_at_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"sync {name}", daemon=True)

@@ -1,7 +1,7 @@
 """Exchange: one request and one answer over TLS, each with a single deadline for all of it.
 
-A deadline for each receive would be none: a peer that sends a byte whenever the time is almost up
-keeps its connection for ever.
+A deadline for each receive would not be one: a peer that sends a byte whenever the time is almost
+up would keep its connection for ever.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""BarredSessions: which sessions may not be filled now, and by whom."""
+"""BarredSessions: which sessions may not be filled now, and which publishers may not fill them."""
 
 from typing import Final
 

@@ -67,7 +67,7 @@ class Block:
         return self.memory[self.used : self.used + length]
 
     def take(self, length: int) -> int:
-        """Keep so many bytes of the room that was returned last; return where they begin."""
+        """Keep this many bytes of the room that was returned last; return where they begin."""
         begin = self.used
         self.used += length
         return begin

@@ -21,7 +21,7 @@ from rt.spark.json_values import JsonRows
 
 # A name no payload can know, on the lines between the payloads.
 _MARK: Final = f"rt-{secrets.token_hex(16)}"
-# Where Arrow refuses so many payloads or fewer, halving them on costs more than reading each.
+# When Arrow refuses this many payloads or fewer, halving them further costs more than reading each.
 _FEW: Final = 32
 _LONG: Final = min(DEPTH_MAX, NUMBER_LENGTH_MAX)  # shorter payloads cannot exceed either
 _LONG_NUMBER: Final = "[0-9]{500}"

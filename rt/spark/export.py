@@ -65,7 +65,7 @@ class ExportSettings:
 
 
 class ArchivedBeforeExport(GapError):  # noqa: N818 - it is a gap
-    """A file was archived before it was exported; names the ways to go on."""
+    """A file was archived before it was exported; names the ways to continue."""
 
     def __str__(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""Java: finds one that Spark can use, or the one in a Python package, and sets it for Spark."""
+"""Java: finds one that Spark can use, perhaps in a Python package, and makes Spark use it."""
 
 import contextlib
 import glob

@@ -20,7 +20,7 @@ def take_lease(wanted: LeaseOptions, start: Position) -> None:
     name still holds: from the earlier of both positions until the later of both times.
 
     Args:
-        wanted: from whom, as whom, for how long and how much.
+        wanted: the nodes to ask, the certificate to show, how long and how much.
         start: of the load.
 
     Raises:

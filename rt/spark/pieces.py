@@ -164,7 +164,7 @@ class PartReader:
             walk.skip_range()
 
     def _step_over(self, reason: str) -> Damage:
-        """Go on with the next frame if the header is whole; else with the next that is found."""
+        """Continue with the next frame if the header is whole; otherwise with the next found."""
         walk, at = self._walk, self._walk.position
         session = walk.range.session if walk.left and walk.range else self.session or None
         left = walk.left

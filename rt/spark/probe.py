@@ -67,7 +67,7 @@ def gives_right_rows(spark: Any, source: type[DataSource] = ProbeSource) -> bool
 
     Args:
         spark: a `SparkSession`; afterwards it knows one more format, `rt-probe`.
-        source: that takes the filters.
+        source: the format that takes the filters.
     """
     spark.dataSource.register(source)
     with pushing(spark):

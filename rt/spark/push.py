@@ -37,7 +37,7 @@ def narrowed(
 ) -> tuple[ReadOptions, LogSnapshot]:
     """Return what still has to be read: filters on position, merge_time and session are used.
 
-    Each narrows by what is sure, and Spark applies all of them to the rows again.
+    Each narrows the read only by what is certain; Spark applies all of them to the rows again.
     """
     filters = list(filters)
     position = _bounds(filters, "position", _whole)

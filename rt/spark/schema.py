@@ -1,4 +1,4 @@
-"""Schema: the columns there are, and which of them a user's schema chooses."""
+"""Schema: the available columns, and which of them a user's schema chooses."""
 
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Task: what one Spark task does: reads its parts of the log and gives out record batches."""
+"""Task: what one Spark task does: reads its parts of the log and yields record batches."""
 
 import gc
 import math
