@@ -55,13 +55,13 @@ class Stream:
     @property
     def ledger(self):  # noqa: ANN201 - of the sequencer, as it is
         """The node's state."""
-        return self.node._member.executor.ledger
+        return self.node.pipeline.member.executor.ledger
 
     def set_policy(self, policy: Policy) -> None:
         """Set the policy of the stream."""
         while True:
             try:
-                self.node._member.order(Note(time.time_ns(), "policy", policy.text()))
+                self.node.pipeline.member.order(Note(time.time_ns(), "policy", policy.text()))
                 return
             except Refused:  # just started; an election is under way
                 time.sleep(0.05)
@@ -110,7 +110,7 @@ def collection(quick: bool) -> list[Row]:
         time.sleep(0.2)
         began = time.perf_counter()
         stream.set_policy(Policy(time=0, limit=1, disk=100))
-        while stream.node._sweeper.emptied_to.roll < count:
+        while stream.node.pipeline.sweeper.emptied_to.roll < count:
             time.sleep(0.001)
         took = time.perf_counter() - began
         time.sleep(0.5)

@@ -114,7 +114,7 @@ class ArchiveCluster:
 
     def ledger(self, name):
         """The state of a node."""
-        return self.nodes[name]._member.executor.ledger
+        return self.nodes[name].pipeline.member.executor.ledger
 
     def close(self):
         """Stop everything."""

@@ -1,4 +1,4 @@
-"""NodeState: checks whose directory a node's is, and locks it against a second running node."""
+"""Opens the state of a node's sequencer, which belongs to one directory of one node."""
 
 import logging
 import os
@@ -8,43 +8,22 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.log.disk import Disk
-from rt.log.lock import take_lock
-from rt.net.certificates import certificate_files, check_own
-from rt.net.identity import CertificateRole
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
 from sequencer.journal.journal import Opened, found, open_journal
 from sequencer.raft.consensus import INCARNATION_END
 
 _log: Final = logging.getLogger("rt.node")
-_LOCK_NAME: Final = ".lock"  # a name that no session can have
-
-
-def claim_directory(disk: Disk, settings: NodeSettings, top: str) -> int:
-    """Return the lock on a node's directory, to be closed when the node ends.
-
-    Raises:
-        Misuse: the certificate is not this node's or has expired, or another node runs here.
-    """
-    check_own(
-        certificate_files(settings.certs, settings.name), (CertificateRole.NODE,), settings.name
-    )
-    disk.make_directory(top)
-    return take_lock(
-        top,
-        f"{top} has a running node; stop that, or give this one a --root of its own",
-        _LOCK_NAME,
-    )
 
 
 def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) -> Opened:
-    """Return the sequencer's durable state; create it where a node may start without one.
+    """Recover the sequencer's state, or create it where the node may found itself.
 
     Args:
-        disk: where.
+        disk: holds the node's directory.
         settings: of the node.
         top: the node's directory.
-        founding: as of `rt.node.node.Node`.
+        founding: as in `rt.node.node.Node`.
 
     Raises:
         Misuse: a new cluster would not start empty.
@@ -68,13 +47,13 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
 
 
 def _place(path: str) -> str:
-    """Return the directory's inode number, which a copy of it does not inherit."""
+    """Return the directory's inode number, which a copy of the directory does not share."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     return f"{os.stat(path).st_ino:x}"
 
 
 def _boot() -> str:
-    """Return the id that the kernel drew when it started, or "" where it draws none."""
+    """Return the kernel's boot id, or "" where it has none."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
     return ""

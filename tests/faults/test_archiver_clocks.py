@@ -51,7 +51,7 @@ def publish(publisher, count):
 
 def begin(cluster, clocks):
     """Start a stream that keeps files for two hours; return its publisher and its archiver."""
-    archiver = cluster.nodes["n1"].archiver
+    archiver = cluster.nodes["n1"].pipeline.retention
     archiver._machine = Machine(now_ns=clocks.now_ns, steady_ns=clocks.steady_ns)
     cluster.set_policy(time=120)
     cluster.push()

@@ -84,7 +84,7 @@ def test_a_publishers_power_cut_stops_no_node(tmp_path, kept):
         push = pusher(cluster, pub, "n1")
         publish(pub, [b"lost%d" % n for n in range(10)]).close()
         assert eventually(lambda: has_copy(cluster, "n1", session))
-        assert eventually(lambda: cluster.nodes["n1"]._inboxes.get("jfk").unsynced == 0)
+        assert eventually(lambda: cluster.nodes["n1"].pipeline.inboxes.get("jfk").unsynced == 0)
         push.stop()
         cluster.stop("n1")
 

@@ -164,7 +164,7 @@ def test_an_unforeseen_fault_ends_the_node(tmp_path, caplog):
     """A node without the thread that merges takes data, votes, and delivers nothing for ever."""
     with ArchiveCluster(tmp_path) as cluster:
         node = cluster.nodes["n1"]
-        node._member.tick = lambda: {}["unforeseen"]
+        node.pipeline.member.tick = lambda: {}["unforeseen"]
         assert node.wait(PATIENCE_S)
         assert isinstance(node.failure, KeyError)
     assert "this node stops: internal error: KeyError: 'unforeseen'" in caplog.text

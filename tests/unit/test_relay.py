@@ -402,10 +402,12 @@ def test_a_session_is_relayed_again_when_the_copy_was_set_aside(tmp_path):
 
         assert eventually(are_both_relayed)
         node = cluster.nodes["n3"]
-        held = node._inboxes.get("jfk")
+        held = node.pipeline.inboxes.get("jfk")
         copy = held.appender.directory
-        node._sequencer.mend(CorruptLog(os.path.join(copy, "log.0.0"), START, "it is rotten"))
-        assert eventually(lambda: node._inboxes.get("jfk") is not held)
+        node.pipeline.sequencer.mend(
+            CorruptLog(os.path.join(copy, "log.0.0"), START, "it is rotten")
+        )
+        assert eventually(lambda: node.pipeline.inboxes.get("jfk") is not held)
         publish()
         last = next(count)
         assert numbers(cluster, "n1", last) == list(range(last))

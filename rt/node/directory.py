@@ -1,0 +1,56 @@
+"""NodeDirectory: the directory of one running node."""
+
+import os
+from typing import Final
+
+from rt.log.disk import OsDisk
+from rt.log.lock import take_lock
+from rt.names import stream_directory
+from rt.net.certificates import certificate_files, check_own
+from rt.net.identity import CertificateRole
+from rt.node.guard import DiskGuard
+from rt.node.settings import NodeSettings
+from rt.subscriber import MERGED_NAME
+
+_LOCK_NAME: Final = ".lock"  # not a valid session name
+
+
+class NodeDirectory:
+    """A node's directory, locked until `close`, and the guard that keeps some of its disk free."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Take the lock; the directory is created if it is missing.
+
+        Raises:
+            Misuse: the certificate is not this node's or has expired, or another node runs here.
+        """
+        files = certificate_files(settings.certs, settings.name)
+        check_own(files, (CertificateRole.NODE,), settings.name)
+        self.disk = OsDisk()
+        self.path = stream_directory(settings.root, settings.stream)
+        self.guard = DiskGuard(settings.name, self.path, settings.storage.reserve)
+        self.disk.make_directory(self.path)
+        self._lock_fd = take_lock(
+            self.path,
+            f"{self.path} has a running node; stop that, or give this one a --root of its own",
+            _LOCK_NAME,
+        )
+
+    @property
+    def inputs(self) -> str:
+        """The directory of the copies of sessions."""
+        return os.path.join(self.path, "in")
+
+    @property
+    def merged(self) -> str:
+        """The directory of the merged log."""
+        return os.path.join(self.path, MERGED_NAME)
+
+    @property
+    def audit(self) -> str:
+        """The path of the audit log."""
+        return f"{self.path}.audit.jsonl"
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._lock_fd)

@@ -1,0 +1,52 @@
+"""Ending: how a node ends."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from rt.errors import RtError, spoken
+
+_log: Final = logging.getLogger("rt.node")
+
+
+class Ending:
+    """A node runs until it is stopped, or until an error in any of its threads ends it.
+
+    Threads: any thread may call any method.
+        failure: set before `_is_over`; reliable once `wait` has returned True.
+        _is_over: an event, set once; it has its own lock.
+    """
+
+    def __init__(self, halt: Callable[[], None]) -> None:
+        """Call `halt` on an error: it stops the node's work without waiting for any thread."""
+        self.failure: Exception | None = None  # the error that ended the node
+        self._halt = halt
+        self._is_over = threading.Event()
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        """Do some of the node's work; any error ends the node, and an internal one is raised."""
+        try:
+            work()
+        except (RtError, OSError) as error:
+            self.fail(error)
+        except Exception as error:  # half a node would accept data that it never merges
+            self.fail(error)
+            raise
+
+    def fail(self, error: Exception) -> None:
+        """End the node because of this error."""
+        is_internal = not isinstance(error, RtError | OSError)
+        kind = f"internal error: {type(error).__name__}: " if is_internal else ""
+        _log.critical("this node stops: %s%s", kind, spoken(error))
+        self.failure = error
+        self._halt()
+        self._is_over.set()
+
+    def finish(self) -> None:
+        """Take note that the node has stopped."""
+        self._is_over.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the node has stopped or failed; return False if the time ran out first."""
+        return self._is_over.wait(timeout_s)

@@ -1,0 +1,74 @@
+"""Puts together the sequencer's member of a configured node."""
+
+import time
+from collections.abc import Callable
+from random import SystemRandom
+
+from rt.format.manifest import MERGED, LogIdentity
+from rt.log.identity import new_identity
+from rt.node.directory import NodeDirectory
+from rt.node.engine import engine_of
+from rt.node.settings import NodeSettings
+from rt.subscriber import MERGED_NAME
+from sequencer.executor import Executor
+from sequencer.journal.journal import Opened
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.member import Member
+from sequencer.planner import Planner
+from sequencer.raft.consensus import Snapshot
+from sequencer.session_log import SessionLogs
+
+
+def build_member(
+    settings: NodeSettings,
+    directory: NodeDirectory,
+    opened: Opened,
+    *,
+    send: Callable[[str, bytes], None],
+    merged: Callable[[], None],
+) -> Member:
+    """Return a node's member, with its state and its merged log recovered.
+
+    Args:
+        settings: of the node.
+        directory: holds the copies of sessions and the merged log.
+        opened: the journal and the state it recovered.
+        send: takes a message for another member; may lose it.
+        merged: called as soon as the merged log has grown.
+
+    Raises:
+        CorruptLog: the merged log is damaged.
+    """
+    state, agreement, names = opened.state, settings.agreement, settings.member_names
+    ledger = _ledger_of(state.snapshot, settings.storage.file_bytes)
+    logs = SessionLogs(directory.disk, directory.inputs)
+    return Member(
+        settings.name,
+        names,
+        engine=engine_of(agreement.consensus)(
+            settings.name, names, chance=SystemRandom(), state=state,
+            cluster=settings.cluster_id or settings.stream, settings=agreement.timers,
+        ),
+        journal=opened.journal,
+        executor=Executor(
+            directory.disk, directory.merged, _merged_identity(settings), ledger, logs,
+            alone=settings.is_alone,
+        ),
+        planner=Planner(logs),
+        send=send,
+        now_ns=time.time_ns,
+        merged=merged,
+    )  # fmt: skip
+
+
+def _merged_identity(settings: NodeSettings) -> LogIdentity:
+    """Return the identity of the merged log: all nodes of a cluster write the same log."""
+    if settings.cluster_id:
+        return LogIdentity(MERGED, settings.stream, MERGED_NAME, settings.cluster_id, 0)
+    return new_identity(MERGED, settings.stream, MERGED_NAME, created_ns=time.time_ns())
+
+
+def _ledger_of(snapshot: Snapshot | None, file_bytes: int) -> Ledger:
+    if snapshot is None:
+        return Ledger(file_bytes_max=file_bytes)
+    return decode_ledger(snapshot.data)

@@ -1,0 +1,174 @@
+"""NodePipeline: the path of messages through a node."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.host import Bell
+from rt.errors import CorruptLog
+from rt.format.manifest import LogIdentity
+from rt.node.directory import NodeDirectory
+from rt.node.duties import Duties, Ports, timing_of
+from rt.node.ending import Ending
+from rt.node.feed import NodeFeeds
+from rt.node.inbox import NodeInbox
+from rt.node.inboxes import Inboxes
+from rt.node.keep_up import CopyLog
+from rt.node.member import build_member
+from rt.node.retention import Retention
+from rt.node.sequencer import NodeSequencer
+from rt.node.settings import NodeSettings
+from rt.node.snapshots import NodeSnapshots
+from rt.node.sweep import Sweep
+from rt.node.sweeper import NodeSweeper
+from rt.position import START, Position
+from sequencer.journal.journal import Opened
+
+_log: Final = logging.getLogger("rt.node")
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """How a pipeline reaches the other nodes.
+
+    Attributes:
+        send: sends a node a message of the sequencer, which may be lost: `send(node, data)`.
+        pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
+        copy_log: starts copying the merged log from other nodes, from a position on.
+    """
+
+    send: Callable[[str, bytes], None]
+    pass_on: Callable[[str, str], None]
+    copy_log: CopyLog
+
+
+class NodePipeline:
+    """Syncs what connections receive, sequences and merges it, and archives the merged log.
+
+    A connection syncs and sequences small batches itself (`settle`); the two threads do the rest.
+
+    Threads: every field is set once, before any thread starts.
+        _threads: the one that syncs, and the one that sequences.
+        inboxes, feeds, sequencer, sweeper: any thread; they have locks of their own.
+        member, retention, _snapshots: only the thread that does the duties, or a question that
+            is put to it by `sequencer.ask`. Before `start` and after `stop`, any thread.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        directory: NodeDirectory,
+        opened: Opened,
+        links: Links,
+        ending: Ending,
+    ) -> None:
+        """Recover the merged log and the state; nothing runs before `start`.
+
+        Args:
+            settings: of the node.
+            directory: of the node.
+            opened: the journal and the state it recovered.
+            links: to the other nodes.
+            ending: ends the node when a thread fails.
+
+        Raises:
+            CorruptLog: the merged log is damaged.
+        """
+        disk, guard, storage = directory.disk, directory.guard, settings.storage
+        self._is_alone = settings.is_alone
+        self._ending = ending
+        self.feeds = NodeFeeds(directory.merged)
+        self.inboxes = Inboxes(
+            disk, directory.inputs, settings.stream, self._hold, guard,
+            alone=self._is_alone, damaged=self.mend,
+        )  # fmt: skip
+        self.member = build_member(
+            settings, directory, opened, send=links.send, merged=self._serve_merged
+        )
+        self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
+        if opened.state.snapshot is not None and not self.member.executor.lacks_log:
+            self.sweeper.saved(opened.state.snapshot.data)
+        self.retention = Retention(settings, self.member, self.sweeper)
+        self._snapshots = NodeSnapshots(
+            self.member, opened.journal, self.sweeper, self.retention, pause_s=storage.snapshot_s
+        )
+        ports = Ports(
+            self.inboxes, self._snapshots, self.retention,
+            links.copy_log, links.pass_on, self.feeds.grown,
+        )  # fmt: skip
+        self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))
+        self._threads = [
+            threading.Thread(target=ending.guarded, args=(work,), name=name, daemon=True)
+            for name, work in (("sync", self._sync), ("sequence", self.sequencer.run))
+        ]
+
+    def start(self) -> list[str]:
+        """Open the copies of sessions and start the threads; return a sentence for each damaged."""
+        damaged = self.inboxes.open_all(self.member.executor.ledger.merged_to)
+        for sentence in damaged:
+            _log.error("%s", sentence)
+        for thread in self._threads:
+            thread.start()
+        self.sweeper.start(self._ending.fail)
+        return damaged
+
+    def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
+        """Return the copy of a session for a connection to fill; see `Inboxes.claim`."""
+        inbox = self.inboxes.claim(
+            identity, peer, wake, self._merged_to(identity.name), relays=relays
+        )
+        self.sequencer.wake()  # the copy may be newly opened and hold bytes to merge
+        return inbox
+
+    def settle(self) -> None:
+        """Sync and sequence what a connection appended, or leave that to the threads."""
+        self._ending.guarded(self._settle)
+
+    def hear(self, sender: str, messages: list[bytes]) -> None:
+        """Take another node's messages, and do now what follows from them."""
+        self.sequencer.hear(sender, messages)
+        self._ending.guarded(self.sequencer.turn)
+
+    def mend(self, damage: CorruptLog) -> None:
+        """Set aside, soon, a log that a connection found damaged."""
+        self.sequencer.mend(damage)
+
+    def halt(self) -> None:
+        """Tell both threads to stop, without waiting for them."""
+        self.inboxes.stop()
+        self.sequencer.stop()
+
+    def stop(self) -> None:
+        """Sync what was received, execute what was decided, save a snapshot and close all files."""
+        stops = self.inboxes.stop, self.sequencer.stop
+        for stop, thread in zip(stops, self._threads, strict=True):
+            stop()
+            thread.join()
+        self.sweeper.stop()
+        self.inboxes.close()
+        self.sequencer.close(self._release)
+
+    def _release(self) -> None:
+        self._snapshots.close()
+        self.member.executor.close()
+
+    def _merged_to(self, session: str) -> Position:
+        """Return how far a session is merged: on a node alone, that much of it was durable."""
+        if not self._is_alone:
+            return START
+        return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
+
+    def _hold(self, _end: Position, session: str) -> None:
+        self.sequencer.hold(session)
+
+    def _settle(self) -> None:
+        if self.inboxes.settle():
+            self.sequencer.turn()
+
+    def _sync(self) -> None:
+        self.inboxes.run(self.sequencer.wake)
+
+    def _serve_merged(self) -> None:
+        self.feeds.grown(self.member.executor.ledger.end)
