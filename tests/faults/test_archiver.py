@@ -195,7 +195,7 @@ def test_a_killed_node_finishes_what_its_lines_say(tmp_path):
     with ArchiveCluster(tmp_path) as cluster:
         cluster.push()
         publish(cluster.publisher(), 1000)
-        cluster.nodes["n1"].pipeline.sweeper._empty = lambda _merged: None
+        cluster.nodes["n1"].pipeline.sweeper._sweep._empty = lambda *_: None
         cluster.set_policy(limit=FILE_BYTES)
         assert eventually(lambda: cluster.rows("n1")[0].state == "archived")
         assert not is_empty(cluster.out("n1"), cluster.rows("n1")[0])
