@@ -196,10 +196,7 @@ class Executor:
             raise self._diverged(session, tail.position, "another frame was merged from here")
 
     def restore(self, ledger: Ledger) -> None:
-        """Continue from the state of another node's snapshot.
-
-        Its merged log has to be copied up to `ledger.end` before anything is executed.
-        """
+        """Continue from another node's state; its merged log is copied up to `ledger.end` first."""
         self.ledger, self.is_half_done = ledger, False
 
     @property
@@ -373,11 +370,12 @@ class Executor:
             raise self._corrupt(merged, merged.first, str(error)) from None
 
     def _check_frames(self, data: bytes, merged: Range, frames: list[Heading]) -> None:
-        """Check that bytes that were whole when they arrived still are.
+        """Check that bytes that were whole when they arrived, perhaps a while ago, still are.
 
-        The headings may have been read when the instruction was planned, a while ago. Longer ranges
-        are copied unseen: every reader of the merged log checks them.
+        Longer ranges are copied unseen: every reader of the merged log checks them.
         """
+        if len(data) < merged.length:
+            raise self._corrupt(merged, merged.first, "the file ends before the range does")
         offset, view = 0, memoryview(data)
         for header, raw in frames:
             body = offset + HEADER_BYTES
