@@ -1,5 +1,6 @@
 """Executor: carries out instructions on a node's files; repeatable after a crash at any byte."""
 
+import os
 from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +13,7 @@ from rt.format.walk import Walk
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
 from rt.log.disk import Disk, File, Span, set_aside
-from rt.position import START, Position
+from rt.position import START, Position, file_position
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.session_log import Heading, SessionLogs
@@ -249,10 +250,20 @@ class Executor:
         """Forget the copy of a session: it was set aside, and another begins in its place."""
         self._logs.forget(session)
 
+    def is_rolled(self, path: str) -> bool:
+        """Whether this is a rolled file of the merged log."""
+        return file_position(os.path.basename(path)) in self.appender.manifest.rolled
+
     def discard(self, path: str) -> None:
-        """Set a damaged file of the merged log aside, to be copied from another node again."""
+        """Set a damaged file of the merged log aside, to be copied from another node again.
+
+        A copy continues where the log ends, so it never replaces a single rolled file: with one,
+        the whole log is set aside.
+        """
+        disk, directory, _ = self._place
+        damaged = directory if self.is_rolled(path) else path
         self.appender.close()
-        set_aside(self._place[0], path)
+        set_aside(disk, damaged)
         self.reopen()
 
     def _archive(self, index: int, archive: Archive) -> None:

@@ -22,6 +22,10 @@ from sequencer.raft.consensus import Status
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
 _LOOK_S: Final = 0.25  # between two looks for sessions that do not arrive
+_ROLLED: Final = (
+    "it is in a rolled file, which is not repaired while the node runs: run `rt verify`, then stop"
+    " the node, move the merged log's directory away and start the node, which copies the log again"
+)
 
 
 class HeldSession(Protocol):
@@ -250,9 +254,7 @@ class Duties:
             self._next_tick_s = now_s + self._tick_s
             self._member.tick()
         while mail.damaged:
-            damage = mail.damaged.popleft()
-            if self._is_damaged(damage):
-                self._mend(damage)
+            self._take_report(mail.damaged.popleft())
         try:
             self._advance(now_s, mail.synced)
             if is_tick and not self._alone:
@@ -350,15 +352,32 @@ class Duties:
     def _replicated(self, session: str) -> Position:
         return self._member.holdings.agreed(session)
 
+    def _take_report(self, damage: CorruptLog) -> None:
+        """Mend what a connection found damaged.
+
+        During a copy the merged files are the copy's to write, and setting one aside would leave a
+        gap in them. A report is dropped then: the next puller that finds the damage reports it.
+        """
+        if not self._is_merged(damage):
+            self._mend(damage)
+        elif self._keep_up.copy is None and self._is_damaged(damage):
+            if self._member.executor.is_rolled(damage.path):
+                _log.error("%s; %s", damage, _ROLLED)
+            else:
+                self._mend(damage)
+                self._serve()  # no further than what is left, before a copy begins
+
+    def _is_merged(self, damage: CorruptLog) -> bool:
+        return os.path.dirname(damage.path) == self._member.executor.appender.directory
+
     def _is_damaged(self, damage: CorruptLog) -> bool:
         """Whether a report still holds: several pullers find the same damage, and one is mended."""
-        merged = self._member.executor.appender
-        if os.path.dirname(damage.path) != merged.directory:
-            return True
         try:
-            merged.verify(damage.position)
+            self._member.executor.appender.verify(damage.position)
         except CorruptLog:
             return True
+        except OSError as error:
+            _log.warning("the merged log cannot be checked for damage: %s", error)
         return False
 
     def _mend(self, damage: CorruptLog) -> None:
@@ -367,12 +386,11 @@ class Duties:
         if isinstance(damage, Diverged) or (self._alone and not diverged):
             raise damage
         _log.error("%s; it is set aside and fetched again", damage)
-        directory = os.path.dirname(damage.path)
-        if directory == self._member.executor.appender.directory:
+        if self._is_merged(damage):
             self._ports.snapshots.drop()
             self._member.executor.discard(damage.path)
         else:
-            session = os.path.basename(directory)
+            session = os.path.basename(os.path.dirname(damage.path))
             self._ports.sessions.give_up(session, diverged=diverged)
             self._member.lose(session)
 

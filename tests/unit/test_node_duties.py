@@ -43,8 +43,10 @@ class Bench:
             ledger=ledger, appender=appender, lacks_log=False, lacks_lines=0,
             close=lambda: self.did.append("close"), reopen=lambda: self.did.append("reopen"),
             discard=lambda path: self.did.append(f"discard {path}"),
+            is_rolled=lambda path: path in self.rolled,
         )  # fmt: skip
         self.run = list
+        self.rolled, self.damage = set(), CorruptLog("out/log.0.0", START, "rot")
         self.sessions = {}
         self.snapshots = SimpleNamespace(
             turn=lambda _now: None, await_sync=lambda: self.did.append("await sync"),
@@ -53,9 +55,9 @@ class Bench:
         self.copies = deque()
         self.served = []
 
-    def find_damage(self, position):
+    def find_damage(self, _position):
         """As an appender whose bytes are still damaged."""
-        raise CorruptLog("out/log.0.0", position, "rot")
+        raise self.damage
 
     def duties(self, snapshots=None):
         """Put them together."""
@@ -164,6 +166,53 @@ def test_a_damaged_merged_file_is_set_aside_only_after_the_planned_snapshot_was_
     bench = Bench()
     bench.duties().step(0.0, Mail(damaged=deque([CorruptLog("out/log.0.0", START, "rot")])))
     assert bench.did == ["drop", "discard out/log.0.0"]
+
+
+def test_a_merged_file_is_not_set_aside_while_a_copy_writes_to_it():
+    """The copy recorded where the file ends after it was gone, and nothing filled the gap."""
+    bench = Bench()
+    bench.executor.lacks_log = True
+    bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
+    duties = bench.duties()
+    duties.step(0.0, Mail())
+    bench.did.clear()
+    duties.step(0.01, Mail(damaged=deque([bench.damage])))
+    assert bench.did == []
+
+
+def test_a_damaged_rolled_file_is_reported_with_its_remedy_and_not_set_aside(caplog):
+    """A copy continues at the end of the log, so nothing would ever fill the gap."""
+    bench = Bench()
+    bench.rolled.add("out/log.0.0")
+    bench.duties().step(0.0, Mail(damaged=deque([bench.damage])))
+    assert bench.did == []
+    assert "out/log.0.0: corrupt at 0.0.0: rot" in caplog.text
+    assert "move the merged log's directory away" in caplog.text
+
+
+def test_a_merged_log_that_cannot_be_checked_ends_no_node(caplog):
+    """One report by a puller ended the node while it was short of descriptors."""
+    bench = Bench()
+    bench.damage = OSError(errno.EMFILE, "Too many open files")
+    damage = CorruptLog("out/log.0.0", START, "rot")
+    bench.duties().step(0.0, Mail(damaged=deque([damage])))
+    assert bench.did == []
+    assert "cannot be checked" in caplog.text
+    assert "Too many open files" in caplog.text
+
+
+def test_a_log_of_which_a_file_is_set_aside_is_served_no_further_before_a_copy_begins():
+    """While the log is copied its end is not looked at: pullers waited for bytes that were gone."""
+    bench = Bench()
+
+    def discard(_path):
+        bench.executor.lacks_log, bench.executor.appender.next_place = True, START
+
+    bench.executor.discard = discard
+    bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
+    bench.duties().step(0.0, Mail(damaged=deque([bench.damage])))
+    assert bench.did[-1] == "copy"
+    assert bench.served == [8, 0]
 
 
 def test_a_node_alone_ends_at_damage():

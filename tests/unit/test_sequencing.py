@@ -22,7 +22,7 @@ from rt.log.start import end_of
 from rt.position import START
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report
-from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction
+from sequencer.instruction import Merge, Roll, Slice, decode_instruction, encode_instruction
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.planner import SLICE_BYTES_MAX, Planner
 from sequencer.session_log import SessionLogs
@@ -121,11 +121,13 @@ class Bench:
         self.open()
         self.commands: list[bytes] = []
 
-    def open(self) -> None:
+    def open(self, *, alone: bool = True) -> None:
         """Begin from nothing but what is on the disk."""
         self.ledger = Ledger(file_bytes_max=FILE_BYTES)
         self.logs = SessionLogs(OsDisk(), str(self.top))
-        self.executor = Executor(OsDisk(), str(self.top / "out"), IDENTITY, self.ledger, self.logs)
+        self.executor = Executor(
+            OsDisk(), str(self.top / "out"), IDENTITY, self.ledger, self.logs, alone=alone
+        )
 
     def merge_all(self, names: str = "abxy") -> None:
         """Plan and execute until there is nothing left."""
@@ -135,11 +137,11 @@ class Bench:
             self.commands.append(encode_instruction(merge))
             self.executor.execute(len(self.commands), 1, merge)
 
-    def repeat(self) -> None:
+    def repeat(self, *, alone: bool = True) -> None:
         """Start again and execute everything once more."""
         self.executor.close()
         self.logs.close()
-        self.open()
+        self.open(alone=alone)
         for index, command in enumerate(self.commands, 1):
             self.executor.execute(index, 1, decode_instruction(command))
 
@@ -210,6 +212,43 @@ def test_a_wrong_range_where_another_was_agreed_on_is_damage(merged):
     merged.commands[0] = encode_instruction(Merge(first.time_ns + 1, first.slices))
     with pytest.raises(CorruptLog, match="not the range"):
         merged.repeat()
+
+
+def test_a_damaged_rolled_file_is_replaced_with_the_whole_merged_log(merged):
+    """Set aside by itself it was gone for good: a copy continues where the log ends."""
+    merged.commands.append(encode_instruction(Roll(9)))
+    merged.executor.execute(len(merged.commands), 1, Roll(9))
+    whole, out, gold = merged.ledger.encode(), merged.top / "out", merged.top / "gold"
+    shutil.copytree(out, gold)
+    damaged = out / "log.0.0"
+    with damaged.open("r+b") as file:
+        file.seek(damaged.stat().st_size // 2)
+        file.write(bytes(9000))
+    with pytest.raises(CorruptLog) as caught:
+        merged.repeat(alone=False)
+    executor = merged.executor
+    assert executor.is_rolled(caught.value.path)
+    assert 0 < merged.ledger.index < len(merged.commands)
+    executor.discard(caught.value.path)
+    assert executor.lacks_log
+    assert executor.appender.next_place == START
+    assert (merged.top / "quarantine.out.0" / "log.0.0").exists()
+    executor.close()
+    shutil.rmtree(out)
+    gold.rename(out)  # as a copy from another node
+    executor.reopen()
+    assert not executor.lacks_log
+    for index in range(merged.ledger.index, len(merged.commands) + 1):
+        executor.execute(index, 1, decode_instruction(merged.commands[index - 1]))
+    assert merged.ledger.encode() == whole
+
+
+def test_the_active_file_is_not_called_rolled(merged):
+    """It is set aside by itself, and the rest of the log is kept."""
+    merged.executor.execute(len(merged.commands) + 1, 1, Roll(9))
+    assert merged.executor.is_rolled(str(merged.top / "out" / "log.0.0"))
+    assert not merged.executor.is_rolled(str(merged.top / "out" / "log.0.1"))
+    assert not merged.executor.is_rolled(str(merged.top / "out" / "manifest"))
 
 
 @pytest.mark.parametrize(("size", "missing"), [(1000, 8), (100_000, 8), (1001, 4)])
