@@ -16,7 +16,7 @@ from rt.log.disk import Disk, File, Span, set_aside
 from rt.position import START, Position, file_position
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
-from sequencer.session_log import Heading, SessionLogs
+from sequencer.session_log import Heading, SessionLogs, is_header
 
 # Shorter ranges are read, and written with their range frame in one call; longer ones are copied
 # inside the kernel.
@@ -307,15 +307,12 @@ class Executor:
             self._count_difference(each.session)  # damaged, or its frames begin elsewhere
             raise
         raw = b"".join(heading.raw for heading in headings)
-        self._demand_agreed(each, raw)
+        if not each.agrees_with(raw):
+            raise self._diverged(each.session, each.first, "the leader has other frames here")
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
         frame = merged.frame(self.ledger.end)
         self._append(frame, merged, log.file(each.first.file), headings)
         return merged, raw
-
-    def _demand_agreed(self, each: Slice, headers: bytes) -> None:
-        if not each.agrees_with(headers):
-            raise self._diverged(each.session, each.first, "the leader has other frames here")
 
     def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
         """Prove that the range that is here already is the one that was agreed on."""
@@ -339,7 +336,7 @@ class Executor:
         """
         log = self._logs[each.session]
         raw = None if log.is_archived(each.first.file) else log.header_at(each.first)
-        if raw is not None and _is_header(raw) and raw != headers[:HEADER_BYTES]:
+        if raw is not None and is_header(raw) and raw != headers[:HEADER_BYTES]:
             raise self._diverged(
                 each.session, each.first, "the nodes merged other frames from here"
             )
@@ -418,12 +415,3 @@ class Executor:
             named = session_list(self.ledger.active.sessions)
             appender.roll(at_ns, digest=self.ledger.digest.hex(), sessions=named)
         self.ledger.roll()
-
-
-def _is_header(raw: bytes) -> bool:
-    """Whether these bytes are the whole header of a frame."""
-    try:
-        parse_header(raw)
-    except FrameError:
-        return False
-    return True

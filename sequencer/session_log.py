@@ -167,3 +167,12 @@ class SessionLogs:
         for log in self._logs.values():
             log.close()
         self._logs.clear()
+
+
+def is_header(raw: bytes) -> bool:
+    """Whether these bytes are the whole header of a frame."""
+    try:
+        parse_header(raw)
+    except FrameError:
+        return False
+    return True
