@@ -1,5 +1,6 @@
 """BarredSessions: which sessions may not be filled now, and which publishers may not fill them."""
 
+from collections import Counter
 from typing import Final
 
 from rt.errors import Refused
@@ -14,7 +15,8 @@ class BarredSessions:
     """
 
     def __init__(self) -> None:
-        self._busy: set[str] = set()
+        self._busy: Counter[str] = Counter()
+        self._revoked: set[str] = set()  # being opened while their directory is set aside
         self._strikes: dict[str, int] = {}
 
     @property
@@ -24,11 +26,24 @@ class BarredSessions:
 
     def begin(self, session: str) -> None:
         """Refuse all sources of this session: its copy is being opened or set aside."""
-        self._busy.add(session)
+        self._busy[session] += 1
 
     def end(self, session: str) -> None:
         """Admit sources again: the copy was opened, or set aside."""
-        self._busy.discard(session)
+        self._busy[session] -= 1
+        if not self._busy[session]:
+            del self._busy[session]
+            self._revoked.discard(session)
+
+    def revoke(self, session: str) -> None:
+        """Let nobody use the copy that is being opened now, if one is: it is to be set aside."""
+        if session in self._busy:
+            self._revoked.add(session)
+
+    def demand_kept(self, session: str) -> None:
+        """Raise `Refused` if the copy was set aside while it was being opened."""
+        if session in self._revoked:
+            raise Refused("busy", f"session {session!r} was set aside just now")
 
     def strike(self, session: str) -> None:
         """Record that a publisher filled a copy with other bytes than the nodes agreed on.

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged
-from rt.log.appender import Durable
+from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
+from rt.node.damage import ROLLED, DamageFound
 from rt.node.keep_up import CopyLog, KeepUp, LogCopy
 from rt.node.settings import NodeSettings
 from rt.node.wanting import Wanting
@@ -22,10 +23,6 @@ from sequencer.raft.consensus import Status
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
 _LOOK_S: Final = 0.25  # between two looks for sessions that do not arrive
-_ROLLED: Final = (
-    "it is in a rolled file, which is not repaired while the node runs: run `rt verify`, then stop"
-    " the node, move the merged log's directory away and start the node, which copies the log again"
-)
 
 
 class HeldSession(Protocol):
@@ -34,6 +31,10 @@ class HeldSession(Protocol):
     @property
     def session(self) -> str:
         """The session's name."""
+
+    @property
+    def appender(self) -> Appender:
+        """Its log; a copy begun again has another one."""
 
     @property
     def durable(self) -> Durable:
@@ -141,13 +142,13 @@ class Mail:
         synced: sessions that were synced further, or opened. How far is read from the copy
             itself, so late mail does no harm.
         heard: messages of other nodes, with their senders.
-        damaged: copies of sessions that a connection found damaged.
+        damaged: what connections found damaged.
         orders: instructions to propose, each with the term it was ordered in.
     """
 
     synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
     heard: deque[tuple[str, bytes]] = field(default_factory=deque)
-    damaged: deque[CorruptLog] = field(default_factory=deque)
+    damaged: deque[DamageFound] = field(default_factory=deque)
     orders: list[tuple[int, Instruction]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -352,17 +353,19 @@ class Duties:
     def _replicated(self, session: str) -> Position:
         return self._member.holdings.agreed(session)
 
-    def _take_report(self, damage: CorruptLog) -> None:
-        """Mend what a connection found damaged.
+    def _take_report(self, found: DamageFound) -> None:
+        """Mend what a connection found damaged, unless another log is open in its place by now.
 
-        During a copy the merged files are the copy's to write, and setting one aside would leave a
-        gap in them. A report is dropped then: the next puller that finds the damage reports it.
+        A merged file that a copy is writing is left alone, or nothing would ever fill the gap.
         """
+        damage = found.damage
         if not self._is_merged(damage):
-            self._mend(damage)
+            held = self._ports.sessions.get(found.log.identity.name)
+            if held is not None and held.appender is found.log:
+                self._mend(damage)
         elif self._keep_up.copy is None and self._is_damaged(damage):
             if self._member.executor.is_rolled(damage.path):
-                _log.error("%s; %s", damage, _ROLLED)
+                _log.error("%s; %s", damage, ROLLED)
             else:
                 self._mend(damage)
                 self._serve()  # no further than what is left, before a copy begins

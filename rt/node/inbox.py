@@ -9,6 +9,7 @@ from rt.errors import CorruptLog, Refused
 from rt.format.manifest import Archived
 from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
+from rt.node.damage import DamageFound
 from rt.node.guard import DiskGuard
 from rt.position import START, Position
 
@@ -31,7 +32,7 @@ class NodeInbox:
         durable: Durable,
         changed: Callable[["NodeInbox"], None],
         guard: DiskGuard,
-        damaged: Callable[[CorruptLog], None],
+        damaged: Callable[[DamageFound], None],
     ) -> None:
         self._guard = guard
         self._damaged = damaged
@@ -83,7 +84,7 @@ class NodeInbox:
         try:
             self.appender.verify(self.merged)
         except CorruptLog as damage:
-            self._damaged(damage)
+            self._damaged(DamageFound(damage, self.appender))
         except OSError as error:
             _log.warning("the copy of session %s cannot be checked: %s", self.session, error)
 

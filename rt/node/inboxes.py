@@ -16,6 +16,7 @@ from rt.log.disk import SET_ASIDE, Disk, set_aside
 from rt.log.watch import directories_in
 from rt.names import parse_group, parse_session
 from rt.node.barred import BarredSessions
+from rt.node.damage import DamageFound
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
 from rt.node.inbox_syncer import InboxSyncer
@@ -45,7 +46,7 @@ class Inboxes:
         guard: DiskGuard,
         *,
         alone: bool = True,
-        damaged: Callable[[CorruptLog], None] = lambda _damage: None,
+        damaged: Callable[[DamageFound], None] = lambda _found: None,
     ) -> None:
         """Prepare; `open_all` finds the copies.
 
@@ -107,6 +108,7 @@ class Inboxes:
             inbox = self._inboxes.pop(session, None)
             if diverged and not (inbox and inbox.was_relayed):
                 self._barred.strike(session)
+            self._barred.revoke(session)
             self._barred.begin(session)  # or it would be opened again before it is moved
         with self._until_done(session):
             self._syncer.forget(session)
@@ -115,11 +117,11 @@ class Inboxes:
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
                 set_aside(self._disk, os.path.join(self._root, session))
 
-    def _doubt(self, damage: CorruptLog) -> None:
+    def _doubt(self, found: DamageFound) -> None:
         if self._alone:
-            _log.error("%s; this session is refused until it is mended", damage)
+            _log.error("%s; this session is refused until it is mended", found.damage)
         else:
-            self._damaged(damage)
+            self._damaged(found)
 
     def _give_up(self, name: str, error: RtError) -> str:
         """Set a damaged copy aside if its contents can be copied again.
@@ -235,11 +237,12 @@ class Inboxes:
             inbox = NodeInbox(
                 appender, appender.sync(), self._syncer.mark, self._guard, self._doubt
             )
+            with self._lock:
+                self._barred.demand_kept(name)
+                self._inboxes[name] = inbox
         except BaseException:
             appender.close()
             raise
-        with self._lock:
-            self._inboxes[name] = inbox
         self._told(inbox.durable, name)
         return inbox
 

@@ -157,7 +157,7 @@ class Node:
         if self.settings.is_alone or not growing:
             _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         else:
-            self.pipeline.mend(error)
+            self.pipeline.mend_merged(error)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has stopped or failed; return False if the time ran out first."""

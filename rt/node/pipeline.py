@@ -9,6 +9,7 @@ from typing import Final
 from replicator.host import Bell
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
+from rt.node.damage import DamageFound
 from rt.node.directory import NodeDirectory
 from rt.node.duties import Duties, Ports, timing_of
 from rt.node.ending import Ending
@@ -131,9 +132,13 @@ class NodePipeline:
         self.sequencer.hear(sender, messages)
         self._ending.guarded(self.sequencer.turn)
 
-    def mend(self, damage: CorruptLog) -> None:
-        """Set aside, soon, a log that a connection found damaged."""
-        self.sequencer.mend(damage)
+    def mend(self, found: DamageFound) -> None:
+        """Set aside, soon, what a connection found damaged."""
+        self.sequencer.mend(found)
+
+    def mend_merged(self, damage: CorruptLog) -> None:
+        """Set aside, soon, a file of the merged log that a connection found damaged."""
+        self.mend(DamageFound(damage, self.member.executor.appender))
 
     def halt(self) -> None:
         """Tell both threads to stop, without waiting for them."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final, NamedTuple, TypeVar
 
-from rt.errors import CorruptLog, Refused, RtError
+from rt.errors import Refused, RtError
+from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail, NodeView
 from sequencer.instruction import Instruction
 
@@ -66,10 +67,10 @@ class NodeSequencer:
         with self._news:
             self._mail.heard.extend((sender, message) for message in messages)
 
-    def mend(self, damage: CorruptLog) -> None:
-        """Set aside, soon, a session's copy that a connection found damaged."""
+    def mend(self, found: DamageFound) -> None:
+        """Set aside, soon, what a connection found damaged."""
         with self._news:
-            self._mail.damaged.append(damage)
+            self._mail.damaged.append(found)
             self._news.notify()
 
     def order(self, instruction: Instruction) -> None:

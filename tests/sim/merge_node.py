@@ -21,6 +21,7 @@ from rt.errors import (
 from rt.format.manifest import LogIdentity
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
+from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail, Ports, Timing
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
@@ -374,9 +375,9 @@ class MergeNode(SimNode):
         self._mail.synced[session] = None
         self.wake()
 
-    def _take_damage(self, damage: CorruptLog) -> None:
-        self.alarm(str(damage))
-        self._mail.damaged.append(damage)
+    def _take_damage(self, found: DamageFound) -> None:
+        self.alarm(str(found.damage))
+        self._mail.damaged.append(found)
         self.wake()
 
     def order(self, instruction: Instruction) -> None:

@@ -13,6 +13,7 @@ from rt.log.confirmations import Confirmations
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.catch_up import CatchUp
+from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail, Ports, Timing
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
@@ -58,6 +59,13 @@ class Bench:
     def find_damage(self, _position):
         """As an appender whose bytes are still damaged."""
         raise self.damage
+
+    def found(self, session=""):
+        """A report of damage in the merged log, or in a session's copy."""
+        if not session:
+            return DamageFound(self.damage, self.executor.appender)
+        damage = CorruptLog(f"in/{session}/log.0.0", START, "rot")
+        return DamageFound(damage, self.sessions[session].appender)
 
     def duties(self, snapshots=None):
         """Put them together."""
@@ -112,6 +120,7 @@ class Bench:
         self.sessions[session] = SimpleNamespace(
             session=session, durable=Position(durable), confirmations=Confirmations(), is_fed=True,
             confirm=lambda _told: None,
+            appender=SimpleNamespace(identity=SimpleNamespace(name=session)),
         )  # fmt: skip
 
 
@@ -164,7 +173,7 @@ def test_a_copy_that_lags_learns_what_was_merged_though_its_publisher_does_not()
 def test_a_damaged_merged_file_is_set_aside_only_after_the_planned_snapshot_was_dropped():
     """The snapshot would tell the others that a file is durable here when it is gone."""
     bench = Bench()
-    bench.duties().step(0.0, Mail(damaged=deque([CorruptLog("out/log.0.0", START, "rot")])))
+    bench.duties().step(0.0, Mail(damaged=deque([bench.found()])))
     assert bench.did == ["drop", "discard out/log.0.0"]
 
 
@@ -176,7 +185,7 @@ def test_a_merged_file_is_not_set_aside_while_a_copy_writes_to_it():
     duties = bench.duties()
     duties.step(0.0, Mail())
     bench.did.clear()
-    duties.step(0.01, Mail(damaged=deque([bench.damage])))
+    duties.step(0.01, Mail(damaged=deque([bench.found()])))
     assert bench.did == []
 
 
@@ -184,7 +193,7 @@ def test_a_damaged_rolled_file_is_reported_with_its_remedy_and_not_set_aside(cap
     """A copy continues at the end of the log, so nothing would ever fill the gap."""
     bench = Bench()
     bench.rolled.add("out/log.0.0")
-    bench.duties().step(0.0, Mail(damaged=deque([bench.damage])))
+    bench.duties().step(0.0, Mail(damaged=deque([bench.found()])))
     assert bench.did == []
     assert "out/log.0.0: corrupt at 0.0.0: rot" in caplog.text
     assert "move the merged log's directory away" in caplog.text
@@ -193,9 +202,8 @@ def test_a_damaged_rolled_file_is_reported_with_its_remedy_and_not_set_aside(cap
 def test_a_merged_log_that_cannot_be_checked_ends_no_node(caplog):
     """One report by a puller ended the node while it was short of descriptors."""
     bench = Bench()
-    bench.damage = OSError(errno.EMFILE, "Too many open files")
-    damage = CorruptLog("out/log.0.0", START, "rot")
-    bench.duties().step(0.0, Mail(damaged=deque([damage])))
+    found, bench.damage = bench.found(), OSError(errno.EMFILE, "Too many open files")
+    bench.duties().step(0.0, Mail(damaged=deque([found])))
     assert bench.did == []
     assert "cannot be checked" in caplog.text
     assert "Too many open files" in caplog.text
@@ -210,7 +218,7 @@ def test_a_log_of_which_a_file_is_set_aside_is_served_no_further_before_a_copy_b
 
     bench.executor.discard = discard
     bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
-    bench.duties().step(0.0, Mail(damaged=deque([bench.damage])))
+    bench.duties().step(0.0, Mail(damaged=deque([bench.found()])))
     assert bench.did[-1] == "copy"
     assert bench.served == [8, 0]
 
@@ -218,9 +226,23 @@ def test_a_log_of_which_a_file_is_set_aside_is_served_no_further_before_a_copy_b
 def test_a_node_alone_ends_at_damage():
     """There is no other node to fetch the log from."""
     bench = Bench(others=())
-    damage = CorruptLog("in/jfk/log.0.0", START, "rot")
+    bench.receive("jfk", 8)
     with pytest.raises(CorruptLog):
-        bench.duties().step(0.0, Mail(damaged=deque([damage])))
+        bench.duties().step(0.0, Mail(damaged=deque([bench.found("jfk")])))
+
+
+def test_a_late_report_about_a_copy_that_was_replaced_sets_nothing_aside():
+    """Two connections found the damage; the second report would have cost the healthy new copy."""
+    bench = Bench()
+    bench.receive("jfk", 64)
+    duties, first, second = bench.duties(), bench.found("jfk"), bench.found("jfk")
+    duties.step(0.0, Mail(damaged=deque([first])))
+    assert "jfk" not in bench.sessions
+    duties.step(0.01, Mail(damaged=deque([second])))
+    bench.receive("jfk", 64)
+    duties.step(0.02, Mail(synced={"jfk": None}, damaged=deque([second])))
+    assert "jfk" in bench.sessions
+    assert bench.held == {"jfk": 64}
 
 
 def test_a_full_disk_pauses_the_merging_and_nothing_else(caplog):

@@ -11,6 +11,7 @@ from faulty import FaultyDisk
 
 from rt.errors import CorruptLog, Misuse, Refused
 from rt.format.manifest import SESSION, LogIdentity
+from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
@@ -219,8 +220,9 @@ def test_a_copy_that_its_source_doubts_is_checked_and_its_damage_named(tmp_path)
     inbox.doubted()
     inbox.merged = Position.of(0, 1, 0)
     inbox.doubted()
-    assert [damage.path[-7:] for damage in told] == ["log.0.0", "log.0.1"]
-    assert [damage.position for damage in told] == [Position(30_080), Position.of(0, 1, 0)]
+    assert [found.damage.path[-7:] for found in told] == ["log.0.0", "log.0.1"]
+    assert all(found.log is inbox.appender for found in told)
+    assert [found.damage.position for found in told] == [Position(30_080), Position.of(0, 1, 0)]
 
 
 def test_a_copy_that_cannot_be_fetched_again_is_not_set_aside_on_a_doubt(tmp_path, caplog):
@@ -242,6 +244,26 @@ def test_a_copy_that_was_set_aside_meanwhile_is_not_checked(tmp_path, caplog):
     inbox.doubted()
     assert not told
     assert "session jfk cannot be checked" in caplog.text
+
+
+def test_a_copy_that_is_set_aside_while_it_is_opened_is_not_registered(tmp_path, monkeypatch):
+    """Its directory was gone, and the session could not be filled until the node was restarted."""
+    inboxes = opened(tmp_path)
+    recover = Appender.recover
+
+    def recover_and_set_aside(appender, **options):
+        recover(appender, **options)
+        inboxes.give_up("jfk")
+        with pytest.raises(Refused, match="is being opened"):
+            inboxes.claim(identity(), "other", NoBell(), START)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Appender, "recover", recover_and_set_aside)
+        with pytest.raises(Refused, match="was set aside just now"):
+            inboxes.claim(identity(), "p", NoBell(), START)
+    assert inboxes.get("jfk") is None
+    inboxes.claim(identity(), "p", NoBell(), START).appender.begin_file(START)
+    assert sorted(os.listdir(tmp_path / "in")) == ["jfk", "quarantine.jfk.0"]
 
 
 def test_a_copy_is_set_aside_once_though_two_threads_find_it_damaged(tmp_path):
