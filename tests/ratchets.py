@@ -3,17 +3,9 @@
 # path:class and its fields, where they are more than twelve.
 CLASSES_WITH_MORE_FIELDS: dict[str, int] = {
     "rt/format/frame.py:Header": 13,
-    "rt/node/sequencer.py:NodeSequencer": 19,
-    "rt/spark/options.py:ReadOptions": 17,
 }
 # Classes that start a thread or take a lock, and do not say who may touch what.
-CLASSES_WITHOUT_A_THREADS_BLOCK: set[str] = {
-    "rt/node/admin.py:NodeAdmin",
-    "rt/node/feed.py:NodeFeeds",
-    "rt/node/guard.py:DiskGuard",
-    "rt/node/sequencer.py:NodeSequencer",
-    "rt/node/snapshots.py:NodeSnapshots",
-}
+CLASSES_WITHOUT_A_THREADS_BLOCK: set[str] = set()
 # Modules that import each other.
 MODULE_CYCLES: list[list[str]] = [
     ["rt/spark/__init__.py", "rt/spark/java.py"],
@@ -21,19 +13,19 @@ MODULE_CYCLES: list[list[str]] = [
 # Habits that make prose read as translated (CONTRIBUTING.md says what to write), and how many lines
 # of code and documents still have each.
 HABITS: dict[str, int] = {
-    r"\banew\b": 2,
-    r"\bstands?\b(?! ready| for| alone| in for)": 5,
-    r"\btells? of\b": 1,
+    r"\banew\b": 0,
+    r"\bstands?\b(?! ready| for| alone| in for)": 1,
+    r"\btells? of\b": 0,
     r"\bin words\b": 16,
-    r"\bis told\b": 4,
-    r"\bwho is\b": 2,
-    r"\bnobody\b": 15,
+    r"\bis told\b": 2,
+    r"\bwho is\b": 0,
+    r"\bnobody\b": 3,
     r"\bas who\b": 0,
     r"\blets? go of\b": 0,
-    r"\bwhat is (much|little)\b": 1,
-    r"\bbehind (it|that|this|the)\b": 7,
-    r"\bthe words\b": 1,
-    r"\bwhoever\b": 3,
+    r"\bwhat is (much|little)\b": 0,
+    r"\bbehind (it|that|this|the)\b": 5,
+    r"\bthe words\b": 0,
+    r"\bwhoever\b": 0,
     r"\bwhat is to be\b": 2,
     r"\bit is no\b": 0,
     r"\btwice is once\b": 0,

@@ -24,7 +24,13 @@ class NodeFeed:
 
 
 class NodeFeeds:
-    """The feeds of all pulling connections of a node."""
+    """The feeds of all pulling connections of a node.
+
+    Threads:
+        `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown` is
+        called by the sequencing thread and reads whichever set is there, without the lock. `end` is
+        written by that thread alone, and only grows.
+    """
 
     def __init__(self, directory: str) -> None:
         """Serve the merged log in `directory`."""

@@ -19,9 +19,13 @@ _ENOUGH: Final = 1.25  # of the reserve, to reopen; otherwise it would open and 
 
 
 class DiskGuard:
-    """Knows whether there is room for new data. Any thread may ask.
+    """Knows whether there is room for new data.
 
     The reserve is for finishing what was acknowledged: merging it, deciding on it, archiving it.
+
+    Threads:
+        Any thread may ask. `look` writes `available`, `is_closed` and `_looked_s` under `_lock`;
+        they are read without it, so an answer may be one look old. The rest never changes.
     """
 
     def __init__(self, node: str, path: str, reserve: int) -> None:

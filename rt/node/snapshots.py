@@ -23,6 +23,10 @@ class NodeSnapshots:
     It is saved only once a majority durably has the merged bytes that it refers to. Saving it drops
     the instructions, and a node that lacks them then receives the state, which says where bytes are
     and not what they are. If it were saved earlier, one disk could hold the only copy of the bytes.
+
+    Threads:
+        Every method is called by the thread that steps the duties. The one thread of `_pool` syncs
+        the merged log and touches nothing here; its result arrives through `_synced`.
     """
 
     def __init__(
