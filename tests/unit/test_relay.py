@@ -19,6 +19,7 @@ from rt.log.confirmations import Level
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
+from rt.node.damage import DamageFound
 from rt.node.inbox import NodeInbox
 from rt.position import START, Position
 from rt.publisher import Publisher
@@ -404,9 +405,8 @@ def test_a_session_is_relayed_again_when_the_copy_was_set_aside(tmp_path):
         node = cluster.nodes["n3"]
         held = node.pipeline.inboxes.get("jfk")
         copy = held.appender.directory
-        node.pipeline.sequencer.mend(
-            CorruptLog(os.path.join(copy, "log.0.0"), START, "it is rotten")
-        )
+        damage = CorruptLog(os.path.join(copy, "log.0.0"), START, "it is rotten")
+        node.pipeline.sequencer.mend(DamageFound(damage, held.appender))
         assert eventually(lambda: node.pipeline.inboxes.get("jfk") is not held)
         publish()
         last = next(count)
