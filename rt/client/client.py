@@ -114,7 +114,8 @@ class Client:
             start: as of `rt.Subscriber`, or as text: `earliest`, `latest`, `last:100`, a position
                 or a time. A cursor that exists goes on where it is.
             follow: whether to wait for more at the end. Without it the copy is first brought up
-                to date, so the end is the stream's and not that of an older copy.
+                to date, so the end is the stream's and not that of an older copy; where another
+                process keeps the copy, a warning says that it ends where that copy does.
             sessions: names or globs of the sessions wanted.
             key_prefix: only messages whose key begins with this.
             on_gap: `raise`, `notify` or `skip`.
@@ -135,8 +136,8 @@ class Client:
         with self._lock:
             self._demand_open()
             self._begin_copy()
-        if not follow and self._pull is not None:
-            self.wait_caught_up(timeout_s)
+        if not follow:
+            self._bring_up_to_date(timeout_s)
         with ExitStack() as undo:
             reader: Subscriber | Subscription
             if cursor is None:
@@ -197,6 +198,17 @@ class Client:
     def __repr__(self) -> str:
         nodes = ", ".join(self._publishing.nodes)
         return f"<Client of stream {self.stream!r} at {nodes}{', closed' * self._is_closed}>"
+
+    def _bring_up_to_date(self, timeout_s: float) -> None:
+        """Wait for the copy; warn where another process keeps it, which may lag."""
+        if self._pull is not None:
+            self.wait_caught_up(timeout_s)
+        else:
+            _log.warning(
+                "another process keeps the copy of stream %s in %s: this reader ends where that "
+                "copy ends now, which may be before the end of the stream",
+                self.stream, self._reading.root,
+            )  # fmt: skip
 
     def _demand_open(self) -> None:
         if self._is_closed:
