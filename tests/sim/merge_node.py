@@ -533,9 +533,10 @@ class MergeNode(SimNode):
 
     def pass_on(self) -> None:
         """Let the connections to those that lack something bring a little, or be made."""
-        for session, (source, life, _) in list(self.relays.items()):
-            if source.life != life or not self.world.reaches(source, self):
-                self.hang_up(session)
+        for session, (source, life, held) in list(self.relays.items()):
+            is_there = source.life == life and self.world.reaches(source, self)
+            if not is_there or source.inboxes.get(session) is not held:
+                self.hang_up(session)  # nothing more comes from a copy that was set aside
         for name, session in list(self.asked):
             target = self.world.nodes[name]
             is_there = target.alive and self.world.reaches(self, target)
