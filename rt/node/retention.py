@@ -167,10 +167,18 @@ class Retention:
         total, used, available = self._machine.disk_of(self._member.executor.appender.directory)
         self._reports.send(
             RetentionReport(
-                total, used, available, self._sweeper.emptied_to, self._reports.durable_index,
+                total, used, available, self._sweeper.emptied_to, self._durable_index,
                 self._reports.settled_index, self._machine.now_ns(), now_s,
             )
         )  # fmt: skip
+
+    @property
+    def _durable_index(self) -> int:
+        """What is durable here; not what was set aside with a damaged file and not copied yet."""
+        executor, index = self._member.executor, self._reports.durable_index
+        if not executor.lacks_log:
+            return index
+        return min(index, self._sweeper.durable_index(executor.appender.next_place))
 
     def _living(self, now_s: float) -> dict[str, RetentionReport]:
         return self._reports.living(now_s)

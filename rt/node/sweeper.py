@@ -71,6 +71,10 @@ class NodeSweeper:
         ends = [saved.end for saved in self._saved if saved.instruction <= settled_index]
         return max(ends, default=START)
 
+    def durable_index(self, end: Position) -> int:
+        """Return the last instruction that was saved and whose output lies before `end`."""
+        return max((saved.instruction for saved in self._saved if saved.end <= end), default=0)
+
     def start(self, failed: Callable[[Exception], None]) -> None:
         """Start the thread; `failed` must end the node, since a sync has failed."""
         self._thread = threading.Thread(target=self._run, args=(failed,), name="sweep", daemon=True)

@@ -21,6 +21,8 @@ from rt.format.manifest import MERGED, Archived, LogIdentity, Manifest, Rolled
 from rt.node import admin as node_admin
 from rt.node.admin import NodeAdmin
 from rt.node.retention import LEASE_NOTE, Machine, Retention, leases_of_notes
+from rt.node.retention_reports import decode_retention_report
+from rt.node.sweeper import NodeSweeper, Saved
 from rt.position import START, Position
 from sequencer.instruction import Note
 from sequencer.ledger import Ledger
@@ -403,6 +405,34 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     for note in member._proposals._orders:
         ledger.note(note.name, note.text)
     assert leases_of_notes(ledger.notes) == [renewed]
+
+
+def test_what_was_set_aside_is_not_reported_durable_until_it_is_copied_again():
+    """A majority would count bytes that are gone, and let the instructions behind them go."""
+    sent = []
+    executor = SimpleNamespace(
+        ledger=Ledger(end=Position.of(0, 1, 800)), lacks_log=False,
+        appender=SimpleNamespace(directory="out", next_place=Position.of(0, 1, 800)),
+    )  # fmt: skip
+    member = SimpleNamespace(
+        name="a", handlers={}, executor=executor, engine=SimpleNamespace(leads=False),
+        holdings=SimpleNamespace(others=["b"]),
+        send=lambda _to, _kind, body: sent.append(
+            decode_retention_report(body, sender="a", heard_s=0).durable_index
+        ),
+    )  # fmt: skip
+    sweeper = NodeSweeper(SimpleNamespace(emptied_to=START))
+    for index, end in ((10, Position.of(0, 1, 0)), (20, Position.of(0, 1, 400))):
+        sweeper._saved.append(Saved(index, end, {}))
+    machine = Machine(lambda: NOW, lambda: 0, lambda _path: (3, 2, 1))
+    retention = Retention(None, member, sweeper, machine)
+    retention.has_durable(30)
+    retention._report(0)
+    executor.lacks_log, executor.appender.next_place = True, Position.of(0, 1, 0)
+    retention._report(1)
+    executor.lacks_log, executor.appender.next_place = False, Position.of(0, 1, 800)
+    retention._report(2)
+    assert sent == [30, 10, 30]
 
 
 def test_leases_requested_at_once_do_not_exceed_the_limit(monkeypatch):
