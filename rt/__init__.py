@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rt.log.writer import Fsync, WriterSettings
     from rt.position import Position
     from rt.publisher import Batching, Confirmed, Publisher
+    from rt.spark.arrow import read_arrow
     from rt.subscriber import Subscriber
     from rt.version import __version__
 
@@ -63,6 +64,7 @@ __all__ = [
     "WriterSettings",
     "__version__",
     "connect",
+    "read_arrow",
 ]
 # The module of each name, imported on first use so that a command does not wait for all of them.
 _MODULES: Final = {
@@ -99,6 +101,7 @@ _MODULES: Final = {
     "WriterSettings": "rt.log.writer",
     "__version__": "rt.version",
     "connect": "rt.client.client",
+    "read_arrow": "rt.spark.arrow",
 }
 
 

@@ -85,7 +85,7 @@ def checked_start(start: Start | str) -> Start:
     if isinstance(start, str):
         return parse_start(start)
     if isinstance(start, datetime):
-        _nanoseconds(start)
+        nanoseconds(start)
     elif not isinstance(start, Position | Last | AtTime):
         raise Misuse(f"not a start: a value of type {type(start).__name__}; use a Position or text")
     return start
@@ -102,7 +102,7 @@ def resolve(log: LogDirectory, start: Start) -> Position:
     log.refresh()
     files = log.files() if log.is_there else []
     if isinstance(start, AtTime | datetime):
-        return _at_time(log, start.ns if isinstance(start, AtTime) else _nanoseconds(start))
+        return _at_time(log, start.ns if isinstance(start, AtTime) else nanoseconds(start))
     if not files:
         return _archived_end(log)
     if start == "earliest":
@@ -132,16 +132,17 @@ def end_of(log: LogDirectory) -> Position:
     return resolve(log, "latest")
 
 
-def _parse_time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def _nanoseconds(time: datetime) -> int:
+def nanoseconds(time: datetime) -> int:
+    """Return a time in ns since the epoch; `Misuse` if it has no zone."""
     if time.tzinfo is None:
         raise Misuse("a start time needs a time zone, for example datetime.now(UTC)")
     whole = time.replace(microsecond=0)
     return int(whole.timestamp()) * 1_000_000_000 + time.microsecond * 1000
+
+
+def _parse_time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _end(log: LogDirectory, files: list[Position]) -> Position:

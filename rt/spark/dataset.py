@@ -12,22 +12,14 @@ import pyarrow.parquet as pq
 from rt.errors import Misuse
 from rt.limits import MIB
 from rt.log.disk import sync_directory
+from rt.spark.arrow_reader import arrow_schema
 from rt.spark.schema import COLUMNS
 
 PARTITIONS: Final = ("none", "day", "month", "stream")
 _ROW_GROUP_BYTES: Final = 64 * MIB
 _DAY_NS: Final = 86_400 * 10**9
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TYPES: Final = {
-    "bigint": pa.int64(),
-    "int": pa.int32(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-SCHEMA: Final = pa.schema(
-    [("stream", pa.string())] + [(name, _TYPES[kind]) for name, kind in COLUMNS.items()]
-)
+SCHEMA: Final = arrow_schema(("stream", *COLUMNS))
 
 
 def check_partition(name: str) -> None:

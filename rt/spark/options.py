@@ -55,6 +55,11 @@ class Edges:
     start_ns: int | None = None
     end_ns: int | None = None
 
+    def __post_init__(self) -> None:
+        for first, last in ((self.start, self.end), (self.start_ns, self.end_ns)):
+            if isinstance(first, int) and isinstance(last, int) and last < first:
+                raise Misuse(f"the end, {last}, is before the start, {first}")
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -178,9 +183,6 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         if edge + "position" in given and edge + "timestamp" in given:
             raise Misuse(f"{edge}Position and {edge}Timestamp contradict each other; give one")
     edges = Edges(**_parsed(given, _EDGES))
-    for first, last in ((edges.start, edges.end), (edges.start_ns, edges.end_ns)):
-        if isinstance(first, int) and isinstance(last, int) and last < first:
-            raise Misuse(f"the end, {last}, is before the start, {first}")
     return ReadOptions(
         paths=_paths(given), edges=edges, selection=Selection(**_parsed(given, _SELECTION)),
         limits=TriggerLimits(**_parsed(given, _LIMITS)), lease=_lease(given),

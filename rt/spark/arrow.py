@@ -1,0 +1,113 @@
+"""Arrow: a log as a stream of Arrow record batches, for pandas, Polars, DuckDB and others."""
+
+import os
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from datetime import datetime
+from typing import Any, Literal
+
+from rt.errors import Misuse
+from rt.log.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
+from rt.names import parse_glob
+from rt.position import Position
+from rt.spark.options import Edges, Keys, ReadOptions, Selection
+from rt.spark.places import log_paths
+from rt.spark.plan import LogView
+
+
+def read_arrow(
+    path: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    start: Start | str = "earliest",
+    end: Start | str = "latest",
+    sessions: Collection[str] | None = None,
+    keys: Collection[bytes | str] | bytes | str | None = None,
+    on_gap: Literal["raise", "skip"] = "raise",
+) -> Any:
+    """Read a log as Arrow record batches of about 2 MiB, in order.
+
+    What is read is fixed by this call; what is appended later is not in it. No message is turned
+    into a Python object. Each batch owns its memory, and no more than a few are held at a time.
+
+    Args:
+        path: directory of a log (`root/<stream>/out`, or a session), a directory above several, a
+            glob, or a URI that fsspec knows.
+        columns: of position, time, time_ns, merge_time, session, seq, number, key, payload,
+            payload_size, stream and file; all but the last two unless given. Payloads that are not
+            asked for are not decoded.
+        start: of the first message, as of `rt.Subscriber`.
+        end: of the first message that is not read, in the same forms.
+        sessions: names or globs of the sessions wanted.
+        keys: exact keys, or prefixes followed by `*`.
+        on_gap: whether messages that were archived `raise` a `GapError`, or are skipped.
+            `earliest` is the oldest message still there.
+
+    Returns:
+        A `pyarrow.RecordBatchReader`, which can be read once. While it is read it raises
+        `CorruptLog` where the log is damaged, and `GapError` where a file was archived meanwhile.
+
+    Raises:
+        Misuse: an argument is wrong, or there is no log at `path`.
+        GapError: messages of the range were archived.
+        ImportError: pyarrow or NumPy is missing.
+
+    Example:
+        >>> import tempfile
+        >>> from rt import Publisher, read_arrow
+        >>> root = tempfile.mkdtemp()
+        >>> with Publisher(root, stream="flights", session="jfk") as publisher:
+        ...     _ = publisher.publish_many([b"AA1", b"B6 2"])
+        >>> read_arrow(f"{root}/flights/jfk", columns=["seq", "payload"]).read_all().to_pylist()
+        [{'seq': 0, 'payload': b'AA1'}, {'seq': 1, 'payload': b'B6 2'}]
+    """
+    if on_gap not in ("raise", "skip"):
+        raise Misuse(f"on_gap is {on_gap!r}; use raise or skip")
+    try:
+        from rt.spark.arrow_reader import open_reader  # noqa: PLC0415 - optional, and heavy
+    except ImportError as error:
+        raise ImportError(
+            f"read_arrow needs {error.name}; install rt-transport with the extra 'arrow'"
+        ) from None
+    paths = log_paths((os.fspath(path),))
+    first, first_ns = _edge(paths, "start", start)
+    last, last_ns = _edge(paths, "end", end)
+    options = ReadOptions(
+        paths, Edges(first, last, first_ns, last_ns),
+        Selection(sessions=_parsed_sessions(sessions), keys=_parsed_keys(keys)),
+        fail_on_data_loss=on_gap == "raise",
+    )  # fmt: skip
+    return open_reader(options, [columns] if isinstance(columns, str) else columns or ())
+
+
+def _edge(
+    paths: tuple[str, ...], name: str, given: Start | str
+) -> tuple[Position | str, int | None]:
+    """Return an edge of the read as a position or a word, and as a time."""
+    place = checked_start(given)
+    if isinstance(place, AtTime | datetime):
+        return "", place.ns if isinstance(place, AtTime) else nanoseconds(place)
+    if isinstance(place, Last) or (name == "end" and place == "earliest"):
+        return _resolved(paths, name, place), None
+    return place, None
+
+
+def _resolved(paths: tuple[str, ...], name: str, place: Start) -> Position:
+    if len(paths) > 1:
+        raise Misuse(f"{name} names a place in one log, and there are {len(paths)}; use times")
+    with closing(LogView(paths[0])) as view:
+        return resolve(view.log, place)
+
+
+def _parsed_sessions(sessions: Collection[str] | None) -> tuple[str, ...] | None:
+    names = [sessions] if isinstance(sessions, str) else sessions
+    return None if names is None else tuple(parse_glob(each) for each in names)
+
+
+def _parsed_keys(keys: Collection[bytes | str] | bytes | str | None) -> Keys | None:
+    if keys is None:
+        return None
+    given = [keys] if isinstance(keys, bytes | str) else keys
+    names = [each.encode() if isinstance(each, str) else bytes(each) for each in given]
+    prefixes = tuple(each[:-1] for each in names if each.endswith(b"*"))
+    return Keys(tuple(each for each in names if not each.endswith(b"*")), prefixes)

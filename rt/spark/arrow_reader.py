@@ -1,0 +1,61 @@
+"""ArrowReader: what a load reads, as one stream of record batches in this process."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rt.errors import Misuse
+from rt.spark.options import ReadOptions
+from rt.spark.plan import LogSnapshot, take_snapshots
+from rt.spark.schema import COLUMNS, Wanted
+from rt.spark.splits import splits
+from rt.spark.task import Task
+
+_TYPES: Final = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+_KINDS: Final = {**COLUMNS, "stream": "string", "file": "string"}
+
+
+def open_reader(options: ReadOptions, columns: Sequence[str]) -> Any:
+    """Fix what is read, and return a `pyarrow.RecordBatchReader` of it.
+
+    Args:
+        options: what to read.
+        columns: names, in order; Spark's default columns if there are none.
+
+    Raises:
+        Misuse: a column does not exist, or there is no log.
+        GapError: some of it was archived.
+    """
+    schema = arrow_schema(columns)
+    batches = _batches(take_snapshots(options), options, Wanted(schema))
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def arrow_schema(columns: Sequence[str] = ()) -> Any:
+    """Return the Arrow schema of these columns, in this order; of the default ones if none.
+
+    Raises:
+        Misuse: a name is not a column, or is given twice.
+    """
+    names = columns or tuple(COLUMNS)
+    for name in names:
+        if name not in _KINDS:
+            raise Misuse(f"there is no column {str(name)[:40]!r}; choose from {', '.join(_KINDS)}")
+    if len(set(names)) < len(names):
+        raise Misuse(f"a column is named twice: {', '.join(names)}")
+    return pa.schema([(name, _TYPES[_KINDS[name]]) for name in names])
+
+
+def _batches(
+    snapshots: tuple[LogSnapshot, ...], options: ReadOptions, wanted: Wanted
+) -> Iterator[Any]:
+    task = Task(tuple(each.place for each in snapshots), options, wanted)
+    for parts in splits(snapshots, options):
+        yield from task.batches(parts)
