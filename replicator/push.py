@@ -11,6 +11,7 @@ from replicator.progress import Release, SessionStatus
 from replicator.push_connection import PushConnection
 from replicator.releaser import Releaser
 from replicator.sessions import SessionBook
+from replicator.shipping_notes import ShippingNotes
 from replicator.watcher import SessionWatcher
 from rt.errors import Misuse
 from rt.log.forked import ForkGuard
@@ -65,6 +66,7 @@ class PushClient:
         ]
         self._watcher = SessionWatcher(self._book, self._connections, gather)
         self._releaser = Releaser(self._book, release)
+        self._notes = ShippingNotes(self._book, self._connections, self._statuses)
         self._guard = ForkGuard("a PushClient", self._abandon)
         self._blocked_since_s: dict[str, float] = {}  # by session
 
@@ -75,6 +77,7 @@ class PushClient:
             connection.start()
         self._watcher.start()
         self._releaser.start()
+        self._notes.start()
 
     def wake(self, session: str | None = None) -> None:
         """Announce that a session was written to, or any of them.
@@ -105,6 +108,7 @@ class PushClient:
         for connection in self._connections:
             connection.stop()
         self._watcher.stop()
+        self._notes.stop()
         deadline = time.monotonic() + _STOP_S
         for connection in self._connections:
             connection.join(max(0.0, deadline - time.monotonic()))
@@ -137,7 +141,7 @@ class PushClient:
         """Return the status of each session with each node."""
         self._guard.demand_owner()
         names = sorted(self._book.names())
-        return [self._status(name, each) for name in names for each in self._connections]
+        return [each for name in names for each in self._statuses(name)]
 
     def _abandon(self) -> None:
         """In a forked child: close the connections that it inherited."""
@@ -159,6 +163,9 @@ class PushClient:
     def _lacks(self, session: str) -> bool:
         archived_to = max(each.archived_to(session) for each in self._connections)
         return bool(archived_to) and self._book.progress(session).lacks_beginning(archived_to)
+
+    def _statuses(self, session: str) -> list[SessionStatus]:
+        return [self._status(session, each) for each in self._connections]
 
     def _status(self, session: str, connection: PushConnection) -> SessionStatus:
         position, left = connection.sent(session)

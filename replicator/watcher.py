@@ -14,7 +14,7 @@ from replicator.link import pause
 from replicator.push_connection import PushConnection
 from replicator.sessions import SessionBook
 from rt.errors import spoken
-from rt.log import confirmations
+from rt.log import confirmations, shipping
 from rt.log.watch import Wake, Watch
 
 _log: Final = logging.getLogger(__name__)
@@ -64,8 +64,9 @@ class SessionWatcher:
                 pause(self._wake, _SWEEP_S)
 
     def _watch(self) -> None:
-        # our own notes of what the nodes confirm lie beside the session's files
-        with Watch(ignored=(confirmations.FILE_NAME,)) as watch:
+        # our own notes of what the nodes confirm and refuse lie beside the session's files
+        ignored = (confirmations.FILE_NAME, shipping.FILE_NAME, shipping.DRAFT_NAME)
+        with Watch(ignored=ignored) as watch:
             watch.add(self._book.directory)
             poller = select.poll()
             poller.register(self._wake.fileno(), select.POLLIN)

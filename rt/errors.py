@@ -124,23 +124,28 @@ class ManifestError(RtError):
 
 
 _HERE: Final = ("written", "synced")  # levels that need no node
-_SHIPPING: Final = " and go on shipping; is `rt push` running?"
 
 
 class FlushTimeout(RtError, TimeoutError):  # noqa: N818
-    """A level was not reached in time; the messages stay in the log, and shipping continues."""
+    """A level was not reached in time; the messages stay in the log, and shipping continues.
 
-    def __init__(self, reached: str, wanted: str, timeout_s: float) -> None:
-        super().__init__(reached, wanted, timeout_s)
+    `reason` is what keeps them, as the process that ships the session says; "" if none says.
+    """
+
+    def __init__(self, reached: str, wanted: str, timeout_s: float, reason: str = "") -> None:
+        super().__init__(reached, wanted, timeout_s, reason)
         self.reached = reached.lower()
         self.wanted = wanted.lower()
         self.timeout_s = timeout_s
+        self.reason = reason
 
     def __str__(self) -> str:
-        return (
-            f"{self.wanted} was not reached within {self.timeout_s:g} s, only {self.reached}; the "
-            f"messages stay in the log{_SHIPPING if self.wanted not in _HERE else ''}"
-        )
+        late = f"{self.wanted} was not reached within {self.timeout_s:g} s, only {self.reached}"
+        if self.wanted in _HERE:
+            return f"{late}; the messages stay in the log"
+        if self.reason:
+            return f"{late}: {self.reason}; the messages stay in the log"
+        return f"{late}; the messages stay in the log and go on shipping; is `rt push` running?"
 
 
 class GapError(RtError):

@@ -16,6 +16,7 @@ from rt.log.confirmations import ConfirmationsFile, Level
 from rt.log.disk import Disk
 from rt.log.forked import ForkGuard
 from rt.log.pending import COLUMN_BYTES, PendingFrame, frame_cuts
+from rt.log.shipping import ShippingNote
 from rt.log.writer import SessionWriter, WriterSettings
 from rt.names import parse_group
 from rt.position import Position
@@ -151,6 +152,11 @@ class Publisher:
         """The sequence number that the next message gets."""
         return self._next_sequence
 
+    @property
+    def shipping_note(self) -> str:
+        """What keeps the session's messages from being merged, as its pusher says; "" if none."""
+        return ShippingNote(self._writer.directory).read()
+
     def publish(self, payload: Bytes, key: Bytes | None = None, time_ns: int | None = None) -> int:
         """Publish one message and return its sequence number.
 
@@ -268,8 +274,8 @@ class Publisher:
             timeout_s: how long to wait.
 
         Raises:
-            FlushTimeout: names the level that was reached; the messages stay in the log and
-                shipping continues.
+            FlushTimeout: names the level that was reached, and what keeps the rest; the messages
+                stay in the log and shipping continues.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed.
         """
@@ -337,7 +343,7 @@ class Publisher:
                     and confirmed.reached(each) >= target
                 ]  # fmt: skip
                 best = max(reached, default=Level.SYNCED)
-                raise FlushTimeout(best.name, level.name, timeout_s)
+                raise FlushTimeout(best.name, level.name, timeout_s, self.shipping_note)
             time.sleep(pause_s)
             pause_s = min(1.3 * pause_s, _POLL_LAST_S)
 

@@ -93,7 +93,7 @@ class LinePump:
             while confirmed.level < wanted and not self._stop.has_come():
                 confirmed = self._try(wanted, deadline - time.monotonic(), confirmed)
         except FlushTimeout as late:
-            raise FlushTimeout(late.reached, wanted.name, timeout_s) from None
+            raise FlushTimeout(late.reached, wanted.name, timeout_s, late.reason) from None
         return confirmed
 
     def _try(self, wanted: Level, left_s: float, before: Confirmed) -> Confirmed:

@@ -221,7 +221,8 @@ class ClientPublisher:
             if receipt.done() and not receipt.cancelled():
                 raise  # it failed with a time-out of its own
             receipt.cancel()
-            raise FlushTimeout(self._reached().name, level.name, timeout_s) from None
+            reached, reason = self._reached().name, self._publisher.shipping_note
+            raise FlushTimeout(reached, level.name, timeout_s, reason) from None
 
     def _reached(self) -> Level:
         """The highest level that everything published so far has reached."""

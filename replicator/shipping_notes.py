@@ -1,0 +1,102 @@
+"""ShippingNotes: tells publishers, in their sessions' directories, why messages do not arrive."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from replicator.backoff import Complaint
+from replicator.progress import SessionStatus
+from replicator.push_connection import PushConnection
+from replicator.sessions import SessionBook
+from rt.errors import spoken
+from rt.log.shipping import ShippingNote
+from rt.position import Position
+
+_log: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0
+_SENT: Final = "everything was sent; rt status shows what the nodes wait for"
+_SENDING: Final = "it is being sent, and no node has confirmed more for a second"
+
+
+class ShippingNotes:
+    """Looks once a second at why each session is not merged as far as it was published.
+
+    Threads: its own thread runs `look`, and alone touches `_noted` and `_merged`; `start` and
+    `stop` are called by the owner. Only `_stopping` is shared.
+    """
+
+    def __init__(
+        self,
+        book: SessionBook,
+        connections: Sequence[PushConnection],
+        status: Callable[[str], Sequence[SessionStatus]],
+    ) -> None:
+        """Do nothing before `start`.
+
+        Args:
+            book: the sessions.
+            connections: to the nodes.
+            status: returns the status of a session with each node.
+        """
+        self._book = book
+        self._status = status
+        self._connections = connections
+        self._noted: set[str] = set()
+        self._merged: dict[str, Position] = {}  # as of the last look
+        self._complaint = Complaint(_log, "what shipping waits for cannot be noted")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="note shipping", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and take back what was noted: nothing is shipped any more."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for session in list(self._noted):
+            self._note(session, "")
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                self.look()
+            except OSError as error:
+                self._complaint.say(spoken(error))
+
+    def look(self) -> None:
+        """Write, renew or remove the note of each session."""
+        for session in self._book.names():
+            if self._book.has_log(session):
+                self._note(session, self._reason(session))
+
+    def _note(self, session: str, reason: str) -> None:
+        if not reason and session not in self._noted:
+            return
+        ShippingNote(self._book.path(session)).write(reason)
+        if reason:
+            self._noted.add(session)
+        else:
+            self._noted.discard(session)
+
+    def _reason(self, session: str) -> str:
+        by_error: dict[str, list[str]] = {}
+        for each in self._status(session):
+            if each.error:
+                by_error.setdefault(each.error, []).append(each.node)
+        said = [f"{', '.join(nodes)}: {error}" for error, nodes in by_error.items()]
+        return "; ".join(said) or self._standstill(session)
+
+    def _standstill(self, session: str) -> str:
+        """Say what a session waits for that is shipped, but was merged no further for a look."""
+        progress = self._book.progress(session)
+        merged = max(progress.reached(each.name).merged for each in self._connections)
+        before, self._merged[session] = self._merged.get(session), merged
+        ends = [each.all_sent(session) for each in self._connections]
+        sent = max((end for end in ends if end is not None), default=None)
+        if merged != before or (sent is not None and merged >= sent):
+            return ""
+        return _SENDING if sent is None else _SENT

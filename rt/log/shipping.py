@@ -1,0 +1,45 @@
+"""Shipping: why a session's messages do not arrive, in a small file beside its log."""
+
+import os
+import time
+from contextlib import suppress
+from typing import Final
+
+FILE_NAME: Final = "shipping"
+DRAFT_NAME: Final = "shipping.new"
+FRESH_S: Final = 10.0  # a pusher that runs renews its note every second
+_BYTES_MAX: Final = 1000
+
+
+class ShippingNote:
+    """The file in a session's directory; the process that ships writes it, the publisher reads it.
+
+    It is not synced: a pusher that starts again writes its own.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, FILE_NAME)
+        self._draft = os.path.join(directory, DRAFT_NAME)
+
+    def read(self) -> str:
+        """Return what keeps the session from being shipped; "" if no running pusher says so."""
+        try:
+            with open(self._path, "rb") as file:
+                age_s = time.time() - os.fstat(file.fileno()).st_mtime
+                text = file.read(_BYTES_MAX).decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return text if age_s < FRESH_S else ""
+
+    def write(self, reason: str) -> None:
+        """Replace the note, or remove it if there is no reason."""
+        if not reason:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+            return
+        fd = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, reason.encode()[:_BYTES_MAX])
+        finally:
+            os.close(fd)
+        os.replace(self._draft, self._path)

@@ -1,0 +1,76 @@
+"""A publisher that waits in vain learns why, although another process ships its session."""
+
+import os
+import shutil
+import time
+
+import pytest
+
+from rt.errors import FlushTimeout
+from rt.log.confirmations import Level
+from rt.log.shipping import FILE_NAME, FRESH_S, ShippingNote
+from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.replicator_host import eventually
+
+PATIENCE_S = 20
+
+
+def test_a_flush_names_the_refusal_of_the_nodes(tmp_path):
+    """It used to ask whether rt push runs, which did run, and was refused."""
+    with ArchiveCluster(tmp_path) as cluster:
+        with cluster.publisher() as publisher:
+            push = cluster.push()
+            publisher.publish(b"one")
+            publisher.flush(Level.MERGED, PATIENCE_S)
+            push.stop()
+        directory = tmp_path / "pub" / STREAM / "jfk"
+        shutil.rmtree(directory)
+        publisher = cluster.publisher()
+        publisher.publish(b"two")
+        push = cluster.push()
+        assert eventually(lambda: publisher.shipping_note, PATIENCE_S)
+        with pytest.raises(FlushTimeout, match="is another log here") as caught:
+            publisher.flush(Level.MERGED, 0.1)
+        assert "rt push" not in str(caught.value)
+        assert caught.value.reason.startswith("localhost:")
+        push.stop()
+        assert not (directory / FILE_NAME).exists(), "nothing is shipped, so nothing refuses it"
+        with pytest.raises(FlushTimeout, match="is `rt push` running"):
+            publisher.flush(Level.MERGED, 0.1)
+
+
+def test_a_flush_names_the_node_that_does_not_answer(tmp_path):
+    """A wrong address looks like a slow node otherwise."""
+    with ArchiveCluster(tmp_path) as cluster:
+        publisher = cluster.publisher()
+        publisher.publish(b"one")
+        cluster.push(nodes=[("localhost", 1)])
+        assert eventually(lambda: publisher.shipping_note, PATIENCE_S)
+        with pytest.raises(FlushTimeout, match="localhost:1: "):
+            publisher.flush(Level.MERGED, 0.1)
+
+
+def test_the_note_goes_when_the_session_is_merged(tmp_path):
+    """A reason that has passed must not be given for the next delay."""
+    with ArchiveCluster(tmp_path) as cluster:
+        cluster.stop("n1")
+        publisher = cluster.publisher()
+        publisher.publish(b"one")
+        cluster.push()
+        assert eventually(lambda: publisher.shipping_note, PATIENCE_S)
+        cluster.start("n1")
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        assert eventually(lambda: not publisher.shipping_note, PATIENCE_S)
+
+
+def test_the_note_of_a_pusher_that_died_is_not_believed(tmp_path):
+    """A killed process takes nothing back."""
+    note = ShippingNote(str(tmp_path))
+    note.write("no room")
+    assert note.read() == "no room"
+    late_s = time.time() - FRESH_S
+    os.utime(tmp_path / FILE_NAME, (late_s, late_s))
+    assert note.read() == ""
+    note.write("")
+    note.write("")
+    assert note.read() == ""
