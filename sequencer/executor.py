@@ -86,7 +86,7 @@ class Executor:
                 raise
             set_aside(disk, damage.path)
             return self._opened()  # what is missing now is copied from another node
-        appender.sync()  # what was read may be in memory only
+        appender.sync()
         return appender
 
     @property

@@ -49,6 +49,10 @@ class FaultyFile(OsFile):
             self._disk.room += super().size() - length
         super().truncate(length)
 
+    def write_again(self, offset):
+        self._disk.step("write_again")
+        super().write_again(offset)
+
     def sync(self):
         self._disk.step("sync")
         super().sync()

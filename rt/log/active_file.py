@@ -8,15 +8,16 @@ from typing import Final
 from rt.errors import DiskFailed, FrameError
 from rt.format.frame import HEADER_BYTES, FrameKind, Header, parse_header
 from rt.format.index import ENTRY_BYTES, SUFFIX, Index, IndexEntry, Indexer, encode_index
-from rt.format.recovery import Verdict, judge
+from rt.format.recovery import Corrupt, Verdict, judge
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.log.disk import Disk, File, Span
 from rt.position import Position
 
 # Entries are held back until their frames are synced, since a power cut may lose what comes before
-# a frame and keep the frame, and then until there are this many. A scan finds lost ones again.
-_INDEX_BUFFER: Final = 64
+# a frame and keep the frame, and then until there are this many: a start scans, and writes again,
+# what comes after the last entry, so some 2 MiB at most.
+_INDEX_BUFFER: Final = 8
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class ActiveFile:
     def recover(
         self, *, durable: int, whole: bool = False, own: bool = True
     ) -> tuple[Verdict, Walk]:
-        """Judge the bytes in the file, count what they hold, and cut wrong index entries.
+        """Judge and write again the bytes in the file, count them, and cut wrong index entries.
 
         It reads from the last index entry on, so that a restart does not read the whole file; but
         reads all of it if `whole` is set, or if no whole frame is found there.
@@ -98,10 +99,23 @@ class ActiveFile:
         if not whole and begin.offset and self._count_first():
             verdict = self._judge(walk, size, durable, own=own)
             if walk.position > begin:
+                self._write_again(verdict, begin.offset)
                 return verdict, walk
+            begin = self.start
         self.facts = Facts()
         walk = Walk(self.start, merged=self._merged, session=self._session)
-        return self._judge(walk, size, durable, own=own), walk
+        verdict = self._judge(walk, size, durable, own=own)
+        self._write_again(verdict, begin.offset)
+        return verdict, walk
+
+    def _write_again(self, verdict: Verdict, proven: int) -> None:
+        """Let the next sync write what no earlier one is known to have written.
+
+        What was read may exist in memory only, because a sync failed. An index entry is written
+        after the sync of its frame, so that the last one proves all that comes before it.
+        """
+        if not isinstance(verdict, Corrupt):
+            self._file.write_again(proven)
 
     def _count_first(self) -> bool:
         try:

@@ -60,11 +60,11 @@ class Appender:
             there = log_files(disk, directory)
             self.manifest = load_manifest(self._manifest_file, path)
             self._demand_lines(there, path)
-            self._cut_manifest()
+            self._mend_manifest()
             if self.manifest.identity is None:
                 self._begin(identity, path)
             else:
-                self._manifest_file.sync()  # what was read may not be on the disk yet
+                self._manifest_file.sync()
         except BaseException:
             self._manifest_file.close()
             raise
@@ -79,10 +79,14 @@ class Appender:
             file, later = (each.file_name for each in unended[:2])
             raise ManifestError(f"{path}: does not say where {file} ends, though {later} is there")
 
-    def _cut_manifest(self) -> None:
-        """Cut a last line that was never finished."""
+    def _mend_manifest(self) -> None:
+        """Cut a last line that was never finished; let the next sync write all others.
+
+        They may exist in memory only, because a sync failed.
+        """
         if self.manifest.length < self._manifest_file.size():
             self._manifest_file.truncate(self.manifest.length)
+        self._manifest_file.write_again(0)
 
     def _begin(self, identity: LogIdentity, path: str) -> None:
         if log_files(self.disk, self.directory):

@@ -33,6 +33,14 @@ class File(Protocol):
     def truncate(self, length: int) -> None:
         """Cut the file to `length` bytes; later appends go there."""
 
+    def write_again(self, offset: int) -> None:
+        """Write the bytes from `offset` on once more, in place.
+
+        The kernel may call pages clean that a failed sync did not write, so that the next sync
+        succeeds and writes nothing. Once they have been written again, it writes them. They do not
+        change, so that no power cut can harm those that were durable.
+        """
+
     def sync(self) -> None:
         """Return once all bytes and the length are on stable storage; never retry a failure."""
 
@@ -132,6 +140,16 @@ class OsFile:
         """Cut the file to `length` bytes."""
         os.ftruncate(self._fd, length)
         self._end = length
+
+    def write_again(self, offset: int) -> None:
+        """Write the bytes from `offset` on once more, in place."""
+        end = self.size()
+        buffer = memoryview(bytearray(min(COPY_BYTES, max(0, end - offset))))
+        while offset < end:
+            count = os.preadv(self._fd, [buffer[: end - offset]], offset)
+            if not count:
+                raise EOFError(f"the file ends {end - offset} bytes early")
+            offset += os.pwrite(self._fd, buffer[:count], offset)
 
     def sync(self) -> None:
         """Flush data and length; fdatasync includes the length when it changed."""

@@ -102,8 +102,10 @@ def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
     """Rebuild the index of a file; return how many entries it has.
 
     The old index stays until the new one is whole and synced. A damaged file is indexed up to the
-    damage.
+    damage. An active file is made durable first, since an entry says that all before it is.
     """
+    if start not in log.manifest.rolled:
+        _make_durable(disk, log.file_path(start))
     target = log.file_path(start) + SUFFIX
     fresh = target + ".tmp"
     file = disk.open(fresh, create=True)
@@ -121,6 +123,15 @@ def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
         file.close()
     disk.replace(fresh, target)
     return count
+
+
+def _make_durable(disk: Disk, path: str) -> None:
+    file = disk.open(path)
+    try:
+        file.write_again(0)
+        file.sync()
+    finally:
+        file.close()
 
 
 def _batches(found: Iterator[IndexEntry]) -> Iterator[list[IndexEntry]]:

@@ -3,7 +3,8 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -23,6 +24,8 @@ from rt.node.inbox_syncer import InboxSyncer
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.node")
+# Opening a copy syncs its file and its manifest.
+_OPEN_THREADS: Final = 8
 
 
 class Inboxes:
@@ -76,22 +79,32 @@ class Inboxes:
         """Open the copies on the disk; return a sentence for each that is damaged.
 
         Args:
-            merged_to: returns how far a session is merged, which proves that much durable.
+            merged_to: returns how far a session is merged, which proves that much durable; called
+                by several threads at once.
         """
-        damaged = []
-        for name in sorted(self.found()):
-            log = LogDirectory(os.path.join(self._root, name), self._disk)
-            try:
-                log.refresh()
-                if log.manifest.identity is not None:  # else a crash interrupted its creation
-                    self._open(parse_session(name), log.manifest.identity, merged_to(name))
-            except (CorruptLog, ManifestError) as error:
-                damaged.append(self._give_up(name, error))
-            except Misuse as error:
-                damaged.append(str(error))
-            finally:
-                log.close()
-        return damaged
+        names = sorted(self.found())
+        return [said for said in self._map(lambda name: self._open_found(name, merged_to), names)
+                if said]  # fmt: skip
+
+    def _map(self, act: Callable[[str], str], names: list[str]) -> Iterable[str]:
+        """Call `act` with each name, several at once: one commit serves many syncs."""
+        with ThreadPoolExecutor(_OPEN_THREADS, "open") as pool:
+            return list(pool.map(act, names))
+
+    def _open_found(self, name: str, merged_to: Callable[[str], Position]) -> str:
+        """Open one copy on the disk; return what to say if it is damaged, otherwise ""."""
+        log = LogDirectory(os.path.join(self._root, name), self._disk)
+        try:
+            log.refresh()
+            if log.manifest.identity is not None:  # else a crash interrupted its creation
+                self._open(parse_session(name), log.manifest.identity, merged_to(name))
+        except (CorruptLog, ManifestError) as error:
+            return self._give_up(name, error)
+        except Misuse as error:
+            return str(error)
+        finally:
+            log.close()
+        return ""
 
     def found(self) -> list[str]:
         """Return the names of the copies on the disk, without those set aside."""

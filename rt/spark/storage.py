@@ -108,6 +108,10 @@ class FsFile:
         """Refused."""
         raise self._read_only(f"it is not cut to {length} bytes")
 
+    def write_again(self, offset: int) -> None:
+        """Refused."""
+        raise self._read_only(f"its bytes from {offset} on are not written again")
+
     def sync(self) -> None:
         """Refused."""
         raise self._read_only("it is not synced")

@@ -112,6 +112,11 @@ class SimFile:
         self._inode.floor = min(self._inode.floor, length)
         self._inode.lost = min(self._inode.lost, length)
 
+    def write_again(self, offset: int) -> None:
+        """Let the next sync write the bytes from `offset` on, whatever a failed one left."""
+        self._disk.operation("write again")
+        self._inode.lost = 0 if offset <= self._inode.floor else min(self._inode.lost, offset)
+
     def sync(self) -> None:
         """Make what was written durable."""
         try:

@@ -5,7 +5,7 @@ retention, both ends of a pipe. Here are fakes of what they act on, and eyes tha
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,10 @@ class SimInboxes(Inboxes):
         if self.node is not None:
             watch_confirmations(self.node, inbox)
         return inbox
+
+    def _map(self, act: Callable[[str], str], names: list[str]) -> Iterable[str]:
+        """One after the other: a seed has no threads."""
+        return map(act, names)
 
     def found(self) -> list[str]:
         """The sessions that have a directory."""
@@ -243,8 +247,6 @@ class WatchedMember(Member):
 
 class MergeNode(SimNode):
     """A node that may die inside any of its duties and come back from its disk."""
-
-    cleans_failed_pages = False  # sessions and the merged log still trust what they read back
 
     def __init__(self, name: str, world: "MergeCluster", chance: Random) -> None:
         self.world = world

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from replicator import progress
 from replicator.messages import Ack
-from rt.log.appender import Durable
+from rt.log.active_file import ActiveFile
+from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
 from rt.node import relay
 from rt.node.duties import Duties
@@ -117,3 +118,20 @@ def copied_and_not_served() -> list[Patch]:
             right(self)
 
     return [(Duties, "_serve", serve)]
+
+
+@merging
+def copies_synced_again() -> list[Patch]:
+    """What a failed sync left of a log's last file is synced at the start, and not written."""
+    return [(ActiveFile, "_write_again", lambda self, verdict, proven: None)]
+
+
+@merging
+def lines_synced_again() -> list[Patch]:
+    """What a failed sync left of a manifest is synced at the start, and not written."""
+
+    def mend(self: Appender) -> None:
+        if self.manifest.length < self._manifest_file.size():
+            self._manifest_file.truncate(self.manifest.length)
+
+    return [(Appender, "_mend_manifest", mend)]

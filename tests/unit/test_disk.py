@@ -48,6 +48,31 @@ def test_appends_continue_where_the_file_was_cut(path):
     file.close()
 
 
+@pytest.mark.parametrize("length", [0, 1, COPY_BYTES, 2 * COPY_BYTES + 7])
+def test_bytes_are_written_again_where_they_are(path, monkeypatch, length):
+    """Only bytes that were written since a failed sync does the next one write."""
+    written = []
+    write = os.pwrite
+
+    def short(fd, data, offset):
+        count = write(fd, data[: COPY_BYTES // 2 + 1], offset)
+        written.extend([(offset, offset + count)] * bool(count))
+        return count
+
+    file = DISK.open(path, create=True)
+    file.append([b"head", bytes(range(256)) * (length // 256), bytes(length % 256)])
+    before = file.pread(length + 5, 0)
+    monkeypatch.setattr(os, "pwrite", short)
+    file.write_again(4)
+    assert file.pread(length + 5, 0) == before
+    ends = [4, *(end for _, end in written)]
+    assert [begin for begin, _ in written] == ends[:-1]
+    assert ends[-1] == 4 + length
+    file.append([b"tail"])
+    assert file.pread(5, 4 + length) == b"tail"
+    file.close()
+
+
 @pytest.mark.parametrize("length", [1, 900_000, COPY_BYTES, 2 * COPY_BYTES + 7])
 def test_bytes_are_copied_from_any_place_to_any_other(tmp_path, length):
     """The merge copies ranges, through a buffer that is smaller than the longest."""
