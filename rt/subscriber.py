@@ -10,6 +10,7 @@ from typing import Final, Self
 from rt.errors import FrameError, Misuse
 from rt.events import Event
 from rt.format.message import Batch, Message
+from rt.format.where import Where
 from rt.log.directory import LogDirectory
 from rt.log.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.forked import ForkGuard
@@ -59,6 +60,7 @@ class Subscriber:
         follow: bool = True,
         sessions: Collection[str] | None = None,
         key_prefix: bytes | bytearray | memoryview = b"",
+        where: str | Collection[str] | None = None,
         on_gap: OnGap = "raise",
         on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
@@ -79,6 +81,8 @@ class Subscriber:
             sessions: names or globs (`jfk`, `eu-*`) of the sessions wanted; frames of others are
                 not decoded.
             key_prefix: give out only messages whose key begins with this.
+            where: conditions that all must hold, such as `"key=AA*"` or `".delay>=30"`, on session,
+                key and fields of a JSON payload; see `rt.format.where.Where`.
             on_gap: what to do where messages were archived before they were read: `raise` a
                 `GapError`, `notify` through `on_event` and continue, or `skip` silently.
             on_poison: what to do with a frame that is whole but cannot be decoded, because its
@@ -91,20 +95,21 @@ class Subscriber:
                 from there, each verified before any of its messages is given out.
 
         Raises:
-            Misuse: a name, `start`, `on_gap`, `on_poison` or `key_prefix` is not valid, or nothing
-                installed can read `copies`.
+            Misuse: a name, `start`, `on_gap`, `on_poison`, `key_prefix` or `where` is not valid, or
+                nothing installed can read `copies`.
         """
         _check_policies(on_gap=on_gap, on_poison=on_poison)
         if not isinstance(key_prefix, bytes | bytearray | memoryview):
             raise Misuse(f"key_prefix is bytes, not {type(key_prefix).__name__}; encode it first")
         self.directory = _directory(os.fspath(root), stream, session)
+        self._where = Where.parse(where, bytes(key_prefix))
         self._follower = Follower(
-            _opened(self.directory, copies), checked_start(start), SessionFilter(sessions),
+            _opened(self.directory, copies), checked_start(start),
+            SessionFilter(sessions, self._where),
             on_gap=on_gap, on_poison=on_poison, on_event=on_event or (lambda _event: None),
             follow=follow,
         )  # fmt: skip
         self._follow = follow
-        self._key_prefix = bytes(key_prefix)
         self._waiter = _Waiter(self.directory, watch)
         self._current: Iterator[Message] = iter(())
         self._places: Iterator[int] = iter(())  # of the messages that `_current` has yet to give
@@ -156,8 +161,8 @@ class Subscriber:
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
         """Iterate frame by frame over messages in columns, for programs that need speed.
 
-        Batches of unwanted sessions are left out; `key_prefix` is not applied. Ends and raises
-        like `messages`.
+        Batches of unwanted sessions are left out; `key_prefix`, and `where` on keys and payloads,
+        are not applied. Ends and raises like `messages`.
         """
         while (batch := self.next_batch(timeout_s)) is not None:
             yield batch
@@ -231,10 +236,7 @@ class Subscriber:
         places = self._places = batch.places
         self._places_end = batch.next_position
         try:
-            if self._key_prefix:
-                self._current = batch.messages_with_key(self._key_prefix, places)
-            else:
-                self._current = batch.messages(places)
+            self._current = self._where.messages(batch, places)
         except FrameError as error:
             raise self._follower.poison(batch, error) from None
         return True

@@ -17,6 +17,7 @@ from rt.errors import CorruptLog, FrameError, Misuse
 from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
+from rt.format.where import Where
 from rt.log.start import parse_start
 from rt.names import parse_stream
 from rt.position import Position
@@ -55,6 +56,10 @@ class ReadSettings:
 @click.option("--own-session", metavar="NAME", help="Read a session's own log, not the merged one.")
 @click.option("--key-prefix", metavar="TEXT", default="", help="Only keys that begin with this.")
 @click.option(
+    "--where", metavar="TERM", multiple=True,
+    help="Only if session, key or a JSON field matches; repeat for more, all of which must hold.",
+)  # fmt: skip
+@click.option(
     "--timeout", "timeout_s", type=Seconds(), metavar="S",
     help="End when nothing has come for this many seconds.",
 )  # fmt: skip
@@ -78,6 +83,7 @@ def subscribe(
     sessions: tuple[str, ...],
     own_session: str | None,
     key_prefix: str,
+    where: tuple[str, ...],
     timeout_s: float | None,
     on_gap: OnGap,
     copies: str | None,
@@ -90,18 +96,24 @@ def subscribe(
     rt subscribe --stream flights
     rt subscribe --stream flights --from last:10 --no-follow --output json
     rt subscribe --stream flights --session 'eu-*' --key-prefix AA --from 2013-01-01T05:17:00Z
+    rt subscribe --stream flights --where '.delay>=30' --where '.flight.carrier!=AA'
     rt subscribe --stream flights --own-session jfk --count 1 --timeout 5
+
+    A TERM is session=NAME, key=KEY or .FIELD=VALUE. Sessions take globs, keys a prefix before *.
+    Fields are of JSON payloads, .flight.number inside of others; they also take <, <=, > and >=.
+    All take !=. A message without the field does not match.
 
     With --count and --timeout, fewer messages than asked for are exit code 1. So is a gap, unless
     --on-gap allows it.
     """  # noqa: D301 - click reads the backspace character
     with Subscriber(
         settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
-        follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix), on_gap=on_gap,
-        on_event=_show_event, copies=copies,
+        follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix),
+        where=where, on_gap=on_gap, on_event=_show_event, copies=copies,
     ) as subscriber:  # fmt: skip
         _demand_log(subscriber.directory, follow=follow)
-        out = _MessageWriter(subscriber, Output(output), os.fsencode(key_prefix), count)
+        chosen = Where.parse(where, os.fsencode(key_prefix))
+        out = _MessageWriter(subscriber, Output(output), chosen, count)
         with StopSignals(on_stop=subscriber.stop) as stop:
             out.run(timeout_s)
         if show_position:
@@ -120,13 +132,13 @@ class _MessageWriter:
     """Writes batch after batch, and knows where the next reader resumes."""
 
     def __init__(
-        self, subscriber: Subscriber, output: Output, key_prefix: bytes, count: int | None
+        self, subscriber: Subscriber, output: Output, where: Where, count: int | None
     ) -> None:
         self.left = count  # messages still wanted; None for all
         self._subscriber = subscriber
         # a payload must not speak to the terminal
         self._output = Output.TERMINAL if output is Output.LINES and sys.stdout.isatty() else output
-        self._key_prefix = key_prefix
+        self._where = where
         self._next: Position | None = None
         self._file: BinaryIO = sys.stdout.buffer
 
@@ -147,11 +159,12 @@ class _MessageWriter:
 
     def _render(self, batch: Batch) -> bytes:
         fits = self.left is None or self.left >= len(batch)
-        if fits and not self._key_prefix and self._output is not Output.JSON:
+        wanted = self._where.wanted(batch)
+        if fits and wanted is None and self._output is not Output.JSON:
             data = render_payloads(self._output, batch.payloads())
             self._took(len(batch), batch.next_position)
             return data
-        found = batch.messages_with_key(self._key_prefix) if self._key_prefix else batch.messages()
+        found = batch.messages() if wanted is None else batch.messages_among(wanted)
         messages = list(islice(found, self.left))
         self._took(len(messages), batch.next_position)
         if self.left == 0 and messages:

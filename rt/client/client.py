@@ -101,6 +101,7 @@ class Client:
         follow: bool = True,
         sessions: Collection[str] | None = None,
         key_prefix: bytes = b"",
+        where: str | Collection[str] | None = None,
         on_gap: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
         timeout_s: float = 30.0,
@@ -118,6 +119,7 @@ class Client:
                 process keeps the copy, a warning says that it ends where that copy does.
             sessions: names or globs of the sessions wanted.
             key_prefix: only messages whose key begins with this.
+            where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
             on_gap: `raise`, `notify` or `skip`.
             on_event: is called with each event.
             timeout_s: without `follow`, how long bringing the copy up to date may take.
@@ -143,14 +145,14 @@ class Client:
             if cursor is None:
                 reader = Subscriber(
                     root, stream=stream, start=begin, follow=follow, sessions=sessions,
-                    key_prefix=key_prefix, on_gap=on_gap, on_event=on_event,
+                    key_prefix=key_prefix, where=where, on_gap=on_gap, on_event=on_event,
                 )  # fmt: skip
             else:
                 held = LocalCursor(root, stream, cursor)
                 undo.callback(held.close)
                 reader = Subscription(
                     root, stream, held, start=begin, ack=ack, follow=follow, sessions=sessions,
-                    key_prefix=key_prefix, on_gap=on_gap, on_event=on_event,
+                    key_prefix=key_prefix, where=where, on_gap=on_gap, on_event=on_event,
                 )  # fmt: skip
             undo.pop_all()
         with self._lock:

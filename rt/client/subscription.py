@@ -38,6 +38,7 @@ class Subscription:
         follow: bool = True,
         sessions: Collection[str] | None = None,
         key_prefix: bytes = b"",
+        where: str | Collection[str] | None = None,
         on_gap: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
@@ -52,6 +53,7 @@ class Subscription:
             follow: as of `rt.Subscriber`, and so are the rest.
             sessions: names or globs of the sessions wanted.
             key_prefix: only messages whose key begins with this.
+            where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
             on_gap: `raise`, `notify` or `skip`.
             on_event: is called with each event.
 
@@ -66,7 +68,7 @@ class Subscription:
         begin = start if cursor.is_new else cursor.state.position
         self._subscriber = Subscriber(
             root, stream=stream, start=begin, follow=follow, sessions=sessions,
-            key_prefix=key_prefix, on_gap=on_gap, on_event=on_event,
+            key_prefix=key_prefix, where=where, on_gap=on_gap, on_event=on_event,
         )  # fmt: skip
         self._is_open = False
 

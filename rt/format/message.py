@@ -2,7 +2,7 @@
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress, repeat
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rt.errors import Misuse
 from rt.format.columns import Columns, decode_columns
-from rt.format.frame import KEYS_COLUMN, Header, unpack_body
+from rt.format.frame import Header, unpack_body
 from rt.position import Position
 
 
@@ -105,14 +105,16 @@ class Batch:
         """The positions of the messages; what is left of it shows how far an iteration got."""
         return iter(range(self.position + self.first, self.next_position))
 
-    def messages_with_key(
-        self, prefix: bytes, places: Iterator[int] | None = None
+    def messages_among(
+        self, wanted: Sequence[bool], places: Iterator[int] | None = None
     ) -> Iterator[Message]:
-        """The messages whose key begins with `prefix`; a frame without any is not decoded."""
-        places, wanted = places or self.places, [False]
-        if self.header.columns & KEYS_COLUMN or not prefix:
-            keys = self.columns.message_keys()[self.first :]
-            wanted = [key.startswith(prefix) for key in keys]
+        """The messages for which `wanted`, one for each, is true; if none is, nothing is decoded.
+
+        Args:
+            wanted: from `rt.format.where.Where.wanted`.
+            places: as of `messages`.
+        """
+        places = places or self.places
         if not any(wanted):
             deque(places, maxlen=0)
             return iter(())

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from rt.errors import CorruptLog, FrameError, GapError, Misuse, PoisonError
 from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned
 from rt.format.message import Batch
+from rt.format.where import Where
 from rt.log.directory import LogDirectory
 from rt.log.reader import Reader
 from rt.log.start import Start, end_of, resolve
@@ -20,20 +21,26 @@ POLICIES: Final = ("raise", "notify", "skip")
 class SessionFilter:
     """Which sessions are wanted, by name or glob; every session if no names are given."""
 
-    def __init__(self, names: Collection[str] | None) -> None:
-        """Compile names or globs, or a single one; `Misuse` if one is not valid."""
+    def __init__(self, names: Collection[str] | None, where: Where) -> None:
+        """Compile names or globs, or a single one; `Misuse` if one is not valid.
+
+        Args:
+            names: of the sessions wanted; None for all.
+            where: its terms on sessions hold too.
+        """
         if isinstance(names, str):
             names = [names]
         self._globs = None if names is None else [parse_glob(each) for each in names]
+        self._where = where
         self._known: dict[str, bool] = {}
 
     def wants(self, session: str) -> bool:
         """Whether messages of `session` are wanted; remembered, since every frame asks."""
-        if self._globs is None:
-            return True
-        if session not in self._known:
-            self._known[session] = any(glob_matches(glob, session) for glob in self._globs)
-        return self._known[session]
+        known = self._known.get(session)
+        if known is None:
+            named = self._globs is None or any(glob_matches(each, session) for each in self._globs)
+            known = self._known[session] = named and self._where.wants_session(session)
+        return known
 
 
 class Follower:

@@ -1,0 +1,228 @@
+"""Where: which messages are wanted, by session, key and fields of a JSON payload."""
+
+import json
+import operator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import reduce
+from typing import Any, Final, NamedTuple
+
+from rt.errors import Misuse
+from rt.format.frame import KEYS_COLUMN
+from rt.format.message import Batch, Message
+from rt.names import NameGlob, glob_matches, parse_glob
+
+TERMS_MAX: Final = 64
+_TERM: Final = re.compile(
+    r"\s*(session|key|(?:\.[^.=!<>\s]+)+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL
+)
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_FORM: Final = (
+    "write NAME OPERATOR VALUE, such as 'session=eu-*', 'key=AA*' or '.delay>=30'; a NAME is "
+    "session, key or the path of a JSON field, .flight.number"
+)
+
+
+class Where:
+    """Terms that all must hold.
+
+    `session=eu-*` and `session!=jfk` compare names or globs; `key=AA1` and `key!=AA*` compare keys
+    or, with `*` at the end, their beginning. `.delay>=30` and `.flight.carrier=AA` compare a field
+    of a JSON object by `=`, `!=`, `<`, `<=`, `>` or `>=` with a number, a text, `true`, `false` or
+    `null`; quotes make a text of what would be another value. A message whose payload is not JSON,
+    or has no such field, or one of another type than a `<` or `>` compares, does not match.
+
+    Sessions are chosen without reading a frame's body. A payload is only decoded if its bytes have
+    what a match needs.
+
+    Example:
+        >>> Where.parse(["session=eu-*", ".delay>=30"]).wants_session("jfk")
+        False
+    """
+
+    def __init__(
+        self,
+        *,
+        sessions: "Iterable[_Session]" = (),
+        keys: "Iterable[_Key]" = (),
+        fields: "Iterable[_Field]" = (),
+    ) -> None:
+        """Use `parse` instead."""
+        self._sessions = tuple(sessions)
+        self._keys = tuple(keys)
+        self._fields = tuple(fields)
+
+    @classmethod
+    def parse(cls, terms: str | Collection[str] | None, key_prefix: bytes = b"") -> "Where":
+        """Return the condition that these terms state; without terms it holds for all.
+
+        Args:
+            terms: one or several, as above.
+            key_prefix: only messages whose key begins with this.
+
+        Raises:
+            Misuse: a term is not understood; the message quotes it.
+        """
+        given = [terms] if isinstance(terms, str) else list(terms or ())
+        if len(given) > TERMS_MAX:
+            raise Misuse(f"{len(given)} terms; use {TERMS_MAX} at most")
+        sessions, keys, fields = [], [], []
+        if key_prefix:
+            keys.append(_Key(key_prefix, is_prefix=True, is_wanted=True))
+        for term in given:
+            name, sign, value = _split(term)
+            if name == "session":
+                sessions.append(_Session(parse_glob(value), _is_equal(term, sign)))
+            elif name == "key":
+                keys.append(_parse_key(value, is_wanted=_is_equal(term, sign)))
+            else:
+                fields.append(_parse_field(term, name, sign, value))
+        return cls(sessions=sessions, keys=keys, fields=fields)
+
+    def wants_session(self, session: str) -> bool:
+        """Whether messages of this session can match."""
+        return all(glob_matches(each.glob, session) == each.is_wanted for each in self._sessions)
+
+    def wanted(self, batch: Batch) -> list[bool] | None:
+        """Return which messages of a batch match by key and payload; None if all do.
+
+        The session is not asked again. A batch that cannot match is not decoded.
+
+        Raises:
+            FrameError: the frame cannot be decoded.
+        """
+        if not self._keys and not self._fields:
+            return None
+        found = self._by_key(batch)
+        if self._fields and any(found):
+            self._by_field(batch, found)
+        return found
+
+    def messages(self, batch: Batch, places: Iterator[int] | None = None) -> Iterator[Message]:
+        """The messages of a batch that match; arguments and errors as of `Batch.messages`."""
+        wanted = self.wanted(batch)
+        return batch.messages(places) if wanted is None else batch.messages_among(wanted, places)
+
+    def _by_key(self, batch: Batch) -> list[bool]:
+        if not self._keys:
+            return [True] * len(batch)
+        if not batch.header.columns & KEYS_COLUMN:
+            return [all(each.matches(b"") for each in self._keys)] * len(batch)
+        keys = batch.columns.message_keys()[batch.first :]
+        return [all(each.matches(key) for each in self._keys) for key in keys]
+
+    def _by_field(self, batch: Batch, found: list[bool]) -> None:
+        """Take away the messages whose payload does not match."""
+        payloads = bytes(batch.columns.payload)
+        if not all(each.may_be_in(payloads) for each in self._fields):
+            found[:] = [False] * len(found)
+            return
+        for place, payload in enumerate(batch.payloads()):
+            found[place] = found[place] and self._matches(payload)
+
+    def _matches(self, payload: bytes) -> bool:
+        if not all(each.may_be_in(payload) for each in self._fields):
+            return False
+        try:
+            value = _decode_json(payload.decode())
+        except (ValueError, RecursionError):
+            return False
+        return all(each.matches(value) for each in self._fields)
+
+
+class _Session(NamedTuple):
+    glob: NameGlob
+    is_wanted: bool
+
+
+class _Key(NamedTuple):
+    text: bytes
+    is_prefix: bool
+    is_wanted: bool
+
+    def matches(self, key: bytes) -> bool:
+        found = key.startswith(self.text) if self.is_prefix else key == self.text
+        return found == self.is_wanted
+
+
+class _Field(NamedTuple):
+    path: tuple[str, ...]
+    compare: Callable[[Any, Any], bool]
+    value: Any
+    needles: tuple[bytes, ...]
+
+    def may_be_in(self, data: bytes) -> bool:
+        r"""Whether JSON has the texts of a match, or a backslash that may spell them."""
+        return all(needle in data for needle in self.needles) or b"\\" in data
+
+    def matches(self, payload: Any) -> bool:
+        try:
+            found = reduce(_member, self.path, payload)
+        except KeyError:
+            return False
+        if _kind(found) is not _kind(self.value):
+            return self.compare is operator.ne
+        return self.compare(found, self.value)
+
+
+def _member(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return value[name]
+    raise KeyError(name)
+
+
+def _kind(value: Any) -> type:
+    """The type in JSON, which has one for all numbers."""
+    return float if type(value) is int else type(value)
+
+
+def _split(term: str) -> tuple[str, str, str]:
+    match = _TERM.fullmatch(term) if isinstance(term, str) else None
+    if match is None:
+        raise Misuse(f"not a condition: {str(term)[:60]!r}; {_FORM}")
+    return match[1], match[2], match[3]
+
+
+def _is_equal(term: str, sign: str) -> bool:
+    if sign in ("=", "!="):
+        return sign == "="
+    raise Misuse(f"not a condition: {term[:60]!r}; session and key are compared by = or !=")
+
+
+def _parse_key(text: str, *, is_wanted: bool) -> _Key:
+    try:
+        key = text.encode(errors="surrogateescape")  # as a command line passes bytes on
+    except UnicodeEncodeError:
+        raise Misuse(f"not a key: {text[:40]!a} is not UTF-8") from None
+    return _Key(key.removesuffix(b"*"), key.endswith(b"*"), is_wanted)
+
+
+def _parse_field(term: str, name: str, sign: str, text: str) -> _Field:
+    if not text:
+        raise Misuse(f'not a condition: {term[:60]!r}; give a value, or "" for an empty text')
+    value = _parse_value(text)
+    if sign not in ("=", "!=") and _kind(value) not in (str, float):
+        raise Misuse(f"not a condition: {term[:60]!r}; {text} is compared by = or !=")
+    path = tuple(name[1:].split("."))
+    texts = (*path, value) if sign == "=" and isinstance(value, str) else path
+    # a text that is not UTF-8 can only be spelled with backslashes
+    needles = tuple(each.encode(errors="backslashreplace") for each in texts)
+    return _Field(path, _COMPARISONS[sign], value, needles)
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        value = _decode_json(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, dict | list) else value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decode_json: Final[Callable[[str], Any]] = json.JSONDecoder(parse_constant=_refuse_constant).decode
