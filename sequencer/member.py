@@ -1,20 +1,22 @@
 """Member: one node's sequencer: an engine and its journal, proposals, and their execution."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
-from rt.errors import Diverged, PeerError, Refused
+from rt.errors import Diverged, PeerError
 from rt.position import START, Position
 from sequencer.digests import encode_digest
 from sequencer.execution import Execution, SnapshotPlan
 from sequencer.executor import Executor
+from sequencer.greeting import Greeting
+from sequencer.hand_over import HandOver
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction
 from sequencer.journal.journal import Journal
 from sequencer.planner import Planner
 from sequencer.proposals import Proposals
 from sequencer.raft.consensus import Consensus, Entry, PeerMessage
+from sequencer.raft.starts import Reach
 
 _CONSENSUS: Final = b"\x01"
 _HOLDINGS: Final = b"\x02"
@@ -23,6 +25,7 @@ _WANT_STATE: Final = b"\x04"
 _STATE: Final = b"\x05"
 REPORT: Final = b"\x06"  # kinds that others handle; see `Member.handlers`
 WANT: Final = b"\x07"
+_HELLO: Final = b"\x08"
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that can reach this node has done so by then
 WHOLE_REPORT_TICKS: Final = 20  # reports may be lost, so everything is repeated this often
@@ -42,6 +45,7 @@ class Member:
         *,
         engine: Consensus,
         journal: Journal,
+        greeting: Greeting,
         executor: Executor,
         planner: Planner,
         send: Callable[[str, bytes], None],
@@ -56,6 +60,7 @@ class Member:
             members: all nodes.
             engine: started from what `journal` recovered.
             journal: makes the engine's state durable.
+            greeting: until it is over, this node takes no part in the consensus.
             executor: started from the same snapshot.
             planner: reads this node's copies of sessions.
             send: takes a message for a member; may lose it.
@@ -68,14 +73,14 @@ class Member:
         self.engine = engine
         self.holdings = Holdings(name, members)
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
+        self.greeting = greeting
         self._journal = journal
         self._send = send
         self._execution = Execution(executor, self.holdings, merged)
         self._proposals = Proposals(engine, self.holdings, self._execution, planner, now_ns)
+        self._hand_over = HandOver(engine, self.holdings, self._proposals, hand_over_ticks)
         self._leader = ""
         self._ticks = 0
-        self._short_ticks = 0  # for how long a majority has held what this leader lacks
-        self._hand_over_ticks = hand_over_ticks
 
     @property
     def executor(self) -> Executor:
@@ -128,14 +133,21 @@ class Member:
         return self._execution.copies.is_checked(session)
 
     def hear(self, sender: str, data: bytes) -> None:
-        """Take a member's message; after a `PeerError` nothing of it was taken."""
+        """Take a member's message; after a `PeerError` nothing of it was taken.
+
+        Raises:
+            WriterFailed: this node is an older copy of itself; it has to end.
+        """
         kind, body = data[:1], data[1:]
         if kind == _CONSENSUS:
-            self.engine.step(sender, body)
+            if self.greeting.is_over:
+                self.engine.step(sender, body)
         elif kind == _HOLDINGS:
             self._proposals.notice(self.holdings.take_report(sender, body))
         elif sender not in self.holdings.others:
             raise PeerError(f"{sender!r} is not a member")
+        elif kind == _HELLO:
+            self._take_hello(sender, body)
         elif kind == _DIGEST:
             self._compare_digest(sender, body)
         elif kind == _WANT_STATE:
@@ -150,14 +162,16 @@ class Member:
     def tick(self) -> None:
         """Let one unit of time pass."""
         self._ticks += 1
-        self.engine.tick()
+        self.greeting.tick()
+        if self.greeting.is_over:
+            self.engine.tick()
         if self._ticks % WHOLE_REPORT_TICKS == 0:
             self._report_all()
             self._request_state()
         if self.engine.leads:
             if self._ticks % DIGEST_TICKS == 0:
                 self._send_digest()
-            self._hand_over_if_short()
+            self._hand_over.tick()
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Have an instruction proposed soon; check whether it was executed, and order it again.
@@ -199,6 +213,7 @@ class Member:
                 self._execution.restore(ready.snapshot)
             self._take_committed(ready.committed)
             self._execute()
+        self._greet()
         self._execute()
         self._execution.copies.check()
         return self._execution.take_sessions()
@@ -226,6 +241,20 @@ class Member:
             self._proposals.executed(self._execution.done_index)
 
     # What nodes send each other
+
+    def _greet(self) -> None:
+        """Say how far this node's disk has come; everything the engine holds is durable now."""
+        if self.greeting.is_due:
+            status = self.engine.status()
+            self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))
+            for member in self.holdings.others:
+                self._send(member, _HELLO + self.greeting.hello(member))
+
+    def _take_hello(self, sender: str, body: bytes) -> None:
+        if self.greeting.take(sender, body):
+            self._send(sender, _HELLO + self.greeting.hello(sender))
+        if self.greeting.finding:
+            self._journal.disown(self.greeting.finding)
 
     def _follow_leader(self) -> None:
         if self.engine.leader != self._leader:
@@ -272,17 +301,3 @@ class Member:
     def _send_all(self, data: bytes) -> None:
         for member in self.holdings.others:
             self._send(member, data)
-
-    # Leadership
-
-    def _hand_over_if_short(self) -> None:
-        """Hand leadership to a member that holds the bytes this one cannot plan."""
-        short = self._proposals.short_sessions()
-        self._short_ticks = self._short_ticks + 1 if short else 0
-        if self._short_ticks < self._hand_over_ticks:
-            return
-        self._short_ticks = 0
-        holdings = self.holdings
-        best = max(holdings.others, key=lambda each: holdings.of(each).get(short[0], START))
-        with suppress(Refused):  # it does not lead any more, or is handing over already
-            self.engine.transfer(best)

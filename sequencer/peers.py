@@ -20,8 +20,9 @@ from rt.net.tls_errors import describe_tls_error
 _log: Final = logging.getLogger("sequencer.peers")
 
 # Distinguishes these connections from replicators' on the same port. Version 2: slices carry a
-# digest, which a node of version 1 cannot read; it is refused in the handshake, and does not end.
-ALPN: Final = "rt-peer/2"
+# digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and one that is
+# not answered takes no part. Other versions are refused in the handshake, and do not end.
+ALPN: Final = "rt-peer/3"
 _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 64 * 1024
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on

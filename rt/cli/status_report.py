@@ -198,6 +198,11 @@ def _problems(answer: dict[str, Any]) -> list[str]:
         reason = _get(answer, "copying_waits_for", str)
         waits = f"; it waits for {reason}" if reason else ""
         found.append(f"is copying the merged log, at {position}{waits}")
+    if lost := _get(answer, "lost_state", str):
+        found.append(f"lost its state: {lost}")
+    if count := _get(answer, "unconfirmed_by", int):
+        nodes = f"{count} other nodes" if count > 1 else "another node"
+        found.append(f"does not vote before {nodes} confirmed that its state is not an older copy")
     if waiting := _get(answer, "waiting_for", dict):
         found.append(f"waits for session {_get(waiting, 'session', str)}")
     if answer.get("takes_data") is False:

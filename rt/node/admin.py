@@ -17,7 +17,6 @@ from rt.inspect.history import active
 from rt.net.exchange import Fields, address_of, decode_fields, receive_line, send_all
 from rt.net.identity import PeerIdentity
 from rt.node.audit import AuditLog
-from rt.node.duties import NodeView
 from rt.node.retention import (
     LEASE_NOTE,
     OFFLOAD_NOTE,
@@ -28,6 +27,7 @@ from rt.node.retention import (
     policy_of_notes,
 )
 from rt.node.settings import NodeSettings
+from rt.node.view import NodeView
 from sequencer.instruction import Instruction, Note, Roll
 from sequencer.member import Member
 

@@ -47,6 +47,11 @@ class NodeDirectory:
         return os.path.join(self.path, MERGED_NAME)
 
     @property
+    def state(self) -> str:
+        """The directory of the consensus."""
+        return os.path.join(self.path, "state")
+
+    @property
     def audit(self) -> str:
         """The path of the audit log."""
         return f"{self.path}.audit.jsonl"

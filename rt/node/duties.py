@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -11,14 +11,14 @@ from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverg
 from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
 from rt.node.damage import ROLLED, DamageFound
-from rt.node.keep_up import CopyLog, KeepUp, LogCopy
+from rt.node.keep_up import CopyLog, KeepUp
 from rt.node.settings import NodeSettings
+from rt.node.view import NodeView, Waiting
 from rt.node.wanting import Wanting
 from rt.position import START, Position
 from sequencer.holdings import decode_report
 from sequencer.instruction import Instruction
 from sequencer.member import WANT, Member
-from sequencer.raft.consensus import Status
 
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
@@ -156,52 +156,6 @@ class Mail:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
-    """What other threads may know of a node's sequencing; never changed once made.
-
-    Attributes:
-        engine: the engine's status, as of the last tick or change of leader.
-        leads: whether this node leads.
-        index: the last instruction executed.
-        end: where the merged log ends.
-        number: how many messages it holds.
-        time_ns: its last merge time.
-        digest: its running digest.
-        archived_to: the merged files before it are archived.
-        notes: the stream's agreed notes, such as its policy and leases.
-        is_executing: whether something proposed or committed was not executed here yet.
-        waiting: what the node waits for.
-        agreed_ns: how long the last instructions took to be committed, as of the last tick.
-    """
-
-    engine: Status
-    leads: bool
-    index: int
-    end: Position
-    number: int
-    time_ns: int
-    digest: bytes
-    archived_to: Position
-    notes: Mapping[str, str]
-    is_executing: bool
-    waiting: "Waiting"
-    agreed_ns: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What keeps a node from merging, as of the last tick.
-
-    Attributes:
-        missing: the session, and up to where, that the next instruction needs.
-        copy: the copying of the merged log that is under way.
-    """
-
-    missing: tuple[str, Position] | None = None
-    copy: LogCopy | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Stepped:
     """What a step came to.
 
@@ -286,7 +240,7 @@ class Duties:
         return NodeView(
             self._status, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
             ledger.digest, ledger.archived_to, ledger.notes.copy(), member.is_executing,
-            Waiting(self._missing, self._keep_up.copy), self._agreed_ns,
+            Waiting(self._missing, self._keep_up.copy, member.greeting.waits_for), self._agreed_ns,
         )  # fmt: skip
 
     def _take(self, mail: Mail) -> None:

@@ -11,7 +11,9 @@ from rt.node.engine import engine_of
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
 from sequencer.executor import Executor
+from sequencer.greeting import Greeting
 from sequencer.journal.journal import Opened
+from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
@@ -49,7 +51,7 @@ def build_member(
             settings.name, names, chance=SystemRandom(), state=state,
             cluster=settings.cluster_id or settings.stream, settings=agreement.timers,
         ),
-        journal=opened.journal,
+        journal=opened.journal, greeting=_greeting(settings, directory, opened),
         executor=Executor(
             directory.disk, directory.merged, _merged_identity(settings), ledger, logs,
             alone=settings.is_alone,
@@ -59,6 +61,15 @@ def build_member(
         now_ns=time.time_ns,
         merged=merged,
     )  # fmt: skip
+
+
+def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> Greeting:
+    """Record this start, before anything is said to another node."""
+    disk, path = directory.disk, directory.state
+    claim = begin_start(disk, path, opened.state, SystemRandom().randrange(1, NONCE_END))
+    others = [name for name in settings.member_names if name != settings.name]
+    memories = read_memories(disk, path)
+    return Greeting(others, claim, memories, lambda every: write_memories(disk, path, every))
 
 
 def _merged_identity(settings: NodeSettings) -> LogIdentity:

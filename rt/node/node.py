@@ -77,6 +77,7 @@ class Node:
         )
         self.pipeline = NodePipeline(settings, directory, opened, links, self._ending)
         self._relay = NodeRelay(settings, self.pipeline.inboxes, contexts)
+        self._lost = opened.damage
         self._peers = self._make_peers()
         limits = settings.limits.server()
         self._server = Server(
@@ -181,7 +182,8 @@ class Node:
             pipeline.sequencer.view, inboxes.every(), self._peers, settings, self._directory.guard
         )
         warning = renewal_warning(certificate_files(settings.certs, settings.name))
-        return shown | {"certificate": warning, "diverged": inboxes.diverged}
+        lost = self._lost if shown["role"] == "learner" else ""
+        return shown | {"certificate": warning, "diverged": inboxes.diverged, "lost_state": lost}
 
     def _serve_status(self, sock: ssl.SSLSocket, _identity: object) -> None:
         """Send the status to any peer that was let in (`rt status`)."""

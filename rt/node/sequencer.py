@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from rt.errors import Refused, RtError
 from rt.node.damage import DamageFound
-from rt.node.duties import Duties, Mail, NodeView
+from rt.node.duties import Duties, Mail
+from rt.node.view import NodeView
 from sequencer.instruction import Instruction
 
 Answer = TypeVar("Answer")

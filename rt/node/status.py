@@ -4,11 +4,11 @@ import time
 from collections.abc import Collection
 from typing import Any, Final
 
-from rt.node.duties import NodeView
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
 from rt.node.retention import policy_of_notes
 from rt.node.settings import NodeSettings
+from rt.node.view import NodeView
 from sequencer.peers import Peers
 
 STATUS_ALPN: Final = "rt-status/1"
@@ -44,6 +44,7 @@ def node_status(
         "copying_to": None if copy is None else str(copy.position),
         "copying_waits_for": copy.waits_for if copy else "",
         "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
+        "unconfirmed_by": waiting.confirmations,
         "agreement_ms": _milliseconds(sorted(view.agreed_ns)),
         "unreachable": peers.problems() if peers else {},
         # sent to other nodes; it holds no messages of publishers

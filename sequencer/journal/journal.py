@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from rt.errors import Refused, WriterFailed
 from rt.log.disk import Disk
@@ -18,6 +18,7 @@ from sequencer.journal.identity import (
 )
 from sequencer.journal.records import RecordHeader
 from sequencer.journal.recovery import SNAPSHOT_NAME, Damaged, Recovered, recover
+from sequencer.journal.starts import STARTS_NAME
 from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Ready, Snapshot
 from sequencer.raft.snapshots import encode_snapshot
 
@@ -27,10 +28,12 @@ CUT_BYTES: Final = 1 << 20
 
 DISOWNED_NAME: Final = "identity.disowned"
 DISOWNED: Final = (
-    "this copy of the state lacks entries that the node had acknowledged, and the other members "
-    "have suspended it (a node's directory must never be restored: empty it instead)"
+    "this copy of the state lacks what the node had acknowledged (a node's directory must never be "
+    "restored from a backup or a snapshot: empty it instead, and it learns everything again)"
 )
-_STATE_NAMES: Final = (LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, DISOWNED_NAME, *SLOT_NAMES)
+_STATE_NAMES: Final = (
+    LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, STARTS_NAME, DISOWNED_NAME, *SLOT_NAMES,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,7 @@ class Journal:
         self._demand_alive()
         try:
             if ready.disowned:
-                raise self._disown()
+                raise self._disown("the other members have suspended it")
             if ready.ballot is not None:
                 self._ballots.write(ready.ballot)
             if ready.snapshot is not None:
@@ -227,12 +230,28 @@ class Journal:
         self._failed = str(error)
         return WriterFailed(f"{self._path}: {error}; the journal has ended")
 
-    def _disown(self) -> WriterFailed:
-        """Set the identity aside, so that the next start begins as a learner."""
+    def disown(self, why: str) -> NoReturn:
+        """Set the identity aside, so that the next start begins as a learner.
+
+        Args:
+            why: what was found, and by whom.
+
+        Raises:
+            WriterFailed: always; the journal has ended.
+        """
+        self._demand_alive()
+        try:
+            raise self._disown(why)
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _disown(self, why: str) -> WriterFailed:
         identity = f"{self._path}/{IDENTITY_NAME}"
         self._disk.replace(identity, f"{self._path}/{DISOWNED_NAME}")
         self._failed = DISOWNED
-        return WriterFailed(f"{self._path}: {DISOWNED}; start the node again, and it learns it all")
+        return WriterFailed(
+            f"{self._path}: {why}; {DISOWNED}; start the node again, and it learns everything"
+        )
 
     def _install(self, snapshot: Snapshot) -> None:
         """Save a received snapshot in place of the whole log.

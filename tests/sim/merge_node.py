@@ -28,9 +28,11 @@ from rt.node.inboxes import Inboxes
 from rt.node.relay import held_copy
 from rt.position import START, Position
 from sequencer.executor import Executor
+from sequencer.greeting import Greeting
 from sequencer.holdings import decode_report
 from sequencer.instruction import Archive, Instruction
-from sequencer.journal.journal import Journal
+from sequencer.journal.journal import Journal, Opened
+from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
@@ -41,7 +43,7 @@ from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
 from .checkers import Violation
 from .copying import IDENTITY, Pull
 from .disk import PowerCut, is_dead
-from .node import SimNode
+from .node import PATH, SimNode
 from .publisher import SESSIONS, STREAM, Pipe, Publisher
 from .stream import BEGIN_NS, OUT
 
@@ -175,6 +177,10 @@ class WatchedJournal:
         node.world.persisted(node, ready)
         node.strike("between persisting and speaking")
 
+    def disown(self, why: str) -> None:
+        """Only what was rolled back is an older copy of itself."""
+        raise Violation(f"{self._node.name} is called an older copy of itself: {why}")
+
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """A snapshot names merged bytes: they are durable, here and on a majority."""
         node, ledger = self._node, decode_ledger(snapshot.data)
@@ -285,7 +291,7 @@ class MergeNode(SimNode):
         ledger = (
             decode_ledger(snapshot.data) if snapshot else Ledger(file_bytes_max=world.file_bytes)
         )
-        self.member = self._make_member(opened.journal, ledger)
+        self.member = self._make_member(opened, ledger)
         self.offset_ns = self._chance.randrange(-(10**9), 10**9)
         self.sweeper = SimSweeper(self)
         if snapshot is not None and not self.member.executor.lacks_log:
@@ -308,11 +314,18 @@ class MergeNode(SimNode):
             self.alarm(words)
         self.wake()
 
-    def _make_member(self, journal: Journal, ledger: Ledger) -> Member:
+    def _make_member(self, opened: Opened, ledger: Ledger) -> Member:
         logs = SessionLogs(self.disk, "in")
+        claim = begin_start(self.disk, PATH, opened.state, self._chance.randrange(1, NONCE_END))
+        others = [name for name in self.world.names if name != self.name]
+        greeting = Greeting(
+            others, claim, read_memories(self.disk, PATH),
+            lambda every: write_memories(self.disk, PATH, every),
+        )  # fmt: skip
         member = WatchedMember(
             self.name, self.world.names, engine=WatchedEngine(self),
-            journal=WatchedJournal(self, journal), executor=WatchedExecutor(self, ledger, logs),
+            journal=WatchedJournal(self, opened.journal), greeting=greeting,
+            executor=WatchedExecutor(self, ledger, logs),
             planner=Planner(logs), send=self._send, now_ns=self._now_ns,
             merged=lambda: self._serve(self.member.executor.ledger.end),
             hand_over_ticks=HAND_OVER_TICKS,

@@ -10,10 +10,10 @@ from rt.node.inbox_syncer import InboxSyncer
 from rt.position import Position
 from sequencer.execution import Execution
 from sequencer.executor import Executor
+from sequencer.hand_over import HandOver
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge, Slice
 from sequencer.ledger import Ledger
-from sequencer.member import Member
 from sequencer.planner import Planner
 from sequencer.session_log import SessionLog
 from sequencer.wants import Wants
@@ -207,7 +207,7 @@ def copy_believes_its_frames() -> list[Patch]:
 @merging
 def short_leader_leads_on() -> list[Patch]:
     """A leader that lacks what a majority holds keeps the lead."""
-    return [(Member, "_hand_over_if_short", lambda self: None)]
+    return [(HandOver, "tick", lambda self: None)]
 
 
 @merging

@@ -396,7 +396,7 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     ledger = Ledger(notes={LEASE_NOTE + "spark": ended.text()})
     member = Member(
         "a", "a", engine=SimpleNamespace(leads=True, leader="a"), journal=None, planner=None,
-        executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
+        greeting=None, executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
     )  # fmt: skip
     archiver = Retention.__new__(Retention)
     archiver._member, archiver._machine, archiver.now_ns = member, Machine(), NOW

@@ -75,6 +75,16 @@ def test_a_leader_of_an_older_term_is_not_believed():
     assert found.health is Health.NO_QUORUM
 
 
+def test_a_node_that_was_restored_says_why_it_does_not_count():
+    """The operator has to learn what not to do again."""
+    why = "this copy of the state lacks what the node had acknowledged"
+    found = report(answer("n1"), answer("n2"), answer("n3", role="learner", lost_state=why))
+    assert f"n3 is a learner and does not count; n3 lost its state: {why}" in _text(found)
+    waits = report(answer("n1"), answer("n2"), answer("n3", unconfirmed_by=1))
+    assert "does not vote before another node confirmed" in _text(waits)
+    assert waits.health is Health.DEGRADED
+
+
 def test_a_learner_is_named_and_does_not_make_a_quorum():
     """Its state was lost: it neither votes nor counts, and its word on the leader is not enough."""
     found = report(answer("n1"), answer("n2"), answer("n3", role="learner"))

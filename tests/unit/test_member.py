@@ -59,9 +59,10 @@ class Executor:
 def member_of(engine, executor):
     """Return a member of three that does what the engine says."""
     journal = SimpleNamespace(persist=lambda _ready: None)
+    greeting = SimpleNamespace(is_over=True, is_due=False)
     return Member(
-        "a", "abc", engine=engine, journal=journal, executor=executor, planner=None,
-        send=lambda _to, _data: None, now_ns=lambda: 1,
+        "a", "abc", engine=engine, journal=journal, greeting=greeting, executor=executor,
+        planner=None, send=lambda _to, _data: None, now_ns=lambda: 1,
     )  # fmt: skip
 
 

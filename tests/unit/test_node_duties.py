@@ -35,6 +35,7 @@ class Bench:
         self.leads, self.term, self.leader = True, 7, "n1"
         self.suspended, self.missing, self.agreed_ns, self.is_executing = False, None, (), False
         self.handlers, self.engine = {}, self
+        self.greeting = SimpleNamespace(waits_for=0)
         self.holdings = Holdings("n1", ["n1", *others])
         ledger = Ledger(end=Position(8))
         appender = SimpleNamespace(

@@ -1,0 +1,57 @@
+"""NodeView: what other threads may know of a node's sequencing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rt.node.keep_up import LogCopy
+from rt.position import Position
+from sequencer.raft.consensus import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What keeps a node from merging, as of the last tick.
+
+    Attributes:
+        missing: the session, and up to where, that the next instruction needs.
+        copy: the copying of the merged log that is under way.
+        confirmations: how many more nodes have to confirm that this node is the newest copy of
+            itself before it takes part in the consensus.
+    """
+
+    missing: tuple[str, Position] | None = None
+    copy: LogCopy | None = None
+    confirmations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What other threads may know of a node's sequencing; never changed once made.
+
+    Attributes:
+        engine: the engine's status, as of the last tick or change of leader.
+        leads: whether this node leads.
+        index: the last instruction executed.
+        end: where the merged log ends.
+        number: how many messages it holds.
+        time_ns: its last merge time.
+        digest: its running digest.
+        archived_to: the merged files before it are archived.
+        notes: the stream's agreed notes, such as its policy and leases.
+        is_executing: whether something proposed or committed was not executed here yet.
+        waiting: what the node waits for.
+        agreed_ns: how long the last instructions took to be committed, as of the last tick.
+    """
+
+    engine: Status
+    leads: bool
+    index: int
+    end: Position
+    number: int
+    time_ns: int
+    digest: bytes
+    archived_to: Position
+    notes: Mapping[str, str]
+    is_executing: bool
+    waiting: Waiting
+    agreed_ns: tuple[int, ...]

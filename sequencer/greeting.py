@@ -1,0 +1,182 @@
+"""Greeting: what nodes say and remember of themselves, so that an older copy of one is recognized.
+
+A node says nothing in the consensus before a majority, itself included, has confirmed this very
+start: they have compared it with what they remember, and remember it durably from now on.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from rt.errors import PeerError
+from sequencer.journal.starts import Memories
+from sequencer.raft.quorum import majority_of
+from sequencer.raft.starts import (
+    CHAIN_MAX,
+    Claim,
+    Memory,
+    Reach,
+    StartChain,
+    contradiction,
+    remembered,
+)
+
+PATIENCE_TICKS: Final = 25  # an election timeout: until then, wait for the nodes beyond a majority
+GREET_TICKS: Final = 25  # 0.5 s, between two greetings of all nodes
+HASTE_TICKS: Final = 5  # the same while a start is not confirmed
+SAVE_TICKS: Final = 500  # 10 s, between two saves of how far the other nodes have come
+_INCARNATIONS_MAX: Final = 4  # remembered of each node
+
+# Incarnation, number of starts, terms and entries at the start and now, confirmed start.
+_CLAIM: Final = struct.Struct("<QQQQQQQB")
+_MEMORY: Final = struct.Struct("<BQQQQQ")  # whether there is one; its fields
+_NONCE: Final = struct.Struct("<Q")
+
+
+class GreetingMessage(NamedTuple):
+    """What one node says to another.
+
+    Attributes:
+        claim: about the sender.
+        confirmed: the random number of the receiver's start that the sender has heard of; or 0.
+        memory: what the sender remembers of the receiver, if anything.
+    """
+
+    claim: Claim
+    confirmed: int
+    memory: Memory | None
+
+
+def encode_greeting(hello: GreetingMessage) -> bytes:
+    """The bytes of a message."""
+    claim, memory = hello.claim, hello.memory or Memory(0, 0, 0, Reach())
+    begun, now, nonces = claim.begun, claim.now, claim.chain.nonces
+    parts = [
+        _CLAIM.pack(claim.incarnation, claim.chain.count, begun.term, begun.index, now.term,
+                    now.index, hello.confirmed, len(nonces)),
+        _MEMORY.pack(hello.memory is not None, memory.incarnation, memory.count, memory.nonce,
+                     memory.reach.term, memory.reach.index),
+        *map(_NONCE.pack, nonces),
+    ]  # fmt: skip
+    return b"".join(parts)
+
+
+def decode_greeting(data: bytes) -> GreetingMessage:
+    """The message; `PeerError` if the bytes are malformed."""
+    try:
+        incarnation, count, *reaches, confirmed, length = _CLAIM.unpack_from(data)
+        has_memory, *fields, term, index = _MEMORY.unpack_from(data, _CLAIM.size)
+        nonces = [nonce for (nonce,) in _NONCE.iter_unpack(data[_CLAIM.size + _MEMORY.size :])]
+    except struct.error:
+        raise PeerError("malformed greeting") from None
+    if has_memory > 1 or len(nonces) != length or not 0 < length <= min(count, CHAIN_MAX):
+        raise PeerError("malformed greeting: a number out of range")
+    begun, now = Reach(*reaches[:2]), Reach(*reaches[2:])
+    claim = Claim(incarnation, StartChain(count, tuple(nonces)), begun, now)
+    memory = Memory(fields[0], fields[1], fields[2], Reach(term, index)) if has_memory else None
+    return GreetingMessage(claim, confirmed, memory)
+
+
+class Greeting:
+    """One node's part in recognizing older copies: its own claim, and its memory of the others."""
+
+    def __init__(
+        self,
+        others: Sequence[str],
+        claim: Claim,
+        memories: Memories,
+        save: Callable[[Memories], None],
+    ) -> None:
+        """Start with no start confirmed.
+
+        Args:
+            others: all other members.
+            claim: about this node, as `sequencer.journal.starts.begin_start` returned it.
+            memories: as they were saved last.
+            save: makes memories durable; an `OSError` ends the node.
+        """
+        self.claim = claim
+        self.finding = ""  # why this state is an older copy of itself, once that is known
+        self._others = tuple(others)
+        self._memories = {name: list(memories.get(name, ())) for name in others}
+        self._save = save
+        self._is_saved = True
+        self._heard: dict[str, Claim] = {}  # the latest from each node
+        self._confirming: set[str] = set()
+        self.is_due = False  # whether to greet every member now, since messages may be lost
+        self._ticks = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this node may take part in the consensus."""
+        missing = len(self._others) - len(self._confirming)
+        return not missing or (not self.waits_for and self._ticks >= PATIENCE_TICKS)
+
+    @property
+    def waits_for(self) -> int:
+        """How many more nodes have to confirm this start."""
+        needed = majority_of(len(self._others) + 1) - 1
+        return max(0, needed - len(self._confirming))
+
+    def tick(self) -> None:
+        """Let a unit of time pass."""
+        self._ticks += 1
+        self.is_due = self._ticks % (GREET_TICKS if self.is_over else HASTE_TICKS) == 1
+        if self._ticks % SAVE_TICKS == 0:
+            self.save()
+
+    def advance(self, reach: Reach) -> None:
+        """Take note of what is durable here now, before every member is greeted."""
+        claim, self.is_due = self.claim, False
+        self.claim = Claim(claim.incarnation, claim.chain, claim.begun, claim.now.joined(reach))
+
+    def save(self) -> None:
+        """Make durable what was learned since the last time."""
+        if not self._is_saved:
+            self._save(self._memories)
+            self._is_saved = True
+
+    def hello(self, to: str) -> bytes:
+        """What to say to a member."""
+        heard = self._heard.get(to)
+        if heard is None:
+            return encode_greeting(GreetingMessage(self.claim, 0, None))
+        memory = _of(self._memories[to], heard.incarnation)
+        return encode_greeting(GreetingMessage(self.claim, heard.chain.nonce, memory))
+
+    def take(self, sender: str, data: bytes) -> bool:
+        """Take what a member says; return whether it should be answered at once.
+
+        Raises:
+            PeerError: the message is malformed; nothing of it was taken.
+        """
+        hello = decode_greeting(data)
+        own, before = self.claim.chain.nonce, self._heard.get(sender)
+        is_new = before is None or before.chain.nonce != hello.claim.chain.nonce
+        self._remember(sender, hello.claim)
+        self._heard[sender] = hello.claim
+        if hello.memory is not None and (why := contradiction(hello.memory, self.claim)):
+            self.finding = f"node {sender} remembers that {why}"
+        elif hello.confirmed == own:
+            self._confirming.add(sender)
+        return is_new or hello.confirmed != own
+
+    def _remember(self, name: str, claim: Claim) -> None:
+        """Keep what a node says, unless something newer is known; a new start is synced."""
+        memories = self._memories[name]
+        known = _of(memories, claim.incarnation)
+        if known is not None and contradiction(known, claim):
+            return
+        memory = remembered(known, claim)
+        if memory == known:
+            return
+        kept = [each for each in memories if each.incarnation != claim.incarnation]
+        self._memories[name] = [*kept, memory][-_INCARNATIONS_MAX:]
+        self._is_saved = False
+        if known is None or known.nonce != memory.nonce:
+            self.save()
+
+
+def _of(memories: Iterable[Memory], incarnation: int) -> Memory | None:
+    """The memory of an incarnation, or None."""
+    return next((each for each in memories if each.incarnation == incarnation), None)

@@ -1,0 +1,92 @@
+"""The files that tell an older copy of a state directory from the newest one.
+
+`starts` holds this node's own starts, and is synced before the node says anything; `remembered`
+holds what the other nodes said of themselves. Each is one line of JSON and its checksum.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rt.format.checksum import crc32
+from rt.log.disk import Disk
+from sequencer.journal.identity import write_whole
+from sequencer.raft.consensus import EngineState
+from sequencer.raft.starts import Claim, Memory, Reach, StartChain
+
+STARTS_NAME: Final = "starts"
+REMEMBERED_NAME: Final = "remembered"
+NONCE_END: Final = 1 << 63  # nonces are smaller
+FILE_BYTES_MAX: Final = 64 * 1024  # 6 nodes with 4 memories of some 100 bytes each are 2.4 KB
+
+Memories = Mapping[str, Sequence[Memory]]  # by node, the oldest incarnation first
+
+
+def begin_start(disk: Disk, path: str, state: EngineState, nonce: int) -> Claim:
+    """Record one more start durably; return what the node says of itself from now on.
+
+    Args:
+        disk: where.
+        path: the state directory.
+        state: what was recovered from it.
+        nonce: a random number, at least 1 and less than `NONCE_END`.
+    """
+    chain = _read_chain(disk, path, state.incarnation).extended(nonce)
+    _write(disk, path, STARTS_NAME, [state.incarnation, chain.count, *chain.nonces])
+    reach = reach_of(state)
+    return Claim(state.incarnation, chain, reach, reach)
+
+
+def reach_of(state: EngineState) -> Reach:
+    """How far a recovered state reaches."""
+    covered = state.snapshot.index if state.snapshot is not None else 0
+    return Reach(state.ballot.term, state.entries[-1].index if state.entries else covered)
+
+
+def read_memories(disk: Disk, path: str) -> dict[str, list[Memory]]:
+    """What is remembered of the other nodes; nothing if the file is missing or damaged."""
+    found = _read(disk, path, REMEMBERED_NAME) or {}
+    return {
+        name: [
+            Memory(incarnation, count, nonce, Reach(term, index))
+            for incarnation, count, nonce, term, index in memories
+        ]
+        for name, memories in found.items()
+    }
+
+
+def write_memories(disk: Disk, path: str, memories: Memories) -> None:
+    """Return when the memories are durable."""
+    line = {
+        name: [
+            [each.incarnation, each.count, each.nonce, each.reach.term, each.reach.index]
+            for each in of_node
+        ]
+        for name, of_node in memories.items()
+    }
+    _write(disk, path, REMEMBERED_NAME, line)
+
+
+def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:
+    """The starts so far; none if the file is another incarnation's, missing or damaged."""
+    found = _read(disk, path, STARTS_NAME)
+    if not found or found[0] != incarnation:
+        return StartChain()
+    return StartChain(found[1], tuple(found[2:]))
+
+
+def _read(disk: Disk, path: str, name: str) -> Any:
+    try:
+        file = disk.open_read(f"{path}/{name}")
+    except FileNotFoundError:
+        return None
+    try:
+        line, _, rest = file.pread(FILE_BYTES_MAX, 0).partition(b"\n")
+    finally:
+        file.close()
+    return json.loads(line) if rest == b"%08x\n" % crc32(line) else None
+
+
+def _write(disk: Disk, path: str, name: str, value: Any) -> None:
+    line = json.dumps(value).encode()
+    write_whole(disk, path, name, [b"%s\n%08x\n" % (line, crc32(line))])

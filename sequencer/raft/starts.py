@@ -1,0 +1,125 @@
+"""Starts: whether a node's state is the one that another node remembers, or an older copy of it.
+
+A checksum cannot find an older copy of a directory, since it was valid once; only another node's
+memory can. Each start of a node draws a random number, and the directory keeps the numbers of the
+latest starts in order. A node that names another number for a start than the one another node
+remembers, or fewer starts, is an older copy of itself that was started again.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+# The numbers of this many starts are kept. An older copy that has been started more often than this
+# before a node that knows better returns is no longer recognized by its starts.
+CHAIN_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a node's durable state reaches; neither field ever decreases.
+
+    Attributes:
+        term: the newest term on its disk.
+        index: the last entry that is on its disk and known to be committed.
+    """
+
+    term: int = 0
+    index: int = 0
+
+    def joined(self, other: "Reach") -> "Reach":
+        """The larger of each field."""
+        return Reach(max(self.term, other.term), max(self.index, other.index))
+
+
+@dataclass(frozen=True, slots=True)
+class StartChain:
+    """The starts of one copy of a node's state.
+
+    Attributes:
+        count: how many there were.
+        nonces: the random numbers of the latest ones, oldest first; at most `CHAIN_MAX`.
+    """
+
+    count: int = 0
+    nonces: tuple[int, ...] = ()
+
+    @property
+    def nonce(self) -> int:
+        """The random number of the last start; 0 if there was none."""
+        return self.nonces[-1] if self.nonces else 0
+
+    def extended(self, nonce: int) -> "StartChain":
+        """The chain with one more start."""
+        return StartChain(self.count + 1, (*self.nonces, nonce)[-CHAIN_MAX:])
+
+    def at(self, number: int) -> int | None:
+        """The random number of a start, counted from 1; None if it is not known any more."""
+        place = number - 1 - (self.count - len(self.nonces))
+        return self.nonces[place] if 0 <= place < len(self.nonces) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a running node says of itself.
+
+    Attributes:
+        incarnation: which copy of its state is running.
+        chain: the starts of that copy, this one last.
+        begun: what was on its disk when it started.
+        now: what is on its disk now.
+    """
+
+    incarnation: int
+    chain: StartChain
+    begun: Reach
+    now: Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a node remembers of one copy of another node's state.
+
+    Attributes:
+        incarnation: of that copy.
+        count: how often it had been started.
+        nonce: the random number of its last start.
+        reach: what it had on its disk.
+    """
+
+    incarnation: int
+    count: int
+    nonce: int
+    reach: Reach
+
+
+def contradiction(memory: Memory, claim: Claim) -> str:
+    """Why a claim cannot come from the state that is remembered, or from a later one; "" if it can.
+
+    A message that arrives late contradicts a newer memory too, so only the node that the claim is
+    about may draw the conclusion, from the claim that it makes now.
+
+    >>> memory = Memory(0, 2, 22, Reach(3, 100))
+    >>> contradiction(memory, Claim(0, StartChain(3, (11, 22, 33)), Reach(3, 100), Reach(3, 105)))
+    ''
+    >>> contradiction(memory, Claim(0, StartChain(2, (11, 44)), Reach(3, 100), Reach(3, 105)))
+    'start 2 was another one'
+    """
+    chain, reach = claim.chain, memory.reach
+    if memory.incarnation != claim.incarnation:
+        return ""
+    if memory.count > chain.count:
+        return f"it had been started {memory.count} times, and not {chain.count}"
+    if chain.at(memory.count) not in {None, memory.nonce}:
+        return f"start {memory.count} was another one"
+    own = claim.now if memory.count == chain.count else claim.begun
+    if own.term < reach.term:
+        return f"it had entered term {reach.term}, and has only term {own.term}"
+    if own.index < reach.index:
+        return f"it had entry {reach.index}, and has only {own.index}"
+    return ""
+
+
+def remembered(memory: Memory | None, claim: Claim) -> Memory:
+    """What to remember after a claim that does not contradict what was remembered."""
+    reach = claim.now if memory is None else claim.now.joined(memory.reach)
+    return Memory(claim.incarnation, claim.chain.count, claim.chain.nonce, reach)
