@@ -62,6 +62,7 @@ class Standing:
     rolled: manifest.Rolled | None = None  # the last file that has ended there
     spans: tuple[TailSpan, ...] = ()  # the last bytes that the copy holds
     crc: int = 0  # CRC-32 of these bytes
+    start: str = ""  # where a copy that holds nothing yet is to begin; "" is the oldest file
 
 
 class Data(NamedTuple):

@@ -23,6 +23,7 @@ from rt.log.confirmations import Confirmations
 from rt.log.disk import Disk, OsDisk
 from rt.log.forked import ForkGuard
 from rt.log.lock import take_lock
+from rt.log.start import Start, start_text
 from rt.names import stream_directory
 from rt.net.tls import Contexts
 from rt.position import START, Position
@@ -237,9 +238,10 @@ class PullClient:
         keep: Callable[[Archived], bool] = lambda _entry: False,
         *,
         sweep: Callable[[Appender], object] = lambda _log: None,
+        start: Start = "earliest",
         disk: Disk | None = None,
     ) -> None:
-        """Dial nothing before `start`.
+        """Dial nothing before `start` is called.
 
         Args:
             root: directory under which streams live.
@@ -248,6 +250,8 @@ class PullClient:
             contexts: of `rt.net.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
             sweep: is called about once a second to give up what is not to be kept.
+            start: where a new copy begins: at the file that holds this place. One that holds
+                anything goes on where it ends.
             disk: where; the real one if not given.
 
         Raises:
@@ -256,6 +260,7 @@ class PullClient:
         if not nodes:
             raise Misuse("nothing can be pulled: name at least one node, such as localhost:7700")
         self._stream = stream
+        self._start_at = "" if start == "earliest" else start_text(start)
         self._caught_up = threading.Event()
         self._is_ahead = False
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
@@ -323,7 +328,7 @@ class PullClient:
         refused: list[Refused] = []
         side = SinkConnection(
             link, AckSchedule(self._dialer.wake), self._claim,
-            caught_up=self._take_caught_up, refused=refused.append,
+            caught_up=self._take_caught_up, refused=refused.append, start=self._start_at,
         )  # fmt: skip
         began = self.status().position
         try:

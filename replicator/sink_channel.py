@@ -24,6 +24,7 @@ from rt.format.checksum import crc32
 from rt.format.frame import HEADER_BYTES
 from rt.format.manifest import Manifest
 from rt.log.appender import Appender
+from rt.log.archived import NOT_COPIED
 from rt.log.directory import LogDirectory
 from rt.position import START, Position
 
@@ -31,11 +32,18 @@ from rt.position import START, Position
 class SinkChannel:
     """One channel's sink side: the end of a copy, which only this appends to."""
 
-    def __init__(self, channel: int, inbox: Inbox) -> None:
-        """Take over the copy in `inbox`."""
+    def __init__(self, channel: int, inbox: Inbox, start: str = "") -> None:
+        """Take over the copy in `inbox`.
+
+        Args:
+            channel: its number on the connection.
+            inbox: the copy.
+            start: where to begin if the copy holds nothing; "" is the oldest file.
+        """
         self.channel = channel
         self.inbox = inbox
         self._appender: Appender = inbox.appender
+        self._start = start
         self._acked: Ack | None = None
 
     def standing(self) -> Standing:
@@ -49,7 +57,8 @@ class SinkChannel:
             tail = b"".join(self._read(span.position, span.length) for span in spans)
         except FileNotFoundError:  # a power cut left only the file's line, which is the proof
             spans, tail = (), b""
-        return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail))
+        start = self._start if _holds_nothing(appender) else ""
+        return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail), start)
 
     def take_data(self, message: Data) -> None:
         """Append frames, once each of them was checked.
@@ -163,6 +172,14 @@ class SinkChannel:
             return file.pread(length, position.offset)
         finally:
             file.close()
+
+
+def _holds_nothing(appender: Appender) -> bool:
+    """Whether no byte was copied yet; files that are passed over may have been recorded."""
+    known = appender.manifest
+    last = known.archived.get(known.order[-1]) if known.order else None
+    passed_over = not known.order or (last is not None and last.reason == NOT_COPIED)
+    return passed_over and not appender.is_open
 
 
 def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:

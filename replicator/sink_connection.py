@@ -44,6 +44,7 @@ class SinkConnection:
         settle: Callable[[], None] = lambda: None,
         caught_up: Callable[[CaughtUpNotice], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
+        start: str = "",
     ) -> None:
         """Start without a channel.
 
@@ -54,6 +55,7 @@ class SinkConnection:
             settle: is called when everything that had arrived was appended.
             caught_up: is called when the source has nothing more.
             refused: is called with the reason when a channel has ended.
+            start: where a copy that holds nothing yet is to begin; "" is the oldest file.
         """
         self._link = link
         self._schedule = schedule
@@ -61,6 +63,7 @@ class SinkConnection:
         self._settle = settle
         self._caught_up = caught_up
         self._refused = refused
+        self._start = start
         self._channels: dict[int, SinkChannel] = {}
         self._opened = -1  # the last channel that was
         self._has_written = False  # since `settle` was called
@@ -124,7 +127,7 @@ class SinkConnection:
         number = self._opened = message.channel
         try:
             inbox = self._claim(message.identity, ChannelBell(number, self._schedule))
-            channel = self._channels[number] = SinkChannel(number, inbox)
+            channel = self._channels[number] = SinkChannel(number, inbox, self._start)
             standing = channel.standing()
         except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:
             if (begun := self._channels.get(number)) is not None:

@@ -37,9 +37,11 @@ from rt.format.scan import Scan
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.limits import KIB, MIB, READ_BYTES
+from rt.log.archived import not_copied
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.growth import BadFrames, DamagedFrame, EmptiedFile
+from rt.log.start import parse_start, resolve
 from rt.position import START, Position
 
 Sender = Callable[[bytes | memoryview], None]
@@ -74,6 +76,7 @@ class SourceChannel:
         self._end = end
         self._source: Source | None = None
         self._cursor = CursorFile(log)
+        self._begins = START  # files before this one are not copied
         self._archived_sent = 0  # archived lines of the manifest that were passed or sent
         self._bad_frames = BadFrames(log)
         self._quiet = QuietLog(log)
@@ -99,6 +102,7 @@ class SourceChannel:
         found = difference(standing, self._held(standing), is_copy=self._end is not None)
         if found is not None:
             raise self._refused(found)
+        self._begins = self._starting_file(standing.start)
         self._source = Source(standing.end or self._first())
         archived = self.log.manifest.archived
         self._archived_sent = sum(file < standing.archived_to for file in archived)
@@ -231,6 +235,29 @@ class SourceChannel:
         starts = [*self.log.manifest.order[:1], *self.log.files()[:1]]
         return min(starts, default=START)
 
+    def _starting_file(self, start: str) -> Position:
+        """Return the file in which a copy begins that holds nothing yet.
+
+        Raises:
+            Refused: it is not a start, or this node's log does not reach so far.
+            CorruptLog: what had to be read to find it is damaged.
+        """
+        if not start:
+            return START
+        if self._end is None:
+            raise Refused("protocol", "a session is copied from its beginning")
+        try:
+            found = resolve(self.log, parse_start(start))
+        except Misuse as error:
+            raise Refused("protocol", str(error)) from None
+        if (
+            found
+            and not self.log.has_file(found.file)
+            and found.file not in self.log.manifest.rolled
+        ):
+            raise Refused("behind", f"{self.log.path} does not reach {found}")
+        return found.file
+
     def _log_end(self) -> Position:
         """Return where the log ends on disk."""
         self.log.refresh()
@@ -288,6 +315,8 @@ class SourceChannel:
         self.log.refresh()  # after the size: what the manifest says last is what counts
         rolled = self.log.manifest.rolled.get(start)
         archived = self.log.manifest.archived.get(start)
+        if rolled is not None and start < self._begins:
+            archived = not_copied(rolled)
         if rolled is None:
             return Looked(limit)
         if self._served(start, rolled.end) < rolled.end:

@@ -34,6 +34,7 @@ from rt.position import FILE_BYTES_MAX, Position
 VERSION: Final = 2
 WORDS_BYTES_MAX: Final = 1024  # of a refusal: a long sentence with two positions and a path
 FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # and its padding
+START_BYTES_MAX: Final = 64  # of the longest, at: and 19 digits, with room
 HELLO_BYTES_MAX: Final = 256  # a stream of 63 bytes and a version; read before any is known
 
 LARGE_BYTES: Final = READ_BYTES + KIB  # a source sends more at once only if one frame has more
@@ -134,7 +135,7 @@ def _encode_standing(m: Standing) -> tuple[int, bytes]:
     head = _STANDING.pack(m.channel, m.end, m.archived_to, m.crc, len(m.spans))
     spans = b"".join(_SPAN.pack(*span) for span in m.spans)
     line = b"" if m.rolled is None else manifest.encode_entry(m.rolled)
-    return _STANDING_T, head + spans + line
+    return _STANDING_T, head + spans + line + m.start.encode()
 
 
 def _decode_standing(body: memoryview) -> Standing:
@@ -144,10 +145,19 @@ def _decode_standing(body: memoryview) -> Standing:
         raise PeerError(f"a Standing cannot have {count} spans")
     places = _SPAN.iter_unpack(body[_STANDING.size : line_at])
     spans = tuple(TailSpan(_position(place), length) for place, length in places)
-    rolled = _entry(manifest.Rolled, _line(body[line_at:])) if line_at < len(body) else None
-    standing = Standing(channel, _position(end), _position(archived_to), rolled, spans, crc)
+    rest = bytes(body[line_at:])
+    start_at = rest.rfind(b"\n") + 1
+    rolled = _entry(manifest.Rolled, _line(body[line_at:][:start_at])) if start_at else None
+    start = _start(rest[start_at:])
+    standing = Standing(channel, _position(end), _position(archived_to), rolled, spans, crc, start)
     _check_proof(standing)
     return standing
+
+
+def _start(text: bytes) -> str:
+    if text.startswith(b"{") or len(text) > START_BYTES_MAX:
+        raise PeerError("what follows the spans of a Standing is not 1 whole line, or a start")
+    return _text(text)
 
 
 def _check_proof(standing: Standing) -> None:
@@ -241,7 +251,9 @@ def _decode_refused(body: memoryview) -> Refusal:
 
 _HEARTBEAT: Final = Heartbeat()
 _LINE_MOST: Final = _CHANNEL.size + MANIFEST_LINE_BYTES_MAX
-_STANDING_MOST: Final = _STANDING.size + SPANS_MAX * _SPAN.size + MANIFEST_LINE_BYTES_MAX
+_STANDING_MOST: Final = (
+    _STANDING.size + SPANS_MAX * _SPAN.size + MANIFEST_LINE_BYTES_MAX + START_BYTES_MAX
+)
 _ENCODERS: Final[dict[type, Callable[..., tuple[int, bytes]]]] = {
     Hello: _encode_hello,
     Open: _encode_open,

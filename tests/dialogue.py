@@ -169,7 +169,7 @@ class Dialogue:
 
     def __init__(
         self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0,
-        is_first=lambda: True,
+        is_first=lambda: True, start="",
     ):  # fmt: skip
         self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
         self.source_pipe.other, self.sink_pipe.other = self.sink_pipe, self.source_pipe
@@ -184,7 +184,7 @@ class Dialogue:
         self.sink = SinkConnection(
             self.sink_pipe, AckSchedule(NoWake(), patience_s, is_first), self.claim,
             caught_up=self.caught_up.append,
-            refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
+            refused=lambda why: self.refusals.append(("sink", why.code, str(why))), start=start,
         )  # fmt: skip
         self.inbox, self.outlet, self.end = None, None, end
 

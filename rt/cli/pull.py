@@ -9,6 +9,7 @@ from rt.cli.link import LinkSettings, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.stop_signals import StopSignals
 from rt.errors import RtError
+from rt.log.start import parse_start
 from rt.net.identity import CertificateRole
 
 
@@ -18,11 +19,22 @@ from rt.net.identity import CertificateRole
     "--keep", "kept", default="follow", show_default=True,
     help="What to keep: what the nodes keep (follow), all, a time (14d), or a size (90Gi).",
 )  # fmt: skip
+@click.option(
+    "--from", "start", metavar="START", default="earliest", show_default=True,
+    help="Where a new copy begins, at the start of a file: earliest, latest, a position, last:N, "
+    "or a time. A copy that exists goes on where it ends.",
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="End once the copy has everything the node has.")
 @timeout_option("--once")
 @json_option("the outcome")
 def pull(
-    settings: LinkSettings, *, kept: str, once: bool, timeout_s: float | None, as_json: bool
+    settings: LinkSettings,
+    *,
+    kept: str,
+    start: str,
+    once: bool,
+    timeout_s: float | None,
+    as_json: bool,
 ) -> None:
     """Keep a copy of a stream's merged log, from any of its nodes.
 
@@ -30,6 +42,7 @@ def pull(
 
     \b
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark
+    rt pull --root copy --stream flights --from latest
     rt pull --root copy --stream flights --once --timeout 60
     """  # noqa: D301 - click reads the backspace character
     if timeout_s is not None and not once:
@@ -38,7 +51,7 @@ def pull(
     client = PullClient(
         settings.root, settings.stream, settings.addresses(),
         settings.contexts(CertificateRole.SUBSCRIBER, CertificateRole.NODE), keep.keeps,
-        sweep=keep.sweep,
+        sweep=keep.sweep, start=parse_start(start),
     )  # fmt: skip
     with StopSignals() as signals:
         client.start()

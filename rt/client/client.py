@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Final, Self
 
 from replicator.pull import PullClient
@@ -16,12 +16,16 @@ from rt.client.subscription import Acknowledgement, Subscription
 from rt.config.settings import load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
+from rt.log.archived import NOT_COPIED
 from rt.log.confirmations import Level
-from rt.log.start import Start, parse_start
+from rt.log.directory import LogDirectory
+from rt.log.start import Start, checked_start, resolve
 from rt.log.writer import WriterSettings
+from rt.names import stream_directory
 from rt.net.identity import CertificateRole
+from rt.position import START, Position
 from rt.publisher import Batching
-from rt.subscriber import OnGap, Subscriber
+from rt.subscriber import MERGED_NAME, OnGap, Subscriber
 
 _log: Final = logging.getLogger("rt.client")
 _READERS: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE)
@@ -113,7 +117,9 @@ class Client:
                 reader begins at `start` each time.
             ack: with a cursor, `auto` or `explicit`; see `rt.client.subscription.Subscription`.
             start: as of `rt.Subscriber`, or as text: `earliest`, `latest`, `last:100`, a position
-                or a time. A cursor that exists goes on where it is.
+                or a time. A cursor that exists goes on where it is. A new copy begins at the file
+                that holds the start of its first reader; a later reader that starts before it
+                meets a gap.
             follow: whether to wait for more at the end. Without it the copy is first brought up
                 to date, so the end is the stream's and not that of an older copy; where another
                 process keeps the copy, a warning says that it ends where that copy does.
@@ -122,7 +128,8 @@ class Client:
             where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
             on_gap: `raise`, `notify` or `skip`.
             on_event: is called with each event.
-            timeout_s: without `follow`, how long bringing the copy up to date may take.
+            timeout_s: how long bringing the copy up to date may take, which is waited for without
+                `follow`, and where `start` is counted from the end or is a time.
 
         Returns:
             A `Subscription` if a cursor is named, otherwise a `Subscriber`.
@@ -130,28 +137,26 @@ class Client:
         Raises:
             Misuse: an argument is wrong, the cursor has a reader, or the certificate is not a
                 subscriber's.
-            TimeoutError: without `follow`, the copy is not up to date; the message says why.
+            TimeoutError: the copy is not up to date; the message says why.
             Stopped: the client is closed.
         """
-        begin = checked_start_text(start)
-        root, stream = self._reading.root, self._reading.stream
-        with self._lock:
-            self._demand_open()
-            self._begin_copy()
-        if not follow:
-            self._bring_up_to_date(timeout_s)
+        begin, root = checked_start(start), self._reading.root
         with ExitStack() as undo:
+            held = None
+            if cursor is not None:
+                held = LocalCursor(root, self.stream, cursor)
+                undo.callback(held.close)
+                begin = begin if held.is_new else held.state.position
+            begin = self._copy_from(begin, timeout_s, follow=follow)
             reader: Subscriber | Subscription
-            if cursor is None:
+            if held is None:
                 reader = Subscriber(
-                    root, stream=stream, start=begin, follow=follow, sessions=sessions,
+                    root, stream=self.stream, start=begin, follow=follow, sessions=sessions,
                     key_prefix=key_prefix, where=where, on_gap=on_gap, on_event=on_event,
                 )  # fmt: skip
             else:
-                held = LocalCursor(root, stream, cursor)
-                undo.callback(held.close)
                 reader = Subscription(
-                    root, stream, held, start=begin, ack=ack, follow=follow, sessions=sessions,
+                    root, self.stream, held, start=begin, ack=ack, follow=follow, sessions=sessions,
                     key_prefix=key_prefix, where=where, on_gap=on_gap, on_event=on_event,
                 )  # fmt: skip
             undo.pop_all()
@@ -201,29 +206,43 @@ class Client:
         nodes = ", ".join(self._publishing.nodes)
         return f"<Client of stream {self.stream!r} at {nodes}{', closed' * self._is_closed}>"
 
-    def _bring_up_to_date(self, timeout_s: float) -> None:
-        """Wait for the copy; warn where another process keeps it, which may lag."""
-        if self._pull is not None:
-            self.wait_caught_up(timeout_s)
-        else:
+    def _copy_from(self, begin: Start, timeout_s: float, *, follow: bool) -> Start:
+        """Have a copy in which a reader can begin there; return where it is to begin."""
+        with self._lock:
+            self._demand_open()
+            self._begin_copy(begin)
+        is_known = isinstance(begin, Position) or begin == "earliest"
+        if self._pull is not None and not (follow and is_known):
+            self.wait_caught_up(timeout_s)  # the copy then has what the start is counted from
+        elif not follow:
             _log.warning(
                 "another process keeps the copy of stream %s in %s: this reader ends where that "
                 "copy ends now, which may be before the end of the stream",
                 self.stream, self._reading.root,
             )  # fmt: skip
+        directory = os.path.join(stream_directory(self._reading.root, self.stream), MERGED_NAME)
+        with closing(LogDirectory(directory)) as log:
+            log.refresh()
+            return _place(log, begin)
 
     def _demand_open(self) -> None:
         if self._is_closed:
             raise Stopped(f"the client of stream {self.stream!r} is closed")
 
-    def _begin_copy(self) -> None:
-        """Copy the merged log, unless another process does so here already; under the lock."""
+    def _begin_copy(self, begin: Start) -> None:
+        """Copy the merged log, unless another process does so here already; under the lock.
+
+        Args:
+            begin: where a new copy begins, at the file that holds this place.
+        """
         if self._pull is not None:
             return
         settings = self._reading
         contexts = settings.contexts(*_READERS)
         try:
-            pull = PullClient(settings.root, settings.stream, settings.addresses(), contexts)
+            pull = PullClient(
+                settings.root, settings.stream, settings.addresses(), contexts, start=begin
+            )
         except Misuse:
             _log.info("reading the copy in %s, which another process keeps", settings.root)
             return  # its lock is taken; names and nodes were checked with the settings
@@ -278,6 +297,14 @@ def connect(
     return Client(publishing, reading)
 
 
-def checked_start_text(start: Start | str) -> Start:
-    """Return a start, read from text where it is text; `Misuse` if it is not one."""
-    return parse_start(start) if isinstance(start, str) else start
+def _place(log: LogDirectory, begin: Start) -> Start:
+    """Return a start in a copy: a position, as far as the copy is there to tell.
+
+    A copy that was begun after the stream's first file has not its earliest messages: a reader
+    that wants them starts before it, and meets the gap.
+    """
+    if begin != "earliest":
+        return resolve(log, begin) if log.is_there else begin
+    order, archived = log.manifest.order, log.manifest.archived
+    begins_later = order and order[0] in archived and archived[order[0]].reason == NOT_COPIED
+    return START if begins_later else begin

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from rt.format.index import SUFFIX
-from rt.format.manifest import Archived, Manifest
+from rt.format.manifest import Archived, Manifest, Rolled
 from rt.log.disk import Disk
 from rt.position import START, Position
 
 MERGED: Final = "merged"  # why a publisher's own file is archived
+NOT_COPIED: Final = "not copied"  # why a copy that begins later lacks a file
 # Files are emptied in order, right after their lines are written. A process that died in between
 # left the last of them: so many empty files in a row, newest first, show where they begin.
 _EMPTY_IN_A_ROW: Final = 1024
@@ -24,6 +25,11 @@ def released_files(known: Manifest, released: Position, at_ns: int) -> list[Arch
         for file in known.order[first:]
         if file not in known.archived and file + known.rolled[file].end <= released
     ]
+
+
+def not_copied(rolled: Rolled) -> Archived:
+    """Return the line that stands for a file's bytes in a copy that begins after it."""
+    return Archived(rolled.file, rolled.at_ns, NOT_COPIED)
 
 
 def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:

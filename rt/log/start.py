@@ -80,6 +80,19 @@ def parse_start(text: str) -> Start:
     )
 
 
+def start_text(start: Start) -> str:
+    """Return a start as `parse_start` reads it.
+
+    >>> start_text(AtTime(7)), start_text(Position(4096))
+    ('at:7', '0.0.4096')
+    """
+    if isinstance(start, Last):
+        return f"last:{start.messages}"
+    if isinstance(start, AtTime | datetime):
+        return f"at:{start.ns if isinstance(start, AtTime) else nanoseconds(start)}"
+    return str(start)
+
+
 def checked_start(start: Start | str) -> Start:
     """Return `start`, parsed if it is text; `Misuse` if it is not a start."""
     if isinstance(start, str):

@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import CancelledError
 
 import pytest
-from archive_cluster import STREAM, ArchiveCluster
+from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, held_bytes
 from commands import run
 
 import rt
@@ -57,6 +57,73 @@ def test_a_program_publishes_and_reads_with_nothing_else_running(connected):
     assert payloads_of(connected, "tour", 3) == [b"AA1", b"B6 2", b"DL3"]
     assert "tour" in repr(publisher)
     assert STREAM in repr(connected)
+
+
+@pytest.fixture(scope="module")
+def long_stream(tmp_path_factory):
+    """A stream of its own with a dozen merged files."""
+    with ArchiveCluster(tmp_path_factory.mktemp("long")) as running:
+        root = tmp_path_factory.mktemp("publisher")
+        with connect(running, root) as client, client.publisher("history") as publisher:
+            for number in range(60):
+                publisher.publish_many([b"%04d" % number + bytes(1000)] * 24)
+            publisher.flush("merged", PATIENCE_S)
+        yield running
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_reader_of_the_latest_copies_at_most_one_file(long_stream, tmp_path, follow):
+    """A stream of 90 GiB must not be copied for the sake of its next message."""
+    with connect(long_stream, tmp_path) as client:
+        subscriber = client.subscriber(start="latest", follow=follow)
+        with client.publisher(f"live-{follow}".lower()) as publisher:
+            publisher.publish(b"now", confirm="merged", timeout_s=PATIENCE_S)
+        if follow:
+            assert next(subscriber.messages(PATIENCE_S)).payload == b"now"
+        client.wait_caught_up(PATIENCE_S)
+        out = tmp_path / STREAM / "out"
+        assert held_bytes(out) <= 2 * FILE_BYTES  # it may have rolled since
+        gaps = []
+        late = client.subscriber(follow=False, on_gap="notify", on_event=gaps.append)
+        assert [m.payload for m in late][-1] == b"now"
+        assert [each.reason for each in gaps if isinstance(each, rt.Gap)] == ["not copied"]
+        with pytest.raises(rt.GapError, match="was not copied"):
+            next(iter(client.subscriber()))
+
+
+def test_a_reader_starts_anywhere_in_a_stream_that_was_never_copied(long_stream, tmp_path):
+    """The start is the cluster's, not that of the part that was copied."""
+    with connect(long_stream, tmp_path / "all") as client:
+        every = list(client.subscriber(sessions="history", follow=False))
+    middle = every[700]
+    for name, start in [("at", middle.position), ("time", rt.AtTime(middle.merge_time_ns))]:
+        with connect(long_stream, tmp_path / name) as client:
+            reader = client.subscriber(sessions="history", start=start, follow=False)
+            found = list(reader)
+        assert found == [each for each in every if each.at >= found[0].at]
+        assert found[0].merge_time_ns == middle.merge_time_ns
+    with connect(long_stream, tmp_path / "cursor") as client:
+        reader = client.subscriber(cursor="tail", start=middle.position, follow=False)
+        assert next(iter(reader)) == middle
+
+
+def test_the_command_pulls_from_a_place_and_says_what_it_lacks(long_stream, tmp_path):
+    """A later reader of the copy learns once what is not in it."""
+    clients = os.path.join(long_stream.root, "clients.toml")
+    pulled = run(
+        "pull", "--config", clients, "--root", tmp_path, "--from", "last:5", "--once",
+        "--timeout", PATIENCE_S,
+    )  # fmt: skip
+    assert pulled.exit_code == 0, pulled.output
+    reading = ("subscribe", "--root", tmp_path, "--stream", STREAM, "--no-follow")
+    assert len(run(*reading, "--from", "last:5", "--output", "json").stdout.splitlines()) == 5
+    refused = run(*reading, "--from", "0.0.0")
+    assert refused.exit_code == 1
+    assert "was not copied (log.0.0" in refused.output
+    assert run("verify", tmp_path / STREAM / "out").exit_code == 0
+    again = run("pull", "--config", clients, "--root", tmp_path, "--from", "yesterday", "--once")
+    assert again.exit_code == 2
+    assert "not a start: 'yesterday'" in again.output
 
 
 def test_publish_waits_for_the_level_it_is_asked_for(connected):

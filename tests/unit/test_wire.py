@@ -74,7 +74,8 @@ def standings(draw):
     if end and not spans and rolled is None:
         end = START
     crc = draw(st.integers(0, (1 << 32) - 1))
-    return Standing(draw(channels), end, draw(positions), rolled, spans, crc)
+    start = draw(st.sampled_from(["", "latest", "last:100", "0.0.4096", "at:1357017420000000000"]))
+    return Standing(draw(channels), end, draw(positions), rolled, spans, crc, start)
 
 
 short = st.text(st.characters(max_codepoint=127), max_size=60)
@@ -224,6 +225,8 @@ LINE = manifest.encode_entry(manifest.Rolled(START, 128, 0, 2, 1, 1, 7))
         (standing_bytes(64, line=LINE), "ends after"),
         (standing_bytes(1 << 30, line=LINE + LINE), "1 whole"),
         (standing_bytes(1 << 30, line=LINE[:-1]), "1 whole"),
+        (standing_bytes(0, line=b"l" * 65), "1 whole line, or a start"),
+        (standing_bytes(0, line=b"\xff"), "UTF-8"),
     ],
 )
 def test_a_proof_is_small_and_lies_before_the_end(data, words):
