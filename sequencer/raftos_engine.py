@@ -162,7 +162,7 @@ class RaftosRaft(Raft):
 
     def is_majority(self, count: int) -> bool:
         """Whether this many members are a quorum."""
-        return count >= self._core.config.majority
+        return count >= self._core.roster.majority
 
     @property
     def settings(self) -> Settings:

@@ -1,7 +1,8 @@
 """Identity: whose state a directory holds, so that a foreign, swapped or copied one is refused."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from rt.errors import Misuse, Refused
@@ -9,7 +10,7 @@ from rt.format.checksum import crc32
 from rt.log.disk import Disk
 
 IDENTITY_NAME: Final = "identity"
-IDENTITY_BYTES_MAX: Final = 4096
+IDENTITY_BYTES_MAX: Final = 16384  # 7 founders with names of 255 bytes and addresses of 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class StateIdentity:
         place: the directory's inode number, which a copy does not inherit; "" is not compared.
             Up to version 0.1 it was preceded by a device number and a colon, which is ignored: a
             volume gets another one when it is attached again.
+        founders: the members that the cluster was founded with and their addresses, by name; empty
+            if the node joined later, lost its state, or was founded by an earlier version.
     """
 
     cluster: str
@@ -31,6 +34,7 @@ class StateIdentity:
     directory: int
     incarnation: int
     place: str = ""
+    founders: Mapping[str, str] = field(default_factory=dict)
 
     def demand(self, path: str, cluster: str, node: str, place: str) -> None:
         """Refuse the directory at `path` unless it was created for this node, here."""

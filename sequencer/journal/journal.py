@@ -1,6 +1,6 @@
 """The journal: what an engine must not forget, durable in one directory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -31,6 +31,8 @@ DISOWNED: Final = (
     "this copy of the state lacks what the node had acknowledged (a node's directory must never be "
     "restored from a backup or a snapshot: empty it instead, and it learns everything again)"
 )
+REMOVED_NAME: Final = "identity.removed"
+REMOVED: Final = "this node was removed from its cluster"
 _STATE_NAMES: Final = (
     LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, STARTS_NAME, DISOWNED_NAME, *SLOT_NAMES,
 )  # fmt: skip
@@ -53,11 +55,28 @@ class Opened:
 
 
 def found(
-    disk: Disk, path: str, *, cluster: str, node: str, directory: int, place: str = ""
+    disk: Disk,
+    path: str,
+    *,
+    cluster: str,
+    node: str,
+    directory: int,
+    place: str = "",
+    members: Mapping[str, str] | None = None,
 ) -> None:
     """Create the state of a founding member of a new cluster, which may vote at once.
 
     Never for a node that lost its state: `open_journal` makes that one a learner.
+
+    Args:
+        disk: where.
+        path: the directory.
+        cluster: the id of the cluster.
+        node: this node.
+        directory: a random number.
+        place: the directory's inode number, or "".
+        members: the addresses of all founding members, by name. They are the node's from now on,
+            whatever its configuration file says later.
 
     Raises:
         Refused: the directory is not empty.
@@ -65,7 +84,7 @@ def found(
     if disk.names(path):
         raise Refused("not-empty", f"{path} is not empty; a founding member starts from nothing")
     disk.make_directory(path)
-    _make(disk, path, StateIdentity(cluster, node, directory, FOUNDER, place))
+    _make(disk, path, StateIdentity(cluster, node, directory, FOUNDER, place, members or {}))
 
 
 def open_journal(
@@ -92,9 +111,13 @@ def open_journal(
         cut_bytes: the length from which the log is rewritten after a snapshot.
 
     Raises:
-        Refused: the directory is another cluster's, another node's, or a copy; it is not touched.
+        Refused: the directory is another cluster's, another node's, a copy, or that of a node that
+            was removed from its cluster; it is not touched.
     """
     identity = read_identity(disk, path)
+    if identity is None and REMOVED_NAME in disk.names(path):
+        words = f"{REMOVED}; to add it again, empty its directory and use rt cluster add"
+        raise Refused("removed", f"{path}: {words}")
     if identity is not None:
         identity.demand(path, cluster, node, place)
     damage = ""
@@ -110,8 +133,9 @@ def open_journal(
     if boot and boot != read_boot(disk, path):
         write_boot(disk, path, boot)
     state = EngineState(
-        recovered.ballot, recovered.snapshot, recovered.entries, identity.incarnation
-    )
+        recovered.ballot, recovered.snapshot, recovered.entries,
+        identity.incarnation, identity.founders,
+    )  # fmt: skip
     return Opened(journal, state, damage)
 
 
@@ -191,12 +215,15 @@ class Journal:
         """Return when everything in `ready` is durable.
 
         Raises:
-            WriterFailed: a write or sync failed, now or earlier, or the state was disowned.
+            WriterFailed: a write or sync failed, now or earlier, or this copy was disowned or
+                removed.
         """
         self._demand_alive()
         try:
             if ready.disowned:
                 raise self._disown("the other members have suspended it")
+            if ready.removed:
+                raise self._retire()
             if ready.ballot is not None:
                 self._ballots.write(ready.ballot)
             if ready.snapshot is not None:
@@ -252,6 +279,13 @@ class Journal:
         return WriterFailed(
             f"{self._path}: {why}; {DISOWNED}; start the node again, and it learns everything"
         )
+
+    def _retire(self) -> WriterFailed:
+        """Note that this node was removed, so that it does not start again by mistake."""
+        identity = f"{self._path}/{IDENTITY_NAME}"
+        self._disk.replace(identity, f"{self._path}/{REMOVED_NAME}")
+        self._failed = REMOVED
+        return WriterFailed(f"{self._path}: {REMOVED}; its files are kept, and it stays stopped")
 
     def _install(self, snapshot: Snapshot) -> None:
         """Save a received snapshot in place of the whole log.

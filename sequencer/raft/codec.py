@@ -1,8 +1,11 @@
 """The encoding of Raft messages.
 
-Little endian. Header: kind u8, flags u8, zero u16, CRC-32 of the cluster id and members u32,
+Little endian. Header: kind u8, flags u8, digest of the founders u16, CRC-32 of the cluster id u32,
 sender's incarnation u64, term u64. Then the fields of the kind, then its tail. RequestVote and
-heartbeats carry the list of members, so that a mismatch can be reported with both lists.
+heartbeats carry the list of founders, so that a mismatch can be reported with both lists.
+
+Nodes that were founded with different lists of members must never count each other: their quorums
+need not meet. A node that joined later founded nothing, and its digest, 0, fits every other.
 """
 
 import struct
@@ -11,11 +14,13 @@ from typing import Final
 
 from rt.errors import PeerError
 from rt.format.checksum import crc32
-from sequencer.raft.consensus import INCARNATION_END, MEMBERS_ALLOWED, Entry, EntryKind
+from sequencer.raft.consensus import INCARNATION_END, VOTERS_MAX, Entry, EntryKind
 from sequencer.raft.entries import (
     ENTRIES_MAX,
+    NAME_BYTES_MAX,
     NUMBER_MAX,
     pack_entries,
+    unpack_configuration,
     unpack_entries,
     unpack_member,
 )
@@ -34,8 +39,6 @@ from sequencer.raft.messages import (
     VoteReply,
 )
 
-NAME_BYTES_MAX: Final = 255  # its length is one byte
-
 _HEADER: Final = struct.Struct("<BBHIQQ")
 _NAME_LENGTH: Final = struct.Struct("<B")
 _REQUEST_VOTE: Final = struct.Struct("<QQ")
@@ -52,12 +55,13 @@ _FLAG_2: Final = 2  # transfer, granted, no_reply
 class MessageCodec:
     """Encodes and decodes for one node of one cluster."""
 
-    __slots__ = ("_entries", "_incarnation", "_members", "_names", "_packed", "digest")
+    __slots__ = ("_entries", "_incarnation", "_names", "_packed", "digest", "founders")
 
-    def __init__(self, cluster: str, members: Sequence[str], incarnation: int) -> None:
-        self._members = tuple(members)
-        self._names = pack_names(cluster, members)
-        self.digest = crc32(self._names)
+    def __init__(self, cluster: str, founders: Sequence[str], incarnation: int) -> None:
+        """Prepare; `founders` is empty for a copy that was not founded with the cluster."""
+        self._names = pack_names(cluster, founders)
+        self.founders = founders_digest(founders)
+        self.digest = crc32(cluster.encode())
         self._incarnation = incarnation
         self._entries: tuple[Entry, ...] = ()
         self._packed = b""
@@ -65,22 +69,22 @@ class MessageCodec:
     def encode(self, message: AnyMessage) -> bytes:
         """The bytes of a message."""
         tag, flags, body = _ENCODERS[type(message)](self, message)
-        header = _HEADER.pack(tag, flags, 0, self.digest, self._incarnation, message.term)
-        return header + body
+        fields = (tag, flags, self.founders, self.digest, self._incarnation, message.term)
+        return _HEADER.pack(*fields) + body
 
     def decode(self, data: bytes) -> tuple[int, AnyMessage]:
         """The sender's incarnation and its message; `PeerError` if the bytes are malformed."""
         if len(data) > MESSAGE_BYTES_MAX:
             raise PeerError(f"message of {len(data)} bytes; the limit is {MESSAGE_BYTES_MAX}")
         try:
-            tag, flags, zero, digest, incarnation, term = _HEADER.unpack_from(data)
+            tag, flags, founders, digest, incarnation, term = _HEADER.unpack_from(data)
             decoder = _DECODERS[tag]
-            if digest != self.digest:
+            if digest != self.digest or (founders and self.founders not in {0, founders}):
                 raise PeerError(self._mismatch(tag, flags, data))
             message = decoder(self, flags, term, data)
         except (struct.error, KeyError, ValueError) as error:
             raise PeerError(f"malformed consensus message: {error}") from None
-        if zero or term > NUMBER_MAX or incarnation >= INCARNATION_END:
+        if term > NUMBER_MAX or incarnation >= INCARNATION_END:
             raise PeerError("malformed consensus message: a number out of range")
         return incarnation, message
 
@@ -92,34 +96,43 @@ class MessageCodec:
 
     def check(self, entry: Entry) -> None:
         """Raise `ValueError` unless an entry of the engine's own is well formed."""
-        if entry.kind is EntryKind.MEMBER and unpack_member(entry.command)[0] not in self._members:
-            raise ValueError("a member entry that names a non-member")
+        if entry.kind is EntryKind.MEMBER:
+            unpack_member(entry.command)
+        elif entry.kind is EntryKind.CONFIGURATION:
+            _, end = unpack_configuration(entry.command)
+            if end != len(entry.command):
+                raise ValueError("bytes after a configuration")
 
     @property
     def names(self) -> bytes:
-        """The member list, as the tail of RequestVote and of heartbeats."""
+        """The list of founders, as the tail of RequestVote and of heartbeats."""
         return self._names
 
     def _mismatch(self, tag: int, flags: int, data: bytes) -> str:
-        ours = unpack_names(self._names)
+        ours, _ = unpack_names(self._names, 0)
         offset = _HEADER.size + _REQUEST_VOTE.size if tag == _TAG_REQUEST_VOTE else 0
         if tag == _TAG_APPEND_ENTRIES and flags & _FLAG_1:
             offset = _HEADER.size + _APPEND_ENTRIES.size
         if not offset:
-            return f"a peer of another cluster, or with other members; ours is {describe(ours)}"
-        theirs = unpack_names(data[offset:])
-        return f"the peer's configuration is {describe(theirs)}, ours is {describe(ours)}"
+            return f"a peer of another cluster, or with other founders; ours is {describe(ours)}"
+        theirs, _ = unpack_names(data, offset)
+        return f"the peer's founding configuration is {describe(theirs)}, ours is {describe(ours)}"
 
 
 def describe(names: Sequence[str]) -> str:
-    """A cluster and its members, for an error message."""
-    return f"cluster {names[0]!r} of {', '.join(names[1:])}"
+    """A cluster and its founders, for an error message."""
+    return f"cluster {names[0]!r}" + (f" of {', '.join(names[1:])}" if names[1:] else "")
 
 
-def pack_names(cluster: str, members: Sequence[str]) -> bytes:
-    """The bytes of the cluster's name and its members' names."""
-    parts = [bytes([len(members) + 1])]
-    for name in (cluster, *members):
+def founders_digest(founders: Sequence[str]) -> int:
+    """A number from 1 to 65,535 that depends on the names; 0 if there are none."""
+    return crc32(pack_names("", founders)) % 0xFFFF + 1 if founders else 0
+
+
+def pack_names(cluster: str, founders: Sequence[str]) -> bytes:
+    """The bytes of the cluster's name and its founders' names."""
+    parts = [bytes([len(founders) + 1])]
+    for name in (cluster, *founders):
         encoded = name.encode()
         if len(encoded) > NAME_BYTES_MAX:
             raise ValueError(f"a name of {len(encoded)} bytes; the limit is {NAME_BYTES_MAX}")
@@ -127,19 +140,21 @@ def pack_names(cluster: str, members: Sequence[str]) -> bytes:
     return b"".join(parts)
 
 
-def unpack_names(data: bytes) -> tuple[str, ...]:
-    """The cluster's name, then its members'; any bytes after them are ignored."""
-    if not data or data[0] - 1 not in MEMBERS_ALLOWED:
-        raise ValueError("not a list of 1, 3, 5 or 7 members")
-    names, offset = [], 1
-    for _ in range(data[0]):
+def unpack_names(data: bytes, offset: int) -> tuple[tuple[str, ...], int]:
+    """The cluster's name, then its founders', and where the list ends."""
+    [count] = data[offset : offset + 1]
+    if not 1 <= count <= VOTERS_MAX + 1:
+        raise ValueError("not a list of founders")
+    names = []
+    offset += 1
+    for _ in range(count):
         (length,) = _NAME_LENGTH.unpack_from(data, offset)
         name = data[offset + 1 : offset + 1 + length]
         if len(name) != length:
             raise ValueError("a truncated name")
         names.append(name.decode())
         offset += 1 + length
-    return tuple(names)
+    return tuple(names), offset
 
 
 _Encoded = tuple[int, int, bytes]
@@ -213,10 +228,22 @@ def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...
     return fields
 
 
+def _after_names(codec: MessageCodec, data: bytes, start: int) -> int:
+    """Where the list of founders ends, which must agree with the digests of the header."""
+    if data.startswith(codec.names, start):
+        return start + len(codec.names)
+    names, end = unpack_names(data, start)
+    founders = _HEADER.unpack_from(data)[2]
+    if crc32(names[0].encode()) != codec.digest or founders_digest(names[1:]) != founders:
+        raise ValueError("the list of founders contradicts its checksum")
+    return end
+
+
 def _decode_request_vote(codec: MessageCodec, flags: int, term: int, data: bytes) -> RequestVote:
-    index, index_term = _fields(_REQUEST_VOTE, data, len(codec.names))
-    if not data.endswith(codec.names):
-        raise ValueError("the member list contradicts its checksum")
+    end = _after_names(codec, data, _HEADER.size + _REQUEST_VOTE.size)
+    index, index_term = _fields(_REQUEST_VOTE, data, len(data) - _HEADER.size - _REQUEST_VOTE.size)
+    if end != len(data):
+        raise ValueError("a length that does not fit the kind")
     return RequestVote(term, index, index_term, bool(flags & _FLAG_1), bool(flags & _FLAG_2))
 
 
@@ -235,9 +262,7 @@ def _decode_append_entries(
     heartbeat, no_reply = bool(flags & _FLAG_1), bool(flags & _FLAG_2)
     start = _HEADER.size + _APPEND_ENTRIES.size
     if heartbeat:
-        if not data.startswith(codec.names, start):
-            raise ValueError("the member list contradicts its checksum")
-        start += len(codec.names)
+        start = _after_names(codec, data, start)
     entries = unpack_entries(data, start, prev_index, prev_term)
     if len(entries) != count or prev_term > term or (entries and entries[-1].term > term):
         raise ValueError("missing entries, or entries newer than the leader's term")

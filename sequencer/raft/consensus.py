@@ -14,13 +14,15 @@ in the order of its fields:
 Between `ready` and `persisted` the node may feed further events; the next `Ready` waits.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction: 32 bytes a session, 1,000 sessions
-MEMBERS_ALLOWED: Final = (1, 3, 5, 7)
+MEMBERS_ALLOWED: Final = (1, 3, 5, 7)  # that a cluster may be founded with
+VOTERS_MAX: Final = 7
+LEARNERS_MAX: Final = 1  # so that each is promoted or removed before the next is added
 INCARNATION_END: Final = 1 << 61  # incarnations are smaller
 FOUNDER: Final = 0  # the incarnation of every founding member of a cluster
 
@@ -30,17 +32,36 @@ class EntryKind(IntEnum):
 
     COMMAND = 1
     NO_OP = 2  # a new leader's first entry, which commits what it inherited
-    MEMBER = 3  # a change of the roster: a member is suspended, or admitted after it lost its state
+    MEMBER = 3  # a member is suspended, or admitted after it lost its state
+    CONFIGURATION = 4  # all members: one was added, promoted, moved or removed
 
 
 class EngineRole(IntEnum):
     """The role of a node."""
 
-    LEARNER = 1  # replicates, but does not count: its state was lost
+    LEARNER = 1  # replicates, but does not count: it was added lately, or its state was lost
     FOLLOWER = 2
     PRE_CANDIDATE = 3
     CANDIDATE = 4
     LEADER = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One member in a configuration.
+
+    Attributes:
+        incarnation: which copy of its state counts.
+        votes: False for a learner, which is sent everything and counts for nothing.
+        address: host:port where the other nodes reach it; "" if the log does not say.
+    """
+
+    incarnation: int
+    votes: bool = True
+    address: str = ""
+
+
+Configuration = Mapping[str, Seat]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +84,18 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The application's state after the entry `index`, and the roster as of then.
+    """The application's state after the entry `index`, and the configuration as of then.
 
     Attributes:
         index: the last entry whose effect is in `data`.
         term: the term of that entry.
-        roster: name and incarnation of each member as of that entry, by name.
+        roster: each member as of that entry, by name.
         data: the application's bytes.
     """
 
     index: int
     term: int
-    roster: tuple[tuple[str, int], ...]
+    roster: tuple[tuple[str, Seat], ...]
     data: bytes
 
 
@@ -109,6 +130,7 @@ class Ready:
         reads: may be answered once their index has been applied.
         disowned: the other members have found that this copy of the node's state lost entries
             that it had acknowledged; it never counts again. The journal sets it aside and ends.
+        removed: this node is not a member any more. The journal notes it and ends.
     """
 
     early: tuple[PeerMessage, ...] = ()
@@ -119,22 +141,33 @@ class Ready:
     committed: tuple[Entry, ...] = ()
     reads: tuple[Read, ...] = ()
     disowned: bool = False
+    removed: bool = False
 
     @property
     def must_persist(self) -> bool:
         """Whether anything has to be written."""
         has_state = self.ballot is not None or self.snapshot is not None
-        return bool(self.entries) or has_state or self.disowned
+        return bool(self.entries) or has_state or self.disowned or self.removed
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What a journal recovers, and an engine starts from."""
+    """What a journal recovers, and an engine starts from.
+
+    Attributes:
+        ballot: the last term and vote.
+        snapshot: the newest one, or None.
+        entries: those after the snapshot.
+        incarnation: which copy of the node's state this is.
+        founders: the members that the cluster was founded with and their addresses, by name; empty
+            if this copy was not founded, or by an earlier version.
+    """
 
     ballot: Ballot = Ballot()
     snapshot: Snapshot | None = None
     entries: Sequence[Entry] = ()
     incarnation: int = FOUNDER
+    founders: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +206,8 @@ class Status:
         snapshot: the last entry that the newest snapshot covers.
         peers: the others, by name.
         refusal: why messages of peers are refused, or "".
+        members: the configuration as of the last entry of its log.
+        members_index: the entry that made it so; it is decided once that is committed.
     """
 
     name: str
@@ -185,6 +220,8 @@ class Status:
     snapshot: int
     peers: tuple[Peer, ...]
     refusal: str
+    members: Configuration
+    members_index: int
 
 
 class Consensus(Protocol):
@@ -245,6 +282,43 @@ class Consensus(Protocol):
 
         Raises:
             Refused: `not-leader`, or `not-a-member`.
+        """
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration as of the last entry of the log; replaced whole, never changed."""
+
+    def add(self, name: str, address: str) -> Entry:
+        """Append a learner to the configuration.
+
+        Each change is decided once its index and term come back as committed, and refused while
+        another one is not.
+
+        Raises:
+            Refused: `not-leader`, `changing`, `too-many`, or `is-member`.
+        """
+
+    def promote(self, name: str) -> Entry:
+        """Let a learner that has caught up vote.
+
+        Raises:
+            Refused: `not-leader`, `changing`, `not-a-member`, `too-many`, `not-caught-up`, or
+                `no-quorum`: fewer nodes would be live than a majority needs.
+        """
+
+    def remove(self, name: str) -> Entry:
+        """Take a member, or a learner, out of the configuration.
+
+        Raises:
+            Refused: `not-leader`, `changing`, `not-a-member`, `no-quorum`, or `leads`: this node
+                leads, and has to hand over first.
+        """
+
+    def move(self, name: str, address: str) -> Entry:
+        """Give a member another address.
+
+        Raises:
+            Refused: `not-leader`, `changing`, or `not-a-member`.
         """
 
     def status(self) -> Status:

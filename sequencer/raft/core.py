@@ -1,16 +1,25 @@
 """The state that a Raft node holds in every role, and the duties that accumulate in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rt.errors import Misuse
-from sequencer.raft.consensus import Ballot, EngineState, Entry, EntryKind, Read, Ready, Snapshot
-from sequencer.raft.entries import unpack_member
+from sequencer.raft.consensus import (
+    FOUNDER,
+    Ballot,
+    EngineState,
+    Entry,
+    EntryKind,
+    Read,
+    Ready,
+    Snapshot,
+)
+from sequencer.raft.entries import unpack_configuration, unpack_member
 from sequencer.raft.log import Log
 from sequencer.raft.messages import BATCH_BYTES, CHUNK_BYTES, AnyMessage, AppendReply
 from sequencer.raft.outgoing import Outgoing
-from sequencer.raft.quorum import Roster, checked_members, is_suspended, majority_of
+from sequencer.raft.quorum import Roster, checked_members, is_suspended
 from sequencer.raft.snapshots import SnapshotStore
 
 APPLY_ENTRIES_MAX: Final = 4096  # per Ready: bounds the work between two looks at the wire
@@ -58,30 +67,40 @@ class NodeConfig:
 
     Attributes:
         name: this node.
-        members: every node of the cluster, sorted.
-        others: the members without this node.
-        majority: how many members a quorum needs.
+        founders: the members that the cluster was founded with, and their addresses.
         incarnation: which copy of this node's state is running.
         settings: timeouts and limits.
     """
 
     name: str
-    members: tuple[str, ...]
-    others: tuple[str, ...]
-    majority: int
+    founders: Mapping[str, str]
     incarnation: int
     settings: Settings
 
+    @property
+    def is_founder(self) -> bool:
+        """Whether this copy of the node's state was made when the cluster was."""
+        return self.incarnation == FOUNDER
+
 
 def node_config(
-    name: str, members: Sequence[str], incarnation: int, settings: Settings
+    name: str, members: Iterable[str], state: EngineState, settings: Settings
 ) -> NodeConfig:
-    """Check the members and derive what follows from them; `Misuse` if they are impossible."""
-    checked = checked_members(members)
-    if name not in checked:
-        raise Misuse(f"node {name!r} is not one of the members {list(checked)}")
-    others = tuple(other for other in checked if other != name)
-    return NodeConfig(name, checked, others, majority_of(len(checked)), incarnation, settings)
+    """Find out who founded the cluster; `Misuse` if the founding members are impossible.
+
+    Args:
+        name: this node.
+        members: of the cluster, by its configuration file: names, or addresses by name.
+        state: what the journal recovered, which knows better.
+        settings: timeouts and limits.
+    """
+    addresses = members if isinstance(members, Mapping) else dict.fromkeys(members, "")
+    config = NodeConfig(name, state.founders or addresses, state.incarnation, settings)
+    if config.is_founder:
+        checked = checked_members(members if not state.founders else state.founders)
+        if name not in checked and state.snapshot is None:
+            raise Misuse(f"node {name!r} is not one of the members {list(checked)}")
+    return config
 
 
 class Core:
@@ -115,7 +134,8 @@ class Core:
 
     def __init__(self, config: NodeConfig, cluster: str, state: EngineState) -> None:
         self.config = config
-        self.outgoing = Outgoing(cluster, config.members, config.incarnation)
+        founders = tuple(sorted(config.founders)) if config.is_founder else ()
+        self.outgoing = Outgoing(cluster, founders, config.incarnation)
         self.term, self.voted_for = state.ballot.term, state.ballot.voted_for
         self._saved_ballot = state.ballot
         self.leader = ""
@@ -123,14 +143,12 @@ class Core:
         self._reads: list[Read] = []
 
     def _restore(self, state: EngineState) -> None:
-        snapshot, members = state.snapshot, self.config.members
+        snapshot = state.snapshot
         self.snapshots = SnapshotStore(snapshot)
-        base, base_term, self.roster = 0, 0, Roster.founding(members)
+        base, base_term, self.roster = 0, 0, Roster.founding(self.config.founders)
         if snapshot is not None:
             base, base_term = snapshot.index, snapshot.term
             self.roster = Roster(base, dict(snapshot.roster))
-        if tuple(self.roster.now) != members:
-            raise Misuse(f"the state belongs to {list(self.roster.now)}, not to {list(members)}")
         self.log = Log(base, base_term)
         for entry in state.entries:
             self.append(entry)
@@ -150,7 +168,7 @@ class Core:
     @property
     def is_voter(self) -> bool:
         """Whether this node's own log says that this copy of its state counts."""
-        return self.roster.now[self.name] == self.incarnation
+        return self.roster.counts(self.name, self.incarnation)
 
     @property
     def may_vote(self) -> bool:
@@ -160,14 +178,24 @@ class Core:
         this node's own log does: if a voter consulted its own role, an admission whose leader was
         lost could leave two live nodes of three without a leader. A copy is admitted only once it
         holds the suspension of the one before it, so a log in which yet another copy counts is
-        certain to lack committed entries, and its node stays silent.
+        certain to lack committed entries, and its node stays silent. So is one that does not name
+        this node, which is promoted only once it holds the entry that made it a learner.
         """
-        return self.is_voter or is_suspended(self.roster.now[self.name])
+        seat = self.roster.now.get(self.name)
+        return self.is_voter or (seat is not None and is_suspended(seat.incarnation))
 
     @property
     def is_disowned(self) -> bool:
         """Whether the log suspends this very copy: it has lost entries that it had acknowledged."""
         return self.roster.has_suspended(self.name, self.incarnation)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the log takes this copy out of the cluster.
+
+        A leader sends a node its own removal only after that is committed, so it is certain.
+        """
+        return self.roster.has_removed(self.name, self.incarnation)
 
     def decode(self, data: bytes) -> tuple[int, AnyMessage]:
         """The sender's incarnation and its message."""
@@ -197,7 +225,9 @@ class Core:
         """Add an entry to the end of the log."""
         self.log.append(entry)
         if entry.kind is EntryKind.MEMBER:
-            self.roster.change(entry.index, *unpack_member(entry.command))
+            self.roster.admit(entry.index, *unpack_member(entry.command))
+        elif entry.kind is EntryKind.CONFIGURATION:
+            self.roster.change(entry.index, unpack_configuration(entry.command)[0])
 
     def truncate(self, index: int) -> None:
         """Drop the entries from `index` on, which conflict with the leader's."""
@@ -238,6 +268,8 @@ class Core:
         """The duties that have accumulated, or None."""
         if self.is_disowned:  # it has forgotten what it promised, and must promise nothing more
             return Ready(disowned=True)
+        if self.is_removed:
+            return Ready(removed=True)
         self.outgoing.flush_reply()
         if not self._has_duties():  # the usual case, so build nothing
             return None

@@ -26,19 +26,23 @@ class Election:
         log = self._core.log
         request = RequestVote(self.term, log.last, log.last_term, self.pre_vote, transfer)
         send = self._core.send_now if self.pre_vote else self._core.send_after_sync
-        for other in self._core.config.others:
-            send(other, request)
+        for voter in self._core.roster.voters:
+            if voter != self._core.name:
+                send(voter, request)
 
     def count(self, voter: str, incarnation: int, vote: VoteReply) -> None:
-        """Count a vote of this election, once per member, if that copy of the member counts."""
+        """Count a vote of this election, once per member, if that copy of the member counts.
+
+        Whether it does is judged by this node's configuration, not by the voter's.
+        """
         is_ours = vote.term == self.term and vote.pre_vote == self.pre_vote
-        if is_ours and vote.granted and self._core.roster.now[voter] == incarnation:
+        if is_ours and vote.granted and self._core.roster.counts(voter, incarnation):
             self._votes.add(voter)
 
     @property
     def is_won(self) -> bool:
         """Whether a majority has voted for this node."""
-        return len(self._votes) >= self._core.config.majority
+        return len(self._votes) >= self._core.roster.majority
 
 
 def reply_to_request(core: Core, candidate: str, request: RequestVote) -> VoteReply:

@@ -1,10 +1,19 @@
 """Raft: the default engine, a pure function from messages, ticks and proposals to duties."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.raft.consensus import EngineRole, EngineState, Entry, Ready, Snapshot, Status
+from sequencer.raft.changes import MemberChanges
+from sequencer.raft.consensus import (
+    Configuration,
+    EngineRole,
+    EngineState,
+    Entry,
+    Ready,
+    Snapshot,
+    Status,
+)
 from sequencer.raft.core import Chance, Core, Settings, node_config
 from sequencer.raft.election import Election, reply_to_request
 from sequencer.raft.leader import Leader
@@ -33,20 +42,21 @@ class Raft:
 
     Args:
         name: this node.
-        members: all nodes, including this one: 1, 3, 5 or 7.
+        members: the nodes that the cluster was founded with, 1, 3, 5 or 7: their names, or their
+            addresses by name. A configuration that the state holds comes before them.
         cluster: the cluster's id; messages of another cluster are refused.
         chance: randomizes the election timeouts.
         state: what the journal recovered.
         settings: timeouts and limits.
 
     Raises:
-        Misuse: the members are impossible, or not those of the state.
+        Misuse: the members are impossible.
     """
 
     def __init__(
         self,
         name: str,
-        members: Sequence[str],
+        members: Iterable[str],
         *,
         chance: Chance,
         cluster: str = "",
@@ -56,7 +66,7 @@ class Raft:
         state = state or EngineState()
         self._chance = chance
         self._settings = settings or Settings()
-        config = node_config(name, members, state.incarnation, self._settings)
+        config = node_config(name, members, state, self._settings)
         self._core = Core(config, cluster, state)
         self._leader: Leader | None = None
         self._election: Election | None = None
@@ -77,7 +87,7 @@ class Raft:
 
     def _begin(self) -> None:
         self._reset_election_timer()
-        if self._core.is_voter and self._core.config.majority == 1:
+        if self._core.is_voter and self._core.roster.majority == 1:
             self._campaign(pre_vote=False)
 
     # The interface
@@ -95,6 +105,30 @@ class Raft:
     def propose(self, command: bytes) -> Entry:
         """Append a command; `Refused` says why not."""
         return self._leading().propose(command)
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration as of the last entry of the log."""
+        return self._core.roster.now
+
+    def add(self, name: str, address: str) -> Entry:
+        """Append a learner to the configuration; `Refused` says why not."""
+        return self._changes().add(name, address)
+
+    def promote(self, name: str) -> Entry:
+        """Let a learner that has caught up vote; `Refused` says why not."""
+        return self._changes().promote(name)
+
+    def remove(self, name: str) -> Entry:
+        """Take a node out of the configuration; `Refused` says why not."""
+        return self._changes().remove(name)
+
+    def move(self, name: str, address: str) -> Entry:
+        """Give a member another address; `Refused` says why not."""
+        return self._changes().move(name, address)
+
+    def _changes(self) -> MemberChanges:
+        return MemberChanges(self._core, self._leading())
 
     def transfer(self, to: str) -> None:
         """Hand leadership over; does nothing if this node is to lead and does."""
@@ -121,8 +155,8 @@ class Raft:
     def step(self, sender: str, data: bytes) -> None:
         """Handle a message; `PeerError` if it is not one of this cluster's."""
         core = self._core
-        if sender not in core.config.others:
-            raise PeerError(f"{sender!r} is not another member of {list(core.config.members)}")
+        if sender == core.name:
+            raise PeerError(f"a message of a node that calls itself {sender!r}, as this one does")
         try:
             incarnation, message = core.decode(data)
             if message.term == core.term or self._admit_term(sender, message):
@@ -131,7 +165,7 @@ class Raft:
             named = str(error).startswith(f"{sender} ")
             self._refusals[sender] = str(error) if named else f"{sender}: {error}"
             raise
-        if sender in self._refusals and core.roster.now[sender] == incarnation:
+        if sender in self._refusals and core.roster.counts(sender, incarnation):
             del self._refusals[sender]
 
     def tick(self) -> None:
@@ -184,6 +218,8 @@ class Raft:
             snapshot=newest.index if newest else 0,
             peers=tuple(self._leader.peers()) if self._leader else (),
             refusal="; ".join(self._refusals.values()),
+            members=core.roster.now,
+            members_index=core.roster.changed_at,
         )
 
     def _role(self) -> EngineRole:

@@ -1,14 +1,23 @@
 """The encoding of entries, the same on the wire and in the journal.
 
 Little endian. Each: term u64, length of the command u32, kind u8, command; indexes count up from
-the first. The command of an entry of kind `MEMBER` is an incarnation u64 and a name.
+the first. The command of an entry of kind `MEMBER` is an incarnation u64 and a name; that of kind
+`CONFIGURATION` is the number of members u8, and of each: incarnation u64, whether it votes u8,
+length of its name u8, length of its address u16, name, address.
 """
 
 import struct
 from collections.abc import Sequence
 from typing import Final
 
-from sequencer.raft.consensus import Entry, EntryKind
+from sequencer.raft.consensus import (
+    LEARNERS_MAX,
+    VOTERS_MAX,
+    Configuration,
+    Entry,
+    EntryKind,
+    Seat,
+)
 
 NUMBER_MAX: Final = (1 << 62) - 1  # 146 years at a thousand million entries a second
 ENTRIES_MAX: Final = 4096  # per message: bounds the objects one message can create
@@ -16,6 +25,9 @@ ENTRY_BYTES: Final = 13  # without its command
 
 _ENTRY: Final = struct.Struct("<QIB")
 _MEMBER: Final = struct.Struct("<Q")
+_SEAT: Final = struct.Struct("<QBBH")
+NAME_BYTES_MAX: Final = 255  # its length is one byte
+ADDRESS_BYTES_MAX: Final = 300  # a host name of 253, a port and brackets
 _KINDS: Final = {int(kind): kind for kind in EntryKind}
 
 
@@ -59,3 +71,36 @@ def unpack_member(command: bytes) -> tuple[str, int]:
     if incarnation > NUMBER_MAX:
         raise ValueError("a number out of range")
     return command[_MEMBER.size :].decode(), incarnation
+
+
+def pack_configuration(seats: Configuration) -> bytes:
+    """The command of an entry of kind `CONFIGURATION`; `ValueError` if a name is too long."""
+    parts = [bytes([len(seats)])]
+    for name, seat in seats.items():
+        encoded, address = name.encode(), seat.address.encode()
+        if not 0 < len(encoded) <= NAME_BYTES_MAX or len(address) > ADDRESS_BYTES_MAX:
+            raise ValueError(f"a name of {len(encoded)} bytes, or an address of {len(address)}")
+        parts += [_SEAT.pack(seat.incarnation, seat.votes, len(encoded), len(address))]
+        parts += [encoded, address]
+    return b"".join(parts)
+
+
+def unpack_configuration(data: bytes, start: int = 0) -> tuple[dict[str, Seat], int]:
+    """The configuration at `start`, and where it ends; `ValueError` if it is malformed."""
+    seats: dict[str, Seat] = {}
+    try:
+        [count], offset = data[start : start + 1], start + 1
+        for _ in range(count):
+            incarnation, votes, length, size = _SEAT.unpack_from(data, offset)
+            offset += _SEAT.size + length + size
+            text = data[offset - length - size : offset]
+            if incarnation > NUMBER_MAX or votes > 1 or len(text) != length + size:
+                raise ValueError("a member with a number out of range, or truncated")
+            seats[text[:length].decode()] = Seat(incarnation, votes == 1, text[length:].decode())
+    except struct.error:
+        raise ValueError("a truncated configuration") from None
+    voters = sum(seat.votes for seat in seats.values())
+    limits = 0 < voters <= VOTERS_MAX and count - voters <= LEARNERS_MAX
+    if not limits or len(seats) != count or "" in seats:
+        raise ValueError(f"a configuration of {count} members, of which {voters} vote")
+    return seats, offset

@@ -3,9 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 from rt.errors import PeerError, Refused
-from sequencer.raft.consensus import COMMAND_BYTES_MAX, Entry, EntryKind, Peer
+from sequencer.raft.consensus import (
+    COMMAND_BYTES_MAX,
+    Configuration,
+    Entry,
+    EntryKind,
+    Peer,
+)
 from sequencer.raft.core import Core
-from sequencer.raft.entries import pack_member
+from sequencer.raft.entries import pack_configuration, pack_member
 from sequencer.raft.messages import (
     AppendEntries,
     AppendReply,
@@ -35,11 +41,12 @@ class Leader:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._peers = {name: Progress(name, core.log.last + 1) for name in core.config.others}
+        self._peers: dict[str, Progress] = {}
         self._heartbeat_ticks = 0
         self._transferee, self._transfer_ticks, self._transfer_due = "", 0, False
         self._undecided_bytes = bytes_of(core.log.between(core.commit + 1, core.log.last))
         self.reads = Reads(core)
+        self._follow_roster()
         self._no_op = self._append(b"", EntryKind.NO_OP).index
         core.leader = core.name
 
@@ -71,10 +78,11 @@ class Leader:
         it there, it cannot (figure 8 of the Raft paper).
         """
         core = self._core
-        index = reached([core.log.durable, *self._matches()], core.config.majority)
+        index = reached([core.log.durable, *self._matches()], core.roster.majority)
         if index > core.commit and self.may_commit(index):
             self._undecided_bytes -= bytes_of(core.log.between(core.commit + 1, index))
             core.commit_to(index)
+            self._follow_roster()
 
     def may_commit(self, index: int) -> bool:
         """Whether a majority that holds this entry commits it."""
@@ -85,7 +93,7 @@ class Leader:
 
     def counts(self, peer: Progress) -> bool:
         """Whether the copy of the peer's state that we hear from is the one that counts."""
-        return self._core.roster.now[peer.name] == peer.incarnation
+        return self._core.roster.counts(peer.name, peer.incarnation)
 
     # Sending
 
@@ -93,10 +101,10 @@ class Leader:
         """Send what is new: entries, the commit index, a ReadIndex round."""
         self.reads.open_round(self._core.commit >= self._no_op)
         self._settle_reads()
-        last, commit, round_ = self._core.log.last, self._core.commit, self.reads.round
+        commit, round_ = self._core.commit, self.reads.round
         for peer in self._peers.values():
             commit_sent, round_sent = peer.sent
-            if peer.next <= last or commit_sent < commit or round_sent < round_:
+            if peer.next <= self._last_for(peer) or commit_sent < commit or round_sent < round_:
                 self._send(peer)
         self._send_timeout_now()
 
@@ -108,7 +116,7 @@ class Leader:
                 self._send_chunk(peer)
             else:
                 self._send_append(peer, (), heartbeat=True)
-                if peer.match < peer.recover and self._is_live(peer):
+                if peer.match < peer.recover and self.is_live(peer):
                     peer.waiting = False
 
     def _send(self, peer: Progress) -> None:
@@ -131,10 +139,19 @@ class Leader:
         return peer.state is ProgressState.REPLICATE
 
     def _due(self, peer: Progress) -> tuple[Entry, ...]:
-        settings, log = self._core.config.settings, self._core.log
-        if peer.next > log.last or peer.next - peer.match > settings.window_entries_max:
+        settings, last = self._core.config.settings, self._last_for(peer)
+        if peer.next > last or peer.next - peer.match > settings.window_entries_max:
             return ()
-        return log.batch(peer.next, settings.batch_bytes_max)
+        return self._core.log.batch(peer.next, settings.batch_bytes_max, last)
+
+    def _last_for(self, peer: Progress) -> int:
+        """The last entry to send to a peer: one that is being removed gets what is committed.
+
+        If it held its own removal before that, it could keep the others from electing a leader
+        without it, and would not know whether it is a member.
+        """
+        core = self._core
+        return core.log.last if peer.name in core.roster.now else core.commit
 
     def _has_news(self, peer: Progress) -> bool:
         commit, round_ = peer.sent
@@ -175,7 +192,7 @@ class Leader:
         sending = [
             peer.snapshot.index
             for peer in self._peers.values()
-            if peer.snapshot is not None and self._is_live(peer)
+            if peer.snapshot is not None and self.is_live(peer)
         ]
         return min([index, *sending])
 
@@ -209,6 +226,7 @@ class Leader:
             peer.acknowledge(message.index)
             self.advance_commit()
             self._update_roster(peer)
+            self._follow_roster()
         elif message.index == peer.match > 0:
             self._suspect(peer, message)
         else:
@@ -221,12 +239,14 @@ class Leader:
             self._send_chunk(peer)
 
     def _heard(self, sender: str, incarnation: int, round_: int) -> Progress | None:
-        """The peer; None if the message is a late one of another copy than the live one."""
-        peer = self._peers[sender]
+        """The peer; None if it is none, or the message one of another copy than the live one."""
+        peer = self._peers.get(sender)
+        if peer is None:
+            return None
         if peer.incarnation == UNKNOWN:
             peer.incarnation = incarnation
         if incarnation != peer.incarnation:
-            if self.counts(peer) and self._is_live(peer):
+            if self.counts(peer) and self.is_live(peer):
                 return None
             peer.reset(incarnation, self._core.log.last + 1)
         peer.silent_ticks = 0
@@ -234,7 +254,30 @@ class Leader:
         self._settle_reads()
         return peer
 
-    # Members that lost their state
+    # Members
+
+    def change(self, seats: Configuration) -> Entry:
+        """Append a configuration that differs from the newest one by one member."""
+        for name in seats.keys() - self._core.roster.now.keys():
+            self._peers.pop(name, None)  # of an earlier member of this name
+        entry = self._append(pack_configuration(seats), EntryKind.CONFIGURATION)
+        self._follow_roster()
+        return entry
+
+    def _follow_roster(self) -> None:
+        """Replicate to all other members, and to a removed one until it can know that it is."""
+        core = self._core
+        for name in core.roster.now:
+            if name != core.name and name not in self._peers:
+                self._peers[name] = Progress(name, core.log.last + 1)
+        if core.commit >= core.roster.changed_at:
+            for peer in [each for each in self._peers.values() if each.name not in core.roster.now]:
+                if peer.match >= core.roster.changed_at or not self.is_live(peer):
+                    del self._peers[peer.name]
+
+    def peer(self, name: str) -> Progress | None:
+        """What is known of another member; None if it is none."""
+        return self._peers.get(name)
 
     def _update_roster(self, peer: Progress) -> None:
         """Suspend the lost copy of a peer's state; once that is committed, admit the new one.
@@ -243,9 +286,10 @@ class Leader:
         membership change. The new copy holds the log up to its suspension before it counts.
         """
         core = self._core
-        if self.counts(peer) or core.commit < self._settled_from():
+        seat = core.roster.now.get(peer.name)
+        if seat is None or not seat.votes or self.counts(peer) or not self.is_settled:
             return
-        now = core.roster.now[peer.name]
+        now = seat.incarnation
         if not is_suspended(now):
             self._append(pack_member(peer.name, suspended(now)), EntryKind.MEMBER)
         elif peer.match >= core.commit and now != suspended(peer.incarnation):
@@ -262,7 +306,7 @@ class Leader:
         if not peer.suspicion:
             self.reads.round += 1
             peer.suspicion = self.reads.round
-        elif message.round >= peer.suspicion and core.commit >= self._settled_from():
+        elif message.round >= peer.suspicion and self.is_settled:
             lost = _entries_text(message.hint_index + 1, peer.match)
             peer.reset(peer.incarnation, core.log.last + 1)
             self._append(pack_member(peer.name, suspended(peer.incarnation)), EntryKind.MEMBER)
@@ -271,16 +315,21 @@ class Leader:
                 "has learned everything again (a node's directory must never be restored: empty it)"
             )
 
-    def _settled_from(self) -> int:
-        """The commit index from which on the roster may be changed."""
-        return max(self._core.roster.changed_at, self._no_op)
+    @property
+    def is_settled(self) -> bool:
+        """Whether the configuration may be changed: the last change is committed.
+
+        So is an entry of this term, or an older configuration could still be committed in place of
+        the one that this leader knows.
+        """
+        return self._core.commit >= max(self._core.roster.changed_at, self._no_op)
 
     # Reads
 
     def _settle_reads(self) -> None:
         if self.reads.waiting:
             rounds = [peer.round for peer in self._peers.values() if self.counts(peer)]
-            self.reads.settle(reached([self.reads.round, *rounds], self._core.config.majority))
+            self.reads.settle(reached([self.reads.round, *rounds], self._core.roster.majority))
 
     # Leadership transfer
 
@@ -292,7 +341,8 @@ class Leader:
 
     def _send_timeout_now(self) -> None:
         """Ask the transferee to campaign, once per heartbeat, since the message may be lost."""
-        if self._transfer_due and self._peers[self._transferee].match == self._core.log.last:
+        peer = self._peers.get(self._transferee)
+        if self._transfer_due and peer is not None and peer.match == self._core.log.last:
             self._core.send_now(self._transferee, TimeoutNow(self._core.term))
             self._transfer_due = False
 
@@ -311,16 +361,23 @@ class Leader:
         """Count a tick of silence for each peer, and for a transfer under way."""
         for peer in self._peers.values():
             peer.silent_ticks += 1
+        self._follow_roster()
         self._transfer_ticks += 1
         if self._transfer_ticks >= self._core.config.settings.election_ticks:
             self._transferee, self._transfer_due = "", False
 
     def _hears_quorum(self) -> bool:
-        live = [peer for peer in self._peers.values() if self._is_live(peer)]
-        heard = [peer for peer in live if peer.incarnation == UNKNOWN or self.counts(peer)]
-        return len(heard) + 1 >= self._core.config.majority
+        return len(self.heard_voters()) >= self._core.roster.majority
 
-    def _is_live(self, peer: Progress) -> bool:
+    def heard_voters(self) -> list[str]:
+        """The members whose copies count, or may do so, and that were heard lately."""
+        voters = [self._peers[name] for name in self._core.roster.voters if name in self._peers]
+        live = [peer for peer in voters if self.is_live(peer)]
+        heard = [p.name for p in live if p.incarnation == UNKNOWN or self.counts(p)]
+        return [self._core.name, *heard]
+
+    def is_live(self, peer: Progress) -> bool:
+        """Whether a peer was heard within an election timeout."""
         return peer.silent_ticks <= self._core.config.settings.election_ticks
 
     def peers(self) -> Iterator[Peer]:

@@ -51,9 +51,10 @@ class Log:
         """The entries from `start` to `end`, both included."""
         return tuple(self._entries[max(0, start - self.base - 1) : end - self.base])
 
-    def batch(self, start: int, bytes_max: int) -> tuple[Entry, ...]:
-        """The entries from `start` on that fit into a message; one even if it does not fit."""
-        entries = self._entries[start - self.base - 1 : start - self.base - 1 + ENTRIES_MAX]
+    def batch(self, start: int, bytes_max: int, last: int) -> tuple[Entry, ...]:
+        """The entries from `start` to `last` that fit into a message; one even if it does not."""
+        end = min(start - 1 + ENTRIES_MAX, last)
+        entries = self._entries[start - self.base - 1 : end - self.base]
         if len(entries) == 1:
             return tuple(entries)
         taken = 0

@@ -51,7 +51,7 @@ class AppendEntries:
         commit: the leader's commit index.
         round: the newest ReadIndex round; the reply returns it.
         entries: consecutive, from `prev_index` + 1.
-        heartbeat: sent by the heartbeat timer; carries the member list.
+        heartbeat: sent by the heartbeat timer; carries the list of founders.
         no_reply: only the commit index is new, so a success needs no reply.
     """
 

@@ -16,8 +16,8 @@ class Outgoing:
 
     __slots__ = ("_after_sync", "_append_reply", "_now", "codec")
 
-    def __init__(self, cluster: str, members: Sequence[str], incarnation: int) -> None:
-        self.codec = MessageCodec(cluster, members, incarnation)
+    def __init__(self, cluster: str, founders: Sequence[str], incarnation: int) -> None:
+        self.codec = MessageCodec(cluster, founders, incarnation)
         self._now: list[PeerMessage] = []
         self._after_sync: list[PeerMessage] = []
         self._append_reply: tuple[str, AppendReply] | None = None

@@ -1,25 +1,30 @@
-"""Quorums: which copies of which members count, and what a majority of them has reached."""
+"""Quorums: which members count, and what a majority of them has reached."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rt.errors import Misuse
-from sequencer.raft.consensus import FOUNDER, INCARNATION_END, MEMBERS_ALLOWED
+from sequencer.raft.consensus import (
+    FOUNDER,
+    INCARNATION_END,
+    MEMBERS_ALLOWED,
+    Configuration,
+    Seat,
+)
 
-# In a roster, this plus an incarnation: that copy is lost, and no other counts yet. Up to version
+# In a seat, this plus an incarnation: that copy is lost, and no other counts yet. Up to version
 # 0.1 every suspension was 2**62 - 1, which is that of an incarnation that is never drawn.
 _SUSPENDED: Final = INCARNATION_END
 
-Incarnations = Mapping[str, int]
-
 
 def suspended(incarnation: int) -> int:
-    """What a roster holds for a member while its copy `incarnation` is suspended."""
+    """What a seat holds while the member's copy `incarnation` is suspended."""
     return _SUSPENDED + incarnation
 
 
 def is_suspended(incarnation: int) -> bool:
-    """Whether no copy of a member counts, by what the roster holds for it.
+    """Whether no copy of a member counts, by what its seat holds.
 
     >>> is_suspended(suspended(7)), is_suspended(7)
     (True, False)
@@ -51,50 +56,85 @@ def reached(values: Sequence[int], majority: int) -> int:
     return sorted(values, reverse=True)[majority - 1]
 
 
-class Roster:
-    """The configuration: the incarnation of each member, that is, which copy of its state counts.
+# The incarnation of a learner: no copy of it counts yet. It is the one that is never drawn.
+LEARNING: Final = 2 * INCARNATION_END - 1
 
-    The names are fixed for the life of a cluster. A node that lost its state returns under its
-    name with a new incarnation; the log then suspends the old one and admits the new one, one
-    entry at a time. The size of a majority does not change while a member is suspended, so any two
-    quorums share a member before, during and after.
+
+class Roster:
+    """The configuration of a cluster, and the earlier ones that the log may return to.
 
     A configuration takes effect when its entry is appended, committed or not, and ends when that
-    entry is truncated.
+    entry is truncated. Each differs from the one before it by a single member, and the next one is
+    made only after it is committed, so a quorum of one meets every quorum of the other.
+
+    A node that lost its state returns under its name with a new incarnation; the log then suspends
+    the old one and admits the new one, one entry at a time. The size of a majority does not change
+    while a member is suspended.
     """
 
     __slots__ = ("_history",)
 
-    def __init__(self, index: int, incarnations: Incarnations) -> None:
-        self._history: list[tuple[int, Incarnations]] = [(index, dict(incarnations))]
+    def __init__(self, index: int, seats: Configuration) -> None:
+        self._history: list[tuple[int, Configuration]] = [(index, dict(seats))]
 
     @classmethod
-    def founding(cls, members: Iterable[str]) -> "Roster":
-        """The roster of a new cluster."""
-        return cls(0, dict.fromkeys(members, FOUNDER))
+    def founding(cls, members: Mapping[str, str]) -> "Roster":
+        """The roster of a new cluster, from its members' addresses."""
+        return cls(0, {name: Seat(FOUNDER, True, members[name]) for name in sorted(members)})
 
     @property
-    def now(self) -> Incarnations:
-        """The incarnations that count as of the last entry of the log."""
+    def now(self) -> Configuration:
+        """The configuration as of the last entry of the log."""
         return self._history[-1][1]
 
     @property
     def changed_at(self) -> int:
-        """The index of the entry that made this the roster."""
+        """The index of the entry that made this the configuration."""
         return self._history[-1][0]
+
+    @property
+    def voters(self) -> list[str]:
+        """The members that vote, suspended ones included."""
+        return [name for name, seat in self.now.items() if seat.votes]
+
+    @property
+    def majority(self) -> int:
+        """How many voters a quorum needs."""
+        return majority_of(len(self.voters))
+
+    def counts(self, name: str, incarnation: int) -> bool:
+        """Whether this copy of a node's state votes, and counts for a majority."""
+        seat = self.now.get(name)
+        return seat is not None and seat.votes and seat.incarnation == incarnation
 
     def has_suspended(self, name: str, incarnation: int) -> bool:
         """Whether a copy of a member is, or was, suspended, as far back as the log reaches."""
-        return any(roster[name] == suspended(incarnation) for _, roster in self._history)
+        seats = [seats.get(name) for _, seats in self._history]
+        return any(seat and seat.incarnation == suspended(incarnation) for seat in seats)
 
-    def at(self, index: int) -> tuple[tuple[str, int], ...]:
-        """The roster as of the entry `index`, for a snapshot."""
-        before = [roster for start, roster in self._history if start <= index]
+    def has_removed(self, name: str, incarnation: int) -> bool:
+        """Whether a copy that had counted is not a member any more."""
+        return name not in self.now and self.has_counted(name, incarnation)
+
+    def has_counted(self, name: str, incarnation: int) -> bool:
+        """Whether a copy counts, or did, as far back as the log reaches."""
+        seats = [seats.get(name) for _, seats in self._history]
+        return any(seat and seat.votes and seat.incarnation == incarnation for seat in seats)
+
+    def at(self, index: int) -> tuple[tuple[str, Seat], ...]:
+        """The configuration as of the entry `index`, for a snapshot."""
+        before = [seats for start, seats in self._history if start <= index]
         return tuple(sorted(before[-1].items()))
 
-    def change(self, index: int, name: str, incarnation: int) -> None:
-        """Apply the change that the entry `index` makes."""
-        self._history.append((index, {**self.now, name: incarnation}))
+    def admit(self, index: int, name: str, incarnation: int) -> None:
+        """Apply an entry that suspends or admits a copy of a member's state."""
+        seat = self.now.get(name)
+        if seat is not None:  # a member entry of a configuration that this log does not hold
+            self.change(index, {**self.now, name: replace(seat, incarnation=incarnation)})
+
+    def change(self, index: int, seats: Configuration) -> None:
+        """Apply an entry that holds the whole configuration."""
+        self._history.append((index, seats))
 
     def truncate(self, index: int) -> None:
         """Undo the changes of the entries from `index` on."""
@@ -102,6 +142,6 @@ class Roster:
             self._history.pop()
 
     def compact(self, index: int) -> None:
-        """Forget the rosters that were replaced before the entry `index`."""
+        """Forget the configurations that were replaced before the entry `index`."""
         while len(self._history) > 1 and self._history[1][0] <= index:
             del self._history[0]

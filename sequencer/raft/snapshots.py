@@ -1,33 +1,32 @@
 """Snapshots: their encoding, the same on disk and on the wire, and the ones a node holds.
 
-Little endian. Magic with version 8 bytes, CRC-32 of everything after it u32, member count u8,
-index u64, term u64; per member: incarnation u64, length of the name u8, name; then the
-application's bytes to the end.
+Little endian. Magic with version 8 bytes, CRC-32 of everything after it u32, index u64, term u64,
+the configuration as in an entry, then the application's bytes to the end. In version 1 the member
+count u8 came before the index, and each member was: incarnation u64, length of its name u8, name.
 """
 
 import struct
 from typing import Final
 
 from rt.format.checksum import crc32
-from sequencer.raft.consensus import MEMBERS_ALLOWED, Snapshot
-from sequencer.raft.entries import NUMBER_MAX
+from sequencer.raft.consensus import MEMBERS_ALLOWED, Seat, Snapshot
+from sequencer.raft.entries import NUMBER_MAX, pack_configuration, unpack_configuration
 
-MAGIC: Final = b"rtsnap\x00\x01"
+MAGIC: Final = b"rtsnap\x00\x02"
+MAGIC_1: Final = b"rtsnap\x00\x01"
 # 1,000 sessions at about 200 bytes each are 200 KB; 300 times that is a mistake.
 SNAPSHOT_BYTES_MAX: Final = 64 << 20
 
 _HEAD: Final = struct.Struct("<8sI")
-_FIELDS: Final = struct.Struct("<BQQ")
-_MEMBER: Final = struct.Struct("<QB")
+_FIELDS: Final = struct.Struct("<QQ")
+_FIELDS_1: Final = struct.Struct("<BQQ")
+_MEMBER_1: Final = struct.Struct("<QB")
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The bytes of a snapshot."""
-    parts = [_FIELDS.pack(len(snapshot.roster), snapshot.index, snapshot.term)]
-    for name, incarnation in snapshot.roster:
-        encoded = name.encode()
-        parts += [_MEMBER.pack(incarnation, len(encoded)), encoded]
-    body = b"".join([*parts, snapshot.data])
+    fields = _FIELDS.pack(snapshot.index, snapshot.term)
+    body = b"".join([fields, pack_configuration(dict(snapshot.roster)), snapshot.data])
     return _HEAD.pack(MAGIC, crc32(body)) + body
 
 
@@ -39,25 +38,34 @@ def decode_snapshot(blob: bytes) -> Snapshot:
     """
     try:
         magic, crc = _HEAD.unpack_from(blob)
-        if magic != MAGIC or crc != crc32(memoryview(blob)[_HEAD.size :]):
+        if magic not in {MAGIC, MAGIC_1} or crc != crc32(memoryview(blob)[_HEAD.size :]):
             raise ValueError("snapshot: wrong magic or checksum")
-        count, index, term = _FIELDS.unpack_from(blob, _HEAD.size)
-        roster, offset = _roster(blob, count, _HEAD.size + _FIELDS.size)
+        snapshot = _decode_1(blob) if magic == MAGIC_1 else _decode(blob)
     except struct.error:
         raise ValueError("snapshot: truncated") from None
-    if count not in MEMBERS_ALLOWED or max(index, term) > NUMBER_MAX:
+    if max(snapshot.index, snapshot.term) > NUMBER_MAX:
         raise ValueError("snapshot: a number out of range")
-    return Snapshot(index, term, roster, blob[offset:])
+    return snapshot
 
 
-def _roster(blob: bytes, count: int, offset: int) -> tuple[tuple[tuple[str, int], ...], int]:
-    roster = []
+def _decode(blob: bytes) -> Snapshot:
+    index, term = _FIELDS.unpack_from(blob, _HEAD.size)
+    seats, offset = unpack_configuration(blob, _HEAD.size + _FIELDS.size)
+    return Snapshot(index, term, tuple(sorted(seats.items())), blob[offset:])
+
+
+def _decode_1(blob: bytes) -> Snapshot:
+    """Decode a snapshot of version 1, when members had no address and could not change."""
+    count, index, term = _FIELDS_1.unpack_from(blob, _HEAD.size)
+    if count not in MEMBERS_ALLOWED:
+        raise ValueError(f"snapshot: {count} members")
+    roster, offset = [], _HEAD.size + _FIELDS_1.size
     for _ in range(count):
-        incarnation, length = _MEMBER.unpack_from(blob, offset)
-        offset += _MEMBER.size
-        roster.append((blob[offset : offset + length].decode(), incarnation))
+        incarnation, length = _MEMBER_1.unpack_from(blob, offset)
+        offset += _MEMBER_1.size
+        roster.append((blob[offset : offset + length].decode(), Seat(incarnation)))
         offset += length
-    return tuple(roster), offset
+    return Snapshot(index, term, tuple(roster), blob[offset:])
 
 
 class Assembly:

@@ -39,8 +39,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of --seeds")
     parser.add_argument("--seeds", type=int, default=200, help="how many to run quietly")
     parser.add_argument(
-        "--kind", choices=["all", "merged", "engine"], default="all",
-        help="worlds with publishers and merged logs, with the consensus engine alone, or both",
+        "--kind", choices=["all", "merged", "members", "engine"], default="all",
+        help="worlds with merged logs, with members that change, with neither, or all",
     )  # fmt: skip
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="how many at once")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this")

@@ -47,12 +47,12 @@ class Cluster:
         self._chance = chance = Random(seed)
         self.clock = Clock()
         self.tick_us = 10_000
-        self.names = tuple(f"n{number}" for number in range(1, chance.choice(SIZES) + 1))
+        self.names = self._draw_names(chance)
         self.majority = majority_of(len(self.names))
         self.settings = self._draw_settings()
         self.compact_every = chance.choice([3, 7, 20, 1000])
         self.cut_bytes = chance.choice([300, 2_000, 1 << 20])
-        self.checker = Checker(self.majority)
+        self.checker = self._make_checker()
         self.points: dict[str, int] = {}
         self.refusals = 0
         self.events = 0
@@ -67,6 +67,12 @@ class Cluster:
         self._proposed, self._proposals_max = 0, 1 << 30
         self._proposing_us = chance.choice([3_000, 10_000, 30_000])
         self.clock.after(self._proposing_us, self._client)
+
+    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+        return tuple(f"n{number}" for number in range(1, chance.choice(SIZES) + 1))
+
+    def _make_checker(self) -> Checker:
+        return Checker(self.majority)
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
         return Nemesis(self, chance)

@@ -9,11 +9,19 @@ before this node has a snapshot covering them, since it then continues with anot
 set aside, and that an order is proposed in no later term than its own.
 """
 
-from . import mutants_archive, mutants_merge, mutants_node, mutants_raft, mutants_state
+from . import (
+    mutants_archive,
+    mutants_members,
+    mutants_merge,
+    mutants_node,
+    mutants_raft,
+    mutants_state,
+)
+from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutation import MUTANTS, switched_on
 
 __all__ = [
-    "MERGING", "MUTANTS", "mutants_archive", "mutants_merge", "mutants_node", "mutants_raft",
-    "mutants_state", "switched_on",
+    "CHANGING", "MERGING", "MUTANTS", "mutants_archive", "mutants_members", "mutants_merge",
+    "mutants_node", "mutants_raft", "mutants_state", "switched_on",
 ]  # fmt: skip

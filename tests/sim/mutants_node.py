@@ -80,8 +80,7 @@ def admitted_without_suspension() -> list[Patch]:
     """A node that lost its state is admitted in one step, and its old copy not suspended first."""
 
     def update(self: Leader, peer: Progress) -> None:
-        core = self._core
-        if not self.counts(peer) and core.commit >= self._settled_from():
+        if not self.counts(peer) and self.is_settled:
             self._append(pack_member(peer.name, peer.incarnation), EntryKind.MEMBER)
 
     return [(Leader, "_update_roster", update)]

@@ -5,9 +5,9 @@ from typing import Any
 
 from sequencer.journal import recovery as recoveries
 from sequencer.journal.journal import Journal
-from sequencer.raft import core as cores
 from sequencer.raft import election as elections
 from sequencer.raft import engine as rafts
+from sequencer.raft import quorum as quorums
 from sequencer.raft import receive as receiving
 from sequencer.raft.consensus import Ballot
 from sequencer.raft.core import Core
@@ -117,7 +117,7 @@ def pre_votes_elect() -> list[Patch]:
 @mutant
 def half_is_a_majority() -> list[Patch]:
     """A quorum is one member too small."""
-    return [(cores, "majority_of", lambda count: max(1, count // 2))]
+    return [(quorums, "majority_of", lambda count: max(1, count // 2))]
 
 
 @mutant

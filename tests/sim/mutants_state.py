@@ -255,7 +255,7 @@ def snapshot_forgets_the_roster() -> list[Patch]:
         made = right(self, index, data, needed)
         if made is None:
             return None
-        founders = tuple((name, FOUNDER) for name, _ in made.roster)
+        founders = tuple((name, replace(seat, incarnation=FOUNDER)) for name, seat in made.roster)
         return self.snapshots.keep(replace(made, roster=founders))
 
     return [(Core, "compact", compact)]

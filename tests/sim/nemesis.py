@@ -89,7 +89,7 @@ class Nemesis:
         """
         cluster, core = self._cluster, leader.raft._core
         others = [node for node in cluster.nodes.values() if node is not leader]
-        counted = [node for node in others if core.roster.now[node.name] == node.incarnation]
+        counted = [n for n in others if core.roster.counts(n.name, n.incarnation)]
         is_whole = bool(others) and len(counted) == len(others)
         is_whole = is_whole and core.roster.changed_at <= core.commit
         if self.active and cluster.may_bury and is_whole and self._chance.random() < 0.5:
@@ -116,7 +116,7 @@ class Nemesis:
         wire.heal()
         wire.loss = wire.repeat = 0.0
         wire.delay_us = 2_000
-        for node in self._cluster.nodes.values():
+        for node in list(self._cluster.nodes.values()):
             node.rate, node.paused_until_us, node.disk_delay_us = 1.0, 0, 500
             if not node.alive and node.name != self._cluster.buried:
                 node.start()
@@ -172,7 +172,7 @@ class Nemesis:
             self._kill(leader, power=self._chance.random() < 0.7)
 
     def _crash_all(self) -> None:
-        for node in self._cluster.nodes.values():
+        for node in list(self._cluster.nodes.values()):
             self._kill(node, power=True)
 
     def _pause(self) -> None:

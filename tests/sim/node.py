@@ -28,7 +28,7 @@ class SimNode:
         self.name, self._cluster, self._chance = name, cluster, chance
         seed = chance.getrandbits(32)
         self.disk = SimDisk(Random(seed), cleans_failed_pages=self.cleans_failed_pages)
-        found(self.disk, PATH, cluster="sim", node=name, directory=chance.getrandbits(60) + 1)
+        self._found(chance.getrandbits(60) + 1)
         self.disk.settle_all()
         self.life = 0  # events of an earlier life of the process are void
         self.alive = False
@@ -38,6 +38,9 @@ class SimNode:
         self.disk_delay_us = 500
         self.fail_sync = False
         self.start()
+
+    def _found(self, directory: int) -> None:
+        found(self.disk, PATH, cluster="sim", node=self.name, directory=directory)
 
     # Life and death
 

@@ -4,26 +4,38 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .cluster import Cluster
+from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
-from .mutants import MERGING, switched_on
+from .mutants import CHANGING, MERGING, switched_on
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HUNT_WORLDS = 2_000
 WORLDS, MERGED_WORLD = 4, 2
+EVERY_MEMBERS, MEMBERS_WORLD = 8, 1
 
 
 def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
-    """The world of a seed: every fourth has publishers and merged logs, others the engine only."""
-    return MergeCluster(seed, log=log) if seed % WORLDS == MERGED_WORLD else Cluster(seed, log=log)
+    """The world of a seed.
+
+    Every fourth has publishers and merged logs, the others have the engine only; in every eighth
+    the members change.
+    """
+    worlds = {"members": MemberCluster, "merged": MergeCluster, "engine": Cluster}
+    return worlds[_kind(seed)](seed, log=log)
 
 
 def seeds_of(kind: str, first: int, count: int) -> Sequence[int]:
-    """The first so many seeds whose world is of this kind: "merged", "engine", or "all"."""
+    """The first so many seeds of this kind: "merged", "members", "engine", or "all"."""
     if kind == "all":
         return range(first, first + count)
-    found = range(first, first + (WORLDS + 1) * (count + WORLDS))
-    is_merged = kind == "merged"
-    return [seed for seed in found if (seed % WORLDS == MERGED_WORLD) == is_merged][:count]
+    found = range(first, first + (EVERY_MEMBERS + 1) * (count + EVERY_MEMBERS))
+    return [seed for seed in found if _kind(seed) == kind][:count]
+
+
+def _kind(seed: int) -> str:
+    if seed % EVERY_MEMBERS == MEMBERS_WORLD:
+        return "members"
+    return "merged" if seed % WORLDS == MERGED_WORLD else "engine"
 
 
 def replay_command(seed: int, mutant: str = "") -> str:
@@ -46,9 +58,10 @@ def live(seed: int, mutant: str = "") -> tuple[str, str, int]:
 def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
     """The first seed that notices a mistake, and what it noticed; None if none does.
 
-    Mistakes that only worlds with merged logs can see are sought in these alone.
+    Mistakes that only worlds of one kind can see are sought in these alone.
     """
-    for seed in seeds_of("merged" if mutant in MERGING else "all", 0, worlds):
+    kind = "merged" if mutant in MERGING else "members" if mutant in CHANGING else "all"
+    for seed in seeds_of(kind, 0, worlds):
         _, violation, _ = live(seed, mutant)
         if violation:
             return seed, violation

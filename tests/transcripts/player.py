@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from rt.errors import PeerError, Refused
 from sequencer.raft.consensus import (
@@ -50,6 +51,7 @@ class Stage:
         self._lines: list[str] = []
         self._actors: dict[str, Actor] = {}
         self._names: list[str] = []
+        self._founders: list[str] = []
         self._wire: list[tuple[str, PeerMessage]] = []
         self._cut: set[str] = set()
         self._kept: dict[str, EngineState] = {}  # the disks of nodes that are down
@@ -77,6 +79,11 @@ class Stage:
             "snapshot": self._snapshot,
             "read": self._read,
             "transfer": self._transfer,
+            "join": self._join,
+            "add": partial(self._change, "add"),
+            "promote": partial(self._change, "promote"),
+            "remove": partial(self._change, "remove"),
+            "move": partial(self._change, "move"),
             "member-of": self._stranger,
             "status": self._status,
         }
@@ -96,6 +103,7 @@ class Stage:
     def _cluster(self, *words: str) -> None:
         named = {key: int(value) for key, _, value in (w.partition("=") for w in words) if value}
         self._names = [word for word in words if "=" not in word]
+        self._founders = self._names.copy()
         self._settings = Settings(heartbeat_ticks=2, election_ticks=10, **named)
         for name in self._names:
             self._start(name, EngineState())
@@ -103,7 +111,7 @@ class Stage:
     def _start(self, name: str, state: EngineState) -> None:
         raft = Raft(
             name,
-            self._names,
+            self._founders,
             cluster="demo",
             chance=Steady(self._names.index(name)),
             state=state,
@@ -223,6 +231,18 @@ class Stage:
         self._actors[name].raft.transfer(to)
         self._settle(name)
 
+    def _join(self, name: str) -> None:
+        """Start a node that was not there when the cluster was founded."""
+        self._names.append(name)
+        self._wipe(name)
+        self._restart(name)
+
+    def _change(self, verb: str, leader: str, *words: str) -> None:
+        """Have the leader change the members."""
+        address = [f"{words[0]}:7420"] if verb == "add" else []
+        getattr(self._actors[leader].raft, verb)(*words, *address)
+        self._settle(leader)
+
     def _stranger(self, name: str, *names: str) -> None:
         """Let a node that was configured with other members send to `name`."""
         raft = Raft(names[0], names, cluster="demo", chance=Steady(), settings=self._settings)
@@ -255,6 +275,10 @@ class Stage:
                 self._crash(name)
                 self._wipe(name)
                 self._restart(name)
+                return
+            if ready.removed:
+                self._lines.append(f"{name} is not a member any more, and ends")
+                self._crash(name)
                 return
             self._wire += [(name, message) for message in ready.early]
             if actor.holding and ready.must_persist:

@@ -1,7 +1,7 @@
 """Messages and duties as text."""
 
-from sequencer.raft.consensus import Entry, EntryKind, Ready
-from sequencer.raft.entries import unpack_member
+from sequencer.raft.consensus import Configuration, Entry, EntryKind, Ready
+from sequencer.raft.entries import unpack_configuration, unpack_member
 from sequencer.raft.messages import (
     AnyMessage,
     AppendEntries,
@@ -24,9 +24,18 @@ def entry_text(entry: Entry) -> str:
     elif entry.kind is EntryKind.MEMBER:
         name, incarnation = unpack_member(entry.command)
         what = f"suspend {name}" if is_suspended(incarnation) else f"admit {name}"
+    elif entry.kind is EntryKind.CONFIGURATION:
+        what = configuration_text(unpack_configuration(entry.command)[0])
     else:
         what = entry.command.decode()
     return f"{entry.index}/{entry.term} {what}"
+
+
+def configuration_text(seats: Configuration) -> str:
+    """A configuration: its voters, then its learners."""
+    voters = " ".join(name for name, seat in seats.items() if seat.votes)
+    learners = "".join(f", learner {name}" for name, seat in seats.items() if not seat.votes)
+    return f"members {voters}{learners}"
 
 
 def entries_text(entries: tuple[Entry, ...]) -> str:

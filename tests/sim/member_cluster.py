@@ -1,0 +1,271 @@
+"""A simulated cluster whose members change while everything else goes wrong."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from rt.errors import Refused
+from sequencer.journal.journal import Opened, found
+from sequencer.raft.consensus import FOUNDER, EntryKind, Ready, Seat
+from sequencer.raft.core import Core
+from sequencer.raft.engine import Raft
+from sequencer.raft.entries import unpack_configuration, unpack_member
+from sequencer.raft.quorum import majority_of
+
+from .checkers import Checker, Violation
+from .cluster import Cluster
+from .nemesis import Nemesis
+from .node import PATH, SimNode
+
+FOUNDED = (1, 3, 3, 5)  # members at the start
+QUIET_TIMEOUTS = 12  # election timeouts after the recovery in which no other leader may come up
+
+
+class MemberChecker(Checker):
+    """Also holds: what a leader decides is durable on a majority of the members of its own log.
+
+    It reads the members from the entries and not from the engine's own list of them.
+    """
+
+    def __init__(self, founders: tuple[str, ...]) -> None:
+        super().__init__(0)  # a majority of whom depends on the log
+        self._founders = founders
+        self._committed: dict[tuple[str, int], int] = {}
+        self._reborn: set[str] = set()
+
+    def reigns(self, name: str, raft: Raft) -> None:
+        """A leader commits what a majority of the voters of its newest configuration holds."""
+        super().reigns(name, raft)
+        core = raft._core
+        known = self._committed.get((name, core.term), core.commit)
+        if core.commit > known:
+            self._demand_majority(name, core)
+        self._committed[name, core.term] = core.commit
+
+    def _has(self, name: str, index: int, term: int | None) -> None:
+        if name not in self._reborn:  # else it may be the old machine that said so, long ago
+            super()._has(name, index, term)
+
+    def _demand_majority(self, name: str, core: Core) -> None:
+        index, voters = core.commit, voters_of(core, self._founders, core.log.last)
+        # What was appended since the commit index moved is not written yet.
+        before = voters_of(core, self._founders, core.log.durable)
+        if not (self._is_held(core, voters) or self._is_held(core, before)):
+            raise Violation(f"{name} decides entry {index}, too few of {sorted(voters)} hold it")
+
+    def _is_held(self, core: Core, voters: set[str]) -> bool:
+        term = core.log.term_at(core.commit) or 0
+        holders = voters & self._durable.get((core.commit, term), set())
+        holders |= {each for each in voters if self._covered.get(each, 0) >= core.commit}
+        return len(holders) >= majority_of(len(voters))
+
+    def forgets(self, name: str) -> None:
+        """A node's machine is gone; another may get its name."""
+        self._reborn.add(name)
+        self._covered.pop(name, None)
+        for holders in self._durable.values():
+            holders.discard(name)
+        for known in [each for each in self._known if each[0] == name]:
+            del self._known[known]
+
+    def changes(self, name: str, raft: Raft, ready: Ready) -> None:
+        """A leader changes one member at a time, and only from a decided configuration."""
+        core = raft._core
+        for entry in ready.entries:
+            if entry.kind is not EntryKind.CONFIGURATION:
+                continue
+            before, at = configuration_before(core, entry.index, self._founders)
+            after = unpack_configuration(entry.command)[0]
+            differing = [each for each in {*before, *after} if before.get(each) != after.get(each)]
+            if len(differing) > 1:  # none, if a node moves to where it is
+                raise Violation(f"{name} changes {sorted(differing)} in one entry")
+            if at > core.commit:
+                raise Violation(f"{name} changes the members of an undecided configuration")
+
+
+def configuration_before(
+    core: Core, index: int, founders: tuple[str, ...]
+) -> tuple[dict[str, Seat], int]:
+    """The configuration before an entry, as the log says, and the entry that made it so."""
+    newest = core.snapshots.newest
+    start, roster = (newest.index, newest.roster) if newest else (0, ())
+    seats, at = dict(roster) or dict.fromkeys(founders, Seat(FOUNDER)), 0
+    for entry in core.log.between(start + 1, index - 1):
+        if entry.kind is EntryKind.CONFIGURATION:
+            seats, at = unpack_configuration(entry.command)[0], entry.index
+        elif entry.kind is EntryKind.MEMBER:
+            name, incarnation = unpack_member(entry.command)
+            seats, at = {**seats, name: replace(seats[name], incarnation=incarnation)}, entry.index
+    return seats, at
+
+
+def voters_of(core: Core, founders: tuple[str, ...], index: int) -> set[str]:
+    """Those that vote, as the log up to an entry says."""
+    seats, _ = configuration_before(core, index + 1, founders)
+    return {name for name, seat in seats.items() if seat.votes}
+
+
+class MemberNode(SimNode):
+    """A node that may join a running cluster, and ends when it is removed."""
+
+    _cluster: "MemberCluster"
+
+    def _found(self, directory: int) -> None:
+        if self.name in self._cluster.founders and self.name not in self._cluster.retired:
+            members = dict.fromkeys(self._cluster.founders, "")
+            found(self.disk, PATH, cluster="sim", node=self.name, directory=directory,
+                  members=members)  # fmt: skip
+
+    def start(self) -> None:
+        """Start, unless it was removed."""
+        try:
+            super().start()
+        except Refused as error:
+            if error.code != "removed":
+                raise
+            self._cluster.retire(self)
+
+    def _make_engine(self, opened: Opened) -> None:
+        super()._make_engine(opened)
+        self.lost = False  # of an empty disk is no loss in a node that never had another
+
+
+class MemberNemesis(Nemesis):
+    """Also an operator who adds, promotes, moves and removes members, heedless of the rest."""
+
+    _cluster: "MemberCluster"
+
+    def __init__(self, cluster: "MemberCluster", chance: Random) -> None:
+        super().__init__(cluster, chance)
+        self._changing_us = chance.choice([1, 3, 10]) * cluster.tick_us
+        cluster.clock.after(self._changing_us, self._change_members)
+
+    def _lose_state(self) -> None:
+        """Do nothing: how many copies may be lost at once depends on the members of the moment."""
+
+    def _change_members(self) -> None:
+        if not self.active:
+            return
+        self._cluster.clock.after(
+            self._chance.randint(1, 2 * self._changing_us), self._change_members
+        )
+        leader = self._leader()
+        if leader is not None:
+            leader.guarded(self._change, leader)
+
+    def _change(self, leader: SimNode) -> None:
+        raft, cluster, chance = leader.raft, self._cluster, self._chance
+        name = chance.choice(cluster.everyone)
+        seat = raft.members.get(name)
+        try:
+            if seat is None:
+                if cluster.may_join(name):
+                    raft.add(name, f"{name}:{chance.randrange(9)}")
+                    cluster.join(name)
+            elif not seat.votes and chance.random() < 0.9:
+                raft.promote(name)
+            elif chance.random() < 0.2:
+                raft.move(name, f"{name}:{chance.randrange(9)}")
+            elif name == leader.name:
+                raft.transfer(chance.choice(cluster.names))
+            else:
+                raft.remove(name)
+        except Refused:
+            return
+        cluster.trace(f"{leader.name} changes {name}")
+
+
+class MemberCluster(Cluster):
+    """A cluster of founders, whom others join and replace.
+
+    After the faults it also demands that nothing which left, or was left out, unseats a leader.
+    """
+
+    may_bury = False
+    founders: tuple[str, ...]
+    checker: MemberChecker
+
+    def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
+        self.retired: set[str] = set()
+        super().__init__(seed, log=log)
+
+    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+        self.founders = tuple(f"n{number}" for number in range(1, chance.choice(FOUNDED) + 1))
+        self.everyone: Final = (*self.founders, "n6", "n7", "n8")
+        return self.founders
+
+    def _make_checker(self) -> Checker:
+        return MemberChecker(self.founders)
+
+    def _make_nemesis(self, chance: Random) -> Nemesis:
+        return MemberNemesis(self, chance)
+
+    def _make_node(self, name: str, chance: Random) -> SimNode:
+        return MemberNode(name, self, chance)
+
+    def may_join(self, name: str) -> bool:
+        """Whether a new machine may get this name: the old one, if any, has ended for good."""
+        return name not in self.nodes
+
+    def join(self, name: str) -> None:
+        """Start a node on an empty disk, now or later."""
+        wait = self._chance.randrange(20) * self.tick_us
+        self.clock.after(wait, self._join, name)
+
+    def _join(self, name: str) -> None:
+        if name not in self.nodes:
+            self.names = (*self.names, name)
+            self.nodes[name] = self._make_node(name, Random(self._chance.getrandbits(32)))
+
+    def retire(self, node: SimNode) -> None:
+        """A node has ended for good, and a new machine may get its name."""
+        if self.nodes.get(node.name) is node:
+            del self.nodes[node.name]
+            self.retired.add(node.name)
+            self.checker.forgets(node.name)
+            self.names = tuple(name for name in self.names if name != node.name)
+
+    def _deliver(self, source: str, target: str, data: bytes) -> None:
+        if target in self.nodes:
+            super()._deliver(source, target, data)
+
+    def ready(self, node: SimNode, ready: Ready) -> None:
+        """A node has taken its duties."""
+        super().ready(node, ready)
+        if node.raft.leads:
+            self.checker.changes(node.name, node.raft, ready)
+
+    # The end
+
+    def _end_faults(self) -> None:
+        super()._end_faults()
+        leader = self.nemesis._leader()
+        members = leader.raft.members if leader else {}
+        for name in members:
+            self._join(name)
+
+    def _recovered(self) -> bool:
+        leader = next((n for n in self.nodes.values() if n.alive and n.raft.leads), None)
+        if leader is None or self._proposed < self._proposals_max or not self.checker.acknowledged:
+            return False
+        members = leader.raft.members
+        states = [
+            (node.machine.index, node.settled() or not members[name].votes)
+            for name in members
+            if (node := self.nodes.get(name)) is not None and node.alive
+        ]
+        voters = [name for name, seat in members.items() if seat.votes]
+        whole = all(name in self.nodes and self.nodes[name].alive for name in voters)
+        return whole and all(state == (len(self.checker.decided), True) for state in states)
+
+    def run(self) -> str:
+        """Live through the faults, demand progress, and then that the leader stays."""
+        hashed = super().run()
+        self._proposals_max = 0
+        term = max(node.raft.status().term for node in self.nodes.values() if node.raft.leads)
+        self._until(QUIET_TIMEOUTS * self.settings.election_ticks, lambda: False)
+        leading = [n.raft.status().term for n in self.nodes.values() if n.alive and n.raft.leads]
+        if leading != [term]:
+            raise Violation(f"the leader of term {term} fell without a fault: {self._states()}")
+        return hashed

@@ -1,0 +1,216 @@
+"""Mistakes in changing the members of a cluster; most of them were made by others first."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rt.errors import Refused
+from sequencer.raft.changes import MemberChanges
+from sequencer.raft.consensus import Configuration, Entry, EntryKind
+from sequencer.raft.core import Core
+from sequencer.raft.engine import Raft
+from sequencer.raft.entries import unpack_configuration
+from sequencer.raft.leader import Leader
+from sequencer.raft.messages import RequestVote
+from sequencer.raft.progress import Progress
+from sequencer.raft.quorum import Roster, majority_of
+
+from .mutation import MUTANTS, Patch, mutant
+
+CHANGING: set[str] = set()
+
+
+def changing(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    """Register a mistake that only worlds whose members change can notice."""
+    before = set(MUTANTS)
+    mutant(make)
+    CHANGING.update(set(MUTANTS) - before)
+    return make
+
+
+@changing
+def two_changes_at_once() -> list[Patch]:
+    """A second change is appended while the first is not committed (nats-server 7565)."""
+    return [
+        (Leader, "is_settled", property(lambda self: self._core.commit >= self._no_op)),
+    ]
+
+
+@changing
+def change_before_an_own_commit() -> list[Patch]:
+    """A new leader changes members before it has committed anything (Ongaro's correction, 2015)."""
+    settled = property(lambda self: self._core.commit >= self._core.roster.changed_at)
+    return [(Leader, "is_settled", settled)]
+
+
+@changing
+def removed_leader_carries_on() -> list[Patch]:
+    """A leader removes itself, goes on leading, and counts itself (canonical/raft 231)."""
+
+    def remove(self: MemberChanges, name: str) -> Entry:
+        now = self._settled()
+        if name not in now or len(now) == 1:
+            raise Refused("not-a-member", name)
+        return self._leader.change({each: now[each] for each in now if each != name})
+
+    return [(MemberChanges, "remove", remove), (Core, "is_removed", property(lambda self: False))]
+
+
+@changing
+def learner_counts() -> list[Patch]:
+    """A learner's acknowledgement and vote count towards a majority of the voters."""
+
+    def counts(self: Roster, name: str, incarnation: int) -> bool:
+        seat = self.now.get(name)
+        return seat is not None and (not seat.votes or seat.incarnation == incarnation)
+
+    return [(Roster, "counts", counts)]
+
+
+@changing
+def quorum_of_the_old_list() -> list[Patch]:
+    """The size of a majority is that of the members at the start."""
+
+    def majority(self: Roster) -> int:
+        return majority_of(sum(seat.votes for seat in self._history[0][1].values()))
+
+    return [(Roster, "majority", property(majority))]
+
+
+@changing
+def configuration_taken_on_commit() -> list[Patch]:
+    """A configuration takes effect when its entry is committed, with no further rules."""
+    append, commit_to = Core.append, Core.commit_to
+
+    def appended(self: Core, entry: Entry) -> None:
+        if entry.kind is EntryKind.CONFIGURATION:
+            self.log.append(entry)
+        else:
+            append(self, entry)
+
+    def committed(self: Core, index: int) -> None:
+        for entry in self.log.between(self.commit + 1, index):
+            if entry.kind is EntryKind.CONFIGURATION:
+                self.roster.change(entry.index, unpack_configuration(entry.command)[0])
+        commit_to(self, index)
+
+    return [(Core, "append", appended), (Core, "commit_to", committed)]
+
+
+@changing
+def configuration_outlives_its_entry() -> list[Patch]:
+    """A configuration stays when its entry is truncated (nats-server 8332)."""
+    return [(Roster, "truncate", lambda self, index: None)]
+
+
+@changing
+def appended_configuration_forgotten_on_restart() -> list[Patch]:
+    """A restart takes its members from the snapshot and not from the log (camunda 57389)."""
+    right = Core._restore
+
+    def restore(self: Core, state: Any) -> None:
+        right(self, state)
+        first, seats = self.roster._history[0]
+        self.roster = Roster(first, seats)
+
+    return [(Core, "_restore", restore)]
+
+
+@changing
+def snapshot_holds_an_undecided_configuration() -> list[Patch]:
+    """A snapshot has the newest configuration, though its entry is not in it (canonical 250)."""
+
+    def at(self: Roster, index: int) -> tuple[tuple[str, Any], ...]:
+        return tuple(sorted(self.now.items()))
+
+    return [(Roster, "at", at)]
+
+
+@changing
+def several_members_in_one_entry() -> list[Patch]:
+    """A member is swapped for another in one step: old and new majorities need not meet."""
+    right = MemberChanges.promote
+
+    def promote(self: MemberChanges, name: str) -> Entry:
+        entry = right(self, name)
+        now: Configuration = self._core.roster.now
+        others = [each for each in now if each not in {name, self._core.name}]
+        if not others:
+            return entry
+        self._core.truncate(entry.index)
+        return self._leader.change({each: now[each] for each in now if each != others[0]})
+
+    return [(MemberChanges, "promote", promote)]
+
+
+@changing
+def removal_believed_before_it_is_decided() -> list[Patch]:
+    """A node is sent its own removal at once, and ends although it may be undone."""
+    return [(Leader, "_last_for", lambda self, peer: self._core.log.last)]
+
+
+@changing
+def removed_member_dropped_at_once() -> list[Patch]:
+    """A leader stops sending to a node that it removes, which then never learns of it (camunda)."""
+    right = Leader.change
+
+    def change(self: Leader, seats: Configuration) -> Entry:
+        entry = right(self, seats)
+        for name in [each for each in self._peers if each not in seats]:
+            del self._peers[name]
+        return entry
+
+    return [(Leader, "change", change)]
+
+
+@changing
+def removed_node_disrupts() -> list[Patch]:
+    """A node that does not know of its removal stands for election, and voters that hear a leader
+    take up its term (logcabin 56).
+    """
+
+    def campaign(self: Raft, *, pre_vote: bool, transfer: bool = False) -> None:
+        right(self, pre_vote=False, transfer=transfer)
+
+    def admit(self: Raft, sender: str, message: Any) -> bool:
+        if isinstance(message, RequestVote) and message.term > self._core.term:
+            self._become_follower(message.term, "")
+            return True
+        return admits(self, sender, message)
+
+    right, admits = Raft._campaign, Raft._admit_term
+    return [(Raft, "_campaign", campaign), (Raft, "_admit_term", admit)]
+
+
+@changing
+def old_copy_promoted() -> list[Patch]:
+    """What is known of an earlier member of the same name is taken for the new one."""
+
+    def change(self: Leader, seats: Configuration) -> Entry:
+        peers = dict(self._peers)
+        entry = right(self, seats)
+        self._peers.update({name: peers[name] for name in seats if name in peers})
+        return entry
+
+    right = Leader.change
+    return [
+        (Leader, "change", change),
+        (MemberChanges, "_is_old", lambda self, name, seat, incarnation: False),
+    ]
+
+
+@changing
+def promoted_without_its_log() -> list[Patch]:
+    """A learner votes as soon as it is added, whatever it lacks (etcd 3477)."""
+
+    def add(self: MemberChanges, name: str, address: str) -> Entry:
+        entry = right(self, name, address)
+        seats = self._core.roster.now
+        self._core.truncate(entry.index)
+        peer: Progress | None = self._leader.peer(name)
+        incarnation = peer.incarnation if peer and peer.incarnation > 0 else 1
+        seat = seats[name]
+        voter = type(seat)(incarnation, True, seat.address)
+        return self._leader.change({**seats, name: voter})
+
+    right = MemberChanges.add
+    return [(MemberChanges, "add", add)]
