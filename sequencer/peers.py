@@ -21,8 +21,9 @@ _log: Final = logging.getLogger("sequencer.peers")
 
 # Distinguishes these connections from replicators' on the same port. Version 2: slices carry a
 # digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and one that is
-# not answered takes no part. Other versions are refused in the handshake, and do not end.
-ALPN: Final = "rt-peer/3"
+# not answered takes no part. Version 4: the members may change. Other versions are refused in the
+# handshake, and do not end.
+ALPN: Final = "rt-peer/4"
 _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 64 * 1024
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
