@@ -11,11 +11,11 @@ from sequencer.journal.ballot import SLOT_NAMES
 from sequencer.journal.identity import adopt_state
 from sequencer.journal.journal import Opened, found, open_journal
 from sequencer.journal.records import encode_records
-from sequencer.raft.consensus import Ballot, Entry, Ready, Snapshot
+from sequencer.raft.consensus import Ballot, Entry, Ready, Seat, Snapshot
 
 from .disk import PowerCut, SimDisk
 
-ROSTER = (("n1", 0), ("n2", 0), ("n3", 0))
+ROSTER = tuple((name, Seat(0)) for name in ("n1", "n2", "n3"))
 
 
 def entries(first: int, count: int, term: int = 1) -> tuple[Entry, ...]:
