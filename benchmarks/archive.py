@@ -19,7 +19,7 @@ from rt.log.identity import new_identity
 from rt.log.writer import WriterSettings
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import free_addresses, init_cluster
+from rt.node.cluster import init_local_cluster
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
 from rt.position import FILE_BYTES_MAX, Position
@@ -41,7 +41,7 @@ class Stream:
     """One node in this process, a publisher, and a pusher."""
 
     def __init__(self, root: str, **settings: object) -> None:
-        place = init_cluster(root, STREAM, free_addresses(1))[0]
+        place = init_local_cluster(root, STREAM, 1)[0]
         options = {"snapshot_s": 1.0, "file_bytes": FILE_BYTES, **settings}
         self.node = Node(load(NodeSettings, place.config, "node", {}, options), founding=True)
         self.node.start()

@@ -8,7 +8,7 @@ from benchmarks.log import directory
 from benchmarks.report import Row
 from rt import Last, Publisher, Subscriber
 from rt.cli.children import Child, Children
-from rt.node.cluster import free_addresses, init_cluster
+from rt.node.cluster import init_local_cluster
 
 STREAM = "bench"
 MB = 1_000_000
@@ -32,7 +32,7 @@ def _peaks(megabytes: int) -> dict[str, float]:
             for _ in range(megabytes // 10):
                 publisher.publish_many([bytes(1012)] * 10_000)
             total = publisher.next_sequence
-        (place,) = init_cluster(root, STREAM, free_addresses(1))
+        (place,) = init_local_cluster(root, STREAM, 1)
         link = [
             "--stream",
             STREAM,

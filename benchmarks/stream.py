@@ -18,7 +18,7 @@ from rt.cli.children import Child, Children
 from rt.cli.up import start_nodes
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import Place, free_addresses, init_cluster
+from rt.node.cluster import Place, init_local_cluster
 from rt.node.settings import parse_address
 
 STREAM = "bench"
@@ -29,7 +29,7 @@ SPAWN = multiprocessing.get_context("spawn")
 @contextmanager
 def nodes(root: str, count: int) -> Iterator[tuple[list[Place], list[Child]]]:
     """Run a process for each node of a cluster; yield their addresses and processes."""
-    places = init_cluster(root, STREAM, free_addresses(count))
+    places = init_local_cluster(root, STREAM, count)
     with Children() as children:
         yield places, start_nodes(children, root, STREAM, places)
 

@@ -6,6 +6,7 @@ from replicator.link import Link
 from replicator.messages import PULL, PUSH, Hello
 from replicator.wire import VERSION, encode
 from rt.errors import Refused
+from rt.net.grants import GRANTS_NAME
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.version import __version__
 
@@ -46,8 +47,9 @@ def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
     if hello.direction == PUSH and peer.role not in _PUSHING:
         raise Refused("role", f"{peer.name!r} is a {peer.role}; only a publisher may push")
     if hello.direction == PULL and not peer.may_pull(stream):
-        words = f"the certificate of {peer.name!r} does not grant pulling the stream {stream!r}"
-        raise Refused("role", words)
+        if peer.role is not CertificateRole.SUBSCRIBER:
+            raise Refused("role", f"{peer.name!r} is a {peer.role}; only a subscriber may pull")
+        raise Refused("role", f"{GRANTS_NAME} does not grant {peer.title} the stream {stream!r}")
 
 
 def check_answer(hello: Hello, stream: str) -> None:

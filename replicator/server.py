@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -24,7 +25,9 @@ from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format import manifest
 from rt.log.watch import Wake
 from rt.names import parse_session, shown
+from rt.net.grants import GRANTS_NAME, Grants, grants_path
 from rt.net.identity import PeerIdentity
+from rt.net.live import live_connections
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 
@@ -51,6 +54,17 @@ class ServedConnection:
     sock: socket.socket  # the plain one, then the TLS one
     wake: Wake
     is_ended: bool = False  # by us; its thread may not know yet
+
+
+@dataclass(frozen=True, slots=True)
+class Reception:
+    """What tells one peer from another: our certificate, and what theirs are granted."""
+
+    contexts: Contexts
+    grants: Grants
+
+    def __post_init__(self) -> None:
+        live_connections.remind(os.path.abspath(self.grants.path), self.grants.warning)
 
 
 class Server:
@@ -81,9 +95,10 @@ class Server:
 
         Raises:
             OSError: the address is not available.
+            Misuse: the file of grants cannot be read.
         """
         self._large = LargeMessages()
-        self._contexts = contexts
+        self._reception = Reception(contexts, Grants(grants_path(contexts.files.ca)))
         self._host = host
         self._others = others or {}
         self._listener = _listener(address)
@@ -188,8 +203,10 @@ class Server:
 
     def _talk(self, connection: ServedConnection) -> None:
         sock, peer = accept(
-            connection.sock, self._contexts.current(), self._admission.limits.handshake_s,
-            admit=partial(self._admit, connection), wrapped=partial(self._take_over, connection),
+            connection.sock, self._reception.contexts.current(),
+            self._admission.limits.handshake_s,
+            admit=partial(self._admit, connection), grants=self._reception.grants,
+            wrapped=partial(self._take_over, connection),
         )  # fmt: skip
         if handler := self._others.get(sock.selected_alpn_protocol() or ""):
             handler(sock, peer)
@@ -256,7 +273,7 @@ class Server:
             raise Refused("stream", words)
         for kind, name in (("session", log.name), ("group", log.group)):
             if name and not peer.may_push(name):
-                words = f"the certificate of {peer.name!r} does not grant the {kind} {name!r}"
+                words = f"{GRANTS_NAME} does not grant {peer.title} the {kind} {name!r}"
                 raise Refused("session", words)
         self._admission.claim_session(peer, log.name)
         return self._host.claim(log, peer.name, bell, relays=peer.is_node)

@@ -14,7 +14,7 @@ from rt.log.writer import WriterSettings
 from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import free_addresses, init_cluster
+from rt.node.cluster import init_local_cluster
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
 from rt.publisher import Publisher
@@ -31,7 +31,7 @@ class ArchiveCluster:
         self.root = str(root)
         self.clients = str(clients or root)  # where publishers and pullers have their files
         self.settings = {**NODE, **settings}
-        self.places = init_cluster(self.root, STREAM, free_addresses(nodes))
+        self.places = init_local_cluster(self.root, STREAM, nodes)
         self.nodes = {}
         self.undo = ExitStack()
         for place in self.places:

@@ -6,7 +6,9 @@ import shutil
 from replicator.server import Server
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, issue
-from rt.net.identity import CertificateRole
+from rt.net.granting import write_grant
+from rt.net.grants import GRANTS_NAME
+from rt.net.identity import CertificateRole, PeerIdentity
 from rt.net.tls import Contexts, offering, server_context
 from rt.node.status import STATUS_ALPN
 from sequencer.peers import ALPN as PEER_ALPN
@@ -27,6 +29,12 @@ class Site:
             os.mkdir(directory, 0o700)
             shutil.copy(self.authority.files.ca, directory)
         issue(self.authority.directory, "n1", CertificateRole.NODE)
+        for holder in (
+            PeerIdentity("jfk", CertificateRole.PUBLISHER, sessions=("*",)),
+            PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",)),
+        ):
+            write_grant(self.authority.directory, holder)
+        os.symlink(self.path("authority", GRANTS_NAME), self.path("there", GRANTS_NAME))
         for name in ("n1.pem", "n1.key"):
             shutil.copy(self.path("authority", name), self.there)
         self.host = DiskHost(self.path("node"))

@@ -1,9 +1,9 @@
-"""`rt certs`: make an authority; issue, renew, revoke and show certificates."""
+"""`rt certs`: make an authority; issue, renew, revoke and show certificates and grants."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,9 +12,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from rt.cli.console import print_json
 from rt.cli.groups import CommandGroup
-from rt.errors import RtError, spoken
-from rt.net import certificates, renewal, revocation, trust
+from rt.cli.options import json_option
+from rt.errors import Misuse, RtError, spoken
+from rt.net import certificates, granting, renewal, revocation, trust
+from rt.net.grants import GRANTS_NAME, Grant, GrantTable, read_grants
 from rt.net.identity import CertificateRole, read_identity
 
 DIRECTORY = "certs"
@@ -41,6 +44,7 @@ def certs() -> None:
     rt certs issue jfk --role publisher --session 'jfk-*'
     rt certs issue spark --role subscriber
     rt certs show certs/jfk.pem
+    rt certs grants
     rt certs renew jfk
     rt certs revoke jfk
     """  # noqa: D301 - click reads the backspace character
@@ -75,15 +79,16 @@ def init(directory: str, *, force: bool) -> None:
     "sessions",
     metavar="GLOB",
     multiple=True,
-    help="A publisher's: sessions and groups it may push; repeat for more.  [default: NAME]",
+    help="Grant a publisher these sessions and groups; repeat for more.  [default: NAME]",
 )
 @click.option(
     "--stream",
     "streams",
     metavar="GLOB",
     multiple=True,
-    help="A subscriber's: streams it may pull; repeat for more.  [default: *]",
+    help="Grant a subscriber these streams; repeat for more.  [default: *]",
 )
+@click.option("--leases", is_flag=True, help="Grant a subscriber leases, which hold files for it.")
 @click.option(
     "--host",
     "hosts",
@@ -99,8 +104,9 @@ def init(directory: str, *, force: bool) -> None:
     help="Days until it expires.",
 )
 @_directory_option
-@click.option("--force", is_flag=True, help="Replace the files of NAME, whatever they granted.")
-def issue(name: str, directory: str, **request: Any) -> None:
+@click.option("--force", is_flag=True, help="Replace the files of NAME, whatever its role was.")
+@json_option("what was issued")
+def issue(name: str, directory: str, *, as_json: bool, **request: Any) -> None:
     """Issue a key and a certificate for NAME: DIR/NAME.key and DIR/NAME.pem.
 
     \b
@@ -108,12 +114,12 @@ def issue(name: str, directory: str, **request: Any) -> None:
     rt certs issue jfk --role publisher --session jfk --session 'jfk-*' --days 7
     rt certs issue spark --role subscriber --stream flights
 
-    To replace files before they expire use `rt certs renew`, which keeps what they grant.
+    What NAME may do is written to DIR/grants.toml, unless that has an entry for it already. To
+    replace files before they expire use `rt certs renew`, which keeps their role and hosts.
     """  # noqa: D301 - click reads the backspace character
     with _one_line_errors():
         files = certificates.issue(directory, name, **request)
-        facts = _facts(files.cert)
-    click.echo(f"issued {files.cert} and {files.key}: {facts['role']}, until {facts['until']}")
+    _say_made("issued", files, as_json=as_json)
 
 
 @certs.command()
@@ -124,8 +130,9 @@ def issue(name: str, directory: str, **request: Any) -> None:
     help="Days until it expires.  [default: as many as before]",
 )
 @_directory_option
-def renew(name: str, directory: str, *, days: int | None) -> None:
-    """Replace the key and certificate of NAME; what they grant stays the same.
+@json_option("what was issued")
+def renew(name: str, directory: str, *, days: int | None, as_json: bool) -> None:
+    """Replace the key and certificate of NAME; its role and its grants stay the same.
 
     \b
     rt certs renew jfk
@@ -135,14 +142,14 @@ def renew(name: str, directory: str, *, days: int | None) -> None:
     """  # noqa: D301 - click reads the backspace character
     with _one_line_errors():
         files = renewal.renew(directory, name, days=days)
-        facts = _facts(files.cert)
-    click.echo(f"renewed {files.cert} and {files.key}: {facts['role']}, until {facts['until']}")
+    _say_made("renewed", files, as_json=as_json)
 
 
 @certs.command()
 @click.argument("name")
 @_directory_option
-def revoke(name: str, directory: str) -> None:
+@json_option("what was revoked")
+def revoke(name: str, directory: str, *, as_json: bool) -> None:
     """End every certificate of NAME, by DIR/crl.pem.
 
     \b
@@ -153,15 +160,18 @@ def revoke(name: str, directory: str) -> None:
     """  # noqa: D301 - click reads the backspace character
     with _one_line_errors():
         path, count = revocation.revoke(directory, name)
+    if as_json:
+        print_json({"name": name, "revoked": count, "crl": path})
+        return
     said = f"{count} certificate{'' if count == 1 else 's'}" if count else "no further certificate"
     click.echo(f"revoked {said} of {name}; copy {path} beside every ca.pem")
 
 
 @certs.command()
 @click.argument("path", metavar="FILE")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@json_option("it")
 def show(path: str, *, as_json: bool) -> None:
-    """Show the holder of a certificate, what it grants, and until when.
+    """Show the holder of a certificate, what the holder is granted, and until when.
 
     \b
     rt certs show certs/jfk.pem
@@ -169,7 +179,70 @@ def show(path: str, *, as_json: bool) -> None:
     """  # noqa: D301 - click reads the backspace character
     with _one_line_errors():
         facts = _facts(path)
-    click.echo(json.dumps(facts) if as_json else _table(facts))
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(_table(facts))
+
+
+@certs.command()
+@click.option(
+    "--from-certificates",
+    "adopt",
+    is_flag=True,
+    help="First add what older certificates in DIR list, for names without an entry.",
+)
+@_directory_option
+@json_option("the grants")
+def grants(directory: str, *, adopt: bool, as_json: bool) -> None:
+    """Check DIR/grants.toml and show what each publisher and subscriber may do.
+
+    \b
+    rt certs grants
+    rt certs grants --dir /etc/rt/certs --json
+
+    To change a grant edit the file. Copy it beside every node's ca.pem: a running node reads it
+    again and ends the connections of those whose grants have changed.
+    """  # noqa: D301 - click reads the backspace character
+    path = os.path.join(directory, GRANTS_NAME)
+    with _one_line_errors():
+        adopted = granting.adopt(directory) if adopt else []
+        if not os.path.exists(path):
+            raise Misuse(f"{path}: no such file; rt certs issue writes it")
+        table = read_grants(path)
+    if as_json:
+        print_json({"path": path, "added": adopted, "grants": _entries(table)})
+        return
+    for title in adopted:
+        click.echo(f"added {title}, by its certificate")
+    for (role, name), grant in sorted(table.items()):
+        click.echo(f"{role} {name}: {_granted(grant)}")
+
+
+def _entries(table: GrantTable) -> list[dict[str, Any]]:
+    return [
+        {"role": role.value, "name": name, **asdict(grant)}
+        for (role, name), grant in sorted(table.items())
+    ]
+
+
+def _granted(grant: Grant) -> str:
+    parts = [
+        f"{key} {', '.join(globs)}"
+        for key, globs in (("sessions", grant.sessions), ("streams", grant.streams))
+        if globs
+    ]
+    return "; ".join([*parts, *(["leases"] if grant.leases else [])]) or "nothing"
+
+
+def _say_made(verb: str, files: certificates.CertificateFiles, *, as_json: bool) -> None:
+    """Tell what a certificate's files are, and what they are for."""
+    with _one_line_errors():
+        facts = _facts(files.cert)
+    if as_json:
+        print_json({"cert": files.cert, "key": files.key, **facts})
+        return
+    click.echo(f"{verb} {files.cert} and {files.key}: {facts['role']}, until {facts['until']}")
 
 
 @contextmanager
@@ -184,7 +257,7 @@ def _facts(path: str) -> dict[str, Any]:
     certificate = certificates.load_certificate(path)
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     return {
-        **_holder(certificate),
+        **_holder(path, certificate),
         "since": certificate.not_valid_before_utc.isoformat(),
         "until": certificate.not_valid_after_utc.isoformat(),
         "days_left": round(left.total_seconds() / 86_400, 1),
@@ -194,17 +267,20 @@ def _facts(path: str) -> dict[str, Any]:
     }
 
 
-def _holder(certificate: x509.Certificate) -> dict[str, Any]:
+def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
     if certificate.subject == certificate.issuer:
         return {"name": certificates.AUTHORITY, "role": "authority"}
     # Every role dials, so this is the check that a node makes.
     der = certificate.public_bytes(serialization.Encoding.DER)
     identity = read_identity(der, ExtendedKeyUsageOID.CLIENT_AUTH)
+    table = read_grants(os.path.join(os.path.dirname(path), GRANTS_NAME))
+    grant = table.get((identity.role, identity.name), Grant())
     return {
         "name": identity.name,
         "role": identity.role.value,
-        "sessions": list(identity.sessions),
-        "streams": list(identity.streams),
+        "sessions": list(grant.sessions),
+        "streams": list(grant.streams),
+        "leases": grant.leases or None,
         "hosts": renewal.hosts_of(certificate),
     }
 

@@ -32,14 +32,14 @@ def cluster() -> None:
     "publishers",
     metavar="NAME",
     multiple=True,
-    help="Issue a certificate for this session; repeat.  [default: one for all sessions]",
+    help="Issue a publisher's certificate and grant it the session NAME; repeat.",
 )
 @click.option(
     "--subscriber",
     "subscribers",
     metavar="NAME",
     multiple=True,
-    help="Issue a subscriber's certificate; repeat.  [default: one for all subscribers]",
+    help="Issue a subscriber's certificate and grant it the stream; repeat.",
 )
 @json_option("what was made")
 def init(
@@ -57,6 +57,9 @@ def init(
     \b
     rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
     rt cluster init one --stream flights --nodes 1 --publisher jfk --subscriber spark
+
+    What each publisher and subscriber may do is in DIR/certs/grants.toml. Nodes read that file
+    again when it changes; further certificates come from rt certs issue.
     """  # noqa: D301 - click reads the backspace character
     places = init_cluster(
         directory, stream, addresses or free_addresses(nodes),
@@ -71,19 +74,25 @@ def init(
     say("Start each node on its machine, with --found the first time and never again:\n")
     for place in places:
         say(f"  rt node --config {shlex.quote(place.config)} --found")
-        say(f"    needs ca.pem, {place.name}.pem and {place.name}.key of {certs}")
+        say(f"    needs ca.pem, grants.toml, {place.name}.pem and {place.name}.key of {certs}")
     say(f"\nThe .toml files hold paths of this machine. For clients: {clients}\n")
-    show_client_commands(clients)
+    if publishers and subscribers:
+        show_client_commands(clients, publishers[0])
+        return
+    say("No client was named, so none may connect yet. Issue a certificate to each:\n")
+    for role in ("publisher", "subscriber"):
+        say(f"  rt certs issue NAME --role {role} --dir {shlex.quote(certs)}")
 
 
-def show_client_commands(config: str) -> None:
+def show_client_commands(config: str, session: str = "one") -> None:
     """Print the commands that try a cluster out.
 
     Args:
         config: The path of its clients.toml.
+        session: One that may be published.
     """
     say(f"  export RT_CONFIG={shlex.quote(config)}")
-    say("  seq 1000 | rt publish --session one")
+    say(f"  seq 1000 | rt publish --session {session}")
     say("  rt push --drain")
     say("  rt pull --once")
     say("  rt subscribe --no-follow")

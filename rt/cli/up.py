@@ -14,7 +14,7 @@ from rt.cli.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.config.settings import load
 from rt.errors import Misuse, RtError
 from rt.log.lock import take_lock
-from rt.node.cluster import CLIENTS_NAME, Place, free_addresses, init_cluster, is_founded
+from rt.node.cluster import CLIENTS_NAME, Place, init_local_cluster, is_founded
 from rt.node.settings import NodeSettings
 
 _CHECK_S: Final = 0.2
@@ -168,7 +168,7 @@ def _places(root: str, stream: str, nodes: int) -> list[Place]:
     """Return the nodes of the cluster in `root`, which is made if there is none."""
     configs = sorted(name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name))
     if not configs:
-        return init_cluster(root, stream, free_addresses(nodes))
+        return init_local_cluster(root, stream, nodes)
     paths = [os.path.join(root, config) for config in configs]
     there = [load(NodeSettings, path, "node", environment={}) for path in paths]
     if len(there) != nodes or there[0].stream != stream:

@@ -21,8 +21,7 @@ from rt.demo.report import DemoReport, show_counts, show_report
 from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
 from rt.errors import RtError
 from rt.format.message import Batch
-from rt.net.certificates import certificate_files, issue
-from rt.net.identity import CertificateRole
+from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.cluster import Place, ask_status, free_addresses, init_cluster
 from rt.node.settings import parse_address
@@ -100,11 +99,11 @@ def _directory(keep: str | None) -> Iterator[str]:
 def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -> DemoReport:
     cluster = os.path.join(root, "cluster")
     os.makedirs(cluster)
-    places = init_cluster(cluster, STREAM, free_addresses(nodes))
+    places = init_cluster(
+        cluster, STREAM, free_addresses(nodes), publishers=("airports",),
+        subscribers=("subscriber",), sessions=[each.lower() for each in AIRPORTS],
+    )  # fmt: skip
     certs = os.path.join(cluster, "certs")
-    issue(
-        certs, "airports", CertificateRole.PUBLISHER, sessions=[each.lower() for each in AIRPORTS]
-    )
     _write_inputs(root, flights)
     note(f"{nodes} node(s), a pusher and a puller for stream {STREAM!r}, with mutual TLS")
     with Children() as children:

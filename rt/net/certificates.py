@@ -6,12 +6,10 @@ node's status page, do not take Ed25519. The private keys are not encrypted: a p
 unattended, so a password would lie beside them. Their mode guards them, and their short life.
 """
 
-import errno
 import os
 import re
 import secrets
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -23,9 +21,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from rt.errors import Misuse, spoken
-from rt.log.disk import DIRECTORY_MODE, FILE_MODE, sync_directory
+from rt.log.disk import DIRECTORY_MODE, sync_directory
 from rt.names import parse_glob, parse_peer, shown
-from rt.net.identity import GLOBS_MAX, USAGES, CertificateRole, PeerIdentity, identity_of
+from rt.net.files import write_file
+from rt.net.granting import begin_grants, write_grant
+from rt.net.identity import USAGES, CertificateRole, PeerIdentity, identity_of
 from rt.net.issued import IssuedCertificate, record_issued
 
 AUTHORITY: Final = "ca"
@@ -39,7 +39,6 @@ _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?:\.(?!-)[a-z0-9-]{1,63})*")
 _HOST_LENGTH_MAX: Final = 253
 _WARN_FRACTION: Final = 3  # of a certificate's life; 10 of 30 days
 _OTHERS_MODE: Final = 0o077
-_GROUP_READS: Final = 0o040
 _FILE_BYTES_MAX: Final = 1 << 20  # a certificate with 1,000 names has 50 KiB
 
 
@@ -66,7 +65,7 @@ def certificate_files(directory: str, name: str) -> CertificateFiles:
 
 
 def init_authority(directory: str, *, force: bool = False) -> CertificateFiles:
-    """Make a certificate authority: `ca.pem` and `ca.key` in `directory`.
+    """Make a certificate authority, `ca.pem` and `ca.key` in `directory`, and a `grants.toml`.
 
     Args:
         directory: Made with mode 0700 if missing.
@@ -86,6 +85,7 @@ def init_authority(directory: str, *, force: bool = False) -> CertificateFiles:
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
     _write_pair(files, builder.sign(key, hashes.SHA256()), key, force=force)
+    begin_grants(directory)
     return files
 
 
@@ -96,33 +96,40 @@ def issue(
     *,
     sessions: Sequence[str] = (),
     streams: Sequence[str] = (),
+    leases: bool = False,
     hosts: Sequence[str] = (),
     days: int = DAYS_DEFAULT,
     force: bool = False,
 ) -> CertificateFiles:
     """Issue a key and a certificate: `NAME.key` and `NAME.pem` beside the authority.
 
+    What a publisher or subscriber may do goes into `grants.toml` there, unless the file says it.
+
     Args:
         directory: Where `init_authority` made the authority.
         name: The peer's name.
         role: What the peer is; it decides the extended key usage.
-        sessions: Globs that a publisher may push; its own name if none are given.
-        streams: Globs that a subscriber may pull; `*` if none are given, for an authority serves
-            one cluster.
+        sessions: Globs that a publisher may push. If none are given and the file has no entry
+            yet, its own name.
+        streams: Globs that a subscriber may pull. If none are given and the file has no entry
+            yet, `*`, for an authority serves one cluster.
+        leases: Whether a subscriber may hold leases.
         hosts: DNS names and addresses of a node; those of this machine's loopback if none.
         days: Days until it expires, 1 to 90.
         force: Replace the files of the same name; `renew` does so and keeps what they grant.
 
     Raises:
-        Misuse: An argument is wrong, the authority is missing, or the files exist.
+        Misuse: An argument is wrong, the authority is missing, the files exist, or `grants.toml`
+            grants the holder something else.
     """
-    identity = _granted(name, CertificateRole(role), sessions, streams)
+    identity = _holder(name, CertificateRole(role), sessions, streams, leases=leases)
     alternatives = _alternative_names(identity, hosts)
     if not 1 <= days <= DAYS_MAX:
         raise Misuse(f"cannot issue for {days} days: choose 1 to {DAYS_MAX} and renew in time")
     files = certificate_files(directory, name)
     issuer, issuer_key = load_authority(directory)
     _refuse_existing(files, force=force, consequence="its present key is replaced")
+    write_grant(directory, identity)
     key = ec.generate_private_key(ec.SECP256R1())
     lifetime = timedelta(days=days)
     builder = _leaf(identity, key.public_key(), lifetime, issuer.subject, issuer_key.public_key())
@@ -202,22 +209,25 @@ def renewal_warning(files: CertificateFiles) -> str:
     return f"{files.cert}: expires on {when}, in {days:.1f} days; renew it with rt certs renew"
 
 
-def _granted(
-    name: str, role: CertificateRole, sessions: Sequence[str], streams: Sequence[str]
+def _holder(
+    name: str,
+    role: CertificateRole,
+    sessions: Sequence[str],
+    streams: Sequence[str],
+    *,
+    leases: bool,
 ) -> PeerIdentity:
     if sessions and role is not CertificateRole.PUBLISHER:
         raise Misuse(f"a {role} pushes no sessions: drop the session globs or choose publisher")
     if streams and role is not CertificateRole.SUBSCRIBER:
         raise Misuse(f"a {role} needs no stream globs: drop them or choose subscriber")
-    if max(len(sessions), len(streams)) > GLOBS_MAX:
-        raise Misuse(f"more than {GLOBS_MAX} globs: use '*' in fewer of them")
+    if leases and role is not CertificateRole.SUBSCRIBER:
+        raise Misuse(f"a {role} is not granted leases: drop them or choose subscriber")
     peer = parse_peer(name)
     if peer == AUTHORITY:
         raise Misuse(f"{shown(name)} is the authority's own name; choose another")
-    pushed = (sessions or (peer,)) if role is CertificateRole.PUBLISHER else ()
-    pulled = (streams or ("*",)) if role is CertificateRole.SUBSCRIBER else ()
     return PeerIdentity(
-        peer, role, tuple(parse_glob(glob) for glob in pushed), tuple(map(parse_glob, pulled))
+        peer, role, tuple(map(parse_glob, sessions)), tuple(map(parse_glob, streams)), leases
     )
 
 
@@ -225,7 +235,7 @@ def _alternative_names(identity: PeerIdentity, hosts: Sequence[str]) -> x509.Sub
     if hosts and not identity.is_node:
         raise Misuse(f"a {identity.role} is never dialled: drop the hosts or choose node")
     named = (hosts or LOCAL_HOSTS) if identity.is_node else ()
-    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(u) for u in identity.uris()]
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     return x509.SubjectAlternativeName(names + [host_name(host) for host in named])
 
 
@@ -347,41 +357,3 @@ def _write_pair(
     write_file(files.key, secret, force=force)
     write_file(files.cert, certificate.public_bytes(serialization.Encoding.PEM), force=force)
     sync_directory(os.path.dirname(files.cert))
-
-
-def write_file(path: str, content: bytes, *, force: bool) -> None:
-    """Put a whole file in place; a reader sees the old one or the new one, never a part.
-
-    A file that is replaced hands on its group, and that the group may read it.
-    """
-    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            if force:
-                _take_group(fd, path)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if force:
-            os.replace(temporary, path)
-        else:
-            os.link(temporary, path)  # unlike a rename, a link never replaces
-            os.unlink(temporary)
-    except OSError as error:
-        os.unlink(temporary)
-        if error.errno == errno.EEXIST:
-            raise Misuse(f"{path} exists already: another issue ran beside this one") from error
-        raise
-
-
-def _take_group(fd: int, path: str) -> None:
-    """Let the group that reads the file at `path` read the one that replaces it."""
-    try:
-        before = os.stat(path)
-    except FileNotFoundError:
-        return
-    if before.st_gid != os.fstat(fd).st_gid:
-        with suppress(PermissionError):  # a group of which we are no member; root sets it
-            os.fchown(fd, -1, before.st_gid)
-    os.fchmod(fd, FILE_MODE | (before.st_mode & _GROUP_READS))

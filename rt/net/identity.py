@@ -1,10 +1,14 @@
-"""Identity: the holder that a certificate names, and what it grants.
+"""Identity: the holder that a certificate names, and what that holder was granted.
 
-A certificate carries its identity as URIs in the subject alternative name, and nowhere else:
+A certificate carries its identity as a URI in the subject alternative name, and nowhere else:
 
     rt://publisher/jfk        role and name, exactly one of these
-    rt://session/jfk-*        a session glob that a publisher may push
-    rt://stream/*             a stream glob that a subscriber may pull
+
+What the holder may do is in a file of the nodes, see `rt.net.grants`. Certificates issued before
+that file existed also list it, as URIs that grant nothing any more:
+
+    rt://session/jfk-*        a session glob that a publisher could push
+    rt://stream/*             a stream glob that a subscriber could pull
 
 The letters of names and globs stand for themselves in a URI, so there is no encoding to get wrong.
 """
@@ -50,19 +54,21 @@ USAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """One peer as its certificate describes it; what is not granted here is not allowed.
+    """One peer: name and role from its certificate, the rest from `rt.net.grants`.
 
     Attributes:
         name: The peer's name.
         role: What it is.
         sessions: Globs of the sessions a publisher may push.
         streams: Globs of the streams a subscriber may pull.
+        leases: Whether a subscriber may hold leases.
     """
 
     name: PeerName
     role: CertificateRole
     sessions: tuple[NameGlob, ...] = ()
     streams: tuple[NameGlob, ...] = ()
+    leases: bool = False
 
     @property
     def is_node(self) -> bool:
@@ -95,17 +101,18 @@ class PeerIdentity:
         """Tell whether the peer may see a stream's policy, plans and history."""
         return self.may_operate or self.may_pull(stream)
 
-    def uris(self) -> tuple[str, ...]:
-        """Return the identity as the URIs that `parse_identity` reads."""
-        return (
-            f"{SCHEME}{self.role}/{self.name}",
-            *(f"{SCHEME}session/{glob}" for glob in self.sessions),
-            *(f"{SCHEME}stream/{glob}" for glob in self.streams),
-        )
+    def may_lease(self, stream: str) -> bool:
+        """Tell whether the peer may hold files of this stream in its own name."""
+        return self.may_operate or (self.leases and self.may_pull(stream))
+
+    @property
+    def uri(self) -> str:
+        """Role and name as the URI that `parse_identity` reads."""
+        return f"{SCHEME}{self.role}/{self.name}"
 
 
 def parse_identity(uris: Iterable[str]) -> PeerIdentity:
-    """Return the identity that the URIs of a certificate spell.
+    """Return the holder that the URIs of a certificate name, without any grant.
 
     URIs of other schemes are ignored; one of ours that cannot be read refuses the whole
     certificate.
@@ -114,7 +121,17 @@ def parse_identity(uris: Iterable[str]) -> PeerIdentity:
         Refused: No role, several roles, an unknown word, or a name outside the grammar.
 
     >>> parse_identity(["rt://publisher/jfk", "rt://session/jfk-*"]).may_push("jfk-1")
-    True
+    False
+    """
+    holder = listed_in(uris)
+    return PeerIdentity(holder.name, holder.role)
+
+
+def listed_in(uris: Iterable[str]) -> PeerIdentity:
+    """Return a holder with what an old certificate lists; errors as for `parse_identity`.
+
+    >>> listed_in(["rt://publisher/jfk", "rt://session/jfk-*"]).sessions
+    ('jfk-*',)
     """
     ours = [uri.removeprefix(SCHEME) for uri in uris if uri.startswith(SCHEME)]
     if len(ours) > GLOBS_MAX + 1:
@@ -136,8 +153,13 @@ def parse_identity(uris: Iterable[str]) -> PeerIdentity:
 
 
 def identity_of(certificate: x509.Certificate) -> PeerIdentity:
-    """Return the identity that a certificate spells; errors as for `parse_identity`."""
+    """Return the holder that a certificate names; errors as for `parse_identity`."""
     return parse_identity(_uris(certificate))
+
+
+def listed_by(certificate: x509.Certificate) -> PeerIdentity:
+    """Return a holder with what an old certificate lists; errors as for `parse_identity`."""
+    return listed_in(_uris(certificate))
 
 
 def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:

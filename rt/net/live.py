@@ -36,7 +36,7 @@ class _Watched:
     expires_s: float  # of the peer's certificate, seconds since the epoch
     trust: Trust
     facts: TrustFacts  # the ones under which it was last found good
-    is_outdated: Callable[[], bool]  # whether our own files have changed since it was dialled
+    change: Callable[[], str]  # what has changed on our side so that it must end, or ""
 
 
 class LiveConnections:
@@ -68,7 +68,7 @@ class LiveConnections:
         name: str,
         certificate: x509.Certificate,
         trust: Trust,
-        is_outdated: Callable[[], bool],
+        change: Callable[[], str],
     ) -> None:
         """End this connection when it may not go on.
 
@@ -77,11 +77,11 @@ class LiveConnections:
             name: of the peer, for the log.
             certificate: of the peer, verified by `trust`.
             trust: what it is verified by.
-            is_outdated: whether the connection has to be made again with new files of ours.
+            change: what has changed on our side so that the connection must end; "" if nothing.
         """
         watched = _Watched(
             weakref.ref(sock), name, certificate, certificate.not_valid_after_utc.timestamp(),
-            trust, trust.facts, is_outdated,
+            trust, trust.facts, change,
         )  # fmt: skip
         with self._lock:
             self._watched.append(watched)
@@ -144,7 +144,7 @@ def _objection(watched: _Watched) -> str:
         if why := watched.trust.objection(watched.certificate):
             return f"its certificate is not good any more: {why}"
         watched.facts = facts
-    return "our own certificate files have changed" if watched.is_outdated() else ""
+    return watched.change()
 
 
 live_connections: Final = LiveConnections()

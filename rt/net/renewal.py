@@ -13,15 +13,17 @@ from rt.net.certificates import (
     load_authority,
     load_certificate,
 )
-from rt.net.identity import identity_of
+from rt.net.granting import has_entry
+from rt.net.identity import listed_by
 from rt.net.trust import crl_path, read_revoked
 
 
 def renew(directory: str, name: str, *, days: int | None = None) -> CertificateFiles:
     """Replace `NAME.key` and `NAME.pem` beside the authority by new ones.
 
-    Role, sessions, streams and hosts stay as they are, and so do the files' group and its right
-    to read them. The old certificate stays valid until it expires; `revoke` ends it at once.
+    Role and hosts stay as they are, and so do the files' group and its right to read them; what
+    the name may do is in `grants.toml`. The old certificate stays valid until it expires; `revoke`
+    ends it at once.
 
     Args:
         directory: Where the authority is.
@@ -30,7 +32,7 @@ def renew(directory: str, name: str, *, days: int | None = None) -> CertificateF
 
     Raises:
         Misuse: There is no certificate of this name, it was revoked, or another authority
-            signed it.
+            signed it; or it lists grants that were not moved to `grants.toml` yet.
     """
     files = certificate_files(directory, name)
     certificate, (authority, _) = load_certificate(files.cert), load_authority(directory)
@@ -40,11 +42,14 @@ def renew(directory: str, name: str, *, days: int | None = None) -> CertificateF
     if (certificate.issuer.public_bytes(), certificate.serial_number) in revoked:
         words = "it was revoked; if its holder is trusted again, use rt certs issue --force"
         raise Misuse(f"{files.cert}: {words}")
-    holder = identity_of(certificate)
+    holder = listed_by(certificate)
+    if (holder.sessions or holder.streams) and not has_entry(directory, holder):
+        words = "what it grants counts no more and would be lost; first move it to grants.toml"
+        raise Misuse(f"{files.cert}: {words}, with rt certs grants --from-certificates")
     lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return issue(
-        directory, name, holder.role, sessions=holder.sessions, streams=holder.streams,
-        hosts=hosts_of(certificate) if holder.is_node else (), force=True,
+        directory, name, holder.role, force=True,
+        hosts=hosts_of(certificate) if holder.is_node else (),
         days=days or max(1, min(DAYS_MAX, lifetime // timedelta(days=1))),
     )  # fmt: skip
 

@@ -1,9 +1,6 @@
 """Revocation: ends every certificate of a name, by a list that the authority signs."""
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from cryptography import x509
@@ -19,8 +16,8 @@ from rt.net.certificates import (
     issued_of,
     load_authority,
     load_certificate,
-    write_file,
 )
+from rt.net.files import alone, write_file
 from rt.net.issued import issued_to
 from rt.net.trust import crl_path, read_revoked
 
@@ -43,7 +40,7 @@ def revoke(directory: str, name: str) -> tuple[str, int]:
         raise Misuse("an authority is not revoked: remove its ca.pem from every directory instead")
     authority, key = load_authority(directory)
     path = crl_path(certificate_files(directory, AUTHORITY).ca)
-    with _alone(directory):
+    with alone(directory):
         revoked = {serial: at for (_, serial), at in read_revoked(path, (authority,)).items()}
         serials = _serials(directory, name, authority)
         if not serials:
@@ -87,14 +84,3 @@ def _signed(
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(at)
         builder = builder.add_revoked_certificate(entry.build())
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-@contextmanager
-def _alone(directory: str) -> Iterator[None]:
-    """Let one revocation at a time read the list and replace it."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

@@ -7,12 +7,9 @@ say why not; length 0 means welcome. `connect` and `accept` return when both ver
 """
 
 import errno
-import os
 import socket
 import ssl
-import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -21,13 +18,19 @@ from typing import Final
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from rt.errors import Misuse, PeerError, Refused, spoken
-from rt.net.certificates import CertificateFiles, renewal_warning
+from rt.errors import PeerError, Refused, spoken
+from rt.net.contexts import (
+    Contexts,
+    TrustingContext,
+    client_context,
+    offering,
+    server_context,
+)
 from rt.net.exchange import set_deadline
+from rt.net.grants import Grants
 from rt.net.identity import REFUSED_CODE, CertificateRole, PeerIdentity, read_identity
 from rt.net.live import live_connections
 from rt.net.tls_errors import describe_tls_error
-from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
 
 __all__ = [
     "Contexts",
@@ -50,104 +53,6 @@ Approval = Callable[[PeerIdentity], None]  # raises `Refused` unless the peer is
 
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
-
-
-class TrustingContext(ssl.SSLContext):
-    """A context that knows by which authorities it trusts its peers, and what replaces it.
-
-    Attributes:
-        trust: authorities and revocations.
-        owner: makes a new context when the files change; None if nothing does.
-    """
-
-    trust: Trust
-    owner: "weakref.ref[Contexts] | None" = None
-
-    def is_outdated(self) -> bool:
-        """Whether there is a newer context, made from newer files."""
-        owner = self.owner() if self.owner is not None else None
-        return owner is not None and owner.current() is not self
-
-
-def server_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
-    """Return a context for the side that is dialled.
-
-    Args:
-        ca: Path of the authority's certificate, the only one that peers are verified by.
-        cert: Path of our own certificate.
-        key: Path of its private key.
-
-    Raises:
-        Misuse: A file is missing, not what it should be, or the key is readable by everyone.
-    """
-    context = TrustingContext(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0  # no resumption: every connection is verified in full
-    return _loaded(context, CertificateFiles(ca, cert, key))
-
-
-def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
-    """Return a context for the side that dials; arguments and errors as for `server_context`."""
-    context = TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = True
-    context.hostname_checks_common_name = False
-    return _loaded(context, CertificateFiles(ca, cert, key))
-
-
-def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
-    """Let a context offer protocols by ALPN, so that one port can serve several of them."""
-    context.set_alpn_protocols(list(protocols))
-    return context
-
-
-class Contexts:
-    """A context that is loaded again when its files change, so that renewal needs no restart.
-
-    Files that cannot be loaded, such as a key that was replaced an instant before its certificate,
-    leave the last good context in use; `problem` then says what is wrong with them.
-
-    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `problem` is
-    replaced as a whole.
-    """
-
-    def __init__(
-        self,
-        files: CertificateFiles,
-        make: Callable[[str, str, str], ssl.SSLContext],
-    ) -> None:
-        self.problem: str | None = None
-        self.files = files
-        self._make = make
-        self._lock = threading.Lock()
-        self._stamps = _stamps(files)
-        self._context = self._made()
-        live_connections.remind(os.path.abspath(files.cert), self.warning)
-
-    def current(self) -> ssl.SSLContext:
-        """Return the context to use for the next connection; costs three `stat` calls."""
-        with self._lock:
-            stamps = _stamps(self.files)
-            if stamps != self._stamps:
-                try:
-                    self._context = self._made()
-                except Misuse as error:
-                    self.problem = str(error)
-                else:
-                    self._stamps = stamps
-                    self.problem = None
-            return self._context
-
-    def warning(self) -> str:
-        """Return what an operator has to do about our files; "" if there is nothing."""
-        context = self.current()
-        trust = context.trust if isinstance(context, TrustingContext) else None
-        problem = self.problem or (trust.problem if trust is not None else None)
-        return problem or renewal_warning(self.files)
-
-    def _made(self) -> ssl.SSLContext:
-        context = self._make(self.files.ca, self.files.cert, self.files.key)
-        if isinstance(context, TrustingContext):
-            context.owner = weakref.ref(self)
-        return context
 
 
 def _approve(roles: Collection[CertificateRole], admit: Approval, peer: PeerIdentity) -> None:
@@ -194,7 +99,9 @@ def connect(
         )
         approve = partial(_approve, (CertificateRole.NODE,), _admit_all)
         identity = _establish(sock, deadline, approve)
-        _watch(sock, identity, f"{host}:{port}")
+        # Only the side that dials can dial again with new files.
+        change = context.change if isinstance(context, TrustingContext) else _never
+        _watch(sock, identity, f"{host}:{port}", change)
         sock.settimeout(timeout_s)
         undo.pop_all()
     return sock, identity
@@ -215,6 +122,7 @@ def accept(
     *,
     roles: Collection[CertificateRole] = tuple(CertificateRole),
     admit: Approval = _admit_all,
+    grants: Grants | None = None,
     wrapped: Callable[[ssl.SSLSocket], None] = lambda _sock: None,
 ) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Turn an accepted connection into a TLS one, or end it so that both sides know why.
@@ -227,6 +135,8 @@ def accept(
         timeout_s: Seconds for the whole of it.
         roles: The roles served here.
         admit: Raises `Refused` if a peer of this identity is not served now.
+        grants: What publishers and subscribers may do, nothing if None; a connection ends when
+            what its peer is granted changes.
         wrapped: Is given the TLS socket before the handshake, which another thread may then end.
 
     Raises:
@@ -243,11 +153,12 @@ def accept(
             context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         )
         wrapped(sock)
-        identity = _establish(sock, deadline, partial(_approve, roles, admit))
-        _watch(sock, identity, where)
+        holder = _establish(sock, deadline, partial(_approve, roles, admit))
+        granted = grants.granted(holder) if grants is not None else holder
+        _watch(sock, holder, where, partial(_change_of_grants, grants, granted))
         sock.settimeout(timeout_s)
         undo.pop_all()
-    return sock, identity
+    return sock, granted
 
 
 def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
@@ -267,19 +178,24 @@ def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
     return identity
 
 
-def _watch(sock: ssl.SSLSocket, identity: PeerIdentity, where: str) -> None:
-    """End the connection later, when a certificate is no longer good."""
+def _watch(
+    sock: ssl.SSLSocket, identity: PeerIdentity, where: str, change: Callable[[], str]
+) -> None:
+    """End the connection later, when a certificate is no longer good, or our side has changed."""
     context, der = sock.context, sock.getpeercert(binary_form=True)
     if isinstance(context, TrustingContext) and der is not None:
-        # Only the side that dials can dial again with new files.
-        is_outdated = _never if sock.server_side else context.is_outdated
         certificate = x509.load_der_x509_certificate(der)
         name = f"{identity.role} {identity.name} at {where}"
-        live_connections.watch(sock, name, certificate, context.trust, is_outdated)
+        live_connections.watch(sock, name, certificate, context.trust, change)
 
 
-def _never() -> bool:
-    return False
+def _never() -> str:
+    return ""
+
+
+def _change_of_grants(grants: Grants | None, granted: PeerIdentity) -> str:
+    is_as_before = grants is None or grants.is_as_before(granted)
+    return "" if is_as_before else "what it is granted has changed"
 
 
 @contextmanager
@@ -367,43 +283,3 @@ def _address_of(plain: socket.socket) -> str:
     except OSError as error:
         raise PeerError("a client hung up before TLS began") from error
     return f"{host}:{port}"
-
-
-def _loaded(context: TrustingContext, files: CertificateFiles) -> ssl.SSLContext:
-    # TLS 1.3 has neither compression nor renegotiation, so neither has to be turned off.
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT  # a default from Python 3.13 only
-    _check_files(files)
-    try:
-        context.load_verify_locations(cafile=files.ca)
-    except OSError as error:
-        raise Misuse(f"{files.ca}: no certificate can be read from it; copy ca.pem here") from error
-    try:
-        context.load_cert_chain(files.cert, files.key, password="")  # never ask a terminal
-    except OSError as error:
-        raise Misuse(
-            f"{files.cert} and {files.key}: not a certificate and its unencrypted key; "
-            "issue both again"
-        ) from error
-    context.trust = trust_of(files.ca)
-    context.trust.refresh()
-    live_connections.start()
-    return context
-
-
-def _check_files(files: CertificateFiles) -> None:
-    for path in (files.ca, files.cert, files.key):
-        if not os.path.isfile(path):
-            raise Misuse(f"{path}: no such file; make it with rt certs, or copy it here")
-    # A group may read it: that is how orchestrators hand secrets to an unprivileged program.
-    mode = os.stat(files.key).st_mode
-    if mode & 0o007:
-        raise Misuse(f"{files.key}: everyone may read this key; chmod 600 it, and issue another")
-    if mode & 0o020:
-        words = "its group may write this key, and so replace it; chmod 600 it, or 640"
-        raise Misuse(f"{files.key}: {words}")
-
-
-def _stamps(files: CertificateFiles) -> tuple[FileStamp, ...]:
-    return tuple(map(file_stamp, (files.ca, files.cert, files.key)))

@@ -15,6 +15,7 @@ from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
 from rt.net.exchange import Fields, address_of, decode_fields, receive_line, send_all
+from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
 from rt.node.audit import AuditLog
 from rt.node.retention import (
@@ -49,11 +50,13 @@ class Verb:
         do: carries it out.
         changes: whether it is recorded.
         operators_only: whether it needs the certificate of an operator or a node.
+        leases: whether a subscriber needs the grant of leases.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]
     changes: bool = False
     operators_only: bool = False
+    leases: bool = False
 
 
 class Sequencing(Protocol):
@@ -73,9 +76,10 @@ class Sequencing(Protocol):
 class NodeAdmin:
     """Answers one request per connection: a line of JSON, and an answer that ends it.
 
-    A subscriber of the stream may look, and hold files by a lease in its own name. A change that
-    concerns everyone takes the certificate of an operator, or of a node of the cluster. Only the
-    leader acts; other nodes name it. Every change, done or refused, is a line of the audit log.
+    A subscriber of the stream may look and, if it is granted that, hold files by a lease in its
+    own name. A change that concerns everyone takes the certificate of an operator, or of a node of
+    the cluster. Only the leader acts; other nodes name it. Every change, done or refused, is a line
+    of the audit log.
 
     Threads: any connection's. `_lock` admits one lease at a time, so that each sees the others.
         `_member` and `_archiver` are used only inside `_sequencer.ask`.
@@ -109,8 +113,8 @@ class NodeAdmin:
             "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
             "plan": Verb(self._plan),
             "roll": Verb(self._roll, changes=True, operators_only=True),
-            "lease": Verb(self._lease, changes=True),
-            "release": Verb(self._release, changes=True),
+            "lease": Verb(self._lease, changes=True, leases=True),
+            "release": Verb(self._release, changes=True, leases=True),
             "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
         }
 
@@ -126,7 +130,7 @@ class NodeAdmin:
         try:
             request = _parsed(line)
             if request.get("do") == "log-history":
-                self._demand(identity, operators_only=False)
+                self._demand(identity)
                 return self._history()
             answer = self._answer(request, identity, where)
         except (Refused, Misuse) as error:
@@ -138,7 +142,7 @@ class NodeAdmin:
         if verb is None:
             raise Misuse(f"a node does one of {', '.join(sorted(self._verbs))}, log-history")
         if not verb.changes or self._audit is None:
-            self._demand(identity, operators_only=verb.operators_only)
+            self._demand(identity, verb)
             return verb.do(request, identity)
         return self._audited(verb, request, identity, where, self._audit)
 
@@ -148,7 +152,7 @@ class NodeAdmin:
         """Carry out a change, and record it: one of the instructions `after` to `by` did it."""
         after = self._sequencer.view.index
         try:
-            self._demand(identity, operators_only=verb.operators_only)
+            self._demand(identity, verb)
             answer = verb.do(request, identity)
         except (Refused, Misuse) as error:
             audit.record(request, identity.title, where, _code(error), why=str(error))
@@ -157,11 +161,13 @@ class NodeAdmin:
         audit.record(request, identity.title, where, "done", after=after, by_instruction=by)
         return answer
 
-    def _demand(self, identity: PeerIdentity, *, operators_only: bool) -> None:
+    def _demand(self, identity: PeerIdentity, verb: Verb | None = None) -> None:
         if not identity.may_look(self._settings.stream):
             needed = "a subscriber of this stream, an operator or a node"
-        elif operators_only and not identity.may_operate:
+        elif verb and verb.operators_only and not identity.may_operate:
             needed = "an operator or a node"
+        elif verb and verb.leases and not identity.may_lease(self._settings.stream):
+            needed = f"an operator, a node or a subscriber with leases = true in {GRANTS_NAME}"
         else:
             return
         raise Refused("role", f"{identity.title} may not ask this; {needed} may")

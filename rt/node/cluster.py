@@ -43,6 +43,8 @@ def init_cluster(
     *,
     publishers: Sequence[str] = (),
     subscribers: Sequence[str] = (),
+    sessions: Sequence[str] = (),
+    leases: bool = False,
 ) -> list[Place]:
     """Write certificates and a configuration for each node of a new cluster.
 
@@ -51,9 +53,10 @@ def init_cluster(
             cluster yet.
         stream: that the cluster serves.
         addresses: host:port of each node, as the others and the clients reach it.
-        publishers: names that get a certificate each, for the session of that name; one
-            certificate for every session, `publisher`, if none are given.
-        subscribers: names that get a certificate each; `subscriber` if none are given.
+        publishers: names that get a certificate each.
+        subscribers: names that get a certificate each, and are granted the stream.
+        sessions: globs that each publisher is granted; the session of its own name if none.
+        leases: whether subscribers are granted leases.
 
     Raises:
         Misuse: not 1, 3, 5 or 7 addresses, a name that cannot be used, or there is a cluster.
@@ -88,27 +91,31 @@ def init_cluster(
         )
         with open(place.config, "x", encoding="utf-8") as file:
             file.write(_toml(directory, stream, place, places, cluster_id))
-    _issue_clients(certs, stream, publishers, subscribers)
+    for name in publishers:
+        issue(certs, name, CertificateRole.PUBLISHER, sessions=sessions)
+    for name in subscribers:
+        issue(certs, name, CertificateRole.SUBSCRIBER, streams=(stream,), leases=leases)
+    issue(certs, "operator", CertificateRole.OPERATOR)
     identities = {
         "push": (*publishers, "publisher")[0], "archive": "operator",
-        "": (*subscribers, "subscriber")[0],
+        "": (*subscribers, "operator")[0], "pull": (*subscribers, "subscriber")[0],
     }  # fmt: skip
     with open(os.path.join(directory, CLIENTS_NAME), "x", encoding="utf-8") as file:
         file.write(_clients_toml(certs, stream, addresses, identities))
     return places
 
 
-def _issue_clients(
-    certs: str, stream: str, publishers: Sequence[str], subscribers: Sequence[str]
-) -> None:
-    """Issue a certificate for each named client; one for all where none is named."""
-    for name in publishers:
-        issue(certs, name, CertificateRole.PUBLISHER)
-    if not publishers:
-        issue(certs, "publisher", CertificateRole.PUBLISHER, sessions=("*",))
-    for name in subscribers or ("subscriber",):
-        issue(certs, name, CertificateRole.SUBSCRIBER, streams=(stream,))
-    issue(certs, "operator", CertificateRole.OPERATOR)
+def init_local_cluster(directory: str, stream: str, nodes: int) -> list[Place]:
+    """Write the files of a cluster on this machine, for development.
+
+    It has one publisher, `publisher`, which may push every session, and one subscriber,
+    `subscriber`, which may hold leases. Arguments and errors as for `init_cluster` and
+    `free_addresses`.
+    """
+    return init_cluster(
+        directory, stream, free_addresses(nodes), publishers=("publisher",),
+        subscribers=("subscriber",), sessions=("*",), leases=True,
+    )  # fmt: skip
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:

@@ -40,7 +40,10 @@ class Storm:
         self.chance = random.Random(seed)
         self.network = network
         addresses = network.addresses(nodes) if network else free_addresses(nodes)
-        self.places = init_cluster(str(root), STREAM, addresses)
+        self.places = init_cluster(
+            str(root), STREAM, addresses, publishers=["publisher"], subscribers=["subscriber"],
+            sessions=["*"],
+        )  # fmt: skip
         self.children = Children()
         self.done: Counter[str] = Counter()
         self._stop = threading.Event()

@@ -17,7 +17,7 @@ from rt.log.writer import WriterSettings
 from rt.net.admin import ask, ask_any
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import ask_status, free_addresses, init_cluster
+from rt.node.cluster import ask_status, init_local_cluster
 from rt.node.settings import parse_address
 from rt.publisher import Publisher
 
@@ -43,7 +43,7 @@ def wait_for(do):
 def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, seed):
     """One of three dies at any moment, returns late, and finds other files archived each time."""
     chance, root = random.Random(seed), str(tmp_path)
-    places = init_cluster(root, STREAM, free_addresses(3))
+    places = init_local_cluster(root, STREAM, 3)
     for place in places:
         with open(place.config, "a", encoding="utf-8") as file:
             file.write(SETTINGS)

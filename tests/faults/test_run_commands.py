@@ -17,7 +17,7 @@ from rt.cli import exits
 from rt.net import certificates
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
-from rt.node.cluster import free_addresses, init_cluster
+from rt.node.cluster import init_local_cluster
 from tests.commands import PATIENCE_S, clean_environment, finish, run, start
 from tests.replicator_host import eventually
 
@@ -32,7 +32,7 @@ class Site:
     def __init__(self, root):
         """Make its files; nothing runs yet."""
         self.root = root
-        [self.place] = init_cluster(str(root / "cluster"), STREAM, free_addresses(1))
+        [self.place] = init_local_cluster(str(root / "cluster"), STREAM, 1)
         self.config = Path(self.place.config)
         self.certs = root / "cluster" / "certs"
         self.running = []
@@ -380,7 +380,7 @@ def test_status_with_watch_ends_on_a_signal(site):
 def test_a_whole_cluster_starts_serves_ends_and_starts_again(tmp_path):
     """One command, and it is the same cluster the next day."""
     root = tmp_path / "up"
-    init_cluster(str(root), STREAM, free_addresses(3))  # no one else gets these until we end
+    init_local_cluster(str(root), STREAM, 3)  # no one else gets these until we end
     for messages in (5, 10):
         process = start("up", "--nodes", "3", "--root", root, "--stream", STREAM)
         try:

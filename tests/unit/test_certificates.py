@@ -11,6 +11,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, Refused
 from rt.net.certificates import init_authority, issue, load_certificate
+from rt.net.grants import Grants, grants_path
 from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity, parse_identity, read_identity
 
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -31,6 +32,11 @@ def identity_in(files, usage=CLIENT):
     return read_identity(der, usage)
 
 
+def granted_to(files):
+    """Return what a node grants the holder of an issued certificate."""
+    return Grants(grants_path(files.ca)).granted(identity_in(files))
+
+
 def test_keys_are_for_their_owner_only_and_so_is_the_directory(authority):
     """A key that another user can read protects nothing."""
     files = issue(authority, "jfk", CertificateRole.PUBLISHER)
@@ -43,13 +49,13 @@ def test_nothing_temporary_is_left_beside_the_files(authority):
     """A left-over copy of a key would outlive the key."""
     issue(authority, "jfk", CertificateRole.PUBLISHER)
     issue(authority, "jfk", CertificateRole.PUBLISHER, force=True)
-    names = ["ca.key", "ca.pem", "issued.jsonl", "jfk.key", "jfk.pem"]
+    names = ["ca.key", "ca.pem", "grants.toml", "issued.jsonl", "jfk.key", "jfk.pem"]
     assert sorted(os.listdir(authority)) == names
 
 
 def test_publisher_may_push_its_own_name_unless_told_otherwise(authority):
     """The safe default: one publisher, one session."""
-    identity = identity_in(issue(authority, "jfk", CertificateRole.PUBLISHER))
+    identity = granted_to(issue(authority, "jfk", CertificateRole.PUBLISHER))
     assert identity == PeerIdentity("jfk", CertificateRole.PUBLISHER, sessions=("jfk",))
     assert identity.may_push("jfk")
     assert not identity.may_push("lga")
@@ -57,12 +63,10 @@ def test_publisher_may_push_its_own_name_unless_told_otherwise(authority):
 
 
 def test_globs_come_back_as_they_were_issued(authority):
-    """The URI must carry every letter that a glob can have."""
+    """The file must carry every letter that a glob can have."""
     globs = ("jfk-*", "*.lga_1", "a-b.c_9", "*")
-    assert (
-        identity_in(issue(authority, "x", CertificateRole.PUBLISHER, sessions=globs)).sessions
-        == globs
-    )
+    files = issue(authority, "x.y", CertificateRole.PUBLISHER, sessions=globs)
+    assert granted_to(files).sessions == globs
 
 
 @pytest.mark.parametrize("role", CertificateRole)
@@ -141,19 +145,20 @@ def test_certificate_expires_on_the_requested_date(authority, days):
             "a subscriber pushes no sessions",
         ),
         ({"streams": ["a"]}, "a publisher needs no stream globs"),
+        ({"leases": True}, "a publisher is not granted leases"),
         ({"hosts": ["localhost"]}, "a publisher is never dialled"),
         ({"role": CertificateRole.NODE, "hosts": ["*.example.org"]}, "not a host"),
         ({"role": CertificateRole.NODE, "hosts": ["a\n"]}, "not a host"),
         ({"role": CertificateRole.NODE, "hosts": ["a." * 127 + "a"]}, "not a host"),
         ({"sessions": ["a/*"]}, "not a glob"),
-        ({"sessions": ["a"] * (GLOBS_MAX + 1)}, "more than 256 globs"),
+        ({"sessions": ["a"] * (GLOBS_MAX + 1)}, "at most 256 are read"),
     ],
 )
 def test_wrong_request_is_refused_and_leaves_no_file(authority, change, words):
     """A half-made pair of files would be found by the next start, long after the mistake."""
     with pytest.raises(Misuse, match=words):
         issue(authority, **({"name": "jfk", "role": CertificateRole.PUBLISHER} | change))
-    assert sorted(os.listdir(authority)) == ["ca.key", "ca.pem"]
+    assert sorted(os.listdir(authority)) == ["ca.key", "ca.pem", "grants.toml"]
 
 
 def test_existing_files_are_replaced_by_force_only(authority):
@@ -225,7 +230,8 @@ def test_identity_that_cannot_be_read_whole_is_refused_whole(uris, words):
 def test_uris_of_others_are_passed_over():
     """A certificate may also serve another system, such as SPIFFE."""
     identity = parse_identity(["spiffe://x/y", "rt://node/a"])
-    assert parse_identity(identity.uris()) == identity
+    assert identity.uri == "rt://node/a"
+    assert parse_identity([identity.uri]) == identity
 
 
 def test_bytes_that_are_not_a_certificate_are_refused_by_name():

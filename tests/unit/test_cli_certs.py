@@ -36,12 +36,12 @@ def test_examples_of_the_help_run_unchanged(run):
     """Readers paste them first."""
     text = done(run("--help"))
     examples = re.findall(r"^ +rt certs (.*)$", text, re.MULTILINE)
-    assert len(examples) == 7
+    assert len(examples) == 8
     for example in examples:
         done(run(*(word.strip("'") for word in example.split())))
 
 
-@pytest.mark.parametrize("command", ["init", "issue", "renew", "revoke", "show"])
+@pytest.mark.parametrize("command", ["init", "issue", "renew", "revoke", "show", "grants"])
 def test_each_command_has_an_example_in_its_help(run, command):
     """An example says what a synopsis cannot: what to type."""
     assert f"rt certs {command}" in done(run(command, "--help"))

@@ -116,7 +116,7 @@ def test_a_clock_that_is_behind_is_reported_before_any_node_is_asked(here, monke
         def now(cls, tz=None):
             return datetime.now(tz) - timedelta(days=1)
 
-    init_cluster("new", "stream", ["localhost:1"])
+    init_cluster("new", "stream", ["localhost:1"], subscribers=["subscriber"])
     monkeypatch.setattr(certificates, "datetime", Yesterday)
     done = run("pull", "--certs", "new/certs", "--identity", "subscriber", "--once")
     assert done.exit_code == 2
@@ -221,7 +221,7 @@ def test_a_wait_for_the_own_disk_does_not_blame_a_pusher(here):
 
 def test_an_absent_node_is_reported_without_an_errno(here):
     """An errno means nothing to its reader."""
-    init_cluster("new", "stream", ["localhost:1"])
+    init_cluster("new", "stream", ["localhost:1"], subscribers=["subscriber"])
     link = ["--certs", "new/certs", "--identity", "subscriber", "--nodes", "localhost:1"]
     done = run("archive", "policy", "show", *link)
     assert (done.exit_code, "Errno" in done.stderr) == (4, False)

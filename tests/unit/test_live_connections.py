@@ -16,6 +16,7 @@ from rt import Publisher
 from rt.errors import Refused
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, issue, load_certificate
+from rt.net.grants import GRANTS_NAME
 from rt.net.identity import CertificateRole
 from rt.net.live import live_connections
 from rt.net.renewal import renew
@@ -98,8 +99,7 @@ def test_a_revoked_certificate_ends_its_connection(site, protocol):
     """A stolen key can be cut off, on every protocol, without a restart."""
     role = PROTOCOLS[protocol][0]
     name = ROLES[role][0].rpartition("/")[2]
-    globs = {"sessions": ["*"]} if role == "publisher" else {}
-    issue(site.authority.directory, name, CertificateRole(role), **globs)
+    issue(site.authority.directory, name, CertificateRole(role))
     for ending in ("pem", "key"):
         shutil.copy(site.path("authority", f"{name}.{ending}"), site.here)
     with dial(site, protocol, site.files(name, site.here)) as sock:
@@ -163,6 +163,25 @@ def test_a_good_certificate_keeps_its_connection_when_another_is_revoked(site):
         assert sock.recv(65536)
 
 
+def grant(site, holder, line):
+    """Replace the file of grants by one of this entry."""
+    replace(site.path("authority", GRANTS_NAME), f"[{holder}]\n{line}\n".encode())
+
+
+@pytest.mark.parametrize("protocol", ["push", "pull", "admin"])
+def test_a_grant_that_changes_ends_the_connections_it_served(site, protocol):
+    """What is no longer granted ends within a second, without a restart; others go on."""
+    role = PROTOCOLS[protocol][0]
+    holder = "publisher.jfk" if role == "publisher" else "subscriber.spark"
+    files, node = client_files(site, role), client_files(site, "node")
+    with dial(site, protocol, files) as sock, dial(site, "peer", node) as other:
+        grant(site, holder, "")
+        assert ended_after_s(sock, time.monotonic()) < LIMIT_S
+        other.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            other.recv(1)
+
+
 def issued(site, name, role, **options):
     """Issue a certificate beside the authority; return contexts of it."""
     return Contexts(issue(site.authority.directory, name, role, **options), client_context)
@@ -170,17 +189,16 @@ def issued(site, name, role, **options):
 
 def test_a_pusher_whose_files_change_reconnects_with_them(site):
     """A renewal needs no restart, and what was granted since is used at once."""
-    contexts = issued(site, "jfk", CertificateRole.PUBLISHER, sessions=["jfk"])
+    grant(site, "publisher.jfk", 'sessions = ["jfk"]')
+    contexts = issued(site, "jfk", CertificateRole.PUBLISHER)
     for name in ("jfk", "lga"):
         with Publisher(site.path("pub"), stream=STREAM, session=name) as publisher:
             publisher.publish(b"hello")
     client = PushClient(site.path("pub"), STREAM, [site.address], contexts)
     client.start()
     assert eventually(lambda: any("does not grant" in each.error for each in client.status()))
-    issue(
-        site.authority.directory, "jfk", CertificateRole.PUBLISHER, sessions=["jfk", "lga"],
-        force=True,
-    )  # fmt: skip
+    grant(site, "publisher.jfk", 'sessions = ["jfk", "lga"]')
+    renew(site.authority.directory, "jfk")
     began = time.monotonic()
     assert client.stop(drain_s=10)
     assert time.monotonic() - began < 5

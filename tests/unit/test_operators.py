@@ -8,8 +8,9 @@ import tomllib
 import pytest
 
 from rt.errors import Misuse, Refused
-from rt.net.certificates import issue, load_certificate
-from rt.net.identity import CertificateRole, PeerIdentity, identity_of
+from rt.net.certificates import issue
+from rt.net.grants import GRANTS_NAME, Grant, read_grants
+from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node import audit as audit_module
 from rt.node.audit import AuditLog
 from rt.node.cluster import ask_status, init_cluster
@@ -22,6 +23,9 @@ ROLES = {
     "operator": PeerIdentity("alice", CertificateRole.OPERATOR),
     "node": PeerIdentity("n1", CertificateRole.NODE),
     "subscriber": PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",)),
+    "subscriber with leases": PeerIdentity(
+        "spark", CertificateRole.SUBSCRIBER, streams=("*",), leases=True
+    ),
     "other stream's subscriber": PeerIdentity(
         "spark", CertificateRole.SUBSCRIBER, streams=("trains",)
     ),
@@ -30,7 +34,8 @@ ROLES = {
 MAY = {
     "operator": {each["do"] for each in REQUESTS},
     "node": {each["do"] for each in REQUESTS},
-    "subscriber": {*LOOKS, *OWN},
+    "subscriber": {*LOOKS},
+    "subscriber with leases": {*LOOKS, *OWN},
     "other stream's subscriber": set(),
     "publisher": set(),
 }
@@ -65,7 +70,7 @@ def test_each_role_may_ask_what_its_certificate_grants(role, request_, audit):
 
 def test_a_subscriber_releases_its_own_lease_and_no_other(audit):
     """A lease protects a reader from everyone else."""
-    admin, spark = node_admin(audit), ROLES["subscriber"]
+    admin, spark = node_admin(audit), ROLES["subscriber with leases"]
     assert "released" in ask_here(admin, {"do": "release"}, spark)
     assert ask_here(admin, {"do": "release", "holder": "nas"}, spark)["code"] == "role"
     assert "released" in ask_here(admin, {"do": "release", "holder": "nas"}, ROLES["operator"])
@@ -171,9 +176,10 @@ def test_a_cluster_is_made_with_a_certificate_for_each_named_client(tmp_path):
         directory, "flights", ["localhost:1"], publishers=["jfk", "lga"], subscribers=["spark"]
     )
     names = {name.partition(".")[0] for name in os.listdir(f"{directory}/certs")}
-    assert names == {"ca", "issued", "n1", "jfk", "lga", "spark", "operator"}
-    granted = identity_of(load_certificate(f"{directory}/certs/jfk.pem"))
-    assert granted.sessions == ("jfk",)
+    assert names == {"ca", "grants", "issued", "n1", "jfk", "lga", "spark", "operator"}
+    table = read_grants(f"{directory}/certs/{GRANTS_NAME}")
+    assert table[CertificateRole.PUBLISHER, "jfk"] == Grant(sessions=("jfk",))
+    assert table[CertificateRole.SUBSCRIBER, "spark"] == Grant(streams=("flights",))
     with open(f"{directory}/clients.toml", "rb") as file:
         tables = tomllib.load(file)
     identities = {name: table.get("identity") for name, table in tables.items()}

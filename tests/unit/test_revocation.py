@@ -20,6 +20,8 @@ from rt.net.certificates import (
     load_certificate,
     renewal_warning,
 )
+from rt.net.granting import adopt
+from rt.net.grants import Grants, grants_path
 from rt.net.identity import CertificateRole, read_identity
 from rt.net.issued import ISSUED_NAME, issued_to
 from rt.net.renewal import hosts_of, renew
@@ -60,6 +62,8 @@ def identity_in(files):
 def test_a_renewed_certificate_grants_what_the_old_one_did(authority, role, granted):
     """`issue --force` widened a subscriber to all streams and dropped a publisher's grants."""
     old = issue(authority, "x", role, days=7, **granted)
+    with open(grants_path(old.ca), "rb") as file:
+        grants = file.read()
     before, identity = load_certificate(old.cert), identity_in(old)
     with open(old.key, "rb") as file:
         key = file.read()
@@ -67,6 +71,8 @@ def test_a_renewed_certificate_grants_what_the_old_one_did(authority, role, gran
     after = load_certificate(new.cert)
     assert new == old
     assert identity_in(new) == identity
+    with open(grants_path(new.ca), "rb") as file:
+        assert file.read() == grants
     assert hosts_of(after) == hosts_of(before)
     assert after.serial_number != before.serial_number
     with open(new.key, "rb") as file:
@@ -91,9 +97,14 @@ def test_an_expired_certificate_can_be_renewed(authority, tmp_path):
     forger = Authority(str(tmp_path / "forger"))
     files = certificate_files(forger.directory, "jfk")
     forger.forge(files.cert.removesuffix(".pem"), start_days=-40)
+    with pytest.raises(Misuse, match=r"first move it to grants\.toml"):
+        renew(forger.directory, "jfk")
+    assert adopt(forger.directory) == ["publisher jfk"]
     renew(forger.directory, "jfk")
     check_own(files, (PUBLISHER,), "jfk")
-    assert identity_in(files).sessions == ("jfk",)
+    granted = Grants(grants_path(files.ca)).granted(identity_in(files))
+    assert granted.sessions == ("jfk",)
+    assert adopt(forger.directory) == []
 
 
 def test_a_certificate_of_another_authority_is_not_renewed(authority, tmp_path):

@@ -1,0 +1,151 @@
+"""Contexts: what OpenSSL needs for our side of a connection, loaded again when its files change."""
+
+import os
+import ssl
+import threading
+import weakref
+from collections.abc import Callable
+
+from rt.errors import Misuse
+from rt.net.certificates import CertificateFiles, renewal_warning
+from rt.net.live import live_connections
+from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
+
+
+class TrustingContext(ssl.SSLContext):
+    """A context that knows by which authorities it trusts its peers, and what replaces it.
+
+    Attributes:
+        trust: authorities and revocations.
+        owner: makes a new context when the files change; None if nothing does.
+    """
+
+    trust: Trust
+    owner: "weakref.ref[Contexts] | None" = None
+
+    def change(self) -> str:
+        """Return why a connection has to be dialled again; "" if it does not."""
+        owner = self.owner() if self.owner is not None else None
+        is_outdated = owner is not None and owner.current() is not self
+        return "our own certificate files have changed" if is_outdated else ""
+
+
+def server_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
+    """Return a context for the side that is dialled.
+
+    Args:
+        ca: Path of the authority's certificate, the only one that peers are verified by.
+        cert: Path of our own certificate.
+        key: Path of its private key.
+
+    Raises:
+        Misuse: A file is missing, not what it should be, or the key is readable by everyone.
+    """
+    context = TrustingContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # no resumption: every connection is verified in full
+    return _loaded(context, CertificateFiles(ca, cert, key))
+
+
+def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
+    """Return a context for the side that dials; arguments and errors as for `server_context`."""
+    context = TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = True
+    context.hostname_checks_common_name = False
+    return _loaded(context, CertificateFiles(ca, cert, key))
+
+
+def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
+    """Let a context offer protocols by ALPN, so that one port can serve several of them."""
+    context.set_alpn_protocols(list(protocols))
+    return context
+
+
+class Contexts:
+    """A context that is loaded again when its files change, so that renewal needs no restart.
+
+    Files that cannot be loaded, such as a key that was replaced an instant before its certificate,
+    leave the last good context in use; `problem` then says what is wrong with them.
+
+    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `problem` is
+    replaced as a whole.
+    """
+
+    def __init__(
+        self,
+        files: CertificateFiles,
+        make: Callable[[str, str, str], ssl.SSLContext],
+    ) -> None:
+        self.problem: str | None = None
+        self.files = files
+        self._make = make
+        self._lock = threading.Lock()
+        self._stamps = _stamps(files)
+        self._context = self._made()
+        live_connections.remind(os.path.abspath(files.cert), self.warning)
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context to use for the next connection; costs three `stat` calls."""
+        with self._lock:
+            stamps = _stamps(self.files)
+            if stamps != self._stamps:
+                try:
+                    self._context = self._made()
+                except Misuse as error:
+                    self.problem = str(error)
+                else:
+                    self._stamps = stamps
+                    self.problem = None
+            return self._context
+
+    def warning(self) -> str:
+        """Return what an operator has to do about our files; "" if there is nothing."""
+        context = self.current()
+        trust = context.trust if isinstance(context, TrustingContext) else None
+        problem = self.problem or (trust.problem if trust is not None else None)
+        return problem or renewal_warning(self.files)
+
+    def _made(self) -> ssl.SSLContext:
+        context = self._make(self.files.ca, self.files.cert, self.files.key)
+        if isinstance(context, TrustingContext):
+            context.owner = weakref.ref(self)
+        return context
+
+
+def _loaded(context: TrustingContext, files: CertificateFiles) -> ssl.SSLContext:
+    # TLS 1.3 has neither compression nor renegotiation, so neither has to be turned off.
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT  # a default from Python 3.13 only
+    _check_files(files)
+    try:
+        context.load_verify_locations(cafile=files.ca)
+    except OSError as error:
+        raise Misuse(f"{files.ca}: no certificate can be read from it; copy ca.pem here") from error
+    try:
+        context.load_cert_chain(files.cert, files.key, password="")  # never ask a terminal
+    except OSError as error:
+        raise Misuse(
+            f"{files.cert} and {files.key}: not a certificate and its unencrypted key; "
+            "issue both again"
+        ) from error
+    context.trust = trust_of(files.ca)
+    context.trust.refresh()
+    live_connections.start()
+    return context
+
+
+def _check_files(files: CertificateFiles) -> None:
+    for path in (files.ca, files.cert, files.key):
+        if not os.path.isfile(path):
+            raise Misuse(f"{path}: no such file; make it with rt certs, or copy it here")
+    # A group may read it: that is how orchestrators hand secrets to an unprivileged program.
+    mode = os.stat(files.key).st_mode
+    if mode & 0o007:
+        raise Misuse(f"{files.key}: everyone may read this key; chmod 600 it, and issue another")
+    if mode & 0o020:
+        words = "its group may write this key, and so replace it; chmod 600 it, or 640"
+        raise Misuse(f"{files.key}: {words}")
+
+
+def _stamps(files: CertificateFiles) -> tuple[FileStamp, ...]:
+    return tuple(map(file_stamp, (files.ca, files.cert, files.key)))

@@ -1,0 +1,121 @@
+"""Granting: appends to the file of grants; changes to its entries are left to an editor."""
+
+import os
+from typing import Final
+
+from cryptography import x509
+
+from rt.errors import Misuse, Refused
+from rt.names import parse_glob
+from rt.net.files import alone, write_file
+from rt.net.grants import GRANTS_NAME, Grant, parse_grants, read_grants
+from rt.net.identity import CertificateRole, PeerIdentity, listed_by
+
+_GRANTED_ROLES: Final = (CertificateRole.PUBLISHER, CertificateRole.SUBSCRIBER)
+_FILE_BYTES_MAX: Final = 1 << 20
+_HEAD: Final = """\
+# What each publisher and subscriber may do; what is not granted here is refused. Nodes read this
+# file from the directory of their ca.pem, again within a second of a change.
+"""
+
+
+def begin_grants(directory: str) -> None:
+    """Write a file that grants nothing, unless there is one."""
+    path = os.path.join(directory, GRANTS_NAME)
+    with alone(directory):
+        if not os.path.lexists(path):
+            write_file(path, _HEAD.encode(), force=False)
+
+
+def write_grant(directory: str, holder: PeerIdentity) -> bool:
+    """Append what a holder is granted, unless the file has an entry for it.
+
+    Args:
+        directory: of the authority; the file is copied to the nodes like `ca.pem`.
+        holder: with the grants asked for; the default of its role if it has none.
+
+    Returns:
+        Whether an entry was added: not for a node or an operator, which need none.
+
+    Raises:
+        Misuse: the file grants this holder something else, or cannot be read.
+    """
+    if holder.role not in _GRANTED_ROLES:
+        return False
+    path = os.path.join(directory, GRANTS_NAME)
+    asked = Grant(holder.sessions, holder.streams, holder.leases)
+    with alone(directory):
+        there = read_grants(path).get((holder.role, holder.name))
+        if there is not None:
+            if asked not in (Grant(), there):
+                words = f"it has an entry for {holder.title} that says something else"
+                raise Misuse(f"{path}: {words}; edit it there")
+            return False
+        granted = asked if asked.sessions or asked.streams else _default(holder)
+        text = _text(path) + entry_text(holder.role, holder.name, granted)
+        parse_grants(text.encode(), path)  # what a node would refuse is never written
+        write_file(path, text.encode(), force=True)
+    return True
+
+
+def has_entry(directory: str, holder: PeerIdentity) -> bool:
+    """Whether the file has an entry for a holder; errors as for `read_grants`."""
+    return (holder.role, holder.name) in read_grants(os.path.join(directory, GRANTS_NAME))
+
+
+def adopt(directory: str) -> list[str]:
+    """Move what the certificates of a directory list to the file; return whose was moved.
+
+    For certificates issued before there was such a file. Entries that exist are left alone.
+
+    Raises:
+        Misuse: the file cannot be read.
+    """
+    adopted = []
+    for name in sorted(os.listdir(directory)):
+        holder = _listed(os.path.join(directory, name)) if name.endswith(".pem") else None
+        if (
+            holder is not None
+            and not has_entry(directory, holder)
+            and write_grant(directory, holder)
+        ):
+            adopted.append(holder.title)
+    return adopted
+
+
+def _listed(path: str) -> PeerIdentity | None:
+    """Return the holder of a certificate that lists grants; None of any other file."""
+    try:
+        with open(path, "rb") as file:
+            holder = listed_by(x509.load_pem_x509_certificate(file.read(_FILE_BYTES_MAX)))
+    except (ValueError, Refused):  # a list of revoked certificates, an authority
+        return None
+    return holder if holder.sessions or holder.streams else None
+
+
+def entry_text(role: CertificateRole, name: str, grant: Grant) -> str:
+    """Return an entry as the file holds it, after an empty line."""
+    lines = ["", f'[{role}."{name}"]' if "." in name else f"[{role}.{name}]"]
+    for key, globs in (("sessions", grant.sessions), ("streams", grant.streams)):
+        if globs:
+            quoted = ", ".join(f'"{glob}"' for glob in globs)
+            lines.append(f"{key} = [{quoted}]")
+    if grant.leases:
+        lines.append("leases = true")
+    return "\n".join(lines) + "\n"
+
+
+def _default(holder: PeerIdentity) -> Grant:
+    if holder.role is CertificateRole.PUBLISHER:
+        return Grant(sessions=(parse_glob(holder.name),))
+    return Grant(streams=(parse_glob("*"),), leases=holder.leases)
+
+
+def _text(path: str) -> str:
+    """Return what is in the file; the text that explains it if there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return _HEAD
+    return text if text.endswith("\n") or not text else f"{text}\n"

@@ -1,0 +1,192 @@
+"""Grants: what each publisher and subscriber may do, by a file that is read again on changes.
+
+A certificate says who its holder is. What that holder may do is in `grants.toml`, beside `ca.pem`:
+
+    [publisher.jfk]
+    sessions = ["jfk", "jfk-*"]    # sessions that it may push, and groups that it may join
+
+    [subscriber.spark]
+    streams = ["flights"]          # streams that it may pull
+    leases = true                  # it may hold files back from the archiver
+
+What the file does not grant is refused. Nodes and operators need no entry: their role says it all.
+"""
+
+import os
+import threading
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from rt.errors import Misuse, spoken
+from rt.names import NameGlob, parse_glob, parse_peer, shown
+from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity
+from rt.net.trust import FileStamp, file_stamp
+
+GRANTS_NAME: Final = "grants.toml"
+_FILE_BYTES_MAX: Final = 4 << 20  # 30,000 holders
+_OTHERS_WRITE: Final = 0o022
+_LOOK_S: Final = 0.1  # a grant ends within a second; many connections share one look
+# What each role may be granted, and as what.
+_GRANTED: Final = {
+    CertificateRole.PUBLISHER: {"sessions"},
+    CertificateRole.SUBSCRIBER: {"streams", "leases"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one holder may do; nothing by default.
+
+    Attributes:
+        sessions: globs of the sessions a publisher may push, and of the groups it may join.
+        streams: globs of the streams a subscriber may pull.
+        leases: whether a subscriber may hold leases in its own name.
+    """
+
+    sessions: tuple[NameGlob, ...] = ()
+    streams: tuple[NameGlob, ...] = ()
+    leases: bool = False
+
+
+GrantTable = Mapping[tuple[CertificateRole, str], Grant]
+
+
+def grants_path(ca_path: str) -> str:
+    """Return where the grants of a node are that has its authority at `ca_path`."""
+    return os.path.join(os.path.dirname(ca_path), GRANTS_NAME)
+
+
+def parse_grants(data: bytes, path: str) -> GrantTable:
+    r"""Return what the text of a grants file grants.
+
+    Args:
+        data: UTF-8, TOML.
+        path: of the file, for messages.
+
+    Raises:
+        Misuse: it is not such a text; the message says where.
+
+    >>> table = parse_grants(b'[publisher.jfk]\nsessions = ["jfk-*"]', "grants.toml")
+    >>> table[CertificateRole.PUBLISHER, "jfk"].sessions
+    ('jfk-*',)
+    """
+    try:
+        tables = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise Misuse(f"{path}: not TOML: {shown(str(error))}") from error
+    found: dict[tuple[CertificateRole, str], Grant] = {}
+    for word, holders in tables.items():
+        role = next((each for each in _GRANTED if each == word), None)
+        if role is None or not isinstance(holders, dict):
+            words = f"{shown(word)} is not a table of [publisher.NAME] or [subscriber.NAME]"
+            raise Misuse(f"{path}: {words}")
+        for name, entry in holders.items():
+            try:
+                found[role, parse_peer(name)] = _grant(role, entry)
+            except Misuse as error:
+                raise Misuse(f"{path}: [{word}.{shown(name)}]: {error}") from None
+    return found
+
+
+def _grant(role: CertificateRole, entry: object) -> Grant:
+    known = _GRANTED[role]
+    if not isinstance(entry, dict):
+        raise Misuse("not a table")
+    for key in entry:
+        if key not in known:
+            raise Misuse(f"{shown(key)} is unknown; a {role} has {' and '.join(sorted(known))}")
+    leases = entry.get("leases", False)
+    if not isinstance(leases, bool):
+        raise Misuse("leases is true or false")
+    return Grant(_globs(entry, "sessions"), _globs(entry, "streams"), leases)
+
+
+def _globs(entry: Mapping[str, Any], key: str) -> tuple[NameGlob, ...]:
+    texts = entry.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise Misuse(f'{key} is a list of names, such as ["jfk-*"]')
+    if len(texts) > GLOBS_MAX:
+        raise Misuse(f"{key} has {len(texts)} globs, at most {GLOBS_MAX} are read; use '*'")
+    return tuple(map(parse_glob, texts))
+
+
+def read_grants(path: str) -> GrantTable:
+    """Return what a file grants; nothing if there is no file.
+
+    Raises:
+        Misuse: it is not a grants file, or others may write it.
+    """
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_mode & _OTHERS_WRITE:
+                raise Misuse(f"{path}: others may write this file; run chmod go-w {path}")
+            data = file.read(_FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return {}
+    if len(data) > _FILE_BYTES_MAX:
+        raise Misuse(f"{path}: longer than {_FILE_BYTES_MAX} bytes; use '*' in fewer entries")
+    return parse_grants(data, path)
+
+
+class Grants:
+    """The grants of one directory, read again when the file changes.
+
+    A file that is damaged or disappears leaves the last good one in force, and is reported: a
+    mistake must not cut every client off. A missing file at the start grants nothing.
+
+    Threads: any thread may call any method. `_lock` guards `_stamp`, `_looked_s`, and reading the
+    file; `_table` and `problem` are replaced as a whole and may be read without it.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Read the file at `path`; `Misuse` if it cannot be read."""
+        self.path = path
+        self.problem: str | None = None  # why the last good file is still in force
+        self._lock = threading.Lock()
+        self._looked_s = time.monotonic()
+        self._stamp = file_stamp(path)
+        self._table = read_grants(path)
+
+    def is_as_before(self, holder: PeerIdentity) -> bool:
+        """Whether a holder is still granted what `granted` returned, as of a moment ago."""
+        if time.monotonic() - self._looked_s > _LOOK_S:
+            self.refresh()
+        return self._with_grant(holder) == holder
+
+    def granted(self, holder: PeerIdentity) -> PeerIdentity:
+        """Return a holder with what the file grants it now, whatever its certificate lists."""
+        self.refresh()
+        return self._with_grant(holder)
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed."""
+        with self._lock:
+            self._looked_s = time.monotonic()
+            stamp = file_stamp(self.path)
+            if stamp == self._stamp:
+                return
+            try:
+                self._read(stamp)
+            except (Misuse, OSError) as error:
+                self.problem = f"{spoken(error)}; the grants read before stay in force"
+
+    def warning(self) -> str:
+        """Return what is wrong with the file; "" if nothing is."""
+        if self.problem is None and self._stamp is None:
+            words = "publishers and subscribers are refused; write it with rt certs grants"
+            return f"{self.path}: no such file, so {words}"
+        return self.problem or ""
+
+    def _with_grant(self, holder: PeerIdentity) -> PeerIdentity:
+        grant = self._table.get((holder.role, holder.name), Grant())
+        return replace(holder, sessions=grant.sessions, streams=grant.streams, leases=grant.leases)
+
+    def _read(self, stamp: FileStamp) -> None:
+        self._stamp = stamp  # a damaged file is not parsed again before it changes
+        if stamp is None:
+            raise Misuse(f"{self.path} has disappeared")
+        self._table = read_grants(self.path)
+        self.problem = None
