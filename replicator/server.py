@@ -14,6 +14,7 @@ from typing import Final
 
 from replicator.ack_schedule import AckSchedule
 from replicator.admission import Admission, ServerLimits
+from replicator.columns_check import ColumnsCheck
 from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
 from replicator.large_messages import LargeMessages
@@ -58,10 +59,11 @@ class ServedConnection:
 
 @dataclass(frozen=True, slots=True)
 class Reception:
-    """What tells one peer from another: our certificate, and what theirs are granted."""
+    """What peers and their frames are checked by; the parts have locks of their own."""
 
     contexts: Contexts
     grants: Grants
+    columns: ColumnsCheck
 
     def __post_init__(self) -> None:
         live_connections.remind(os.path.abspath(self.grants.path), self.grants.warning)
@@ -98,7 +100,9 @@ class Server:
             Misuse: the file of grants cannot be read.
         """
         self._large = LargeMessages()
-        self._reception = Reception(contexts, Grants(grants_path(contexts.files.ca)))
+        self._reception = Reception(
+            contexts, Grants(grants_path(contexts.files.ca)), ColumnsCheck()
+        )
         self._host = host
         self._others = others or {}
         self._listener = _listener(address)
@@ -254,7 +258,9 @@ class Server:
     def _fill(self, link: Link, wake: Wake, peer: PeerIdentity) -> None:
         schedule = AckSchedule(wake, _PATIENCE_S, lambda: self._host.is_first)
         claim = partial(self._claim, peer)
-        side = SinkConnection(link, schedule, claim, settle=self._host.settle)
+        # What a node relays was taken by it, and may have been merged.
+        columns = None if peer.is_node else self._reception.columns
+        side = SinkConnection(link, schedule, claim, columns=columns, settle=self._host.settle)
         try:
             while not self._stopping:
                 side.turn()

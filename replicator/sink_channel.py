@@ -1,5 +1,8 @@
 """SinkChannel: takes what a source sends of one log, checks it, and appends it to a copy."""
 
+from typing import NoReturn
+
+from replicator.columns_check import ColumnsCheck
 from replicator.host import Inbox
 from replicator.messages import (
     TAIL_BYTES_MAX,
@@ -32,16 +35,20 @@ from rt.position import START, Position
 class SinkChannel:
     """One channel's sink side: the end of a copy, which only this appends to."""
 
-    def __init__(self, channel: int, inbox: Inbox, start: str = "") -> None:
+    def __init__(
+        self, channel: int, inbox: Inbox, start: str = "", columns: ColumnsCheck | None = None
+    ) -> None:
         """Take over the copy in `inbox`.
 
         Args:
             channel: its number on the connection.
             inbox: the copy.
             start: where to begin if the copy holds nothing; "" is the oldest file.
+            columns: checks that the messages of frames can be decoded; None to take them as is.
         """
         self.channel = channel
         self.inbox = inbox
+        self._columns = columns
         self._appender: Appender = inbox.appender
         self._start = start
         self._acked: Ack | None = None
@@ -64,7 +71,8 @@ class SinkChannel:
         """Append frames, once each of them was checked.
 
         Raises:
-            Refused: they are damaged, differ from those that are here, or leave a gap.
+            Refused: they are damaged, differ from those that are here, or leave a gap; or the
+                messages of one cannot be decoded, which ends the log here.
             OSError: they could not be written.
         """
         position, payload = message.position, message.payload
@@ -79,8 +87,22 @@ class SinkChannel:
             self._appender.begin_file(position)
         after = self._appender.walk.copy()
         headers = check_frames(payload, after)
+        poison = self._columns.poisoned(payload, headers) if self._columns else None
+        if poison is not None:
+            self._end_before(payload, *poison)
         self._appender.append((payload,), headers, after)
         self.inbox.written()
+
+    def _end_before(self, payload: memoryview, length: int, reason: str) -> NoReturn:
+        """Append the frames before a poisoned one, and refuse that; it is refused every time."""
+        after = self._appender.walk.copy()
+        if length:
+            headers = check_frames(payload[:length], after)
+            self._appender.append((payload[:length],), headers, after)
+            self.inbox.written()
+        words = f"the messages of the frame at {after.position} cannot be decoded: {reason}"
+        advice = "nothing is taken from there on; go on under another session name"
+        raise Refused("poisoned", f"{words}; {advice}")
 
     def take_rolled(self, message: RolledNotice) -> None:
         """End the active file; errors as for `take_data`."""

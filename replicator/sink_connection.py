@@ -6,6 +6,7 @@ from typing import Final
 
 from replicator import messages
 from replicator.ack_schedule import AckSchedule, ChannelBell
+from replicator.columns_check import ColumnsCheck
 from replicator.host import Bell, Inbox
 from replicator.link import Link, refusal_of
 from replicator.messages import (
@@ -41,6 +42,7 @@ class SinkConnection:
         schedule: AckSchedule,
         claim: Claim,
         *,
+        columns: ColumnsCheck | None = None,
         settle: Callable[[], None] = lambda: None,
         caught_up: Callable[[CaughtUpNotice], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
@@ -52,6 +54,8 @@ class SinkConnection:
             link: both sides have greeted.
             schedule: when to acknowledge; it wakes the link.
             claim: returns the inbox of a log, or raises `Refused`.
+            columns: checks that the messages of frames can be decoded; None for copies of what
+                others have taken.
             settle: is called when everything that had arrived was appended.
             caught_up: is called when the source has nothing more.
             refused: is called with the reason when a channel has ended.
@@ -60,6 +64,7 @@ class SinkConnection:
         self._link = link
         self._schedule = schedule
         self._claim = claim
+        self._columns = columns
         self._settle = settle
         self._caught_up = caught_up
         self._refused = refused
@@ -127,7 +132,8 @@ class SinkConnection:
         number = self._opened = message.channel
         try:
             inbox = self._claim(message.identity, ChannelBell(number, self._schedule))
-            channel = self._channels[number] = SinkChannel(number, inbox, self._start)
+            channel = SinkChannel(number, inbox, self._start, self._columns)
+            self._channels[number] = channel
             standing = channel.standing()
         except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:
             if (begun := self._channels.get(number)) is not None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from operator import length_hint
 from typing import Final, Self
 
-from rt.errors import FrameError, Misuse
+from rt.errors import FrameError, Misuse, PoisonError
 from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.format.where import Where
@@ -180,6 +180,13 @@ class Subscriber:
             self._waiter.wait(deadline)
         return None
 
+    def poison(self, batch: Batch, error: FrameError) -> PoisonError:
+        """Return what to raise for a batch that cannot be decoded; reading ends with it.
+
+        For callers of `batches` who decode: iterating over messages does this by itself.
+        """
+        return self._follower.poison(batch, error)
+
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate inside asyncio; waiting happens in a thread, so the event loop stays free."""
         more = not self._stopped
@@ -238,7 +245,7 @@ class Subscriber:
         try:
             self._current = self._where.messages(batch, places)
         except FrameError as error:
-            raise self._follower.poison(batch, error) from None
+            raise self.poison(batch, error) from None
         return True
 
     def _poll(self) -> Batch | None:

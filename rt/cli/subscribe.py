@@ -13,7 +13,7 @@ from rt.cli.console import counted, note
 from rt.cli.options import Seconds, click_options
 from rt.cli.render import Output, render_messages, render_payloads
 from rt.cli.stop_signals import StopSignals
-from rt.errors import CorruptLog, FrameError, Misuse
+from rt.errors import FrameError, Misuse
 from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
@@ -68,6 +68,11 @@ class ReadSettings:
     help="If messages were archived unread: end with code 1, continue with a note, or continue.",
 )  # fmt: skip
 @click.option(
+    "--on-poison", type=click.Choice(["raise", "notify", "skip"]), default="raise",
+    show_default=True,
+    help="If messages cannot be decoded: end with code 1, pass over them with a note, or silently.",
+)  # fmt: skip
+@click.option(
     "--copies",
     metavar="DIR|URL",
     help="Read archived files from the copies of `rt archive offload`.",
@@ -86,6 +91,7 @@ def subscribe(
     where: tuple[str, ...],
     timeout_s: float | None,
     on_gap: OnGap,
+    on_poison: OnGap,
     copies: str | None,
     show_position: bool,
     settings: ReadSettings,
@@ -104,12 +110,14 @@ def subscribe(
     All take !=. A message without the field does not match.
 
     With --count and --timeout, fewer messages than asked for are exit code 1. So is a gap, unless
-    --on-gap allows it.
+    --on-gap allows it, and a frame that its publisher wrote so that it cannot be decoded, unless
+    --on-poison does.
     """  # noqa: D301 - click reads the backspace character
     with Subscriber(
         settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
         follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix),
-        where=where, on_gap=on_gap, on_event=_show_event, copies=copies,
+        where=where, on_gap=on_gap, on_poison=on_poison, on_event=_show_event,
+        copies=copies,
     ) as subscriber:  # fmt: skip
         _demand_log(subscriber.directory, follow=follow)
         chosen = Where.parse(where, os.fsencode(key_prefix))
@@ -148,8 +156,7 @@ class _MessageWriter:
             try:
                 data = self._render(batch)
             except FrameError as error:
-                path = os.path.join(self._subscriber.directory, batch.position.file_name)
-                raise CorruptLog(path, batch.position, str(error)) from None
+                raise self._subscriber.poison(batch, error) from None
             self._file.write(data)
             self._file.flush()
 

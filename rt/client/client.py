@@ -107,6 +107,7 @@ class Client:
         key_prefix: bytes = b"",
         where: str | Collection[str] | None = None,
         on_gap: OnGap = "raise",
+        on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
         timeout_s: float = 30.0,
     ) -> Subscriber | Subscription:
@@ -127,6 +128,7 @@ class Client:
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
             on_gap: `raise`, `notify` or `skip`.
+            on_poison: the same, for a frame whose messages cannot be decoded.
             on_event: is called with each event.
             timeout_s: how long bringing the copy up to date may take, which is waited for without
                 `follow`, and where `start` is counted from the end or is a time.
@@ -152,12 +154,14 @@ class Client:
             if held is None:
                 reader = Subscriber(
                     root, stream=self.stream, start=begin, follow=follow, sessions=sessions,
-                    key_prefix=key_prefix, where=where, on_gap=on_gap, on_event=on_event,
+                    key_prefix=key_prefix, where=where, on_gap=on_gap, on_poison=on_poison,
+                    on_event=on_event,
                 )  # fmt: skip
             else:
                 reader = Subscription(
                     root, self.stream, held, start=begin, ack=ack, follow=follow, sessions=sessions,
-                    key_prefix=key_prefix, where=where, on_gap=on_gap, on_event=on_event,
+                    key_prefix=key_prefix, where=where, on_gap=on_gap, on_poison=on_poison,
+                    on_event=on_event,
                 )  # fmt: skip
             undo.pop_all()
         with self._lock:

@@ -40,6 +40,7 @@ class Subscription:
         key_prefix: bytes = b"",
         where: str | Collection[str] | None = None,
         on_gap: OnGap = "raise",
+        on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         """Take up the cursor; it is released by `close`.
@@ -55,6 +56,7 @@ class Subscription:
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
             on_gap: `raise`, `notify` or `skip`.
+            on_poison: the same, for a frame whose messages cannot be decoded.
             on_event: is called with each event.
 
         Raises:
@@ -68,7 +70,8 @@ class Subscription:
         begin = start if cursor.is_new else cursor.state.position
         self._subscriber = Subscriber(
             root, stream=stream, start=begin, follow=follow, sessions=sessions,
-            key_prefix=key_prefix, where=where, on_gap=on_gap, on_event=on_event,
+            key_prefix=key_prefix, where=where, on_gap=on_gap, on_poison=on_poison,
+            on_event=on_event,
         )  # fmt: skip
         self._is_open = False
 

@@ -1,5 +1,6 @@
 """Columns: the body of a messages frame, laid out as Arrow arrays want it."""
 
+import functools
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ if sys.byteorder != "little" or array("I").itemsize != 4:
     )
 
 
+_LANE_BITS_MAX: Final = 16  # 256 KiB of offsets; a constant for more is made each time
 _FEW: Final = 100  # offsets, below which long integers cost more than they save
 
 
@@ -76,7 +78,7 @@ def check_columns(header: Header, body: bytes | memoryview) -> None:
     """Check that the columns of a messages frame add up to its body, decompressing it if need be.
 
     A frame whose CRCs are right may hold offsets that lead elsewhere, if its writer lies or errs.
-    It costs about 20 ns a message, and for a compressed body its decompression.
+    It costs about 15 ns a message, and for a compressed body its decompression.
 
     Args:
         header: of a frame of kind `MESSAGES`.
@@ -116,10 +118,20 @@ def _ascends_wide(offsets: memoryview) -> bool:
     bit set no lane borrows from the next, and it stays set where the later offset is not less.
     This takes a third of the time of `_ascends`, which makes an object of every offset.
     """
-    data, lanes = offsets.cast("B"), len(offsets) - 1
-    tops = int.from_bytes(b"\0\0\0\x80" * lanes, "little")
-    later, earlier = int.from_bytes(data[4:], "little"), int.from_bytes(data[:-4], "little")
+    lanes = len(offsets) - 1
+    every, mask = int.from_bytes(offsets.cast("B"), "little"), (1 << 32 * lanes) - 1
+    bits = lanes.bit_length()
+    tops = (_tops(bits) if bits <= _LANE_BITS_MAX else _tops_of(bits)) & mask
+    later, earlier = every >> 32, every & mask
     return not (later | earlier) & tops and ((later | tops) - earlier) & tops == tops
+
+
+def _tops_of(bits: int) -> int:
+    """Return the top bit of each of 2 to the power of `bits` lanes."""
+    return int.from_bytes(b"\0\0\0\x80" * (1 << bits), "little")
+
+
+_tops: Final = functools.lru_cache(_LANE_BITS_MAX + 1)(_tops_of)
 
 
 def _slices(data: memoryview, offsets: memoryview) -> list[bytes]:
