@@ -9,6 +9,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from rt.errors import Misuse, Refused
+from rt.limits import GIB, MIB
 from rt.net.identity import CertificateRole, PeerIdentity
 
 _SESSION_S: Final = 86_400.0  # a session counts for a day after it was last claimed
@@ -28,6 +29,8 @@ class ServerLimits:
         identity_connections: of the holders of one certificate's name.
         identity_connects_s: new ones a second, of one name; ten seconds' worth may come at once.
         identity_sessions: different sessions that one name may push within a day.
+        identity_bytes_s: bytes a second that one name may send and receive, over all of its
+            connections; it is slowed down to that.
         handshakes: connections whose certificate has not been seen yet.
         address_handshakes: of them, from one address (one /64 of IPv6).
         handshake_s: seconds that a handshake may take.
@@ -38,6 +41,7 @@ class ServerLimits:
     identity_connections: int = 128
     identity_connects_s: int = 50
     identity_sessions: int = 1024
+    identity_bytes_s: int = GIB  # more than a node merges: lower it where others need their share
     handshakes: int = 128
     address_handshakes: int = 64
     handshake_s: float = 10.0
@@ -46,6 +50,9 @@ class ServerLimits:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise Misuse(f"{name} is {getattr(self, name)}; use a number above 0")
+        if self.identity_bytes_s < MIB:
+            words = "use at least 1Mi, so that a turn of a connection fits into it"
+            raise Misuse(f"identity_bytes_s is {self.identity_bytes_s}; {words}")
         if self.reserved >= self.connections:
             raise Misuse(f"reserved is {self.reserved}; use less than connections")
 
@@ -58,6 +65,8 @@ class _Account:
     tokens: float = 0.0  # connections that may be begun now
     filled_s: float = 0.0
     sessions: dict[str, float] = field(default_factory=dict)  # when each was last claimed
+    bytes_left: float = 0.0  # that may pass now; negative while its connections are held
+    metered_s: float = 0.0
 
 
 class Admission:
@@ -121,6 +130,17 @@ class Admission:
             holder = self._admitted.pop(key, None)
             if holder is not None:
                 self._accounts[holder].connections -= 1
+
+    def spend(self, identity: PeerIdentity, count: int) -> float:
+        """Count bytes that have passed; return for how many seconds to let none pass."""
+        if identity.is_node:
+            return 0.0
+        rate = self.limits.identity_bytes_s
+        with self._lock:
+            account, now_s = self._account(_holder(identity)), self._clock()
+            left = account.bytes_left + rate * (now_s - account.metered_s)
+            account.bytes_left, account.metered_s = min(float(rate), left) - count, now_s
+            return max(0.0, -account.bytes_left / rate)
 
     def claim_session(self, identity: PeerIdentity, session: str) -> None:
         """Count a session that a peer pushes.

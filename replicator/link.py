@@ -63,6 +63,7 @@ class Link:
         self._wake = wake
         self._decoder = Decoder(greeting=True, large=large)
         self._began_s: float | None = None  # when the message that is arriving began to
+        self._passed = 0
         self._more = True  # there may be bytes that were not received yet
         self._is_behind = True  # more arrived while the last was handled: not a lone message
         self._heard_s = self._spoke_s = time.monotonic()
@@ -72,6 +73,11 @@ class Link:
         self._writable = select.poll()
         self._writable.register(sock.fileno(), select.POLLOUT)
         sock.settimeout(0)
+
+    def take_passed(self) -> int:
+        """Return how many bytes have passed in both directions since this was asked last."""
+        passed, self._passed = self._passed, 0
+        return passed
 
     def listen(self, fd: int) -> None:
         """Let this descriptor end a wait too."""
@@ -87,7 +93,8 @@ class Link:
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[self._sock.send(rest) :]
+                count = self._sock.send(rest)
+                rest, self._passed = rest[count:], self._passed + count
             except ssl.SSLWantWriteError:
                 if not self._writable.poll(DEAD_S * 1000):
                     raise PeerError(f"it read nothing for {DEAD_S:g} s") from None
@@ -118,6 +125,7 @@ class Link:
                 self._more = False  # if there is more the next wait is over at once
             if count:
                 left -= count
+                self._passed += count
                 decoder.took(count)
                 self._heard_s = time.monotonic()
                 self._began_s = self._began_s or self._heard_s

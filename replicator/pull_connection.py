@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,7 @@ from rt.log.directory import LogDirectory
 from rt.log.watch import Wake
 
 _log: Final = logging.getLogger(__name__)
+HOLD_S: Final = 0.5  # between two heartbeats of a connection that is slowed down, if one is due
 _POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
 
 
@@ -62,8 +64,14 @@ class PullConnection:
         if not self._send_now():
             self._wake.set()
 
-    def run(self, is_stopping: Callable[[], bool]) -> None:
+    def run(
+        self, is_stopping: Callable[[], bool], held_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
         """Serve until the channel has ended, or `is_stopping`.
+
+        Args:
+            is_stopping: whether to end.
+            held_s: for how many seconds nothing more may be sent; asked after each turn.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -75,6 +83,12 @@ class PullConnection:
                     self._look()
                     self._side.turn()
                     pause_s = 0.0 if self._side.busy else _POLL_S
+                    wait_s = held_s()
+                while wait_s and not is_stopping():
+                    time.sleep(min(wait_s, HOLD_S))
+                    with self._turn:
+                        self._link.beat()
+                        wait_s = held_s()
                 self._link.wait(pause_s)
             for why in self._refused:
                 _log.warning("%s: %s", self._link.name, why)

@@ -20,8 +20,9 @@ from replicator.host import Bell, Host, Inbox
 from replicator.large_messages import LargeMessages
 from replicator.link import HungUp, Link, pause, shut
 from replicator.messages import PUSH
-from replicator.pull_connection import PullConnection
+from replicator.pull_connection import HOLD_S, PullConnection
 from replicator.sink_connection import SinkConnection
+from rt.config.kinds import show_bytes
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format import manifest
 from rt.log.watch import Wake
@@ -245,7 +246,8 @@ class Server:
                 self._fill(link, wake, peer)
             else:
                 host = self._host
-                PullConnection(link, wake, host.feed, host.damaged).run(lambda: self._stopping)
+                pulling = PullConnection(link, wake, host.feed, host.damaged)
+                pulling.run(lambda: self._stopping, partial(self._held_s, link, peer))
         except Refused as error:
             link.refuse(error.code, str(error))
             raise
@@ -264,9 +266,21 @@ class Server:
         try:
             while not self._stopping:
                 side.turn()
+                while (held_s := self._held_s(link, peer)) and not self._stopping:
+                    time.sleep(min(held_s, HOLD_S))
+                    link.beat()
                 link.wait(side.pause_s)
         finally:
             side.close()
+
+    def _held_s(self, link: Link, peer: PeerIdentity) -> float:
+        """Return for how many seconds nothing more may pass on a connection."""
+        held_s = self._admission.spend(peer, link.take_passed())
+        if held_s:
+            limit = show_bytes(self._admission.limits.identity_bytes_s)
+            words = f"{peer.title} is slowed down to {limit} bytes a second by identity_bytes_s"
+            self._repeats.warn(f"bytes {peer.title}", words)
+        return held_s
 
     def _claim(self, peer: PeerIdentity, log: manifest.LogIdentity, bell: Bell) -> Inbox:
         try:

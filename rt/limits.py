@@ -4,6 +4,7 @@ from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
 
 # One frame in memory per connection and direction: 100 subscribers of one node take 3.2 GiB at
 # worst, and 25 MiB with frames of the usual size (256 KiB).

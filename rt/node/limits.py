@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replicator.admission import ServerLimits
-from rt.config.kinds import Seconds
+from rt.config.kinds import Bytes, Seconds
 
 _DEFAULT: Final = ServerLimits()
 
@@ -27,6 +27,10 @@ class NodeLimits:
     identity_sessions: int = field(
         default=_DEFAULT.identity_sessions,
         metadata={"help": "Different sessions that one certificate name may push within a day."},
+    )
+    identity_bytes_s: Bytes = field(
+        default=_DEFAULT.identity_bytes_s,
+        metadata={"help": "Bytes per second that one certificate name may send and receive."},
     )
     handshakes: int = field(
         default=_DEFAULT.handshakes, metadata={"help": "TLS handshakes in progress at once."}
@@ -53,6 +57,7 @@ class NodeLimits:
             identity_connections=self.identity_connections,
             identity_connects_s=self.identity_connects_s,
             identity_sessions=self.identity_sessions,
+            identity_bytes_s=self.identity_bytes_s,
             handshakes=self.handshakes,
             address_handshakes=self.address_handshakes,
             handshake_s=self.handshake_s,

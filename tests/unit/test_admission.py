@@ -4,6 +4,7 @@ import pytest
 
 from replicator.admission import Admission, ServerLimits
 from rt.errors import Misuse, Refused
+from rt.limits import MIB
 from rt.net.identity import CertificateRole, PeerIdentity
 
 LIMITS = ServerLimits(
@@ -149,3 +150,26 @@ def test_limits_that_would_lock_everyone_out_are_refused(values):
     """A typing error in a settings file must not become a silent lock-out."""
     with pytest.raises(Misuse, match=next(iter(values))):
         ServerLimits(**values)
+
+
+def test_bytes_are_spent_by_a_name_over_all_of_its_connections():
+    """A subscriber that loads a year of history must leave the line to the others."""
+    now = [0.0]
+    admission = Admission(ServerLimits(identity_bytes_s=2 * MIB), lambda: now[0])
+    assert admission.spend(publisher("jfk"), 0) == 0.0
+    now[0] = 1.0
+    assert admission.spend(publisher("jfk"), 2 * MIB) == 0.0
+    assert admission.spend(publisher("jfk"), MIB) == 0.5
+    assert admission.spend(publisher("lga"), 0) == 0.0
+    now[0] = 1.25
+    assert admission.spend(publisher("jfk"), 0) == 0.25
+    now[0] = 100.0
+    assert admission.spend(publisher("jfk"), 2 * MIB) == 0.0  # no more than a second's is saved up
+    assert admission.spend(publisher("jfk"), 2 * MIB) == 1.0
+    assert admission.spend(node("n2"), 1000 * MIB) == 0.0
+
+
+def test_a_budget_of_bytes_that_no_turn_fits_into_is_refused():
+    """A connection would be held for longer than its peer waits for a heartbeat."""
+    with pytest.raises(Misuse, match="use at least 1Mi"):
+        ServerLimits(identity_bytes_s=MIB - 1)

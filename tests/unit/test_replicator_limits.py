@@ -7,6 +7,7 @@ import pytest
 from logs import make_frame
 from replicator_host import STREAM, Certificates, DiskHost, eventually
 
+from replicator.admission import ServerLimits
 from replicator.backoff import FIRST_S
 from replicator.dialer import Destination, Dialer
 from replicator.large_messages import LargeMessages
@@ -18,6 +19,7 @@ from replicator.wire import VERSION, encode
 from rt import Publisher
 from rt.errors import PeerError
 from rt.format.manifest import SESSION, LogIdentity
+from rt.limits import MIB
 from rt.log.watch import Wake
 from rt.net.tls import connect
 from rt.position import Position
@@ -93,3 +95,31 @@ def test_only_progress_shortens_the_pause_before_the_next_dial(tmp_path, progres
     last_pause_s = dialled[5] - dialled[4]
     least_s = FIRST_S * 2**4 / 2  # half of a pause is random
     assert (last_pause_s < least_s) is progresses
+
+
+def test_one_name_is_held_to_its_bytes_a_second_and_no_other_is(tmp_path, caplog):
+    """One that ships a backlog must not take the line from the others; the log names it once."""
+    certs = Certificates(str(tmp_path / "ca"))
+    host = DiskHost(str(tmp_path / "node"))
+    limits = ServerLimits(identity_bytes_s=MIB)
+    server = Server(("localhost", 0), certs.server(), host, limits)
+    server.start()
+    took_s = {}
+    try:
+        for name, size in (("greedy", 3 * MIB), ("modest", 1000)):
+            with Publisher(str(tmp_path / name), stream=STREAM, session=name) as writer:
+                for _ in range(3):
+                    writer.publish(bytes(size // 3))
+            began = time.monotonic()
+            client = PushClient(
+                str(tmp_path / name), STREAM, [server.address], certs.publisher(name)
+            )
+            client.start()
+            assert client.stop(drain_s=20)
+            took_s[name] = time.monotonic() - began
+    finally:
+        server.stop(), host.stop()
+    assert took_s["greedy"] > 1.5
+    assert took_s["modest"] < 1.0
+    lines = [each.message for each in caplog.records if "identity_bytes_s" in each.message]
+    assert lines == ["publisher greedy is slowed down to 1Mi bytes a second by identity_bytes_s"]
