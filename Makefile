@@ -1,8 +1,12 @@
 # Every target installs what it needs into .venv; nothing on the machine but Python 3.11+ is assumed.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Packages come from locks/, checked by their hashes (tools/lock.py writes them). `make test LOCKED=`
+# takes the versions that pip chooses instead.
+LOCKED ?= yes
 
-.PHONY: demo test check faults bench raftos clean
+.PHONY: demo test check faults bench raftos audit clean
 
 demo: .venv/demo
 	$(BIN)/rt demo
@@ -31,13 +35,26 @@ raftos: .venv/dev
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
+ifneq ($(LOCKED),)
+.venv/demo .venv/dev: .venv/%: pyproject.toml locks/build.txt locks/%.txt | .venv/bin/python
+	$(PIP) --require-hashes -r locks/build.txt
+	$(PIP) --require-hashes --no-build-isolation -r locks/$*.txt
+	$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+else
 .venv/demo: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[demo,spark]'
+	$(PIP) -e '.[demo,spark]'
 	@touch $@
 
 .venv/dev: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,arrow,demo,spark]'
+	$(PIP) -e '.[dev,arrow,demo,spark]'
 	@touch $@
+endif
+
+# Known weaknesses of the locked packages, where pip-audit can reach its data.
+audit: .venv/bin/python
+	$(PIP) pip-audit
+	$(BIN)/pip-audit --require-hashes --disable-pip -r locks/dev.txt -r locks/build.txt
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -64,17 +64,8 @@ def init_cluster(
     parse_stream(stream)
     _check_addresses(addresses)
     _check_names([*publishers, *subscribers], len(addresses))
-    try:
-        os.path.abspath(directory).encode()
-    except UnicodeEncodeError:
-        words = f"{shown(directory)} is not UTF-8, as the files that name it are; name another"
-        raise Misuse(words) from None
     certs = os.path.join(directory, "certs")
-    if os.path.exists(certs):
-        if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
-            raise Misuse(f"{certs} is there already; a cluster is made once")
-        words = "of a cluster that was not made to the end; remove it, and each n*.toml beside it"
-        raise Misuse(f"{certs} is there already, {words}")
+    _demand_new(directory, certs)
     init_authority(certs)
     places = [
         Place(f"n{number}", address, os.path.join(directory, f"n{number}.toml"))
@@ -116,6 +107,20 @@ def init_local_cluster(directory: str, stream: str, nodes: int) -> list[Place]:
         directory, stream, free_addresses(nodes), publishers=("publisher",),
         subscribers=("subscriber",), sessions=("*",), leases=True,
     )  # fmt: skip
+
+
+def _demand_new(directory: str, certs: str) -> None:
+    """Raise `Misuse` where a cluster cannot be made, or one exists, before anything is written."""
+    try:
+        os.path.abspath(directory).encode()
+    except UnicodeEncodeError:
+        words = f"{shown(directory)} is not UTF-8, as the files that name it are; name another"
+        raise Misuse(words) from None
+    if os.path.exists(certs):
+        if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
+            raise Misuse(f"{certs} is there already; a cluster is made once")
+        words = "of a cluster that was not made to the end; remove it, and each n*.toml beside it"
+        raise Misuse(f"{certs} is there already, {words}")
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:
