@@ -114,8 +114,7 @@ class Client:
         """Read the merged stream.
 
         Args:
-            cursor: a name under which the place is remembered on this machine; without one the
-                reader begins at `start` each time.
+            cursor: a name to remember the place by; without one, begin at `start` each time.
             ack: with a cursor, `auto` or `explicit`; see `rt.client.subscription.Subscription`.
             start: as of `rt.Subscriber`, or as text: `earliest`, `latest`, `last:100`, a position
                 or a time. A cursor that exists goes on where it is. A new copy begins at the file
