@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -32,8 +32,7 @@ def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
     Position('0.0.8')
     """
     newer = ack.merged > known.merged
-    return replace(
-        known,
+    return known._replace(
         received=max(known.received, ack.durable),
         replicated=max(known.replicated, ack.replicated),
         merged=ack.merged if newer else known.merged,
@@ -122,7 +121,7 @@ class SessionProgress:
             if self._releases:
                 ends = (each.released for each in self._reached.values())
                 released = max(known.released, agreed(ends, self._voices))
-                known = replace(known, released=released)
+                known = known._replace(released=released)
             self._known = known
         return after != before
 

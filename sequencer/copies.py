@@ -56,6 +56,8 @@ class Copies:
         Raises:
             SessionDiverged: a copy has another frame where the last merged one was.
         """
+        if not self._unchecked:  # the usual case, in every step
+            return
         for session in list(self._unchecked):
             merged_to = self._executor.ledger.merged_to(session)
             if self._holdings.own.get(session, START) >= merged_to and self._was_read(session):

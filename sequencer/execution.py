@@ -78,6 +78,8 @@ class Execution:
 
     def run(self) -> None:
         """Execute the queue as far as the bytes are here; errors as `Executor.execute`."""
+        if not self.queue:
+            return
         known = len(self._sessions)
         while self._can_execute():
             self._execute(*self.queue[0])

@@ -203,7 +203,10 @@ class Executor:
     @property
     def lacks_log(self) -> bool:
         """Whether the merged log here ends before the ledger, or lacks lines of archived files."""
-        return self.appender.next_place < self.ledger.end or self.lacks_lines
+        ledger, appender = self.ledger, self.appender
+        if appender.end < ledger.end and appender.next_place < ledger.end:
+            return True
+        return ledger.archived_to > 0 and self.lacks_lines
 
     @property
     def lacks_lines(self) -> bool:

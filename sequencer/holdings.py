@@ -22,11 +22,7 @@ class Holdings:
         self._held: dict[str, dict[str, Position]] = {member: {} for member in members}
         self._majority = majority_of(len(self._held))
         self._unreported: dict[str, None] = {}  # for its order
-
-    @property
-    def own(self) -> Mapping[str, Position]:
-        """Up to where this node holds each session durably."""
-        return self._held[self._name]
+        self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
 
     @property
     def others(self) -> list[str]:

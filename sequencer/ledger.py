@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
-from rt.format.frame import HEADER_BYTES, parse_header
+from rt.format.frame import HEADER_BYTES, position_in
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import FILE_BYTES_MAX, START, Position
 from sequencer.instruction import Slice
@@ -58,7 +58,8 @@ class Ledger:
         digest: the running digest of the merged log, 16 bytes.
         active: the file that still grows.
         archived_to: the files before it are archived.
-        notes: texts by name, such as the archiver's policy.
+        notes: texts by name, such as the archiver's policy; replaced whole, since views of the
+            node refer to it.
     """
 
     file_bytes_max: int = FILE_BYTES_MAX
@@ -122,7 +123,7 @@ class Ledger:
         """
         self.pass_over(each)
         last = headers[-HEADER_BYTES:]
-        self.tails[each.session] = Tail(Position(parse_header(last).position), _digest_of(last))
+        self.tails[each.session] = Tail(position_in(last), _digest_of(last))
         self.end = Position(self.end + size)
         self.number += merged.messages
         self.time_ns = merged.time_ns
@@ -143,9 +144,9 @@ class Ledger:
     def note(self, name: str, text: str) -> None:
         """Store a text, or delete an empty one; names beyond the limit are left out."""
         if not text:
-            self.notes.pop(name, None)
+            self.notes = {each: known for each, known in self.notes.items() if each != name}
         elif name in self.notes or len(self.notes) < NOTES_MAX:
-            self.notes[name] = text
+            self.notes = {**self.notes, name: text}
 
     def encode(self) -> bytes:
         """Return the state as bytes, the same bytes for the same state."""

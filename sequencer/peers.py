@@ -97,8 +97,8 @@ class Outbox:
     A small message is sent at once by the thread that puts it, unless others wait before it.
 
     Threads:
-        _changed: the lock of `_queue`, `_is_idle` and `_stopping`, and the condition that one of
-            them changed.
+        _lock: of `_queue`, `_is_idle` and `_stopping`.
+        _changed: the condition over `_lock` that one of them changed.
         _queue, _is_idle, _stopping: any thread, with the lock held. The own thread also reads
             `_stopping` without it: it is set once and never reset.
         _sock: set by the own thread. Any thread may send on it, with the lock held and while
@@ -121,7 +121,8 @@ class Outbox:
         self.sent_bytes = 0
         self._dialer = dialer
         self._queue = SendQueue()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._is_idle = False  # connected, and everything was sent
         self._stopping = False
         self._sock: ssl.SSLSocket | None = None
@@ -131,7 +132,7 @@ class Outbox:
     def put(self, data: bytes) -> None:
         """Send a message, or queue it; the oldest are dropped if too much is waiting."""
         data = _LENGTH.pack(len(data)) + data
-        with self._changed:
+        with self._lock:
             if self._is_idle and self._sent_now(data):
                 return
             self._is_idle = False  # later messages queue up after this one, however small

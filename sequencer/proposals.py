@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from rt.errors import Refused
-from rt.position import START
+from rt.position import START, Position
 from sequencer.execution import Committed, Execution
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
@@ -95,7 +95,9 @@ class Proposals:
 
     def propose(self) -> None:
         """Propose the next instruction, if this node leads and nothing is under way."""
-        if self._undecided is not None or not self._engine.leads or self._execution.queue:
+        if not (self._waiting or self._orders) or self._undecided is not None:
+            return
+        if not self._engine.leads or self._execution.queue:
             return
         instruction = self._next_instruction()
         if instruction is None:
@@ -140,9 +142,14 @@ class Proposals:
 
     def _next_merge(self) -> Merge | None:
         ledger = self._execution.executor.ledger
-        agreed = {session: self._holdings.agreed(session) for session in self._waiting}
-        agreed = {each: end for each, end in agreed.items() if end > ledger.merged_to(each)}
+        agreed: dict[str, Position] = {}
+        for session in self._waiting:
+            end = self._holdings.agreed(session)
+            if end > ledger.merged_to(session):
+                agreed[session] = end
         self._waiting = dict.fromkeys(agreed)
+        if not agreed:
+            return None
         own = self._holdings.own  # the planner reads headers, so it plans only what is here
         mine = {each: min(end, own[each]) for each, end in agreed.items() if each in own}
         return self._planner.plan(ledger, mine, self._now_ns()) if mine else None

@@ -63,11 +63,11 @@ class Sequencer:
     def __init__(self):
         self.view = SimpleNamespace(
             notes={}, archived_to=Position(0), end=Position(0), leads=True, is_executing=False,
-            index=0,
+            executed=0,
         )  # fmt: skip
 
     def order(self, instruction):
-        self.view.index += 1
+        self.view.executed += 1
         if isinstance(instruction, Note):
             self.view.notes.pop(instruction.name, None)
             if instruction.text:

@@ -2,9 +2,8 @@
 
 import os
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from rt.errors import Misuse
 from rt.format.checksum import crc32
@@ -34,8 +33,7 @@ class Level(IntEnum):
             raise Misuse(f"no level is called {word!r}; use one of {names}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmations:
+class Confirmations(NamedTuple):
     """Session positions up to which each level was reached, as the nodes report them.
 
     The process that ships a session writes this, and the process that publishes reads it.

@@ -150,14 +150,14 @@ class NodeAdmin:
         self, verb: "Verb", request: Fields, identity: PeerIdentity, where: str, audit: AuditLog
     ) -> Fields:
         """Carry out a change, and record it: one of the instructions `after` to `by` did it."""
-        after = self._sequencer.view.index
+        after = self._sequencer.view.executed
         try:
             self._demand(identity, verb)
             answer = verb.do(request, identity)
         except (Refused, Misuse) as error:
             audit.record(request, identity.title, where, _code(error), why=str(error))
             raise
-        by = self._sequencer.view.index
+        by = self._sequencer.view.executed
         audit.record(request, identity.title, where, "done", after=after, by_instruction=by)
         return answer
 

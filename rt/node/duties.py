@@ -5,7 +5,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged
 from rt.log.appender import Appender, Durable
@@ -155,8 +155,7 @@ class Mail:
         return bool(self.synced or self.heard or self.damaged or self.orders)
 
 
-@dataclass(frozen=True, slots=True)
-class Stepped:
+class Stepped(NamedTuple):
     """What a step came to.
 
     Attributes:
@@ -188,7 +187,7 @@ class Duties:
         self._served = START
         self._status = member.engine.status()
         self._agreed_ns: tuple[int, ...] = ()
-        self._missing: tuple[str, Position] | None = None
+        self._waiting = Waiting(confirmations=member.greeting.waits_for)
         member.handlers[WANT] = self._take_want
         self._serve()
 
@@ -239,8 +238,8 @@ class Duties:
             self._status = engine.status()
         return NodeView(
             self._status, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
-            ledger.digest, ledger.archived_to, ledger.notes.copy(), member.is_executing,
-            Waiting(self._missing, self._keep_up.copy, member.greeting.waits_for), self._agreed_ns,
+            ledger.digest, ledger.archived_to, ledger.notes, member.is_executing,
+            self._waiting, self._agreed_ns,
         )  # fmt: skip
 
     def _take(self, mail: Mail) -> None:
@@ -267,13 +266,15 @@ class Duties:
             self._member.order(instruction)
 
     def _tick(self, now_s: float) -> None:
-        self._missing = self._member.missing
-        self._wanting.turn(now_s, self._missing)
+        waits_for = self._member.greeting.waits_for
+        self._waiting = Waiting(self._member.missing, self._keep_up.copy, waits_for)
+        self._wanting.turn(now_s, self._waiting.missing)
         self._ports.snapshots.turn(now_s)
         self._status, self._agreed_ns = self._member.engine.status(), tuple(self._member.agreed_ns)
 
     def _advance(self, now_s: float, changed: Collection[str]) -> None:
-        for session in dict.fromkeys([*changed, *self._run(now_s)]):
+        merged = self._run(now_s)
+        for session in dict.fromkeys([*changed, *merged]) if merged else changed:
             self._confirm(session)
 
     def _run(self, now_s: float) -> list[str]:

@@ -21,11 +21,12 @@ class InboxSyncer:
     """Syncs inboxes in batches, one batch at a time. A failed sync ends it and is never retried.
 
     Threads:
-        `_changed` guards `_dirty`, `_syncing`, `_stopping` and `_has_failed`, and is not held
-        during a sync or while `_synced` is called. Connections call `mark` and `settle`, one thread
-        calls `run`, and any thread may call `forget` and `stop`. Whichever thread sets `_syncing`
-        syncs the batch. After a failure `_syncing` remains set, so that nothing else is synced.
-        Only that thread uses `_pool`; `close` is called once it has ended.
+        `_lock` guards `_dirty`, `_syncing`, `_stopping` and `_has_failed`, and is not held
+        during a sync or while `_synced` is called; `_changed` is the condition over it.
+        Connections call `mark` and `settle`, one thread calls `run`, and any thread may call
+        `forget` and `stop`. Whichever thread sets `_syncing` syncs the batch. After a failure
+        `_syncing` remains set, so that nothing else is synced. Only that thread uses `_pool`;
+        `close` is called once it has ended.
     """
 
     def __init__(self, synced: Callable[[NodeInbox, Durable], None]) -> None:
@@ -36,20 +37,21 @@ class InboxSyncer:
         """
         self._synced = synced
         self._dirty: dict[str, NodeInbox] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._stopping = self._syncing = self._has_failed = False
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync")
 
     def mark(self, inbox: NodeInbox) -> None:
         """Have an inbox synced: bytes were appended to it."""
-        with self._changed:
+        with self._lock:
             self._dirty[inbox.session] = inbox
             if inbox.unsynced > _SETTLE_BYTES:
                 self._changed.notify()
 
     def forget(self, session: str) -> None:
         """Drop a session whose copy is set aside."""
-        with self._changed:
+        with self._lock:
             self._dirty.pop(session, None)
 
     def run(self, synced: Callable[[], None]) -> None:
@@ -79,7 +81,7 @@ class InboxSyncer:
         Raises:
             OSError: as for `run`.
         """
-        with self._changed:
+        with self._lock:
             if not self._dirty:
                 return False
             little = sum(inbox.unsynced for inbox in self._dirty.values()) <= _SETTLE_BYTES
@@ -118,7 +120,7 @@ class InboxSyncer:
                 self._has_failed = True
                 self._changed.notify()
             raise
-        with self._changed:
+        with self._lock:
             self._syncing = False
             if self._dirty or self._stopping:
                 self._changed.notify()

@@ -129,9 +129,11 @@ class Retention:
         Args:
             now_s: by the steady clock.
         """
+        since_s = now_s - self._turned_s
+        if since_s < _TURN_S_MIN:  # most steps end here
+            return
         active = self._ledger.end.file
-        pause_s = _TURN_S if active == self._turned_at else _TURN_S_MIN
-        if now_s - self._turned_s < pause_s:
+        if since_s < _TURN_S and active == self._turned_at:
             return
         self._turned_s, self._turned_at = now_s, active
         self._growth.look(self._ledger, now_s)

@@ -35,7 +35,7 @@ def node_status(
         "term": engine.term,
         "leader": engine.leader,
         "committed": engine.commit,
-        "executed": view.index,
+        "executed": view.executed,
         "merged_end": str(view.end),
         "messages": view.number,
         "merge_time_ns": view.time_ns,

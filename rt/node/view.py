@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rt.node.keep_up import LogCopy
 from rt.position import Position
@@ -24,14 +25,13 @@ class Waiting:
     confirmations: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(NamedTuple):
     """What other threads may know of a node's sequencing; never changed once made.
 
     Attributes:
         engine: the engine's status, as of the last tick or change of leader.
         leads: whether this node leads.
-        index: the last instruction executed.
+        executed: the last instruction executed.
         end: where the merged log ends.
         number: how many messages it holds.
         time_ns: its last merge time.
@@ -45,7 +45,7 @@ class NodeView:
 
     engine: Status
     leads: bool
-    index: int
+    executed: int
     end: Position
     number: int
     time_ns: int

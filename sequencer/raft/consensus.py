@@ -17,7 +17,7 @@ Between `ready` and `persisted` the node may feed further events; the next `Read
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction: 32 bytes a session, 1,000 sessions
 MEMBERS_ALLOWED: Final = (1, 3, 5, 7)  # that a cluster may be founded with
@@ -99,8 +99,7 @@ class Snapshot:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PeerMessage:
+class PeerMessage(NamedTuple):
     """Bytes for one peer; they may be lost, duplicated, delayed or reordered."""
 
     to: str
@@ -115,8 +114,7 @@ class Read:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """The duties of a node, in the order in which they must be performed.
 
     Attributes:

@@ -187,7 +187,7 @@ class Core:
     @property
     def is_disowned(self) -> bool:
         """Whether the log suspends this very copy: it has lost entries that it had acknowledged."""
-        return self.roster.has_suspended(self.name, self.incarnation)
+        return self.roster.has_suspended(self.config.name, self.config.incarnation)
 
     @property
     def is_removed(self) -> bool:
@@ -268,9 +268,8 @@ class Core:
         """The duties that have accumulated, or None."""
         if self.is_disowned:  # it has forgotten what it promised, and must promise nothing more
             return Ready(disowned=True)
-        if self.is_removed:
+        if self.config.name not in self.roster.now and self.is_removed:
             return Ready(removed=True)
-        self.outgoing.flush_reply()
         if not self._has_duties():  # the usual case, so build nothing
             return None
         now, after_sync = self.outgoing.take()
@@ -295,7 +294,8 @@ class Core:
             or self._delivered != self.commit
             or self.log.durable < self.log.last
             or self.snapshots.to_install
-            or self._unsaved_ballot()
+            or self._saved_ballot.term != self.term
+            or self._saved_ballot.voted_for != self.voted_for
         )
 
     def _unsaved_ballot(self) -> Ballot | None:

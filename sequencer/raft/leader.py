@@ -77,19 +77,19 @@ class Leader:
         An older entry on a majority can still be overwritten; once an entry of this term follows
         it there, it cannot (figure 8 of the Raft paper).
         """
-        core = self._core
-        index = reached([core.log.durable, *self._matches()], core.roster.majority)
+        core, log = self._core, self._core.log
+        if core.commit == log.last:
+            return
+        ends = [peer.match for peer in self._peers.values() if self.counts(peer)]
+        index = reached([log.durable, *ends], core.roster.majority)
         if index > core.commit and self.may_commit(index):
-            self._undecided_bytes -= bytes_of(core.log.between(core.commit + 1, index))
+            self._undecided_bytes -= bytes_of(log.between(core.commit + 1, index))
             core.commit_to(index)
             self._follow_roster()
 
     def may_commit(self, index: int) -> bool:
         """Whether a majority that holds this entry commits it."""
         return self._core.log.term_at(index) == self._core.term
-
-    def _matches(self) -> list[int]:
-        return [peer.match for peer in self._peers.values() if self.counts(peer)]
 
     def counts(self, peer: Progress) -> bool:
         """Whether the copy of the peer's state that we hear from is the one that counts."""
@@ -99,14 +99,16 @@ class Leader:
 
     def flush(self) -> None:
         """Send what is new: entries, the commit index, a ReadIndex round."""
-        self.reads.open_round(self._core.commit >= self._no_op)
-        self._settle_reads()
+        if not self.reads.is_idle:
+            self.reads.open_round(self._core.commit >= self._no_op)
+            self._settle_reads()
         commit, round_ = self._core.commit, self.reads.round
         for peer in self._peers.values():
             commit_sent, round_sent = peer.sent
             if peer.next <= self._last_for(peer) or commit_sent < commit or round_sent < round_:
                 self._send(peer)
-        self._send_timeout_now()
+        if self._transfer_due:
+            self._send_timeout_now()
 
     def heartbeat(self) -> None:
         """Send every peer a heartbeat, which also repeats what may have been lost."""
@@ -132,6 +134,8 @@ class Leader:
             peer.waiting = True
             if peer.state is ProgressState.REPLICATE:
                 peer.next += len(entries)
+                if peer.next > log.last:
+                    return
 
     def _may_send(self, peer: Progress) -> bool:
         if peer.state is ProgressState.PROBE:
@@ -342,7 +346,7 @@ class Leader:
     def _send_timeout_now(self) -> None:
         """Ask the transferee to campaign, once per heartbeat, since the message may be lost."""
         peer = self._peers.get(self._transferee)
-        if self._transfer_due and peer is not None and peer.match == self._core.log.last:
+        if peer is not None and peer.match == self._core.log.last:
             self._core.send_now(self._transferee, TimeoutNow(self._core.term))
             self._transfer_due = False
 

@@ -1,7 +1,7 @@
 """The messages of Raft; `sequencer.raft.codec` has their bytes."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sequencer.raft.consensus import COMMAND_BYTES_MAX, Entry
 from sequencer.raft.entries import ENTRIES_MAX, ENTRY_BYTES
@@ -41,8 +41,7 @@ class VoteReply:
     pre_vote: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AppendEntries:
+class AppendEntries(NamedTuple):
     """The leader's log after `prev_index`; without entries, a heartbeat or a new commit index.
 
     Attributes:

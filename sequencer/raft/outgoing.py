@@ -42,8 +42,7 @@ class Outgoing:
                 self.send_after_sync(*self._append_reply)
         self._append_reply = (to, reply)
 
-    def flush_reply(self) -> None:
-        """Queue the merged reply, if there is one."""
+    def _queue_reply(self) -> None:
         if self._append_reply is not None:
             self.send_after_sync(*self._append_reply)
             self._append_reply = None
@@ -51,10 +50,11 @@ class Outgoing:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to send."""
-        return not (self._now or self._after_sync)
+        return not (self._now or self._after_sync or self._append_reply)
 
     def take(self) -> tuple[tuple[PeerMessage, ...], tuple[PeerMessage, ...]]:
         """Hand over the messages to send now, and those to send after the sync."""
+        self._queue_reply()
         now, after_sync = tuple(self._now), tuple(self._after_sync)
         self._now.clear()
         self._after_sync.clear()

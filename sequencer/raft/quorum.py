@@ -70,12 +70,30 @@ class Roster:
     A node that lost its state returns under its name with a new incarnation; the log then suspends
     the old one and admits the new one, one entry at a time. The size of a majority does not change
     while a member is suspended.
+
+    Attributes:
+        now: the configuration as of the last entry of the log.
+        voters: the members that vote, suspended ones included.
+        majority: how many voters a quorum needs.
     """
 
-    __slots__ = ("_history",)
+    __slots__ = ("_history", "_suspended", "majority", "now", "voters")
 
     def __init__(self, index: int, seats: Configuration) -> None:
         self._history: list[tuple[int, Configuration]] = [(index, dict(seats))]
+        self._changed()
+
+    def _changed(self) -> None:
+        """Derive what every step reads from what rarely changes."""
+        self.now = self._history[-1][1]
+        self.voters = [name for name, seat in self.now.items() if seat.votes]
+        self.majority = majority_of(len(self.voters))
+        self._suspended = {
+            (name, seat.incarnation)
+            for _, seats in self._history
+            for name, seat in seats.items()
+            if is_suspended(seat.incarnation)
+        }
 
     @classmethod
     def founding(cls, members: Mapping[str, str]) -> "Roster":
@@ -83,24 +101,9 @@ class Roster:
         return cls(0, {name: Seat(FOUNDER, True, members[name]) for name in sorted(members)})
 
     @property
-    def now(self) -> Configuration:
-        """The configuration as of the last entry of the log."""
-        return self._history[-1][1]
-
-    @property
     def changed_at(self) -> int:
         """The index of the entry that made this the configuration."""
         return self._history[-1][0]
-
-    @property
-    def voters(self) -> list[str]:
-        """The members that vote, suspended ones included."""
-        return [name for name, seat in self.now.items() if seat.votes]
-
-    @property
-    def majority(self) -> int:
-        """How many voters a quorum needs."""
-        return majority_of(len(self.voters))
 
     def counts(self, name: str, incarnation: int) -> bool:
         """Whether this copy of a node's state votes, and counts for a majority."""
@@ -109,8 +112,7 @@ class Roster:
 
     def has_suspended(self, name: str, incarnation: int) -> bool:
         """Whether a copy of a member is, or was, suspended, as far back as the log reaches."""
-        seats = [seats.get(name) for _, seats in self._history]
-        return any(seat and seat.incarnation == suspended(incarnation) for seat in seats)
+        return bool(self._suspended) and (name, suspended(incarnation)) in self._suspended
 
     def has_removed(self, name: str, incarnation: int) -> bool:
         """Whether a copy that had counted is not a member any more."""
@@ -135,13 +137,16 @@ class Roster:
     def change(self, index: int, seats: Configuration) -> None:
         """Apply an entry that holds the whole configuration."""
         self._history.append((index, seats))
+        self._changed()
 
     def truncate(self, index: int) -> None:
         """Undo the changes of the entries from `index` on."""
         while self._history[-1][0] >= index and len(self._history) > 1:
             self._history.pop()
+            self._changed()
 
     def compact(self, index: int) -> None:
         """Forget the configurations that were replaced before the entry `index`."""
         while len(self._history) > 1 and self._history[1][0] <= index:
             del self._history[0]
+            self._changed()

@@ -27,6 +27,11 @@ class Reads:
         self._rounds: list[tuple[int, int, list[tuple[str, int]]]] = []
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing was requested that is not answered yet."""
+        return not (self._asked or self._rounds)
+
+    @property
     def waiting(self) -> bool:
         """Whether a round is open."""
         return bool(self._rounds)
