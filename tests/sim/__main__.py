@@ -7,7 +7,7 @@ import time
 
 from .mutants import MUTANTS, switched_on
 from .sweep import sweep
-from .worlds import HUNT_WORLDS, hunt, seeds_of, world
+from .worlds import HUNT_WORLDS, WORLDS, hunt, seeds_of, world
 
 
 def _show(seed: int, mutant: str) -> int:
@@ -39,8 +39,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of --seeds")
     parser.add_argument("--seeds", type=int, default=200, help="how many to run quietly")
     parser.add_argument(
-        "--kind", choices=["all", "merged", "members", "engine"], default="all",
-        help="worlds with merged logs, with members that change, with neither, or all",
+        "--kind", choices=["all", *WORLDS], default="all",
+        help="worlds with merged logs, with members that change, with few and long faults, with "
+        "none of these, or all",
     )  # fmt: skip
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="how many at once")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this")

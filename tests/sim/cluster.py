@@ -14,6 +14,7 @@ from .clock import Clock
 from .machine import Books, Machine, Tape
 from .nemesis import Nemesis
 from .node import SimNode
+from .progress import Progress
 from .wire import Wire
 
 FAULT_TICKS = 120
@@ -34,6 +35,7 @@ class Cluster:
 
     fault_ticks = FAULT_TICKS
     heal_timeouts = HEAL_TIMEOUTS
+    has_fixed_members = True
     may_bury = True  # whether a node may be lost for good
 
     def __init__(
@@ -95,7 +97,7 @@ class Cluster:
 
     def run(self) -> str:
         """Live through the faults, then demand progress; return the hash of the trace."""
-        self._until(self.fault_ticks, lambda: False)
+        self._until(self.fault_ticks, Progress(self).look)
         self._end_faults()
         self.trace("faults end")
         ticks = self.heal_timeouts * self.settings.election_ticks

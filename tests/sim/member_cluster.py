@@ -182,7 +182,7 @@ class MemberCluster(Cluster):
     After the faults it also demands that nothing which left, or was left out, unseats a leader.
     """
 
-    may_bury = False
+    may_bury = has_fixed_members = False
     founders: tuple[str, ...]
     checker: MemberChecker
 

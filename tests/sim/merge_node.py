@@ -661,6 +661,16 @@ class MergeNode(SimNode):
         decided = status.commit >= self.raft._core.roster.changed_at
         return decided and status.role is not EngineRole.LEARNER and status.durable == status.last
 
+    def may_decide(self) -> bool:
+        """Whether it takes part in the consensus: its disk has room, and its start is confirmed."""
+        return super().may_decide() and not self.is_full and self.member.greeting.is_over
+
+    def is_idle(self) -> bool:
+        """Whether it leads, in its own term, and nothing is undecided."""
+        core = self.raft._core
+        is_decided = core.commit == core.log.last and core.log.term_at(core.commit) == core.term
+        return self.raft.leads and is_decided
+
     def has_all(self, index: int) -> bool:
         """Whether it has executed everything, and is what it should be."""
         executor = self.member.executor

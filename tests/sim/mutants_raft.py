@@ -240,3 +240,9 @@ def stale_append_taken() -> list[Patch]:
         right(self, sender, message)
 
     return [(Raft, "_reject_stale", answer)]
+
+
+@mutant
+def deaf_leader_leads_on() -> list[Patch]:
+    """A leader that hears no majority goes on, and keeps those that hear it from electing."""
+    return [(Leader, "_hears_quorum", lambda self: True)]

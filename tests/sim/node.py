@@ -247,6 +247,14 @@ class SimNode:
         """Which copy of its state runs; of a dead node, -1."""
         return self.raft._core.incarnation if self.alive else -1
 
+    def may_decide(self) -> bool:
+        """Whether it takes part in the consensus."""
+        return not self.lost and self.raft._core.is_voter
+
+    def is_idle(self) -> bool:
+        """Whether it leads and has nothing to decide; clients propose all the time."""
+        return False
+
     def settled(self) -> bool:
         """Whether this node's own durable log says that its admission is committed."""
         status = self.raft.status()

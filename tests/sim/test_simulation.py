@@ -52,6 +52,12 @@ def test_an_obvious_mistake_is_noticed_at_once(mutant: str) -> None:
     assert hunt(mutant, 60), f"{mutant} lives"
 
 
+def test_a_majority_that_can_talk_makes_progress_while_others_are_cut_off() -> None:
+    """A leader that hears no one, and is still heard, must not keep the others from electing."""
+    demand_no_violation([39, 231])
+    assert "decided nothing" in live(231, "deaf-leader-leads-on")[1]
+
+
 @pytest.mark.faults
 def test_two_thousand_worlds_break_no_promise() -> None:
     """Loss, repetition, partitions, crashes, rot and wiped disks: nothing acknowledged is lost."""

@@ -1,41 +1,47 @@
 """Worlds: a seed makes one, and living through it says what was violated."""
 
 from collections.abc import Callable, Sequence
+from itertools import count, islice
 from pathlib import Path
 
 from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
 from .mutants import CHANGING, MERGING, switched_on
+from .steady import SteadyCluster
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HUNT_WORLDS = 2_000
-WORLDS, MERGED_WORLD = 4, 2
-EVERY_MEMBERS, MEMBERS_WORLD = 8, 1
+WORLDS: dict[str, type[Cluster]] = {
+    "members": MemberCluster,
+    "merged": MergeCluster,
+    "steady": SteadyCluster,
+    "engine": Cluster,
+}
 
 
 def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
     """The world of a seed.
 
     Every fourth has publishers and merged logs, the others have the engine only; in every eighth
-    the members change.
+    the members change, and in every 32nd a majority is left alone for long.
     """
-    worlds = {"members": MemberCluster, "merged": MergeCluster, "engine": Cluster}
-    return worlds[_kind(seed)](seed, log=log)
+    return WORLDS[_kind(seed)](seed, log=log)
 
 
-def seeds_of(kind: str, first: int, count: int) -> Sequence[int]:
-    """The first so many seeds of this kind: "merged", "members", "engine", or "all"."""
+def seeds_of(kind: str, first: int, number: int) -> Sequence[int]:
+    """The first so many seeds of a kind of `WORLDS`, or of "all"."""
     if kind == "all":
-        return range(first, first + count)
-    found = range(first, first + (EVERY_MEMBERS + 1) * (count + EVERY_MEMBERS))
-    return [seed for seed in found if _kind(seed) == kind][:count]
+        return range(first, first + number)
+    return list(islice((seed for seed in count(first) if _kind(seed) == kind), number))
 
 
 def _kind(seed: int) -> str:
-    if seed % EVERY_MEMBERS == MEMBERS_WORLD:
+    if seed % 8 == 1:
         return "members"
-    return "merged" if seed % WORLDS == MERGED_WORLD else "engine"
+    if seed % 32 == 7:
+        return "steady"
+    return "merged" if seed % 4 == 2 else "engine"
 
 
 def replay_command(seed: int, mutant: str = "") -> str:

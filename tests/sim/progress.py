@@ -1,0 +1,97 @@
+"""Progress, demanded while the faults go on: whenever a majority has what it needs."""
+
+from collections.abc import Hashable
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from .checkers import Violation
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .node import SimNode
+
+CALM_LOSS, CALM_DELAY_US, CALM_DISK_US = 0.1, 2_000, 3_000
+CALM_RATES = 0.7, 2.0
+CALM_BATCH_BYTES = 200  # with one entry in a message, a log takes long to be compared
+PATIENCE_TIMEOUTS = 10  # election timeouts: three elections may be needed, and messages are lost
+
+
+class Progress:
+    """Remembers since when each node has been able to work, and each pair to talk.
+
+    Holds: if for some election timeouts a majority is up, awake, connected to each other without a
+    break and has room, and its clocks, disks and messages are not far slower than usual, then
+    something is decided, or there is nothing to decide: one of it leads, in its own term.
+    """
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._since_us: dict[Hashable, int] = {}
+        self._decided = self._moved_us = 0
+        self.demanded = 0  # how often a majority had been able to work for long enough
+        wire, settings = cluster.wire, cluster.settings
+        self._is_calm = (
+            cluster.has_fixed_members
+            and wire.loss <= CALM_LOSS
+            and wire.delay_us <= CALM_DELAY_US
+            and settings.batch_bytes_max >= CALM_BATCH_BYTES
+        )
+        self._patience_us = PATIENCE_TIMEOUTS * settings.election_ticks * cluster.tick_us
+
+    def look(self) -> bool:
+        """Look at everyone; never the end of a run.
+
+        Raises:
+            Violation: a majority has had all it needs, and has decided nothing.
+        """
+        if self._is_calm:
+            cluster, cut = self._cluster, self._cluster.wire.cut
+            for node in cluster.nodes.values():
+                self._note((node.name, node.life), self._is_fit(node))
+            for one, other in combinations(cluster.names, 2):
+                self._note((one, other), (one, other) not in cut and (other, one) not in cut)
+            self._demand()
+        return False
+
+    def _demand(self) -> None:
+        cluster, now_us = self._cluster, self._cluster.clock.now_us
+        decided = len(cluster.checker.decided)
+        if decided != self._decided:
+            self._decided, self._moved_us = decided, now_us
+        since_us = now_us - self._patience_us
+        if since_us < self._moved_us:
+            return
+        able = self._able(since_us)
+        if able:
+            self.demanded += 1
+            if not any(cluster.nodes[name].is_idle() for name in able):
+                raise Violation(f"{able} can work and talk, and have decided nothing for long")
+
+    def _is_fit(self, node: "SimNode") -> bool:
+        """Whether a node can work: it is up, awake, not far too slow, and has not lost its vote."""
+        slowest, fastest = CALM_RATES
+        return (
+            node.alive
+            and self._cluster.clock.now_us >= node.paused_until_us
+            and slowest <= node.rate <= fastest
+            and node.disk_delay_us <= CALM_DISK_US
+            and node.may_decide()
+        )
+
+    def _able(self, since_us: int) -> tuple[str, ...]:
+        """A majority that has been able to work together since then, or nothing."""
+        nodes = self._cluster.nodes.values()
+        names = [node.name for node in nodes if self._lasts((node.name, node.life), since_us)]
+        for able in combinations(names, self._cluster.majority):
+            if all(self._lasts(pair, since_us) for pair in combinations(able, 2)):
+                return able
+        return ()
+
+    def _note(self, what: Hashable, holds: bool) -> None:
+        if holds:
+            self._since_us.setdefault(what, self._cluster.clock.now_us)
+        else:
+            self._since_us.pop(what, None)
+
+    def _lasts(self, what: Hashable, since_us: int) -> bool:
+        return self._since_us.get(what, since_us + 1) <= since_us
