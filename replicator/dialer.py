@@ -17,6 +17,7 @@ from replicator.link import Link, pause, shut
 from replicator.messages import PUSH
 from rt.errors import PeerError, RtError, spoken
 from rt.log.watch import Wake
+from rt.net.identity import SERVING, CertificateRole
 from rt.net.tls import Contexts, connect
 
 Address = tuple[str, int]
@@ -41,6 +42,11 @@ class Destination:
     direction: int
     stream: str
     member: str = ""
+
+    @property
+    def roles(self) -> tuple[CertificateRole, ...]:
+        """What may answer: only nodes take messages, mirrors also give them."""
+        return (CertificateRole.NODE,) if self.direction == PUSH else SERVING
 
     def title(self, node: Address) -> str:
         """Name one of the nodes in a message."""
@@ -154,7 +160,7 @@ class Dialer:
 
     def _connect(self, node: Address) -> None:
         where, text = self._destination, address_text(node)
-        sock, identity = connect(node, where.contexts.current())
+        sock, identity = connect(node, where.contexts.current(), roles=where.roles)
         with ExitStack() as undo:
             link = Link(sock, self.wake, text)
             undo.callback(link.close)

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.archived import finish_archiving
 from rt.log.confirmations import Confirmations
+from rt.log.directory import LogDirectory
 from rt.log.disk import Disk, OsDisk
 from rt.log.forked import ForkGuard
 from rt.log.lock import take_lock
@@ -60,8 +61,14 @@ class PullStatus:
 class PulledLog:
     """The subscriber's copy as its connection sees it (`replicator.host.Inbox`)."""
 
-    def __init__(self, appender: Appender, keep: Callable[[Archived], bool]) -> None:
+    def __init__(
+        self,
+        appender: Appender,
+        keep: Callable[[Archived], bool],
+        grown: Callable[[Position], object],
+    ) -> None:
         self.appender = appender
+        self._grown = grown
         self.durable: Position = appender.sync()
         self._keep = keep
         self._bell: Bell | None = None
@@ -69,12 +76,14 @@ class PulledLog:
     def claim(self, bell: Bell) -> "PulledLog":
         """Ring this bell from now on."""
         self._bell = bell
+        self.written()
         return self
 
     is_wanted = False  # no other connection fills a copy
 
     def written(self) -> None:
-        """Do nothing: the copy is synced about once a second."""
+        """Report the new end; the copy is synced about once a second."""
+        self._grown(self.appender.end)
 
     def confirmed(self) -> Confirmations:
         """Return what is durable here."""
@@ -119,6 +128,8 @@ class LocalCopy:
         sweep: Callable[[Appender], object],
         disk: Disk,
         failed: Callable[[], None],
+        *,
+        grown: Callable[[Position], object] | None = None,
     ) -> None:
         """Lock the directory, creating it if need be.
 
@@ -128,6 +139,7 @@ class LocalCopy:
             sweep: is called about once a second to give up what is not to be kept.
             disk: where.
             failed: is called when the copy has ended by itself.
+            grown: is called with the end of the copy whenever it has moved.
 
         Raises:
             Misuse: another process pulls into it.
@@ -139,6 +151,7 @@ class LocalCopy:
         self._sweep = sweep
         self._disk = disk
         self._failed = failed
+        self._grown = grown
         disk.make_directory(directory)
         self._lock_fd = take_lock(
             directory, f"{directory} is being pulled into already; stop that, or use another"
@@ -147,7 +160,14 @@ class LocalCopy:
         self._thread = threading.Thread(target=self._run, name="sync copy", daemon=True)
 
     def start(self) -> None:
-        """Begin to sync."""
+        """Begin to sync; a copy that is also served is opened now, as nodes may be away."""
+        if self._grown is not None:
+            with closing(LogDirectory(self.directory, self._disk)) as log:
+                log.refresh()
+                identity = log.manifest.identity
+            if identity is not None:
+                self.log = self._open(identity)
+                self.log.written()
         self._thread.start()
 
     def claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
@@ -204,7 +224,7 @@ class LocalCopy:
         try:
             appender.recover()
             finish_archiving(self._disk, self.directory, appender.manifest)
-            return PulledLog(appender, self._keep)
+            return PulledLog(appender, self._keep, self._grown or (lambda _end: None))
         except BaseException:
             appender.close()
             raise
@@ -239,6 +259,7 @@ class PullClient:
         *,
         sweep: Callable[[Appender], object] = lambda _log: None,
         start: Start = "earliest",
+        grown: Callable[[Position], object] | None = None,
         disk: Disk | None = None,
     ) -> None:
         """Dial nothing before `start` is called.
@@ -252,6 +273,7 @@ class PullClient:
             sweep: is called about once a second to give up what is not to be kept.
             start: where a new copy begins: at the file that holds this place. One that holds
                 anything goes on where it ends.
+            grown: is called with the end of the copy whenever it has moved, for one that is served.
             disk: where; the real one if not given.
 
         Raises:
@@ -267,14 +289,16 @@ class PullClient:
         destination = Destination(list(dict.fromkeys(nodes)), contexts, PULL, stream)
         self._dialer = Dialer(destination, self._serve)
         try:
-            self._copy = LocalCopy(directory, keep, sweep, disk or OsDisk(), self._dialer.stop)
+            self._copy = LocalCopy(
+                directory, keep, sweep, disk or OsDisk(), self._dialer.stop, grown=grown
+            )
         except BaseException:
             self._dialer.join(0)
             raise
         self._guard = ForkGuard("a PullClient", self._abandon)
 
     def start(self) -> None:
-        """Begin to copy."""
+        """Begin to copy; `CorruptLog` if a copy that is also served is damaged."""
         self._guard.demand_owner()
         self._dialer.start()
         self._copy.start()

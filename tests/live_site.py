@@ -32,6 +32,7 @@ class Site:
         for holder in (
             PeerIdentity("jfk", CertificateRole.PUBLISHER, sessions=("*",)),
             PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",)),
+            PeerIdentity("edge", CertificateRole.MIRROR, streams=("*",)),
         ):
             write_grant(self.authority.directory, holder)
         os.symlink(self.path("authority", GRANTS_NAME), self.path("there", GRANTS_NAME))

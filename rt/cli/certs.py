@@ -86,7 +86,7 @@ def init(directory: str, *, force: bool) -> None:
     "streams",
     metavar="GLOB",
     multiple=True,
-    help="Grant a subscriber these streams; repeat for more.  [default: *]",
+    help="Grant a subscriber or mirror these streams; repeat for more.  [default: *]",
 )
 @click.option("--leases", is_flag=True, help="Grant a subscriber leases, which hold files for it.")
 @click.option(
@@ -94,7 +94,7 @@ def init(directory: str, *, force: bool) -> None:
     "hosts",
     metavar="HOST",
     multiple=True,
-    help="A node's: DNS name or address it is dialled at; repeat for more.  [default: loopback]",
+    help="A node's or mirror's: where it is dialled; repeat for more.  [default: loopback]",
 )
 @click.option(
     "--days",
@@ -113,6 +113,7 @@ def issue(name: str, directory: str, *, as_json: bool, **request: Any) -> None:
     rt certs issue node-1 --role node --host node-1.example.org --host 10.0.0.7
     rt certs issue jfk --role publisher --session jfk --session 'jfk-*' --days 7
     rt certs issue spark --role subscriber --stream flights
+    rt certs issue edge --role mirror --host edge.example.org
 
     What NAME may do is written to DIR/grants.toml, unless that has an entry for it already. To
     replace files before they expire use `rt certs renew`, which keeps their role and hosts.

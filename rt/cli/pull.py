@@ -1,8 +1,13 @@
 """`rt pull`: keeps a copy of a stream's merged log."""
 
+import os
+from contextlib import nullcontext
+from typing import Final
+
 import click
 
 from archiver.keep import parse_keep
+from replicator.mirror import Mirror
 from replicator.pull import PullClient, PullStatus
 from rt.cli.console import print_json
 from rt.cli.link import LinkSettings, timeout_option, wait_until
@@ -10,7 +15,15 @@ from rt.cli.options import click_options, json_option
 from rt.cli.stop_signals import StopSignals
 from rt.errors import RtError
 from rt.log.start import parse_start
+from rt.names import stream_directory
+from rt.net.certificates import certificate_files
 from rt.net.identity import CertificateRole
+from rt.net.tls import Contexts, server_context
+from rt.node.settings import parse_address
+from rt.subscriber import MERGED_NAME
+
+_SERVING: Final = (CertificateRole.MIRROR,)
+_PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, CertificateRole.MIRROR)
 
 
 @click.command()
@@ -25,6 +38,10 @@ from rt.net.identity import CertificateRole
     "or a time. A copy that exists goes on where it ends.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="End once the copy has everything the node has.")
+@click.option(
+    "--serve", metavar="HOST:PORT",
+    help="Let others pull from this copy, as from a node; with a mirror's certificate.",
+)  # fmt: skip
 @timeout_option("--once")
 @json_option("the outcome")
 def pull(
@@ -33,6 +50,7 @@ def pull(
     kept: str,
     start: str,
     once: bool,
+    serve: str | None,
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
@@ -44,16 +62,20 @@ def pull(
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark
     rt pull --root copy --stream flights --from latest
     rt pull --root copy --stream flights --once --timeout 60
+    rt pull --root copy --stream flights --identity edge --serve 0.0.0.0:7420
     """  # noqa: D301 - click reads the backspace character
     if timeout_s is not None and not once:
         raise click.UsageError("--timeout goes with --once")
+    if serve is not None and once:
+        raise click.UsageError("--serve goes on; leave out --once")
     keep = parse_keep(kept)
+    contexts = settings.contexts(*(_PULLING if serve is None else _SERVING))
+    mirror = None if serve is None else _mirror(settings, serve)
     client = PullClient(
-        settings.root, settings.stream, settings.addresses(),
-        settings.contexts(CertificateRole.SUBSCRIBER, CertificateRole.NODE), keep.keeps,
-        sweep=keep.sweep, start=parse_start(start),
+        settings.root, settings.stream, settings.addresses(), contexts, keep.keeps,
+        sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
     )  # fmt: skip
-    with StopSignals() as signals:
+    with StopSignals() as signals, mirror or nullcontext():
         client.start()
         done = wait_until(
             signals, lambda: not client.running or (once and client.wait_caught_up(0)), timeout_s,
@@ -65,6 +87,18 @@ def pull(
     if broken:
         raise RtError(status.error)
     _report(status, complete=done or not once, once=once, as_json=as_json)
+
+
+def _mirror(settings: LinkSettings, serve: str) -> Mirror:
+    """Return what serves the copy, by the certificate that it is pulled with."""
+    files = certificate_files(settings.certs, settings.identity)
+    mirror = Mirror(
+        parse_address(serve, "--serve"), Contexts(files, server_context), settings.stream,
+        os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME),
+    )  # fmt: skip
+    host, port = mirror.address
+    click.echo(f"mirror {settings.identity} serves stream {settings.stream} at {host}:{port}")
+    return mirror
 
 
 def _report(status: PullStatus, *, complete: bool, once: bool, as_json: bool) -> None:

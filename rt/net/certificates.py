@@ -25,7 +25,7 @@ from rt.log.disk import DIRECTORY_MODE, sync_directory
 from rt.names import parse_glob, parse_peer, shown
 from rt.net.files import write_file
 from rt.net.granting import begin_grants, write_grant
-from rt.net.identity import USAGES, CertificateRole, PeerIdentity, identity_of
+from rt.net.identity import PULLING, USAGES, CertificateRole, PeerIdentity, identity_of
 from rt.net.issued import IssuedCertificate, record_issued
 
 AUTHORITY: Final = "ca"
@@ -111,10 +111,10 @@ def issue(
         role: What the peer is; it decides the extended key usage.
         sessions: Globs that a publisher may push. If none are given and the file has no entry
             yet, its own name.
-        streams: Globs that a subscriber may pull. If none are given and the file has no entry
-            yet, `*`, for an authority serves one cluster.
+        streams: Globs that a subscriber or mirror may pull. If none are given and the file has no
+            entry yet, `*`, for an authority serves one cluster.
         leases: Whether a subscriber may hold leases.
-        hosts: DNS names and addresses of a node; those of this machine's loopback if none.
+        hosts: DNS names and addresses of a node or mirror; this machine's loopback if none.
         days: Days until it expires, 1 to 90.
         force: Replace the files of the same name; `renew` does so and keeps what they grant.
 
@@ -219,7 +219,7 @@ def _holder(
 ) -> PeerIdentity:
     if sessions and role is not CertificateRole.PUBLISHER:
         raise Misuse(f"a {role} pushes no sessions: drop the session globs or choose publisher")
-    if streams and role is not CertificateRole.SUBSCRIBER:
+    if streams and role not in PULLING:
         raise Misuse(f"a {role} needs no stream globs: drop them or choose subscriber")
     if leases and role is not CertificateRole.SUBSCRIBER:
         raise Misuse(f"a {role} is not granted leases: drop them or choose subscriber")
@@ -232,9 +232,9 @@ def _holder(
 
 
 def _alternative_names(identity: PeerIdentity, hosts: Sequence[str]) -> x509.SubjectAlternativeName:
-    if hosts and not identity.is_node:
+    if hosts and not identity.is_dialled:
         raise Misuse(f"a {identity.role} is never dialled: drop the hosts or choose node")
-    named = (hosts or LOCAL_HOSTS) if identity.is_node else ()
+    named = (hosts or LOCAL_HOSTS) if identity.is_dialled else ()
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     return x509.SubjectAlternativeName(names + [host_name(host) for host in named])
 

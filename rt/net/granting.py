@@ -9,9 +9,9 @@ from rt.errors import Misuse, Refused
 from rt.names import parse_glob
 from rt.net.files import alone, write_file
 from rt.net.grants import GRANTS_NAME, Grant, parse_grants, read_grants
-from rt.net.identity import CertificateRole, PeerIdentity, listed_by
+from rt.net.identity import PULLING, CertificateRole, PeerIdentity, listed_by
 
-_GRANTED_ROLES: Final = (CertificateRole.PUBLISHER, CertificateRole.SUBSCRIBER)
+_GRANTED_ROLES: Final = (CertificateRole.PUBLISHER, *PULLING)
 _FILE_BYTES_MAX: Final = 1 << 20
 _HEAD: Final = """\
 # What each publisher and subscriber may do; what is not granted here is refused. Nodes read this

@@ -9,6 +9,9 @@ A certificate says who its holder is. What that holder may do is in `grants.toml
     streams = ["flights"]          # streams that it may pull
     leases = true                  # it may hold files back from the archiver
 
+    [mirror.edge]
+    streams = ["flights"]          # streams that it may pull, and serve to others
+
 What the file does not grant is refused. Nodes and operators need no entry: their role says it all.
 """
 
@@ -33,6 +36,7 @@ _LOOK_S: Final = 0.1  # a grant ends within a second; many connections share one
 _GRANTED: Final = {
     CertificateRole.PUBLISHER: {"sessions"},
     CertificateRole.SUBSCRIBER: {"streams", "leases"},
+    CertificateRole.MIRROR: {"streams"},
 }
 
 
@@ -81,7 +85,8 @@ def parse_grants(data: bytes, path: str) -> GrantTable:
     for word, holders in tables.items():
         role = next((each for each in _GRANTED if each == word), None)
         if role is None or not isinstance(holders, dict):
-            words = f"{shown(word)} is not a table of [publisher.NAME] or [subscriber.NAME]"
+            named = " or ".join(f"[{each}.NAME]" for each in _GRANTED)
+            words = f"{shown(word)} is not a table of {named}"
             raise Misuse(f"{path}: {words}")
         for name, entry in holders.items():
             try:

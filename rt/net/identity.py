@@ -40,6 +40,7 @@ class CertificateRole(StrEnum):
     PUBLISHER = "publisher"
     SUBSCRIBER = "subscriber"
     OPERATOR = "operator"
+    MIRROR = "mirror"
 
 
 USAGES: Final = {
@@ -49,7 +50,12 @@ USAGES: Final = {
     CertificateRole.PUBLISHER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
     CertificateRole.SUBSCRIBER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
     CertificateRole.OPERATOR: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
+    CertificateRole.MIRROR: frozenset(
+        {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+    ),
 }
+SERVING: Final = (CertificateRole.NODE, CertificateRole.MIRROR)  # roles that others dial
+PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.MIRROR)  # with a list of streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class PeerIdentity:
         name: The peer's name.
         role: What it is.
         sessions: Globs of the sessions a publisher may push.
-        streams: Globs of the streams a subscriber may pull.
+        streams: Globs of the streams a subscriber or mirror may pull.
         leases: Whether a subscriber may hold leases.
     """
 
@@ -74,6 +80,11 @@ class PeerIdentity:
     def is_node(self) -> bool:
         """Whether the peer is a node; of which cluster, its certificate does not say."""
         return self.role is CertificateRole.NODE
+
+    @property
+    def is_dialled(self) -> bool:
+        """Whether others dial the peer, so that its certificate names its hosts."""
+        return self.role in SERVING
 
     @property
     def may_operate(self) -> bool:
@@ -92,10 +103,8 @@ class PeerIdentity:
         )
 
     def may_pull(self, stream: str) -> bool:
-        """Tell whether the peer may read this stream: a node always, a subscriber its own."""
-        return self.is_node or (
-            self.role is CertificateRole.SUBSCRIBER and _any_matches(self.streams, stream)
-        )
+        """Tell whether the peer may read this stream: a node any, others those they list."""
+        return self.is_node or (self.role in PULLING and _any_matches(self.streams, stream))
 
     def may_look(self, stream: str) -> bool:
         """Tell whether the peer may see a stream's policy, plans and history."""

@@ -49,7 +49,7 @@ def renew(directory: str, name: str, *, days: int | None = None) -> CertificateF
     lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return issue(
         directory, name, holder.role, force=True,
-        hosts=hosts_of(certificate) if holder.is_node else (),
+        hosts=hosts_of(certificate) if holder.is_dialled else (),
         days=days or max(1, min(DAYS_MAX, lifetime // timedelta(days=1))),
     )  # fmt: skip
 

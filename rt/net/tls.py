@@ -72,6 +72,7 @@ def connect(
     address: tuple[str, int],
     context: ssl.SSLContext,
     timeout_s: float = TIMEOUT_S,
+    roles: Collection[CertificateRole] = (CertificateRole.NODE,),
 ) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Dial a node and return the connection once both sides have agreed to it.
 
@@ -81,6 +82,7 @@ def connect(
         address: Host and port; the node's certificate must be for this host.
         context: From `client_context`.
         timeout_s: Seconds for the whole of it.
+        roles: What may answer.
 
     Raises:
         PeerError: TLS failed; one sentence says why.
@@ -97,7 +99,7 @@ def connect(
         sock = undo.enter_context(
             context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
         )
-        approve = partial(_approve, (CertificateRole.NODE,), _admit_all)
+        approve = partial(_approve, roles, _admit_all)
         identity = _establish(sock, deadline, approve)
         # Only the side that dials can dial again with new files.
         change = context.change if isinstance(context, TrustingContext) else _never

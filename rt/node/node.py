@@ -6,6 +6,7 @@ import ssl
 import time
 from typing import Any, Final
 
+from replicator.feeds import LogFeed
 from replicator.host import Bell
 from replicator.server import Handler, Server
 from rt.errors import CorruptLog, Refused
@@ -20,7 +21,6 @@ from rt.node.catch_up import CatchUp
 from rt.node.directory import NodeDirectory
 from rt.node.ending import Ending
 from rt.node.engine import engine_of
-from rt.node.feed import NodeFeed
 from rt.node.inbox import NodeInbox
 from rt.node.pipeline import Links, NodePipeline
 from rt.node.relay import NodeRelay
@@ -149,7 +149,7 @@ class Node:
         """Sync and sequence what a connection has appended (`replicator.host.Host`)."""
         self.pipeline.settle()
 
-    def feed(self, wake: Bell) -> NodeFeed:
+    def feed(self, wake: Bell) -> LogFeed:
         """Give a pulling connection the merged log (`replicator.host.Host`)."""
         return self.pipeline.feeds.open(wake)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from replicator.feeds import LogFeeds
 from replicator.host import Bell
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
@@ -13,7 +14,6 @@ from rt.node.damage import DamageFound
 from rt.node.directory import NodeDirectory
 from rt.node.duties import Duties, Ports, timing_of
 from rt.node.ending import Ending
-from rt.node.feed import NodeFeeds
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.keep_up import CopyLog
@@ -80,7 +80,7 @@ class NodePipeline:
         disk, guard, storage = directory.disk, directory.guard, settings.storage
         self._is_alone = settings.is_alone
         self._ending = ending
-        self.feeds = NodeFeeds(directory.merged)
+        self.feeds = LogFeeds(directory.merged)
         self.inboxes = Inboxes(
             disk, directory.inputs, settings.stream, self._hold, guard,
             alone=self._is_alone, damaged=self.mend,

@@ -29,13 +29,18 @@ URIS = {
     "publisher": ["rt://publisher/jfk", "rt://session/*"],
     "subscriber": ["rt://subscriber/spark", "rt://stream/*"],
     "operator": ["rt://operator/alice"],
+    "mirror": ["rt://mirror/edge", "rt://stream/*"],
 }
 EVERYONE = set(URIS)
 ASKING = {"do": "policy"}, {"do": "set-policy", "policy": {"time": 60}}
 # ALPN name, what is said first, and the roles that are served.
 PROTOCOLS = {
     "push": (None, encode(Hello(VERSION, VERSION, PUSH, STREAM, "test")), {"publisher", "node"}),
-    "pull": (None, encode(Hello(VERSION, VERSION, PULL, STREAM, "test")), {"subscriber", "node"}),
+    "pull": (
+        None,
+        encode(Hello(VERSION, VERSION, PULL, STREAM, "test")),
+        {"subscriber", "node", "mirror"},
+    ),
     "peer": (PEER_ALPN, struct.pack("<I", 4) + b"vote", {"node"}),
     "status": (STATUS_ALPN, b"", EVERYONE),
     "admin": (ADMIN_ALPN, json.dumps(ASKING[0]).encode() + b"\n", EVERYONE - {"publisher"}),
@@ -163,7 +168,7 @@ def read_answer(sock, protocol):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("role", URIS)
 def test_a_certificate_opens_what_it_grants_and_nothing_else(site, stranger, role, case):
-    """Eighty-four certificates on six doors: one wrong answer is a hole."""
+    """A hundred and five certificates on six doors: one wrong answer is a hole."""
     files = forged(site, stranger, role, case)
     for protocol, (_, _, roles) in PROTOCOLS.items():
         is_served, why = served(site, protocol, files)

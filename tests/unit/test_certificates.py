@@ -12,7 +12,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from rt.errors import Misuse, Refused
 from rt.net.certificates import init_authority, issue, load_certificate
 from rt.net.grants import Grants, grants_path
-from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity, parse_identity, read_identity
+from rt.net.identity import (
+    GLOBS_MAX,
+    SERVING,
+    CertificateRole,
+    PeerIdentity,
+    parse_identity,
+    read_identity,
+)
 
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 SERVER = ExtendedKeyUsageOID.SERVER_AUTH
@@ -83,6 +90,7 @@ def test_each_role_may_do_its_own_verbs_only(role, verb):
         CertificateRole.NODE: {"push", "pull", "join"},
         CertificateRole.PUBLISHER: {"push"},
         CertificateRole.SUBSCRIBER: {"pull"},
+        CertificateRole.MIRROR: {"pull"},
         CertificateRole.OPERATOR: set(),
     }
     assert allowed[verb] == (verb in expected[role])
@@ -97,12 +105,12 @@ def test_identity_without_globs_may_do_nothing_but_its_role(role):
 
 
 @pytest.mark.parametrize("role", CertificateRole)
-def test_only_a_node_may_answer_a_call(authority, role):
-    """A publisher's stolen key must not let its thief pose as a node."""
+def test_only_a_node_or_a_mirror_may_answer_a_call(authority, role):
+    """A publisher's stolen key must not let its thief pose as a node, and no mirror is one."""
     files = issue(authority, "x", role)
     assert identity_in(files).role is role
-    if role is CertificateRole.NODE:
-        assert identity_in(files, SERVER).is_node
+    if role in SERVING:
+        assert identity_in(files, SERVER).is_node == (role is CertificateRole.NODE)
     else:
         with pytest.raises(Refused, match="lacks server authentication"):
             identity_in(files, SERVER)

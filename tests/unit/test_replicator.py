@@ -192,7 +192,7 @@ def test_a_dead_node_is_not_dialled_for_every_message(site, publisher, monkeypat
     """Updates wake a connection; they must not cut short the pause before the next attempt."""
     dialled = []
 
-    def refuse(*_address):
+    def refuse(*_address, **_roles):
         dialled.append(time.monotonic())
         raise ConnectionRefusedError
 
@@ -378,8 +378,8 @@ def test_the_reason_of_a_copy_that_ended_is_not_erased_by_a_connection(
     def fail():
         raise OSError(5, "Input/output error")
 
-    def connected_late(*node):
-        found = connect(*node)
+    def connected_late(*node, **roles):
+        found = connect(*node, **roles)
         monkeypatch.setattr(client._copy.log, "sync", fail)
         assert eventually(lambda: client._dialer.stopping, 20)
         return found

@@ -1,4 +1,4 @@
-"""NodeFeeds: the merged log as the pulling connections see it, and how they learn of more."""
+"""LogFeeds: the merged log as the pulling connections see it, and how they learn of more."""
 
 import threading
 
@@ -6,10 +6,10 @@ from replicator.host import Bell
 from rt.position import START, Position
 
 
-class NodeFeed:
+class LogFeed:
     """The merged log as one connection sees it (`replicator.host.Feed`)."""
 
-    def __init__(self, feeds: "NodeFeeds", wake: Bell) -> None:
+    def __init__(self, feeds: "LogFeeds", wake: Bell) -> None:
         self.directory = feeds.directory
         self.wake = wake
         self._feeds = feeds
@@ -23,30 +23,30 @@ class NodeFeed:
         self._feeds.forget(self)
 
 
-class NodeFeeds:
-    """The feeds of all pulling connections of a node.
+class LogFeeds:
+    """The feeds of all pulling connections of a node or mirror.
 
     Threads:
         `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown` is
-        called by the sequencing thread and reads whichever set is there, without the lock. `end` is
-        written by that thread alone, and only grows.
+        called by the one thread that appends, and reads whichever set is there, without the lock.
+        `end` is written by that thread alone, and only grows.
     """
 
     def __init__(self, directory: str) -> None:
         """Serve the merged log in `directory`."""
         self.directory = directory
         self.end: Position = START
-        self._feeds: frozenset[NodeFeed] = frozenset()
+        self._feeds: frozenset[LogFeed] = frozenset()
         self._lock = threading.Lock()
 
-    def open(self, wake: Bell) -> NodeFeed:
+    def open(self, wake: Bell) -> LogFeed:
         """Return the feed of a new connection."""
-        feed = NodeFeed(self, wake)
+        feed = LogFeed(self, wake)
         with self._lock:
             self._feeds |= {feed}
         return feed
 
-    def forget(self, feed: NodeFeed) -> None:
+    def forget(self, feed: LogFeed) -> None:
         """Drop a connection that has ended."""
         with self._lock:
             self._feeds -= {feed}

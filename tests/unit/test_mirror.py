@@ -1,0 +1,163 @@
+"""A copy serves others: one copy over the WAN feeds many, with the rights and digests of a node."""
+
+import os
+import re
+import signal
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster
+from commands import finish, start
+from replicator_host import eventually, log_bytes, manifest_lines
+
+import rt
+from replicator.mirror import Mirror
+from replicator.pull import PullClient
+from replicator.push import PushClient
+from rt.net.certificates import certificate_files, issue
+from rt.net.identity import CertificateRole
+from rt.net.tls import Contexts, server_context
+
+PATIENCE_S = 20
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A cluster of one node, with some merged files, and certificates for what the tests need."""
+    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
+        certs = os.path.join(running.root, "certs")
+        issue(certs, "edge", CertificateRole.MIRROR, streams=(STREAM,))
+        issue(certs, "other", CertificateRole.SUBSCRIBER, streams=("trains",))
+        push = running.push()
+        publish(running, 20)
+        assert push.stop(drain_s=PATIENCE_S)
+        yield running
+
+
+def publish(cluster, count):
+    """Publish to the directory that is pushed from: some 24 KiB each time."""
+    with rt.Publisher(os.path.join(cluster.clients, "pub"), stream=STREAM, session="jfk") as pub:
+        for _ in range(count):
+            pub.publish_many([bytes(1000)] * 24)
+
+
+class Edge:
+    """A copy at the edge, and the mirror that serves it."""
+
+    def __init__(self, cluster, root, nodes=None, port=0):
+        files = certificate_files(os.path.join(cluster.root, "certs"), "edge")
+        out = os.path.join(root, STREAM, "out")
+        contexts = Contexts(files, server_context)
+        self.mirror = Mirror(("localhost", port), contexts, STREAM, out)
+        self.pull = PullClient(
+            str(root), STREAM, nodes or cluster.addresses, cluster.contexts("edge"),
+            grown=self.mirror.grown,
+        )  # fmt: skip
+
+    def __enter__(self):
+        self.pull.start()
+        self.mirror.start()
+        self.address = ("localhost", self.mirror.address[1])
+        return self
+
+    def __exit__(self, *_error):
+        self.mirror.stop()
+        self.pull.stop()
+
+
+def puller(cluster, root, address, who="subscriber", **settings):
+    """A copy of the mirror's copy."""
+    pull = PullClient(str(root), STREAM, [address], cluster.contexts(who), **settings)
+    pull.start()
+    return pull
+
+
+def test_a_copy_of_a_copy_is_the_log_and_follows_it(cluster, tmp_path):
+    """The second hop has the same bytes, history and digests, and is as live as the first."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        copies = [puller(cluster, tmp_path / name, edge.address) for name in ("a", "b")]
+        assert all(copy.wait_caught_up(PATIENCE_S) for copy in copies)
+        push = cluster.push()
+        publish(cluster, 6)
+        assert push.stop(drain_s=PATIENCE_S)
+        end = cluster.nodes["n1"].merged_end
+        assert eventually(lambda: all(copy.status().position >= end for copy in copies))
+        for copy, name in zip(copies, ("a", "b"), strict=True):
+            copy.stop()
+            out = tmp_path / name / STREAM / "out"
+            assert log_bytes(out) == log_bytes(cluster.out("n1"))
+            assert manifest_lines(out) == manifest_lines(cluster.out("n1"))
+
+
+def test_a_mirror_that_starts_without_its_nodes_serves_what_it_has(cluster, tmp_path):
+    """A site that is cut off from the nodes still gets the copy."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        assert edge.pull.wait_caught_up(PATIENCE_S)
+        end = edge.pull.status().position
+    away = [("localhost", 1)]
+    with Edge(cluster, tmp_path / "edge", away) as edge:
+        copy = puller(cluster, tmp_path / "copy", edge.address)
+        assert eventually(lambda: copy.status().position == end)
+        copy.stop()
+
+
+def test_a_copy_of_a_copy_may_start_anywhere(cluster, tmp_path):
+    """A mirror finds the start as a node does."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        assert edge.pull.wait_caught_up(PATIENCE_S)
+        copy = puller(cluster, tmp_path / "copy", edge.address, start="latest")
+        assert copy.wait_caught_up(PATIENCE_S)
+        assert copy.status().position == edge.pull.status().position
+        copy.stop()
+    names = [name for name, data in log_bytes(tmp_path / "copy" / STREAM / "out").items() if data]
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(
+    ("who", "words"),
+    [
+        ("other", "does not grant subscriber other the stream 'flights'"),
+        ("n1", "is not a node of this cluster"),
+        ("publisher", "only a subscriber may pull"),
+    ],
+)
+def test_a_mirror_serves_those_that_a_node_would_serve(cluster, tmp_path, who, words):
+    """A copy must not be a way around the certificates."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        copy = puller(cluster, tmp_path / "copy", edge.address, who)
+        assert eventually(lambda: words in copy.status().error), copy.status().error
+        copy.stop()
+
+
+def test_a_publisher_does_not_push_to_a_mirror(cluster, tmp_path):
+    """Its messages would never be merged."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        push = PushClient(
+            os.path.join(cluster.clients, "pub"), STREAM, [edge.address],
+            cluster.contexts("publisher"),
+        )  # fmt: skip
+        push.start()
+        wanted = "it is a mirror's; a node is wanted here"
+        assert eventually(lambda: any(wanted in each.error for each in push.status()))
+        push.stop()
+
+
+def test_the_command_serves_its_copy_and_stops(cluster, tmp_path):
+    """As its help says, with one certificate for both directions."""
+    clients = os.path.join(cluster.root, "clients.toml")
+    arguments = ("pull", "--config", clients, "--root", tmp_path / "edge", "--serve", "localhost:0")
+    wrong = finish(start(*arguments, "--identity", "subscriber"))
+    assert wrong[0] == 2
+    assert "it is a subscriber's; a mirror's is wanted" in wrong[2]
+    serving = start(*arguments, "--identity", "edge")
+    try:
+        line = serving.stdout.readline().decode()
+        port = re.fullmatch(r"mirror edge serves stream flights at \S+:(\d+)\n", line)[1]
+        copy = puller(cluster, tmp_path / "copy", ("localhost", int(port)))
+        assert copy.wait_caught_up(PATIENCE_S)
+        assert eventually(lambda: copy.status().position == cluster.nodes["n1"].merged_end)
+        copy.stop()
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        code, out, _ = finish(serving)
+    assert code == 0
+    assert b"the copy ends at" in out
