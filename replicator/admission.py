@@ -14,6 +14,7 @@ from rt.net.identity import CertificateRole, PeerIdentity
 
 _SESSION_S: Final = 86_400.0  # a session counts for a day after it was last claimed
 _BURST_S: Final = 10.0  # connections of so many seconds may come at once
+_SAVED_S: Final = 1.0  # of a budget that was not used; it may be spent at once
 _PREFIX_BITS: Final = 64  # of an IPv6 address; its holder has all addresses below it
 _RESERVED_ROLES: Final = frozenset({CertificateRole.NODE, CertificateRole.OPERATOR})
 
@@ -31,6 +32,8 @@ class ServerLimits:
         identity_sessions: different sessions that one name may push within a day.
         identity_bytes_s: bytes a second that one name may send and receive, over all of its
             connections; it is slowed down to that.
+        identity_messages_s: messages a second that one name may send on pushing and pulling
+            connections; it is slowed down to that. A short one takes 2 to 50 us of a processor.
         handshakes: connections whose certificate has not been seen yet.
         address_handshakes: of them, from one address (one /64 of IPv6).
         handshake_s: seconds that a handshake may take.
@@ -42,6 +45,7 @@ class ServerLimits:
     identity_connects_s: int = 50
     identity_sessions: int = 1024
     identity_bytes_s: int = GIB  # more than a node merges: lower it where others need their share
+    identity_messages_s: int = 10_000
     handshakes: int = 128
     address_handshakes: int = 64
     handshake_s: float = 10.0
@@ -65,7 +69,7 @@ class _Account:
     tokens: float = 0.0  # connections that may be begun now
     filled_s: float = 0.0
     sessions: dict[str, float] = field(default_factory=dict)  # when each was last claimed
-    bytes_left: float = 0.0  # that may pass now; negative while its connections are held
+    spent_s: float = 0.0  # how far beyond its budgets it is; negative if not
     metered_s: float = 0.0
 
 
@@ -131,16 +135,23 @@ class Admission:
             if holder is not None:
                 self._accounts[holder].connections -= 1
 
-    def spend(self, identity: PeerIdentity, count: int) -> float:
-        """Count bytes that have passed; return for how many seconds to let none pass."""
+    def spend(self, identity: PeerIdentity, size: int, messages: int) -> float:
+        """Count what has passed; return for how many seconds to let nothing pass.
+
+        Args:
+            identity: of the peer.
+            size: bytes in both directions.
+            messages: that the peer has sent.
+        """
         if identity.is_node:
             return 0.0
-        rate = self.limits.identity_bytes_s
+        limits = self.limits
+        cost_s = max(size / limits.identity_bytes_s, messages / limits.identity_messages_s)
         with self._lock:
             account, now_s = self._account(_holder(identity)), self._clock()
-            left = account.bytes_left + rate * (now_s - account.metered_s)
-            account.bytes_left, account.metered_s = min(float(rate), left) - count, now_s
-            return max(0.0, -account.bytes_left / rate)
+            left_s = account.spent_s - (now_s - account.metered_s)
+            account.spent_s, account.metered_s = max(-_SAVED_S, left_s) + cost_s, now_s
+            return max(0.0, account.spent_s)
 
     def claim_session(self, identity: PeerIdentity, session: str) -> None:
         """Count a session that a peer pushes.

@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from replicator.decoder import Decoder, MessageMemory
@@ -26,6 +27,9 @@ MESSAGE_BYTES_PER_S: Final = 32 * KIB
 # Received in one turn: often enough between acknowledgements, far enough apart to be cheap.
 _TURN_BYTES: Final = 2 * MIB
 
+# So is a turn of short messages: 2 MiB of heartbeats would keep the interpreter for half a second.
+_TURN_MESSAGES: Final = 1000
+
 _RECORD_BYTES: Final = 16 * KIB  # TLS returns no more at once
 
 _LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
@@ -33,6 +37,14 @@ _LINGER_READ_BYTES: Final = 64 * 1024
 
 _HEARTBEAT: Final = encode(Heartbeat())
 _MessageType = TypeVar("_MessageType", bound=Message)
+
+
+@dataclass(slots=True)
+class Passed:
+    """What has passed on a connection: bytes in both directions, and messages received."""
+
+    bytes: int = 0
+    messages: int = 0
 
 
 class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
@@ -63,7 +75,7 @@ class Link:
         self._wake = wake
         self._decoder = Decoder(greeting=True, large=large)
         self._began_s: float | None = None  # when the message that is arriving began to
-        self._passed = 0
+        self._passed = Passed()
         self._more = True  # there may be bytes that were not received yet
         self._is_behind = True  # more arrived while the last was handled: not a lone message
         self._heard_s = self._spoke_s = time.monotonic()
@@ -74,9 +86,9 @@ class Link:
         self._writable.register(sock.fileno(), select.POLLOUT)
         sock.settimeout(0)
 
-    def take_passed(self) -> int:
-        """Return how many bytes have passed in both directions since this was asked last."""
-        passed, self._passed = self._passed, 0
+    def take_passed(self) -> Passed:
+        """Return what has passed since this was asked last."""
+        passed, self._passed = self._passed, Passed()
         return passed
 
     def listen(self, fd: int) -> None:
@@ -94,7 +106,8 @@ class Link:
         while rest:
             try:
                 count = self._sock.send(rest)
-                rest, self._passed = rest[count:], self._passed + count
+                self._passed.bytes += count
+                rest = rest[count:]
             except ssl.SSLWantWriteError:
                 if not self._writable.poll(DEAD_S * 1000):
                     raise PeerError(f"it read nothing for {DEAD_S:g} s") from None
@@ -113,11 +126,16 @@ class Link:
             PeerError: it is not a message, the peer hung up, or the connection is broken.
             Refused: it is a large message, and too many others are on their way.
         """
-        decoder, left = self._decoder, _TURN_BYTES
+        decoder, left, messages = self._decoder, _TURN_BYTES, 0
         while True:
             while (message := decoder.next()) is not None:
                 self._began_s = None
+                self._passed.messages += 1
+                messages += 1
                 yield message
+                if messages >= _TURN_MESSAGES:
+                    self._more = True  # the decoder may hold further ones
+                    return
             if left <= 0 or not self._more:
                 return
             count = self._receive_into(decoder.space())
@@ -125,7 +143,7 @@ class Link:
                 self._more = False  # if there is more the next wait is over at once
             if count:
                 left -= count
-                self._passed += count
+                self._passed.bytes += count
                 decoder.took(count)
                 self._heard_s = time.monotonic()
                 self._began_s = self._began_s or self._heard_s

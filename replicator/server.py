@@ -275,11 +275,12 @@ class Server:
 
     def _held_s(self, link: Link, peer: PeerIdentity) -> float:
         """Return for how many seconds nothing more may pass on a connection."""
-        held_s = self._admission.spend(peer, link.take_passed())
+        passed, limits = link.take_passed(), self._admission.limits
+        held_s = self._admission.spend(peer, passed.bytes, passed.messages)
         if held_s:
-            limit = show_bytes(self._admission.limits.identity_bytes_s)
-            words = f"{peer.title} is slowed down to {limit} bytes a second by identity_bytes_s"
-            self._repeats.warn(f"bytes {peer.title}", words)
+            most = f"{show_bytes(limits.identity_bytes_s)} bytes (identity_bytes_s)"
+            most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
+            self._repeats.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
         return held_s
 
     def _claim(self, peer: PeerIdentity, log: manifest.LogIdentity, bell: Bell) -> Inbox:

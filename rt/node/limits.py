@@ -32,6 +32,10 @@ class NodeLimits:
         default=_DEFAULT.identity_bytes_s,
         metadata={"help": "Bytes per second that one certificate name may send and receive."},
     )
+    identity_messages_s: int = field(
+        default=_DEFAULT.identity_messages_s,
+        metadata={"help": "Messages per second of one certificate name while it pushes or pulls."},
+    )
     handshakes: int = field(
         default=_DEFAULT.handshakes, metadata={"help": "TLS handshakes in progress at once."}
     )
@@ -58,6 +62,7 @@ class NodeLimits:
             identity_connects_s=self.identity_connects_s,
             identity_sessions=self.identity_sessions,
             identity_bytes_s=self.identity_bytes_s,
+            identity_messages_s=self.identity_messages_s,
             handshakes=self.handshakes,
             address_handshakes=self.address_handshakes,
             handshake_s=self.handshake_s,

@@ -7,20 +7,25 @@ it takes from the processor that node and flooder share.
 import os
 import random
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import cycle
 
-from replicator.wire import PUSH, VERSION, Hello, encode
+from replicator.messages import Ack, Heartbeat
+from replicator.wire import PULL, PUSH, VERSION, Hello, encode
 from rt.errors import RtError
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import certificate_files
 from rt.net.tls import client_context, connect, offering
 from rt.node.status import STATUS_ALPN
+from rt.position import START
 
 HELD = 600
+CHATTERING = 12
+ACKED = (START,) * 5
 STREAM = "flights"
 Address = tuple[str, int]
 
@@ -61,6 +66,24 @@ def holding(name: str, alpn: str, first: bytes) -> Callable[[Iterator[Address], 
     return flood
 
 
+def chattering(name: str, first: bytes, chatter: bytes) -> Callable[[Iterator[Address], str], None]:
+    """Return a flood of short messages over a few connections, as fast as they are taken."""
+
+    def flood(addresses: Iterator[Address], certs: str) -> None:
+        files = certificate_files(certs, name)
+        context = client_context(files.ca, files.cert, files.key)
+        held: list[ssl.SSLSocket] = []
+        for _ in range(CHATTERING):
+            held.append(connect(next(addresses), context, 2)[0])
+            held[-1].sendall(first)
+            held[-1].settimeout(0)
+        for sock in cycle(held):
+            with suppress(OSError):
+                sock.send(chatter)
+
+    return flood
+
+
 KINDS = {
     "idle": idle,
     "churn": churn,
@@ -68,6 +91,14 @@ KINDS = {
         "publisher", "", encode(Hello(VERSION, VERSION, PUSH, STREAM, "x")) + b"\xff\xff\xff\x00"
     ),
     "subscriber": holding("subscriber", STATUS_ALPN, b""),
+    "chatter": chattering(
+        "publisher", encode(Hello(VERSION, VERSION, PUSH, STREAM, "x")), encode(Heartbeat()) * 4096
+    ),
+    "reader": chattering(
+        "subscriber",
+        encode(Hello(VERSION, VERSION, PULL, STREAM, "x")),
+        encode(Ack(0, *ACKED)) * 512,
+    ),
     "operator": holding("operator", ADMIN_ALPN, b'{"do":'),
     "stranger": holding("n9", ADMIN_ALPN, b'{"do":'),
 }

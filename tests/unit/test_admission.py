@@ -156,17 +156,26 @@ def test_bytes_are_spent_by_a_name_over_all_of_its_connections():
     """A subscriber that loads a year of history must leave the line to the others."""
     now = [0.0]
     admission = Admission(ServerLimits(identity_bytes_s=2 * MIB), lambda: now[0])
-    assert admission.spend(publisher("jfk"), 0) == 0.0
+    assert admission.spend(publisher("jfk"), 0, 0) == 0.0
     now[0] = 1.0
-    assert admission.spend(publisher("jfk"), 2 * MIB) == 0.0
-    assert admission.spend(publisher("jfk"), MIB) == 0.5
-    assert admission.spend(publisher("lga"), 0) == 0.0
+    assert admission.spend(publisher("jfk"), 2 * MIB, 0) == 0.0
+    assert admission.spend(publisher("jfk"), MIB, 0) == 0.5
+    assert admission.spend(publisher("lga"), 0, 0) == 0.0
     now[0] = 1.25
-    assert admission.spend(publisher("jfk"), 0) == 0.25
+    assert admission.spend(publisher("jfk"), 0, 0) == 0.25
     now[0] = 100.0
-    assert admission.spend(publisher("jfk"), 2 * MIB) == 0.0  # no more than a second's is saved up
-    assert admission.spend(publisher("jfk"), 2 * MIB) == 1.0
-    assert admission.spend(node("n2"), 1000 * MIB) == 0.0
+    assert (
+        admission.spend(publisher("jfk"), 2 * MIB, 0) == 0.0
+    )  # no more than a second's is saved up
+    assert admission.spend(publisher("jfk"), 2 * MIB, 0) == 1.0
+    assert admission.spend(node("n2"), 1000 * MIB, 0) == 0.0
+
+
+def test_messages_are_spent_like_bytes_and_the_dearer_of_both_counts():
+    """Heartbeats as fast as a line takes them kept a node's interpreter from all others."""
+    admission = Admission(ServerLimits(identity_messages_s=1000), lambda: 0.0)
+    assert admission.spend(publisher("jfk"), 5000, 1000) == 1.0
+    assert admission.spend(publisher("jfk"), 0, 500) == 1.5
 
 
 def test_a_budget_of_bytes_that_no_turn_fits_into_is_refused():
