@@ -3,6 +3,7 @@
 import threading
 
 from replicator.host import Bell
+from rt.errors import Refused
 from rt.position import START, Position
 
 
@@ -15,7 +16,12 @@ class LogFeed:
         self._feeds = feeds
 
     def end(self) -> Position:
-        """Serve no byte past this: it may yet be cut and written again after a crash."""
+        """Serve no byte past this: it may yet be cut and written again after a crash.
+
+        Raises:
+            Refused: this node serves nothing any more.
+        """
+        self._feeds.demand_open()
         return self._feeds.end
 
     def release(self) -> None:
@@ -27,20 +33,22 @@ class LogFeeds:
     """The feeds of all pulling connections of a node or mirror.
 
     Threads:
-        `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown` is
-        called by the one thread that appends, and reads whichever set is there, without the lock.
-        `end` is written by that thread alone, and only grows.
+        `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown`
+        and `refuse` are called by the one thread that appends, and read whichever set is there,
+        without the lock. `end` and `_refusal` are written by that thread alone; `end` only grows.
     """
 
     def __init__(self, directory: str) -> None:
         """Serve the merged log in `directory`."""
         self.directory = directory
         self.end: Position = START
+        self._refusal: Refused | None = None
         self._feeds: frozenset[LogFeed] = frozenset()
         self._lock = threading.Lock()
 
     def open(self, wake: Bell) -> LogFeed:
-        """Return the feed of a new connection."""
+        """Return the feed of a new connection; `Refused` if nothing is served any more."""
+        self.demand_open()
         feed = LogFeed(self, wake)
         with self._lock:
             self._feeds |= {feed}
@@ -51,8 +59,21 @@ class LogFeeds:
         with self._lock:
             self._feeds -= {feed}
 
+    def demand_open(self) -> None:
+        """Raise `Refused` if nothing is served any more."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def refuse(self, why: Refused) -> None:
+        """Turn all connections away from now on."""
+        self._refusal = why
+        self._ring()
+
     def grown(self, end: Position) -> None:
         """Let all connections know at once that there is more, or that something was rolled."""
         self.end = end
+        self._ring()
+
+    def _ring(self) -> None:
         for feed in self._feeds:
             feed.wake.set()

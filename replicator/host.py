@@ -54,7 +54,11 @@ class Feed(Protocol):
         """Where it is."""
 
     def end(self) -> Position:
-        """Return where serving ends now; no byte after it is sent."""
+        """Return where serving ends now; no byte after it is sent.
+
+        Raises:
+            Refused: nothing is served any more; the connection ends.
+        """
 
     def release(self) -> None:
         """Take note that this sink is gone. Called once."""

@@ -14,6 +14,7 @@ from rt.limits import KIB
 from rt.log.appender import Appender, Durable
 from rt.log.disk import Disk, File, Span, set_aside
 from rt.position import START, Position, file_position
+from sequencer.disagreement import disagreement
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.session_log import Heading, SessionLogs, is_header
@@ -325,8 +326,7 @@ class Executor:
         expected = b"".join(merged.frame(position).parts)
         is_agreed = each.agrees_with(raw)
         if not is_agreed or self.appender.read(position, len(expected)) != expected:
-            path = f"{self.appender.directory}/{position.file_name}"
-            raise CorruptLog(path, position, "this is not the range that was agreed on")
+            raise disagreement(self.appender, position, alone=self.alone)
         return merged, raw
 
     def _compare_copy(self, each: Slice, headers: bytes) -> None:

@@ -4,6 +4,7 @@ A node says nothing in the consensus before a majority, itself included, has con
 start: they have compared it with what they remember, and remember it durably from now on.
 """
 
+import logging
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ from sequencer.raft.starts import (
     remembered,
 )
 
+_log: Final = logging.getLogger("rt.node")
 PATIENCE_TICKS: Final = 25  # an election timeout: until then, wait for the nodes beyond a majority
 GREET_TICKS: Final = 25  # 0.5 s, between two greetings of all nodes
 HASTE_TICKS: Final = 5  # the same while a start is not confirmed
@@ -156,10 +158,15 @@ class Greeting:
         self._remember(sender, hello.claim)
         self._heard[sender] = hello.claim
         if hello.memory is not None and (why := contradiction(hello.memory, self.claim)):
-            self.finding = f"node {sender} remembers that {why}"
+            self._find(f"node {sender} remembers that {why}")
         elif hello.confirmed == own:
             self._confirming.add(sender)
         return is_new or hello.confirmed != own
+
+    def _find(self, finding: str) -> None:
+        if not self.finding:
+            self.finding = finding
+            _log.error("this node is an older copy of itself: %s", finding)
 
     def _remember(self, name: str, claim: Claim) -> None:
         """Keep what a node says, unless something newer is known; a new start is synced."""

@@ -253,8 +253,18 @@ class Member:
     def _take_hello(self, sender: str, body: bytes) -> None:
         if self.greeting.take(sender, body):
             self._send(sender, _HELLO + self.greeting.hello(sender))
-        if self.greeting.finding:
+        if self.greeting.finding and not self._took_part():
             self._journal.disown(self.greeting.finding)
+
+    def _took_part(self) -> bool:
+        """Whether a leader may have been elected or followed with this node since it started.
+
+        An older copy of a node that has done so is part of the majority that moved on. What it
+        undid is lost already, and if it left now, there might be no majority at all.
+        """
+        status = self.engine.status()
+        is_later = status.term > self.greeting.claim.begun.term
+        return self.greeting.is_over and (is_later or bool(status.leader))
 
     def _follow_leader(self) -> None:
         if self.engine.leader != self._leader:

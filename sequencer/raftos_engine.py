@@ -85,6 +85,8 @@ class RaftosRaft(Raft):
 
     def tick(self) -> None:
         """Advance time: raftos' timers do what is due."""
+        if self._candidacy.fork is not None:
+            return
         if self._leader is not None:
             near = [each for each in self._leader.peers() if each.counts and not each.silent_ticks]
             self._roles.state.hear(each.name for each in near)
@@ -132,7 +134,7 @@ class RaftosRaft(Raft):
     def time_out(self) -> None:
         """The election timeout passed without a leader; a learner keeps waiting."""
         self._core.leader = ""
-        if self._core.is_voter:
+        if self._core.is_voter and self._candidacy.may_campaign():
             self._campaign(pre_vote=True)
 
     def open_election(self, *, pre_vote: bool, transfer: bool) -> None:

@@ -43,7 +43,7 @@ def status(context: click.Context, *, settings: LinkSettings, as_json: bool, wat
     \b
     For probes, the exit code is the cluster's health (after --watch it is 0):
       0  healthy
-      1  degraded: it works, but a node is down, unreachable, copying, or out of disk
+      1  degraded: it works, but a node is down, unreachable, copying, forked, or out of disk
       3  no quorum: nothing is merged until a majority of the nodes is back
     """  # noqa: D301 - click reads the backspace character
     with StopSignals() as signals:

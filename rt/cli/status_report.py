@@ -6,6 +6,7 @@ answer, and one that is missing, as an older node's may be, counts as empty.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final, TypeVar, cast
 
@@ -15,6 +16,7 @@ from rt.text import printable
 
 _Type = TypeVar("_Type")
 _NUMBER_END: Final = 1 << 63
+_SECOND_END: Final = 253_402_300_799  # of the year 9999, the last that a date can have
 _LEADER: Final = "leader"
 _LEARNER: Final = "learner"
 
@@ -51,6 +53,7 @@ class MergeReport:
     messages: int
     time_ns: int  # of the last merged instruction; 0 if there is none
     digest: str
+    forked_at: Position | None = None  # its log differs from the others' from there on
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,26 @@ class ClusterReport:
             if node.is_learner:
                 found.append(f"{node.name} is a learner and does not count")
             found += [f"{node.name} {problem}" for problem in node.problems]
+            if node.merge.forked_at is not None:
+                found.append(self._only_on(node))
         return found
+
+    def _only_on(self, forked: NodeReport) -> str:
+        """What a forked node has merged and no other node that answers has."""
+        others = [
+            each
+            for node in self.answering
+            if node.merge.forked_at is None
+            for each in node.sessions
+        ]
+        found = []
+        for mine in forked.sessions:
+            agreed = max((each.merged for each in others if each.name == mine.name), default=0)
+            if mine.merged > agreed:
+                found.append(f"{mine.name} from {Position(agreed)} to {mine.merged}")
+        if not found:
+            return f"{forked.name} has merged nothing of a session that the others lack"
+        return f"only {forked.name} has merged, of session {', of session '.join(found)}"
 
     @property
     def health(self) -> Health:
@@ -179,6 +201,7 @@ def _node_report(address: str, answer: Any) -> NodeReport:
         merge=MergeReport(
             _position(answer, "merged_end"), _get(answer, "messages", int),
             _get(answer, "merge_time_ns", int), _get(answer, "digest", str),
+            _position(fork, "position") if (fork := _get(answer, "forked", dict)) else None,
         ),
         durability=_get(answer, "durability", str),
         problems=tuple(_problems(answer)),
@@ -193,16 +216,39 @@ def _node_report(address: str, answer: Any) -> NodeReport:
 
 
 def _problems(answer: dict[str, Any]) -> list[str]:
+    return [*_state_problems(answer), *_running_problems(answer)]
+
+
+def _state_problems(answer: dict[str, Any]) -> list[str]:
+    """What is wrong with what the node has on its disk."""
+    found = []
+    if fork := _get(answer, "forked", dict):
+        since = _time_text(_get(fork, "since_ns", int))
+        found.append(
+            f"is FORKED since {since}, from {_position(fork, 'position')} on "
+            f"({_get(fork, 'reason', str)}): keep a copy of its merged log if it is still needed, "
+            "then empty its directory and start it again"
+        )
+    if lost := _get(answer, "lost_state", str):
+        found.append(f"lost its state: {lost}")
+    if older := _get(answer, "older_copy", str):
+        found.append(
+            f"was an older copy of itself when it started ({older}), and what was merged since may "
+            "be undone: never restore a node's directory; empty it, and it learns everything"
+        )
+    if count := _get(answer, "unconfirmed_by", int):
+        nodes = f"{count} other nodes" if count > 1 else "another node"
+        found.append(f"does not vote before {nodes} confirmed that its state is not an older copy")
+    return found
+
+
+def _running_problems(answer: dict[str, Any]) -> list[str]:
+    """What keeps it from merging or serving now."""
     found = []
     if position := _get(answer, "copying_to", str):
         reason = _get(answer, "copying_waits_for", str)
         waits = f"; it waits for {reason}" if reason else ""
         found.append(f"is copying the merged log, at {position}{waits}")
-    if lost := _get(answer, "lost_state", str):
-        found.append(f"lost its state: {lost}")
-    if count := _get(answer, "unconfirmed_by", int):
-        nodes = f"{count} other nodes" if count > 1 else "another node"
-        found.append(f"does not vote before {nodes} confirmed that its state is not an older copy")
     if waiting := _get(answer, "waiting_for", dict):
         found.append(f"waits for session {_get(waiting, 'session', str)}")
     if answer.get("takes_data") is False:
@@ -215,6 +261,12 @@ def _problems(answer: dict[str, Any]) -> list[str]:
     if warning := _get(answer, "certificate", str):
         found.append(f"has to renew its certificate: {warning}")
     return found
+
+
+def _time_text(time_ns: int) -> str:
+    """A time in UTC, to the second."""
+    at = datetime.fromtimestamp(min(time_ns // 10**9, _SECOND_END), UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _position(fields: dict[str, Any], name: str) -> Position:

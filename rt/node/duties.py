@@ -4,16 +4,17 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
-from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged
+from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, Refused, SessionDiverged
 from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
 from rt.node.damage import ROLLED, DamageFound
+from rt.node.fork import ForkWatch
 from rt.node.keep_up import CopyLog, KeepUp
 from rt.node.settings import NodeSettings
-from rt.node.view import NodeView, Waiting
+from rt.node.view import NodeView, TickView, Waiting
 from rt.node.wanting import Wanting
 from rt.position import START, Position
 from sequencer.holdings import decode_report
@@ -124,6 +125,7 @@ class Ports:
         copy_log: starts copying the merged log from other nodes, from a position on.
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
         serve: sets the end of the merged log that pullers may read.
+        refuse: turns pullers away for good, with this reason.
     """
 
     sessions: HeldSessions
@@ -132,6 +134,7 @@ class Ports:
     copy_log: CopyLog
     pass_on: Callable[[str, str], None]
     serve: Callable[[Position], None]
+    refuse: Callable[[Refused], None]
 
 
 @dataclass(slots=True)
@@ -185,9 +188,8 @@ class Duties:
         self._next_tick_s = float("-inf")
         self._merge_again_s = float("-inf")  # the disk was full
         self._served = START
-        self._status = member.engine.status()
-        self._agreed_ns: tuple[int, ...] = ()
-        self._waiting = Waiting(confirmations=member.greeting.waits_for)
+        self._forks = ForkWatch(member, ports.refuse)
+        self._shown = TickView(member.engine.status(), self._look_at())
         member.handlers[WANT] = self._take_want
         self._serve()
 
@@ -212,7 +214,9 @@ class Duties:
         try:
             self._advance(now_s, mail.synced)
             if is_tick and not self._alone:
-                self._keep_up.turn(now_s)
+                self._keep_up.turn(now_s, is_forked=self._forks.found is not None)
+        except Diverged as difference:
+            self._forks.take(difference)
         except CorruptLog as damage:
             self._mend(damage)
         self._serve()
@@ -234,12 +238,13 @@ class Duties:
         """Return the state for other threads; `step` returns it as well."""
         member, ledger = self._member, self._member.executor.ledger
         engine = member.engine
-        if self._status.leader != engine.leader:
-            self._status = engine.status()
+        if self._shown.engine.leader != engine.leader:
+            self._shown = replace(self._shown, engine=engine.status())
+        shown = self._shown
         return NodeView(
-            self._status, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
+            shown.engine, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
             ledger.digest, ledger.archived_to, ledger.notes, member.is_executing,
-            self._waiting, self._agreed_ns,
+            shown.waiting, shown.agreed_ns,
         )  # fmt: skip
 
     def _take(self, mail: Mail) -> None:
@@ -253,6 +258,8 @@ class Duties:
                 member.hear(sender, data)
             except PeerError as error:
                 _log.warning("from node %s: %s", sender, error)
+            except Diverged as difference:
+                self._forks.take(difference)
         for term, instruction in mail.orders:
             self._order(term, instruction)
 
@@ -266,11 +273,18 @@ class Duties:
             self._member.order(instruction)
 
     def _tick(self, now_s: float) -> None:
-        waits_for = self._member.greeting.waits_for
-        self._waiting = Waiting(self._member.missing, self._keep_up.copy, waits_for)
-        self._wanting.turn(now_s, self._waiting.missing)
+        member, waiting = self._member, self._look_at()
+        self._shown = TickView(member.engine.status(), waiting, tuple(member.agreed_ns))
+        self._forks.look(now_s, member.engine.fork)
+        self._wanting.turn(now_s, waiting.missing)
         self._ports.snapshots.turn(now_s)
-        self._status, self._agreed_ns = self._member.engine.status(), tuple(self._member.agreed_ns)
+
+    def _look_at(self) -> Waiting:
+        greeting = self._member.greeting
+        return Waiting(
+            self._member.missing, self._keep_up.copy, greeting.waits_for, greeting.finding,
+            self._forks.found,
+        )  # fmt: skip
 
     def _advance(self, now_s: float, changed: Collection[str]) -> None:
         merged = self._run(now_s)
@@ -318,7 +332,7 @@ class Duties:
             held = self._ports.sessions.get(found.log.identity.name)
             if held is not None and held.appender is found.log:
                 self._mend(damage)
-        elif self._keep_up.copy is None and self._is_damaged(damage):
+        elif self._forks.found is None and self._keep_up.copy is None and self._is_damaged(damage):
             if self._member.executor.is_rolled(damage.path):
                 _log.error("%s; %s", damage, ROLLED)
             else:
@@ -341,7 +355,7 @@ class Duties:
     def _mend(self, damage: CorruptLog) -> None:
         """Set aside what is damaged, if another node or the publisher has what it held."""
         diverged = isinstance(damage, SessionDiverged)
-        if isinstance(damage, Diverged) or (self._alone and not diverged):
+        if self._alone and not diverged:
             raise damage
         _log.error("%s; it is set aside and fetched again", damage)
         if self._is_merged(damage):
@@ -364,7 +378,7 @@ class Duties:
         A log that was copied counts as soon as it is whole: no instruction may follow for hours.
         """
         executor = self._member.executor
-        if self._keep_up.copy is not None:
+        if self._keep_up.copy is not None or self._forks.found is not None:
             return
         if executor.lacks_log:  # perhaps a damaged file was set aside
             end = min(self._served, executor.appender.next_place)

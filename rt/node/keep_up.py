@@ -68,13 +68,21 @@ class KeepUp:
         self._next_hand_over_s = float("-inf")
         self._hand_overs = 0
 
-    def turn(self, now_s: float) -> None:
-        """Start a copy, or end one; called on every tick."""
-        if self.copy is not None:
+    def turn(self, now_s: float, *, is_forked: bool = False) -> None:
+        """Start a copy, or end one, and let another node lead meanwhile; called on every tick.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            is_forked: whether this node merges nothing any more; its log is left as it is.
+        """
+        executor, engine = self._member.executor, self._member.engine
+        engine.hesitate(yes=is_forked or self.copy is not None or executor.lacks_log)
+        if self.copy is not None or is_forked:
             self._hand_over(now_s)
+        if self.copy is not None:
             if self._has_ended(self.copy):
-                self._resume()
-        elif self._member.executor.lacks_log or self._waited_too_long(now_s):
+                self._resume(is_forked=is_forked)
+        elif not is_forked and (executor.lacks_log or self._waited_too_long(now_s)):
             self._start()
 
     def _hand_over(self, now_s: float) -> None:
@@ -107,11 +115,11 @@ class KeepUp:
             self._is_over = copy.is_done(end) or self._needs_no_copy
         return self._is_over and copy.end()
 
-    def _resume(self) -> None:
+    def _resume(self, *, is_forked: bool) -> None:
         member = self._member
         self.copy, self._is_over, self._missing_since_s = None, False, None
         member.executor.reopen()
-        member.suspended = False
+        member.suspended = is_forked
         _log.warning("the merged log is copied up to %s; merging", member.executor.appender.end)
 
     @property

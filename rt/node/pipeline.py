@@ -97,7 +97,7 @@ class NodePipeline:
         )
         ports = Ports(
             self.inboxes, self._snapshots, self.retention,
-            links.copy_log, links.pass_on, self.feeds.grown,
+            links.copy_log, links.pass_on, self.feeds.grown, self.feeds.refuse,
         )  # fmt: skip
         self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))
         self._threads = [

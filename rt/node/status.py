@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection
 from typing import Any, Final
 
+from rt.node.fork import FoundFork
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
 from rt.node.retention import policy_of_notes
@@ -44,6 +45,8 @@ def node_status(
         "copying_to": None if copy is None else str(copy.position),
         "copying_waits_for": copy.waits_for if copy else "",
         "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
+        "forked": _forked(waiting.fork),
+        "older_copy": waiting.older_copy,
         "unconfirmed_by": waiting.confirmations,
         "agreement_ms": _milliseconds(sorted(view.agreed_ns)),
         "unreachable": peers.problems() if peers else {},
@@ -57,6 +60,13 @@ def node_status(
         "disk_free": guard.available,
         "takes_data": not guard.is_closed,
     }
+
+
+def _forked(fork: FoundFork | None) -> dict[str, str | int] | None:
+    if fork is None:
+        return None
+    since_ns = time.time_ns() - int((time.monotonic() - fork.since_s) * 1e9)
+    return {"since_ns": since_ns, "position": str(fork.position), "reason": fork.reason}
 
 
 def _sessions(inboxes: Collection[NodeInbox]) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rt.node.fork import FoundFork
 from rt.node.keep_up import LogCopy
 from rt.position import Position
 from sequencer.raft.consensus import Status
@@ -18,11 +19,15 @@ class Waiting:
         copy: the copying of the merged log that is under way.
         confirmations: how many more nodes have to confirm that this node is the newest copy of
             itself before it takes part in the consensus.
+        older_copy: why this node was an older copy of itself when it started, or "".
+        fork: why this node merges nothing any more.
     """
 
     missing: tuple[str, Position] | None = None
     copy: LogCopy | None = None
     confirmations: int = 0
+    older_copy: str = ""
+    fork: FoundFork | None = None
 
 
 class NodeView(NamedTuple):
@@ -55,3 +60,18 @@ class NodeView(NamedTuple):
     is_executing: bool
     waiting: Waiting
     agreed_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TickView:
+    """What is looked up once a tick, since it costs a little.
+
+    Attributes:
+        engine: the engine's status.
+        waiting: what keeps the node from merging.
+        agreed_ns: how long the last instructions took to be committed.
+    """
+
+    engine: Status
+    waiting: Waiting
+    agreed_ns: tuple[int, ...] = ()

@@ -169,6 +169,21 @@ class EngineState:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """A committed entry of this node is another one in the log of a leader, so a majority lost it.
+
+    Attributes:
+        index: of the first such entry that was seen; earlier ones may differ too.
+        leader: the leader's name.
+        term: the leader's.
+    """
+
+    index: int
+    leader: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """One other member as the leader sees it.
 
@@ -232,6 +247,13 @@ class Consensus(Protocol):
     @property
     def leads(self) -> bool:
         """Whether this node leads, as far as it knows."""
+
+    @property
+    def fork(self) -> Fork | None:
+        """Where this node's committed entries differ from a leader's; it takes no part then."""
+
+    def hesitate(self, *, yes: bool) -> None:
+        """Stand for election only if no other node does, if `yes`: this one cannot merge now."""
 
     def propose(self, command: bytes) -> Entry:
         """Append a command; it is decided once its index and term come back as committed.

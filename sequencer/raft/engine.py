@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
+from sequencer.raft.candidacy import Candidacy
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import (
     Configuration,
     EngineRole,
     EngineState,
     Entry,
+    Fork,
     Ready,
     Snapshot,
     Status,
@@ -30,7 +32,7 @@ from sequencer.raft.messages import (
     VoteReply,
 )
 from sequencer.raft.reads import READS_MAX
-from sequencer.raft.receive import take_append, take_snapshot
+from sequencer.raft.receive import forked_at, take_append, take_snapshot
 
 
 class Raft:
@@ -71,6 +73,7 @@ class Raft:
         self._leader: Leader | None = None
         self._election: Election | None = None
         self._out: Ready | None = None
+        self._candidacy = Candidacy()
         self._refusals: dict[str, str] = {}  # by sender, until it counts and is understood again
         self._handlers: dict[type, Callable[[str, int, Any], None]] = {
             RequestVote: self._on_request_vote,
@@ -130,6 +133,15 @@ class Raft:
     def _changes(self) -> MemberChanges:
         return MemberChanges(self._core, self._leading())
 
+    @property
+    def fork(self) -> Fork | None:
+        """Where this node's committed entries differ from a leader's, if they do."""
+        return self._candidacy.fork
+
+    def hesitate(self, *, yes: bool) -> None:
+        """Stand for election only if no other node does, if `yes`."""
+        self._candidacy.is_reluctant = yes
+
     def transfer(self, to: str) -> None:
         """Hand leadership over; does nothing if this node is to lead and does."""
         leader = self._leading()
@@ -154,6 +166,8 @@ class Raft:
 
     def step(self, sender: str, data: bytes) -> None:
         """Handle a message; `PeerError` if it is not one of this cluster's."""
+        if self._candidacy.fork is not None:
+            return
         core = self._core
         if sender == core.name:
             raise PeerError(f"a message of a node that calls itself {sender!r}, as this one does")
@@ -170,6 +184,8 @@ class Raft:
 
     def tick(self) -> None:
         """Advance time: heartbeats as leader, the election timer otherwise."""
+        if self._candidacy.fork is not None:
+            return
         if self._leader is not None:
             if not self._leader.tick():
                 self._become_follower(self._core.term, "")
@@ -178,7 +194,7 @@ class Raft:
         if self._elapsed_ticks >= self._timeout_ticks:
             self._core.leader = ""
             self._reset_election_timer()
-            if self._core.is_voter:
+            if self._core.is_voter and self._candidacy.may_campaign():
                 self._campaign(pre_vote=True)
 
     def ready(self) -> Ready | None:
@@ -314,6 +330,9 @@ class Raft:
 
     def _on_append_entries(self, sender: str, _incarnation: int, message: AppendEntries) -> None:
         self._follow_leader(sender)
+        if index := forked_at(self._core, message):
+            self._candidacy.fork = Fork(index, sender, message.term)
+            return
         reply = take_append(self._core, message)
         if not (message.no_reply and reply.success):
             self._core.reply_to_append(sender, reply)
@@ -333,6 +352,7 @@ class Raft:
         if self._leader is not None or self._core.leader not in {"", sender}:
             raise PeerError(f"{sender} and {self._core.leader} both lead term {self._core.term}")
         self._core.leader = sender
+        self._candidacy.follow()
         self._election = None
         self._elapsed_ticks = 0
 

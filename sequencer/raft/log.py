@@ -36,6 +36,15 @@ class Log:
             return self._entries[offset].term
         return self.base_term if index == self.base else None
 
+    def contradicts(self, index: int, term: int) -> bool:
+        """Whether the entry `index` cannot be of this term, by what is here.
+
+        Terms never decrease along a log, so an entry before its base is of no later term than that.
+        """
+        if index < self.base:
+            return term > self.base_term
+        return self.term_at(index) not in {None, term}
+
     def append(self, entry: Entry) -> None:
         """Add an entry to the end."""
         self._entries.append(entry)

@@ -22,6 +22,21 @@ def take_append(core: Core, message: AppendEntries) -> AppendReply:
     return AppendReply(message.term, True, end, message.round)
 
 
+def forked_at(core: Core, message: AppendEntries) -> int:
+    """The first entry that is committed here and is another one in the leader's log; 0 if none is.
+
+    What was committed in an earlier term is in the log of every later leader, so this proves that a
+    majority has lost it: its nodes were restored from older copies, or their disks lied.
+    """
+    if message.prev_index > core.commit:
+        return 0
+    ends = [(entry.index, entry.term) for entry in message.entries if entry.index <= core.commit]
+    for index, term in ((message.prev_index, message.prev_term), *ends):
+        if core.log.contradicts(index, term):
+            return index
+    return 0
+
+
 def matches(core: Core, message: AppendEntries) -> bool:
     """Whether the log has the entry before those of the message."""
     return core.log.term_at(message.prev_index) == message.prev_term

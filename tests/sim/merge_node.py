@@ -36,7 +36,7 @@ from sequencer.journal.starts import NONCE_END, begin_start, read_memories, writ
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
-from sequencer.raft.consensus import EngineRole, Ready, Snapshot
+from sequencer.raft.consensus import EngineRole, Fork, Ready, Snapshot
 from sequencer.session_log import SessionLogs
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
@@ -129,7 +129,7 @@ class WatchedEngine:
         self._node, self._raft = node, raft
         self._spoke = False
         self.step, self.tick, self.status = raft.step, raft.tick, raft.status
-        self.propose, self.transfer = raft.propose, raft.transfer
+        self.propose, self.transfer, self.hesitate = raft.propose, raft.transfer, raft.hesitate
         self.compact, self.read_index = raft.compact, raft.read_index
 
     @property
@@ -141,6 +141,11 @@ class WatchedEngine:
     def leads(self) -> bool:
         """Whether this node leads."""
         return self._raft.leads
+
+    @property
+    def fork(self) -> Fork | None:
+        """Where this node's committed entries differ from a leader's, if they do."""
+        return self._raft.fork
 
     def ready(self) -> Ready | None:
         """What is to be done next."""
@@ -305,7 +310,7 @@ class MergeNode(SimNode):
             self.member,
             Ports(
                 self.inboxes, SimSnapshots(self, opened.journal, chance), self.archiver,
-                self._copy_log, self._pass_on, self._serve,
+                self._copy_log, self._pass_on, self._serve, self._refuse_pullers,
             ),
             Timing(tick_s, world.missing_us / 1e6, tick_s, world.patience),
         )  # fmt: skip
@@ -649,6 +654,9 @@ class MergeNode(SimNode):
             self.world.clock.after(delay, self._pull, life, copy)
             if self.world.clock.now_us >= self.paused_until_us:
                 self.guarded(copy.step)
+
+    def _refuse_pullers(self, why: Refused) -> None:
+        raise Violation(f"{self.name}: {why}")
 
     def _serve(self, end: Position) -> None:
         self.merged_end = end

@@ -84,6 +84,7 @@ class Stage:
             "promote": partial(self._change, "promote"),
             "remove": partial(self._change, "remove"),
             "move": partial(self._change, "move"),
+            "copies": self._hesitate,
             "member-of": self._stranger,
             "status": self._status,
         }
@@ -243,6 +244,10 @@ class Stage:
         getattr(self._actors[leader].raft, verb)(*words, *address)
         self._settle(leader)
 
+    def _hesitate(self, name: str) -> None:
+        """Let a node copy the merged log, so that it cannot merge."""
+        self._actors[name].raft.hesitate(yes=True)
+
     def _stranger(self, name: str, *names: str) -> None:
         """Let a node that was configured with other members send to `name`."""
         raft = Raft(names[0], names, cluster="demo", chance=Steady(), settings=self._settings)
@@ -263,6 +268,8 @@ class Stage:
             role = EngineRole(status.role).name.lower().replace("_", "-")
             log = f"last {status.last}, commit {status.commit}"
             applied = " ".join(actor.applied) or "-"
+            if (fork := actor.raft.fork) is not None:
+                applied += f"; forked at {fork.index}, by {fork.leader}'s log"
             self._lines.append(f"{name} {role} term {status.term}, {log}: {applied}")
 
     # Duties

@@ -85,6 +85,23 @@ def test_a_node_that_was_restored_says_why_it_does_not_count():
     assert waits.health is Health.DEGRADED
 
 
+def test_a_forked_node_is_named_with_what_it_alone_has_merged():
+    """The operator must know which node to empty, and what would be lost with it."""
+    fork = {"since_ns": 1_700_000_000 * SECOND_NS, "position": "0.0.2048", "reason": "entry 9 is"}
+    sessions = [
+        {"session": "jfk", "pushed_by": "", "durable": "0.0.300", "merged": "0.0.200"},
+        {"session": "lga", "pushed_by": "", "durable": "0.0.80", "merged": "0.0.80"},
+    ]
+    found = report(answer("n1"), answer("n2"), answer("n3", forked=fork, sessions=sessions))
+    assert found.health is Health.DEGRADED
+    text = _text(found)
+    assert "n3 is FORKED since 2023-11-14T22:13:20Z, from 0.0.2048 on (entry 9 is)" in text
+    only = "session jfk from 0.0.100 to 0.0.200, of session lga from 0.0.0 to 0.0.80"
+    assert f"only n3 has merged, of {only}" in text
+    same = report(answer("n1"), answer("n2"), answer("n3", forked=fork))
+    assert "n3 has merged nothing of a session that the others lack" in _text(same)
+
+
 def test_a_learner_is_named_and_does_not_make_a_quorum():
     """Its state was lost: it neither votes nor counts, and its word on the leader is not enough."""
     found = report(answer("n1"), answer("n2"), answer("n3", role="learner"))

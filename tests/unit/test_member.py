@@ -11,6 +11,7 @@ from sequencer.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
 from sequencer.raft.consensus import Entry, EntryKind, Ready, Snapshot
+from sequencer.raft.starts import Reach
 
 ENDS = {"jfk": Position(88), "lga": Position(96)}
 
@@ -91,3 +92,20 @@ def test_what_another_nodes_state_says_is_merged_is_reported():
     snapshot = Snapshot(9, 1, (), ledger.encode())
     member = member_of(Engine(Ready(snapshot=snapshot)), Executor())
     assert sorted(member.run()) == ["jfk", "lga"]
+
+
+@pytest.mark.parametrize(
+    ("is_over", "term", "leader", "leaves"),
+    [(False, 4, "", True), (True, 3, "", True), (True, 4, "", False), (True, 3, "b", False)],
+)
+def test_an_older_copy_leaves_unless_a_majority_has_moved_on_with_it(is_over, term, leader, leaves):
+    """If it left then, the nodes that remain might be no majority, for good."""
+    member, disowned = member_of(Engine(), Executor()), []
+    member.greeting = SimpleNamespace(
+        is_over=is_over, finding="b knows", take=lambda _sender, _body: False,
+        claim=SimpleNamespace(begun=Reach(3, 5)),
+    )  # fmt: skip
+    member.engine.status = lambda: SimpleNamespace(term=term, leader=leader)
+    member._journal.disown = disowned.append
+    member.hear("b", b"\x08")
+    assert disowned == (["b knows"] if leaves else [])

@@ -3,13 +3,16 @@
 import errno
 from collections import deque
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from replicator_host import Certificates, eventually
 
 from replicator import pull
-from rt.errors import CorruptLog, DiskFailed
+from replicator.feeds import LogFeeds
+from rt.errors import CorruptLog, DiskFailed, Diverged, Refused
 from rt.log.confirmations import Confirmations
+from rt.log.disk import OsDisk
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.catch_up import CatchUp
@@ -21,6 +24,7 @@ from sequencer.execution import SnapshotPlan
 from sequencer.holdings import Holdings
 from sequencer.instruction import Roll
 from sequencer.ledger import Ledger
+from sequencer.raft.consensus import Fork
 
 TIMING = Timing(tick_s=0.02, missing_s=1, look_s=0.25, patience=4)
 
@@ -35,7 +39,7 @@ class Bench:
         self.leads, self.term, self.leader = True, 7, "n1"
         self.suspended, self.missing, self.agreed_ns, self.is_executing = False, None, (), False
         self.handlers, self.engine = {}, self
-        self.greeting = SimpleNamespace(waits_for=0)
+        self.greeting = SimpleNamespace(waits_for=0, finding="")
         self.holdings = Holdings("n1", ["n1", *others])
         ledger = Ledger(end=Position(8))
         appender = SimpleNamespace(
@@ -55,7 +59,8 @@ class Bench:
             drop=lambda: self.did.append("drop"), end=lambda: self.did.append("end"),
         )  # fmt: skip
         self.copies = deque()
-        self.served = []
+        self.served, self.refused = [], []
+        self.name, self.fork, self.hesitates = "n1", None, False
 
     def find_damage(self, _position):
         """As an appender whose bytes are still damaged."""
@@ -75,7 +80,7 @@ class Bench:
             SimpleNamespace(get=sessions.get, every=sessions.values, give_up=self.give_up),
             snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None), self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
-            self.served.append,
+            self.served.append, self.refused.append,
         )  # fmt: skip
         return Duties(self, ports, TIMING)
 
@@ -87,7 +92,11 @@ class Bench:
     def status(self):
         """As an engine does."""
         peers = [SimpleNamespace(name=name, counts=True) for name in self.holdings.others]
-        return SimpleNamespace(term=self.term, leader=self.leader, peers=peers)
+        return SimpleNamespace(term=self.term, leader=self.leader, peers=peers, fork=self.fork)
+
+    def hesitate(self, *, yes):
+        """As an engine does."""
+        self.hesitates = yes
 
     def transfer(self, to):
         """As an engine does."""
@@ -314,6 +323,68 @@ def test_a_node_that_copies_the_merged_log_lets_another_lead():
     assert bench.handed_to == ["n2", "n3"]
 
 
+def test_a_node_that_copies_does_not_stand_for_election_while_another_could_lead():
+    """Once elected it handed over, and nothing was merged until then."""
+    bench = Bench()
+    bench.executor.lacks_log = True
+    bench.copies.append(SimpleNamespace(is_done=lambda _end: True, end=lambda: True))
+    bench.executor.reopen = lambda: setattr(bench.executor, "lacks_log", False)
+    duties = bench.duties()
+    duties.step(0.0, Mail())
+    assert bench.hesitates
+    for now in (1.0, 2.0):
+        duties.step(now, Mail())
+    assert not bench.hesitates
+
+
+@pytest.mark.parametrize("found_by", ["consensus", "digest", "merging"])
+def test_a_forked_node_serves_and_merges_nothing_and_says_since_when_and_where(found_by, caplog):
+    """It was a follower that never executed, its pullers looped, and its status showed nothing."""
+    bench = Bench()
+    duties = bench.duties()
+    duties.step(6.9, Mail())
+    difference = Diverged("out/log.0.0", Position(8), "the merged log differs from that of n2")
+    mail = Mail()
+    if found_by == "consensus":
+        bench.fork = Fork(5, "n2", 9)
+        bench.executor.appender.disk = OsDisk()
+    elif found_by == "digest":
+        bench.hear = Mock(side_effect=difference)
+        mail.heard.append(("n2", b"\x03"))
+    else:
+        bench.run = Mock(side_effect=difference)
+    for now in (7.0, 8.0):
+        view = duties.step(now, mail).view
+        mail, bench.run = Mail(), list
+    found = view.waiting.fork
+    assert 6.9 <= found.since_s <= 8.0
+    assert found.position == (START if found_by == "consensus" else Position(8))
+    assert "n2" in found.reason
+    assert bench.suspended
+    assert [why.code for why in bench.refused] == ["forked"]
+    assert bench.served == [8], "what was served before is not served further"
+    assert "empty the node's directory" in caplog.text
+    bench.executor.ledger.end = Position(16)
+    bench.executor.lacks_log = True
+    duties.step(9.0, Mail())
+    assert bench.served == [8]
+    assert "copy" not in bench.did, "its log may be the only one of what it holds"
+    assert bench.handed_to, "a leader that cannot merge lets another lead"
+
+
+def test_pullers_of_a_forked_node_are_turned_away():
+    """They go to the next node, those that are connected and those that come."""
+    feeds, rung = LogFeeds("out"), []
+    feed = feeds.open(SimpleNamespace(set=lambda: rung.append(1)))
+    feeds.grown(Position(8))
+    assert feed.end() == 8
+    feeds.refuse(Refused("forked", "why"))
+    assert len(rung) == 2
+    for ask in (feed.end, lambda: feeds.open(None)):
+        with pytest.raises(Refused, match="why"):
+            ask()
+
+
 def test_a_log_that_was_copied_is_served_though_no_instruction_follows():
     """A pull from that node ended with 0 messages, and with exit code 0."""
     bench = Bench()
@@ -334,7 +405,7 @@ def test_a_log_that_lost_its_end_is_served_no_further_than_it_goes():
     bench.executor.lacks_log, bench.executor.appender.next_place = True, START
     bench.copies.append(SimpleNamespace())
     bench._alone = True
-    duties._keep_up.turn = lambda _now: None
+    duties._keep_up.turn = lambda _now, **_forked: None
     duties.step(0.0, Mail())
     assert bench.served == [8, 0]
 

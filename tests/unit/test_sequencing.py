@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber, WriterSettings
-from rt.errors import FrameError, SessionDiverged
+from rt.errors import Diverged, FrameError, SessionDiverged
 from rt.format.frame import NUMBER_END, FrameKind, encode_frame, session_tag
 from rt.format.manifest import MERGED, SESSION, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST
@@ -19,6 +19,7 @@ from rt.log.appender import Appender
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.start import end_of
+from rt.node.fork import first_range_from
 from rt.position import START
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report
@@ -212,6 +213,20 @@ def test_a_wrong_range_where_another_was_agreed_on_is_damage(merged):
     merged.commands[0] = encode_instruction(Merge(first.time_ns + 1, first.slices))
     with pytest.raises(CorruptLog, match="not the range"):
         merged.repeat()
+
+
+def test_a_whole_range_where_another_was_agreed_on_is_a_fork_and_is_kept(merged):
+    """Set aside as damage, the only copy of what a lost majority had confirmed went unnoticed."""
+    second = decode_instruction(merged.commands[1])
+    agreed = Position(merged.ledger.end)
+    merged.commands[1] = encode_instruction(Merge(second.time_ns + 1, second.slices))
+    with pytest.raises(Diverged, match="not the range") as found:
+        merged.repeat(alone=False)
+    out = str(merged.top / "out")
+    assert START < found.value.position < agreed
+    assert first_range_from(OsDisk(), out, 2) == found.value.position
+    assert first_range_from(OsDisk(), out, 1) == START
+    assert first_range_from(OsDisk(), out, 10**6) == merged.executor.appender.end
 
 
 def test_a_damaged_rolled_file_is_replaced_with_the_whole_merged_log(merged):
