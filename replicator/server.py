@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import socket
 import ssl
 import threading
@@ -41,6 +42,7 @@ _NO_RESOURCE_S: Final = 0.1
 # A handshake costs a millisecond of processor time, so a peer that is refused, and dials again
 # at once, is refused slowly.
 _REFUSAL_S: Final = 0.5
+_LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
 _PATIENCE_S: Final = 0.01  # a cluster that is not overloaded has merged by then
 
 
@@ -292,6 +294,8 @@ class Server:
             kind = shown(log.kind)
             words = f"a session of {self._host.stream!r} is wanted, not a {kind} log of another"
             raise Refused("stream", words)
+        if not _LOG_ID.fullmatch(log.id):
+            raise Refused("name", f"the id of a log has 32 hexadecimal digits, not {shown(log.id)}")
         for kind, name in (("session", log.name), ("group", log.group)):
             if name and not peer.may_push(name):
                 words = f"{GRANTS_NAME} does not grant {peer.title} the {kind} {name!r}"

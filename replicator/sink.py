@@ -39,7 +39,7 @@ def place_data(position: Position, ours: SinkEnd) -> Do:
     """Return what to do with frames for `position`.
 
     Raises:
-        Refused: the file has ended here, or bytes are missing before them.
+        Refused: the file has ended here, bytes are missing before them, or no file may follow.
 
     >>> place_data(Position(64), SinkEnd(Position(64), is_open=True)).name
     'APPEND'
@@ -49,6 +49,7 @@ def place_data(position: Position, ours: SinkEnd) -> Do:
     if position < ours.end:
         return Do.COMPARE
     if not ours.is_open and not position.offset:
+        _demand_more_runs(position)
         return Do.BEGIN
     if not ours.is_open and position.file == ours.end.file:
         words = f"frames came for {position}, and that file has ended here at {ours.end}"
@@ -69,6 +70,7 @@ def place_rolled(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
     if ours.is_open and ours.end.file == line.file and ours.end.offset == line.end:
         return Do.ROLL
     if not ours.is_open and not line.end and line.file >= ours.end:
+        _demand_more_runs(line.file)
         return Do.BEGIN_AND_ROLL
     raise _diverged(line, ours.end)
 
@@ -81,6 +83,7 @@ def place_archived(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
     """
     if known is not None and known.describes(line):
         return Do.NOTHING
+    _demand_more_runs(line.file)
     if known is None and ours.is_open and ours.end == line.file + line.end:
         return Do.ROLL  # all of it is here, and may still be needed
     if known is None and ours.end.file == line.file and ours.end.offset <= line.end:
@@ -88,6 +91,12 @@ def place_archived(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
     if known is None and not ours.is_open and ours.end <= line.file:
         return Do.SKIP
     raise _diverged(line, ours.end if known is None else Position(known.file + known.end))
+
+
+def _demand_more_runs(file: Position) -> None:
+    """Refuse a file of the last run, after which positions end."""
+    if file.is_last_run:
+        raise Refused("protocol", f"{file.file_name} is of the last run, which is never used")
 
 
 def demand_frames(known: Manifest) -> None:

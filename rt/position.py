@@ -85,6 +85,11 @@ class Position(int):
             raise ValueError("the log has used its last run and roll")
         return Position(following << OFFSET_BITS)
 
+    @property
+    def is_last_run(self) -> bool:
+        """Whether no run may follow; a log that got there could be neither continued nor read."""
+        return self.run == RUN_END - 1
+
     def next_run(self) -> "Position":
         """The first byte of the next run."""
         return Position.of(self.run + 1, 0, 0)

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from rt.errors import Misuse, spoken
 from rt.log.disk import DIRECTORY_MODE, sync_directory
 from rt.names import parse_glob, parse_peer, shown
-from rt.net.files import write_file
+from rt.net.files import read_file, write_file
 from rt.net.granting import begin_grants, write_grant
 from rt.net.identity import PULLING, USAGES, CertificateRole, PeerIdentity, identity_of
 from rt.net.issued import IssuedCertificate, record_issued
@@ -154,8 +154,7 @@ def load_certificate(path: str) -> x509.Certificate:
         Misuse: The file is missing or holds no certificate.
     """
     try:
-        with open(path, "rb") as file:
-            return x509.load_pem_x509_certificate(file.read(_FILE_BYTES_MAX))
+        return x509.load_pem_x509_certificate(read_file(path, _FILE_BYTES_MAX))
     except FileNotFoundError as error:
         raise Misuse(f"{path}: no such certificate; make one with rt certs issue") from error
     except ValueError as error:
@@ -190,6 +189,17 @@ def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name:
         raise Misuse(f"{files.cert}: it is a {holder.role}'s; a {' or '.join(roles)}'s is wanted")
     if name and holder.name != name:
         raise Misuse(f"{files.cert}: it is of {holder.name!r}, this is {name!r}")
+
+
+def days_left(files: CertificateFiles) -> float:
+    """Return the days until a certificate expires; negative after that.
+
+    Raises:
+        Misuse: the file is missing or holds no certificate.
+        OSError: it cannot be read.
+    """
+    ends = load_certificate(files.cert).not_valid_after_utc
+    return (ends - datetime.now(UTC)) / timedelta(days=1)
 
 
 def renewal_warning(files: CertificateFiles) -> str:
@@ -317,8 +327,8 @@ def load_authority(directory: str) -> tuple[x509.Certificate, ec.EllipticCurvePr
         raise Misuse(f"no authority in {directory}: make one with rt certs init {directory}")
     certificate = load_certificate(files.ca)
     try:
-        with open(files.key, "rb") as file:
-            key = serialization.load_pem_private_key(file.read(_FILE_BYTES_MAX), password=None)
+        data = read_file(files.key, _FILE_BYTES_MAX)
+        key = serialization.load_pem_private_key(data, password=None)
     except (FileNotFoundError, ValueError, TypeError) as error:
         raise Misuse(f"{files.key}: not a readable private key; restore it and retry") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -12,6 +13,23 @@ from rt.errors import Misuse
 from rt.log.disk import FILE_MODE
 
 _GROUP_READS: Final = 0o040
+
+
+def read_file(path: str, bytes_max: int) -> bytes:
+    """Return a whole file.
+
+    Raises:
+        Misuse: it is longer than `bytes_max`, or something else than a file, such as a pipe.
+        OSError: it cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Misuse(f"{path}: not a regular file")
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise Misuse(f"{path}: longer than {bytes_max} bytes")
+    return data
 
 
 def write_file(path: str, content: bytes, *, force: bool) -> None:

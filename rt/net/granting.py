@@ -7,7 +7,7 @@ from cryptography import x509
 
 from rt.errors import Misuse, Refused
 from rt.names import parse_glob
-from rt.net.files import alone, write_file
+from rt.net.files import alone, read_file, write_file
 from rt.net.grants import GRANTS_NAME, Grant, parse_grants, read_grants
 from rt.net.identity import PULLING, CertificateRole, PeerIdentity, listed_by
 
@@ -86,9 +86,9 @@ def adopt(directory: str) -> list[str]:
 def _listed(path: str) -> PeerIdentity | None:
     """Return the holder of a certificate that lists grants; None of any other file."""
     try:
-        with open(path, "rb") as file:
-            holder = listed_by(x509.load_pem_x509_certificate(file.read(_FILE_BYTES_MAX)))
-    except (ValueError, Refused):  # a list of revoked certificates, an authority
+        data = read_file(path, _FILE_BYTES_MAX)
+        holder = listed_by(x509.load_pem_x509_certificate(data))
+    except (ValueError, Refused, Misuse):  # a list of revoked certificates, an authority
         return None
     return holder if holder.sessions or holder.streams else None
 

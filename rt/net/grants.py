@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from rt.errors import Misuse, spoken
 from rt.names import NameGlob, parse_glob, parse_peer, shown
+from rt.net.files import read_file
 from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity
 from rt.net.trust import FileStamp, file_stamp
 
@@ -125,14 +126,11 @@ def read_grants(path: str) -> GrantTable:
         Misuse: it is not a grants file, or others may write it.
     """
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_mode & _OTHERS_WRITE:
-                raise Misuse(f"{path}: others may write this file; run chmod go-w {path}")
-            data = file.read(_FILE_BYTES_MAX + 1)
+        data = read_file(path, _FILE_BYTES_MAX)
+        if os.stat(path).st_mode & _OTHERS_WRITE:
+            raise Misuse(f"{path}: others may write this file; run chmod go-w {path}")
     except FileNotFoundError:
         return {}
-    if len(data) > _FILE_BYTES_MAX:
-        raise Misuse(f"{path}: longer than {_FILE_BYTES_MAX} bytes; use '*' in fewer entries")
     return parse_grants(data, path)
 
 

@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from rt.errors import Misuse
+from rt.net.files import read_file
 
 CRL_NAME: Final = "crl.pem"
 _FILE_BYTES_MAX: Final = 16 << 20  # 400,000 revoked certificates
@@ -122,12 +123,11 @@ def read_revoked(path: str, authorities: tuple[x509.Certificate, ...]) -> dict[R
         Misuse: a list cannot be read, or none of these authorities signed it.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(_FILE_BYTES_MAX + 1)
+        data = read_file(path, _FILE_BYTES_MAX)
     except FileNotFoundError:
         return {}
     blocks = data.split(_CRL_BEGINS)[1:]
-    if not blocks or len(data) > _FILE_BYTES_MAX:
+    if not blocks:
         raise Misuse(f"{path}: not a list of revoked certificates; make it with rt certs revoke")
     revoked: dict[Revoked, datetime] = {}
     for block in blocks:
@@ -154,8 +154,7 @@ def _revoked_by(
 
 
 def _authorities(path: str) -> tuple[x509.Certificate, ...]:
-    with open(path, "rb") as file:
-        data = file.read(_FILE_BYTES_MAX)
+    data = read_file(path, _FILE_BYTES_MAX)
     try:
         return tuple(x509.load_pem_x509_certificates(data))
     except ValueError as error:

@@ -9,10 +9,10 @@ from typing import Any, Final
 from replicator.feeds import LogFeed
 from replicator.host import Bell
 from replicator.server import Handler, Server
-from rt.errors import CorruptLog, Refused
+from rt.errors import CorruptLog, Misuse, Refused
 from rt.format.manifest import LogIdentity
 from rt.net.admin import ADMIN_ALPN
-from rt.net.certificates import certificate_files, renewal_warning
+from rt.net.certificates import CertificateFiles, certificate_files, days_left, renewal_warning
 from rt.net.exchange import send_all
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin import NodeAdmin
@@ -181,9 +181,10 @@ class Node:
         shown = node_status(
             pipeline.sequencer.view, inboxes.every(), self._peers, settings, self._directory.guard
         )
-        warning = renewal_warning(certificate_files(settings.certs, settings.name))
+        files = certificate_files(settings.certs, settings.name)
+        certificate = {"certificate": renewal_warning(files), "certificate_days": _days(files)}
         lost = self._lost if shown["role"] == "learner" else ""
-        return shown | {"certificate": warning, "diverged": inboxes.diverged, "lost_state": lost}
+        return shown | certificate | {"diverged": inboxes.diverged, "lost_state": lost}
 
     def _serve_status(self, sock: ssl.SSLSocket, _identity: object) -> None:
         """Send the status to any peer that was let in (`rt status`)."""
@@ -199,6 +200,14 @@ class Node:
 
     def _halt(self) -> None:
         self.pipeline.halt()
+
+
+def _days(files: CertificateFiles) -> float | None:
+    """Return the days until our certificate expires; None if it cannot be read."""
+    try:
+        return round(days_left(files), 1)
+    except (Misuse, OSError):
+        return None
 
 
 def _server_contexts(settings: NodeSettings) -> Contexts:

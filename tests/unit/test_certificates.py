@@ -10,7 +10,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, Refused
-from rt.net.certificates import init_authority, issue, load_certificate
+from rt.net.certificates import (
+    certificate_files,
+    days_left,
+    init_authority,
+    issue,
+    load_certificate,
+)
 from rt.net.grants import Grants, grants_path
 from rt.net.identity import (
     GLOBS_MAX,
@@ -246,3 +252,11 @@ def test_bytes_that_are_not_a_certificate_are_refused_by_name():
     """The reader of hostile bytes ends in one named error."""
     with pytest.raises(Refused, match="cannot be read"):
         read_identity(b"\x30\x03abc", CLIENT)
+
+
+def test_the_days_that_are_left_are_a_number_for_monitoring(authority):
+    """An alarm compares it; a sentence can only be read."""
+    files = issue(authority, "x", CertificateRole.NODE, days=7)
+    assert 6.99 < days_left(files) <= 7
+    with pytest.raises(Misuse, match="no such certificate"):
+        days_left(certificate_files(authority, "y"))

@@ -174,3 +174,10 @@ def test_issuing_adds_an_entry_and_never_changes_one(tmp_path):
     assert not write_grant(directory, JFK)
     with open(path, encoding="utf-8") as file:
         assert file.read() == before
+
+
+def test_a_pipe_in_place_of_a_file_is_refused_and_never_waited_for(path):
+    """Opening it would hold up every connection of the node."""
+    os.mkfifo(path, 0o600)
+    with pytest.raises(Misuse, match="not a regular file"):
+        Grants(path)

@@ -12,13 +12,21 @@ from replicator.backoff import FIRST_S
 from replicator.dialer import Destination, Dialer
 from replicator.large_messages import LargeMessages
 from replicator.link import Link
-from replicator.messages import PUSH, Data, Hello, Open, Refusal
+from replicator.messages import (
+    PUSH,
+    ArchivedNotice,
+    Data,
+    Hello,
+    Open,
+    Refusal,
+    RolledNotice,
+)
 from replicator.push import PushClient
 from replicator.server import Server
 from replicator.wire import VERSION, encode
 from rt import Publisher
 from rt.errors import PeerError
-from rt.format.manifest import SESSION, LogIdentity
+from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled
 from rt.limits import MIB
 from rt.log.watch import Wake
 from rt.net.tls import connect
@@ -124,3 +132,45 @@ def test_one_name_is_held_to_its_bytes_a_second_and_no_other_is(tmp_path, caplog
     lines = [each.message for each in caplog.records if "identity_bytes_s" in each.message]
     most = "1Mi bytes (identity_bytes_s) and 10000 messages (identity_messages_s) a second"
     assert lines == [f"publisher greedy is slowed down to {most}"]
+
+
+LAST = Position.of(2**19 - 1, 0, 0)
+HOSTILE = {
+    "data in the last run": (
+        {}, Data(0, LAST, memoryview(b"".join(make_frame(LAST, [b"x"]).parts))), "protocol"
+    ),
+    "an empty file in the last run": (
+        {}, RolledNotice(0, Rolled(LAST, 0, 0, 0, 0, 0, 0)), "protocol"
+    ),
+    "an archived file in the last run": (
+        {}, ArchivedNotice(0, Rolled(LAST, 96, 0, 1, 0, 0, 0), Archived(LAST, 0, "merged")),
+        "protocol",
+    ),
+    "an id that leads out of a directory": ({"id": "../../../etc"}, None, "name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_log_that_nothing_could_follow_is_refused(tmp_path, case):
+    """After the last run positions end; to open such a copy again was an internal error."""
+    changed, message, code = HOSTILE[case]
+    certs = Certificates(str(tmp_path / "ca"))
+    host = DiskHost(str(tmp_path / "node"))
+    server = Server(("localhost", 0), certs.server(), host)
+    server.start()
+    publisher = certs.publisher()
+    identity = LogIdentity(SESSION, STREAM, "jfk", changed.get("id", "a" * 32), 1)
+    try:
+        for _ in range(2):
+            sock, _ = connect(server.address, publisher.current())
+            wake = Wake()
+            link = Link(sock, wake, "node")
+            link._decoder.greeting = False
+            link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "hostile")))
+            link.send(encode(Open(0, identity)))
+            if message is not None:
+                link.send(encode(message))
+            assert refusal(link).code == code
+            link.close(), wake.close()
+    finally:
+        server.stop(), host.stop()
