@@ -19,6 +19,7 @@ _LARGE_BYTES: Final = 32 * KIB
 _NOTHING: Final = memoryview(bytearray())
 INCOMPLETE: Final = "the frame is incomplete"
 _WRONG_CRC: Final = "the body's CRC does not match"
+_NOT_ADDING_UP: Final = "the columns do not add up to the body"
 
 
 class Body(NamedTuple):
@@ -88,10 +89,22 @@ class Scratch(Block):
 class BodyReader:
     """Reads the bodies of one file's frames, each of them once."""
 
-    def __init__(self, file: File, ahead: Ahead, block: Block) -> None:
+    def __init__(
+        self, file: File, ahead: Ahead, block: Block, *, columns_suffice: bool = False
+    ) -> None:
+        """Read payloads into `block`.
+
+        Args:
+            file: where the frames are.
+            ahead: reads the headers of the same file.
+            block: room for the payloads.
+            columns_suffice: whether to read only the columns of uncompressed frames. The CRC of
+                a body covers its payloads too, so nothing is compared with it then.
+        """
         self._file = file
         self._ahead = ahead
         self._block = block
+        self._columns_suffice = columns_suffice
 
     def read(self, header: Header, offset: int) -> Body:
         """Read the body of the frame of messages at `offset`, whose header was checked.
@@ -102,6 +115,8 @@ class BodyReader:
         length = _columns_bytes(header)
         if length > header.raw_length:
             raise FrameError("the columns are longer than the body")
+        if self._columns_suffice and header.codec == Codec.NONE:
+            return self._read_columns(header, offset, length)
         if header.codec == Codec.NONE and header.length >= _LARGE_BYTES:
             columns, data = self._read_to_place(header, offset, length)
         else:
@@ -122,6 +137,19 @@ class BodyReader:
         _check_padding(frame[HEADER_BYTES + header.length :])
         return body
 
+    def _read_columns(self, header: Header, offset: int, length: int) -> Body:
+        read = self._file.pread if header.length >= _LARGE_BYTES else self._ahead_read
+        columns = memoryview(read(length, offset + HEADER_BYTES))
+        if len(columns) < length:
+            raise FrameError(INCOMPLETE)
+        size, keys_size = _sizes(header, columns)
+        if length + size + keys_size != header.raw_length:
+            raise FrameError(_NOT_ADDING_UP)
+        return Body(columns, _NOTHING, 0, size, _NOTHING)
+
+    def _ahead_read(self, length: int, offset: int) -> bytes:
+        return bytes(self._ahead.read(length, offset, READ_BYTES))  # a slice would keep it all
+
     def _read_to_place(
         self, header: Header, offset: int, length: int
     ) -> tuple[memoryview, memoryview]:
@@ -138,13 +166,10 @@ class BodyReader:
 
     def _body(self, header: Header, columns: memoryview, data: memoryview) -> Body:
         """Check that the last offsets reach the end, and keep the room of the payloads."""
-        count, block = header.messages, self._block
-        size = _last_offset(columns, 8 * count, count)
-        keys_size = 0
-        if header.columns & KEYS_COLUMN:
-            keys_size = _last_offset(columns, 12 * count + 4, count)
+        block = self._block
+        size, keys_size = _sizes(header, columns)
         if size + keys_size != len(data):
-            raise FrameError("the columns do not add up to the body")
+            raise FrameError(_NOT_ADDING_UP)
         keys = bytes(data[size:])  # the next payloads will overwrite them
         begin = block.take(size)
         return Body(columns, block.memory, begin, begin + size, keys)
@@ -154,6 +179,14 @@ def _columns_bytes(header: Header) -> int:
     """The bytes of a time and an offset for each message, and of a key offset if it has keys."""
     count = header.messages
     return 12 * count + 4 + (4 * (count + 1) if header.columns & KEYS_COLUMN else 0)
+
+
+def _sizes(header: Header, columns: memoryview) -> tuple[int, int]:
+    """The bytes of all payloads and of all keys, as the columns have them."""
+    count = header.messages
+    size = _last_offset(columns, 8 * count, count)
+    has_keys = header.columns & KEYS_COLUMN
+    return size, _last_offset(columns, 12 * count + 4, count) if has_keys else 0
 
 
 def _last_offset(columns: memoryview, begin: int, count: int) -> int:

@@ -17,6 +17,7 @@ from rt.spark.date_text import time_zone
 from rt.text import parse_time
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
+AUTO: Final = "auto"
 
 PARTITION_BYTES: Final = 128 * MIB
 _NAMES: Final = {
@@ -24,7 +25,7 @@ _NAMES: Final = {
     for name in (
         "path", "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
         "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode", "decode",
-        "timeZone", "paths", "streams",
+        "timeZone", "paths", "streams", "checkBodies",
         "maxRecordsPerTrigger", "maxBytesPerTrigger", "pushFilters",
         "leaseNodes", "leaseCerts", "leaseIdentity", "leaseTime", "leaseBytes",
     )
@@ -114,6 +115,9 @@ class ReadOptions:
         partition_bytes: of the log, on disk, for one task.
         fail_on_data_loss: whether archived messages fail the query.
         mode: what a damaged frame or a malformed payload does.
+        check_bodies: `true`: all bodies are read and compared with their CRCs. `false`: only what
+            the columns need is read. `auto`: `false` where headers suffice under FAILFAST, else
+            `true`.
         decode: `json` or "".
         time_zone: of timestamps in JSON that name none.
         push_filters: whether filters of the query are used before anything is read.
@@ -128,6 +132,7 @@ class ReadOptions:
     partition_bytes: int = PARTITION_BYTES
     fail_on_data_loss: bool = True
     mode: str = FAILFAST
+    check_bodies: str = AUTO
     decode: str = ""
     time_zone: str = "UTC"
     push_filters: bool = False
@@ -331,6 +336,7 @@ _OTHERS: Final[_Fields] = {
     "partitionbytes": ("partition_bytes", _size),
     "failondataloss": ("fail_on_data_loss", _truth),
     "mode": ("mode", lambda text: _choice(text, (FAILFAST, PERMISSIVE, DROPMALFORMED))),
+    "checkbodies": ("check_bodies", lambda text: _choice(text, (AUTO, "true", "false"))),
     "decode": ("decode", lambda text: _choice(text, ("json",))),
     "timezone": ("time_zone", _zone),
     "pushfilters": ("push_filters", _truth),

@@ -40,7 +40,7 @@ class Piece:
     @property
     def size(self) -> int:
         """About how many bytes it is in a record batch."""
-        if self.body is NO_BODY:
+        if not self.body.block:
             return len(self) * _HEADER_ROW_BYTES
         return self.header.raw_length
 
@@ -85,6 +85,7 @@ class PartReader:
     session: str
     wanted: Callable[[str], bool]
     block: Block | None  # where payloads are read to; None: headers alone are read
+    columns_suffice: bool = False  # whether no payload is wanted or checked
     _walk: Walk = field(init=False)
     _ahead: Ahead = field(init=False)
     _bodies: BodyReader | None = field(init=False)
@@ -93,8 +94,12 @@ class PartReader:
 
     def __post_init__(self) -> None:
         self._ahead = Ahead(self.file)
-        block = self.block
-        self._bodies = None if block is None else BodyReader(self.file, self._ahead, block)
+        if self.block is None:
+            self._bodies = None
+        else:
+            self._bodies = BodyReader(
+                self.file, self._ahead, self.block, columns_suffice=self.columns_suffice
+            )
         self._begin(self.part.begin)
 
     def __iter__(self) -> Iterator[Piece | Damage]:

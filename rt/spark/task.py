@@ -21,7 +21,7 @@ from rt.spark.bodies import Block, Scratch
 from rt.spark.date_text import time_zone
 from rt.spark.decode_json import JsonDecoder
 from rt.spark.java_text import read_utf8
-from rt.spark.options import FAILFAST, PERMISSIVE, ReadOptions
+from rt.spark.options import AUTO, FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.pieces import Damage, Part, PartReader, Piece
 from rt.spark.places import LogPlace
 from rt.spark.schema import COLUMNS, CORRUPT, RECORD, Wanted
@@ -39,6 +39,7 @@ _HEAP_BYTES: Final = 31 * MIB
 _FROM_HEADERS: Final = frozenset((
     "position", "seq", "number", "session", "merge_time", "stream", "file", CORRUPT,
 ))  # fmt: skip
+_FROM_COLUMNS: Final = _FROM_HEADERS | {"time", "time_ns", "payload_size"}
 _OF_LOG: Final = ("stream", "file")
 
 
@@ -94,7 +95,11 @@ class Task:
                 continue
             try:
                 wants = self.options.selection.has_session
-                for found in PartReader(file, part, log.merged, log.session, wants, block):
+                reader = PartReader(
+                    file, part, log.merged, log.session, wants, block,
+                    columns_suffice=self._columns_suffice,
+                )  # fmt: skip
+                for found in reader:
                     if isinstance(found, Piece):
                         found.log = place
                     elif self._was_lost(log, part, found):
@@ -106,10 +111,17 @@ class Task:
     @property
     def _needs_bodies(self) -> bool:
         """Whether to read bodies: not if headers suffice and damage elsewhere changes no row."""
-        options = self.options
-        keys = options.selection.keys
-        from_headers = _FROM_HEADERS.issuperset(self.wanted.names) and keys is None
-        return not from_headers or options.mode != FAILFAST
+        if not self._are_enough(_FROM_HEADERS) or self.options.check_bodies == "true":
+            return True
+        return self.options.check_bodies == AUTO and self.options.mode != FAILFAST
+
+    @property
+    def _columns_suffice(self) -> bool:
+        """Whether the payloads of uncompressed frames are neither wanted nor checked."""
+        return self.options.check_bodies == "false" and self._are_enough(_FROM_COLUMNS)
+
+    def _are_enough(self, columns: frozenset[str]) -> bool:
+        return columns.issuperset(self.wanted.names) and self.options.selection.keys is None
 
     def _block(self) -> Block:
         keeps = "payload" in self.wanted.names or self.wanted.decoded

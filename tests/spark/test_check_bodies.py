@@ -1,0 +1,101 @@
+"""The option checkBodies: what of a log a query reads, and what damage it can notice."""
+
+import os
+
+import pytest
+
+from rt import Publisher
+from rt.errors import CorruptLog, Misuse
+from rt.log import disk
+from tests.spark.random_logs import STREAM, plain_rows, random_log
+from tests.spark.reading import Load, wanted
+
+SIZES = ("session", "time_ns", "payload_size")
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A session of eight frames, each with a payload of 100,000 bytes."""
+    with Publisher(str(tmp_path), stream=STREAM, session="jfk") as publisher:
+        for letter in b"abcdefgh":
+            publisher.publish(bytes([letter]) * 100_000)
+            publisher.flush("written")
+    return os.path.join(tmp_path, STREAM, "jfk")
+
+
+@pytest.fixture
+def bytes_read(monkeypatch):
+    """The length of each read of a file."""
+    lengths, pread = [], disk.File.pread
+    monkeypatch.setattr(
+        disk.File, "pread", lambda *args: lengths.append(len(got := pread(*args))) or got
+    )
+    return lengths
+
+
+def spoil_a_payload(directory: str) -> None:
+    """Flip a bit in the middle of the log's file, where a payload is."""
+    with open(os.path.join(directory, "log.0.0"), "r+b") as file:
+        file.seek(450_000)
+        byte = file.read(1)[0]
+        file.seek(450_000)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_columns_alone_give_the_rows_that_whole_frames_give(tmp_path, seed):
+    """Keys, zstd, repeats, several runs: the result is that of a plain decoder."""
+    with random_log(str(tmp_path), seed) as merging:
+        rows = plain_rows(merging.directory)
+        read = Load(merging.directory, checkBodies="false").read(wanted(*SIZES))
+    assert read["payload_size"].to_pylist() == [len(row.payload) for row in rows]
+    assert read["time_ns"].to_pylist() == [row.time_ns for row in rows]
+    assert read["session"].to_pylist() == [row.session for row in rows]
+
+
+def test_sizes_and_times_are_read_without_the_payloads(large, bytes_read):
+    """Of 800,000 bytes, a few hundred."""
+    load = Load(large, checkBodies="false")
+    del bytes_read[:]
+    assert load.read(wanted(*SIZES))["payload_size"].to_pylist() == [100_000] * 8
+    assert sum(bytes_read) < 100_000
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+def test_false_reads_headers_alone_in_every_mode(large, bytes_read, mode):
+    """Counting does not need a body, whatever becomes of damaged ones."""
+    spoil_a_payload(large)
+    load = Load(large, checkBodies="false", mode=mode)
+    del bytes_read[:]
+    assert load.read(wanted("session")).num_rows == 8
+    assert sum(bytes_read) < 100_000
+
+
+def test_true_finds_damage_that_headers_do_not_show(large):
+    """By default such a query is right without it, and does not look."""
+    spoil_a_payload(large)
+    assert Load(large).read(wanted("session")).num_rows == 8
+    with pytest.raises(CorruptLog, match="CRC"):
+        Load(large, checkBodies="true").read(wanted("session"))
+
+
+def test_payloads_are_always_checked(large):
+    """No setting hands over bytes whose CRC was not compared."""
+    spoil_a_payload(large)
+    with pytest.raises(CorruptLog, match="CRC"):
+        Load(large, checkBodies="false").read(wanted("payload"))
+
+
+def test_offsets_that_lead_elsewhere_are_found_without_the_crc(large):
+    """The columns are not compared with the CRC, so they are compared with the header."""
+    with open(os.path.join(large, "log.0.0"), "r+b") as file:
+        file.seek(64 + 8 + 4)  # the end of the first frame's only payload
+        file.write(b"\xff\xff\xff\x7f")
+    with pytest.raises(CorruptLog, match="columns"):
+        Load(large, checkBodies="false").read(wanted("payload_size"))
+
+
+def test_another_word_is_refused(large):
+    """With the words there are."""
+    with pytest.raises(Misuse, match="checkBodies='some': give one of auto, true, false"):
+        Load(large, checkBodies="some")
