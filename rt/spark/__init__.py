@@ -17,11 +17,12 @@ from rt.errors import Misuse
 from rt.events import Gap
 from rt.position import Position
 from rt.spark.java import session
+from rt.spark.loads import read
 
 if TYPE_CHECKING:
     from rt.spark.export import Exported
 
-__all__ = ["gaps", "push_filters", "register", "session", "ship", "to_parquet"]
+__all__ = ["gaps", "push_filters", "read", "register", "session", "ship", "to_parquet"]
 
 
 def register(spark: Any) -> None:

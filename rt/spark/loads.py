@@ -1,0 +1,147 @@
+"""Loads: `rt.spark.read`, which builds the options of a load step by step."""
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rt.errors import Misuse
+from rt.log.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
+from rt.position import Position
+from rt.spark.options import read_options
+from rt.spark.places import log_paths
+from rt.spark.plan import LogView
+
+if TYPE_CHECKING:
+    from rt.spark.summary import Summary
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What to read of a log; each method returns another one, with more said.
+
+    Attributes:
+        path: of the log, or several; as of `load()`.
+        options: of the load, as docs/SPARK.md lists them.
+        columns: the schema, in Spark's DDL; "" for the default columns.
+    """
+
+    path: str | tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+    columns: str = ""
+
+    def between(self, start: Start | str = "earliest", end: Start | str = "latest") -> "Loading":
+        """Cut the log before any of it is read, which `where` does not.
+
+        Args:
+            start: of the first message: a position (`Position`, "0.0.4096"), a time when it was
+                merged (in a session: published; an aware `datetime`, ISO 8601), `last:100`, or
+                `earliest`.
+            end: of the first message that is not read, in the same forms, or `latest`.
+
+        Raises:
+            Misuse: an argument is neither.
+        """
+        return self.option(
+            **self._edge("starting", start, "earliest"), **self._edge("ending", end, "latest")
+        )
+
+    def sessions(self, *names: str) -> "Loading":
+        """Read these sessions only: names, or globs."""
+        return self.option(sessions=",".join(names))
+
+    def streams(self, *names: str) -> "Loading":
+        """Read the logs of these streams only: names, or globs."""
+        return self.option(streams=",".join(names))
+
+    def schema(self, columns: str) -> "Loading":
+        """Name the columns: `"session string, payload_size int"`."""
+        return replace(self, columns=columns)
+
+    def option(self, **options: object) -> "Loading":
+        """Set further options of the load."""
+        return replace(self, options={**self.options, **{k: str(v) for k, v in options.items()}})
+
+    def load(self, spark: Any = None) -> Any:
+        """Return the DataFrame; what it reads is fixed by this call.
+
+        Args:
+            spark: a `SparkSession`; the active one unless given.
+
+        Raises:
+            Misuse: there is no active session, or PySpark is too old.
+        """
+        from rt.spark import register  # noqa: PLC0415 - it imports this module too
+
+        spark = spark or _active()
+        register(spark)
+        reader = spark.read.format("rt").options(**self.options)
+        if self.columns:
+            reader = reader.schema(self.columns)
+        return reader.load(self.path if isinstance(self.path, str) else list(self.path))
+
+    def summary(self) -> "Summary":
+        """Count the messages and find the first and the last, without Spark and without bodies.
+
+        Raises:
+            Misuse: the load is of several logs, or selects keys.
+            GapError: some of it was archived.
+            CorruptLog: a header is damaged.
+        """
+        from rt.spark.summary import summarize  # noqa: PLC0415 - few need it
+
+        return summarize(read_options({**self.options, "path": self._only_path("a summary")}))
+
+    def _edge(self, name: str, given: Start | str, default: str) -> dict[str, object]:
+        place = checked_start(given)
+        if place == default:
+            return {}
+        if isinstance(place, AtTime):
+            return {f"{name}Timestamp": place.ns}
+        if isinstance(place, datetime):
+            return {f"{name}Timestamp": nanoseconds(place)}
+        if isinstance(place, Last):
+            with closing(LogView(self._only_path(f"last:{place.messages}"))) as view:
+                view.refresh()
+                place = resolve(view.log, place)
+        if not isinstance(place, Position):
+            raise Misuse(f"{place} would read nothing; a load goes from earliest to latest")
+        return {f"{name}Position": place}
+
+    def _only_path(self, what: str) -> str:
+        paths = log_paths((self.path,) if isinstance(self.path, str) else self.path)
+        if len(paths) > 1:
+            raise Misuse(f"{what} is of one log, and there are {len(paths)}")
+        return paths[0]
+
+
+def read(path: str | os.PathLike[str] | list[str] | tuple[str, ...]) -> Loading:
+    """Begin a load of the log at `path`, or of several.
+
+    Args:
+        path: log directories, globs, parent directories or URIs, as of `load()`.
+
+    Example:
+        >>> import tempfile
+        >>> from rt import Publisher
+        >>> import rt.spark
+        >>> root = tempfile.mkdtemp()
+        >>> with Publisher(root, stream="flights", session="jfk") as publisher:
+        ...     _ = publisher.publish_many([b"AA1", b"B6 2", b"DL 3"])
+        >>> rt.spark.read(f"{root}/flights/jfk").between("last:2").summary().messages
+        2
+    """
+    if isinstance(path, list | tuple):
+        return Loading(tuple(path))
+    return Loading(os.fspath(path))
+
+
+def _active() -> Any:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - optional, and heavy
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise Misuse("there is no active Spark session; make one: rt.spark.session()")
+    return spark
