@@ -18,6 +18,7 @@ class _Step(NamedTuple):
     messages: int
     first: int
     number: int
+    time_ns: int  # when it was merged; in a session, when its first message was published
 
 
 def after_selected(
@@ -89,6 +90,45 @@ def bytes_between(view: LogView, start: Position, end: Position) -> int:
     for file, file_end in view.files():
         total += max(0, min(end, file + file_end) - max(start, file))
     return total
+
+
+def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | None]:
+    """How many messages there are from `start` to `end`, and the time of the first; or 0, None.
+
+    They are counted by number. The time is when the first was merged; in a session, when the first
+    of its frame was published.
+    """
+    first: _Step | None = None
+    last: _Step | None = None
+    for file, file_end in view.files():
+        if file + file_end <= start or file >= end:
+            continue
+        opened = view.log.open_file(file)
+        try:
+            if first is None:
+                first = _first_from(view, opened, max(start, file), file_end)
+            last = _last_before(view, opened, file, file_end) or last
+        finally:
+            opened.close()
+    if first is None or last is None:
+        return 0, None
+    skipped = max(0, start - first.position - first.first)
+    after = last.number + last.messages - last.first
+    return max(0, after - first.number - skipped), first.time_ns
+
+
+def _last_before(view: LogView, file: File, start: Position, end: int) -> _Step | None:
+    walk = view.walk_to(file, start, lambda entry: entry.offset >= end)
+    return max(_steps(view, file, walk, end), default=None)
+
+
+def _first_from(view: LogView, file: File, start: Position, end: int) -> _Step | None:
+    """The first frame that has messages from `start` on, which are no repeats."""
+    walk = view.walk_to(file, start.file, lambda entry: entry.offset > start.offset)
+    for step in _steps(view, file, walk, end):
+        if max(step.first, start - step.position) < step.messages:
+            return step
+    return None
 
 
 def place_of_number(view: LogView, number: int) -> Position:
@@ -164,6 +204,7 @@ def _steps_of(view: LogView, file: File, walk: Walk, end: int) -> Iterator[tuple
                 passed += header.messages
             if header.kind == FrameKind.MESSAGES:
                 session = current.session if current is not None else view.log.session
-                yield _Step(at, header.messages, repeats, number), session
+                time_ns = header.time_ns if current is None else current.time_ns
+                yield _Step(at, header.messages, repeats, number, time_ns), session
     except FrameError:
         return  # the task that reads it says what is wrong

@@ -1,5 +1,6 @@
 """Stream: `spark.readStream.format("rt")`: offsets are positions, batches have a bound."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from rt.spark.places import LogPlace, is_glob
 from rt.spark.plan import LogView, between, check_not_all_archived, edge
 from rt.spark.schema import check_schema
 from rt.spark.splits import splits
-from rt.spark.steps import after_bytes, after_messages, after_selected, bytes_between
+from rt.spark.steps import after_bytes, after_messages, after_selected, bytes_between, unread
 from rt.spark.task import Task
 
 _VERSION: Final = 1
@@ -102,13 +103,24 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = view.end() if view.log.is_there else START
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
-        """The end of the log, for the query's progress, with the bytes that are still to read."""
+        """The end of the log, for the query's progress, and how far behind it the query is.
+
+        `rows_behind` counts the messages of all sessions, by number. `seconds_behind` is how long
+        ago the first of them was merged (in a session: published).
+        """
         view = self._refreshed()
         if not view.log.is_there:
             return None
         end = view.end()
-        behind = bytes_between(view, self._planned, end) if self._planned is not None else 0
-        return {**_offset(self._log_id, end), "bytes_behind": behind}
+        planned = end if self._planned is None else self._planned
+        rows, first_ns = unread(view, planned, end)
+        seconds = 0.0 if first_ns is None else max(0.0, (time.time_ns() - first_ns) / 1e9)
+        return {
+            **_offset(self._log_id, end),
+            "bytes_behind": bytes_between(view, planned, end),
+            "rows_behind": rows,
+            "seconds_behind": round(seconds, 3),
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into splits; the same for the same offsets.

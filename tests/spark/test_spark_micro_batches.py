@@ -74,4 +74,5 @@ def test_a_limit_of_records_is_of_the_selected_sessions(spark, tmp_path):
     counts = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
     assert counts == [4, 4, 2]
     latest = [each["sources"][0]["latestOffset"] for each in query.recentProgress]
-    assert all("bytes_behind" in each for each in latest if each)
+    behind = ("bytes_behind", "rows_behind", "seconds_behind")
+    assert all(name in each for each in latest if each for name in behind)

@@ -12,7 +12,7 @@ from rt.log.directory import LogDirectory
 from rt.position import Position
 from rt.spark.options import read_options
 from rt.spark.plan import LogView
-from rt.spark.steps import after_bytes, after_messages, place_of_number
+from rt.spark.steps import after_bytes, after_messages, place_of_number, unread
 from tests.spark.random_logs import plain_rows, random_log
 from tests.spark.reading import Load
 
@@ -35,6 +35,19 @@ def test_steps_of_messages_are_exact(log):
         end = after_messages(view, Position(rows[first].position), count, view.end())
         between = [row for row in rows if rows[first].position <= row.position < end]
         assert len(between) == min(count, len(rows) - first)
+    view.close()
+
+
+def test_what_is_unread_is_counted_with_the_time_of_its_first_message(log):
+    """From any message to the end: progress says how far a query is behind."""
+    path, rows = log
+    view, random = LogView(path), Random(2)
+    view.refresh()
+    assert unread(view, view.end(), view.end()) == (0, None)
+    for first in [0, len(rows) - 1, *random.choices(range(len(rows)), k=60)]:
+        row = rows[first]
+        expected = len(rows) - first, row.merge_time_ns
+        assert unread(view, Position(row.position), view.end()) == expected
     view.close()
 
 
