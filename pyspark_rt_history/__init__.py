@@ -8,7 +8,7 @@ import contextlib
 with contextlib.suppress(Exception):
     from pyspark import __version__
 
-    from rt.spark import is_supported
+    from rt.spark.registration import is_supported
 
     if is_supported(__version__):
         from rt.spark.history import RtHistory as DefaultSource

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rt.errors import Misuse
+from rt.spark.registration import register
 
 VERSION_MIN: Final = 17
 _USUAL_PLACES: Final = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "/opt/jdk*")
@@ -41,8 +42,6 @@ def session(name: str = "rt", master: str = "local[*]", **settings: Any) -> Any:
     """
     prepare()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - heavy, and optional
-
-    from rt.spark import register  # noqa: PLC0415 - it imports this module too
 
     builder: Any = SparkSession.builder
     builder = builder.appName(name).master(master)

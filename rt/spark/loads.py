@@ -13,6 +13,7 @@ from rt.position import Position
 from rt.spark.options import read_options
 from rt.spark.places import log_paths
 from rt.spark.plan import LogView
+from rt.spark.registration import register
 
 if TYPE_CHECKING:
     from rt.spark.summary import Summary
@@ -73,8 +74,6 @@ class Loading:
         Raises:
             Misuse: there is no active session, or PySpark is too old.
         """
-        from rt.spark import register  # noqa: PLC0415 - it imports this module too
-
         spark = spark or _active()
         register(spark)
         reader = spark.read.format("rt").options(**self.options)

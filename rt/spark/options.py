@@ -103,6 +103,19 @@ class TriggerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Splitting:
+    """How a load is cut into tasks.
+
+    Attributes:
+        partitions: how many there are at least; a hint.
+        bytes: of the log, on disk, for one task.
+    """
+
+    partitions: int = 1
+    bytes: int = PARTITION_BYTES
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What a load reads, and how.
 
@@ -111,8 +124,7 @@ class ReadOptions:
         edges: where it begins and ends.
         selection: of streams, sessions and keys.
         limits: of a micro-batch.
-        min_partitions: a hint.
-        partition_bytes: of the log, on disk, for one task.
+        splitting: into tasks.
         fail_on_data_loss: whether archived messages fail the query.
         mode: what a damaged frame or a malformed payload does.
         check_bodies: `true`: all bodies are read and compared with their CRCs. `false`: only what
@@ -128,8 +140,7 @@ class ReadOptions:
     edges: Edges = Edges()
     selection: Selection = Selection()
     limits: TriggerLimits = TriggerLimits()
-    min_partitions: int = 1
-    partition_bytes: int = PARTITION_BYTES
+    splitting: Splitting = Splitting()
     fail_on_data_loss: bool = True
     mode: str = FAILFAST
     check_bodies: str = AUTO
@@ -191,6 +202,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         paths=_paths(given), edges=edges, selection=Selection(**_parsed(given, _SELECTION)),
         limits=TriggerLimits(**_parsed(given, _LIMITS)), lease=_lease(given),
+        splitting=Splitting(**_parsed(given, _SPLITTING)),
         **_parsed(given, _OTHERS),
     )  # fmt: skip
 
@@ -331,9 +343,11 @@ _LIMITS: Final[_Fields] = {
     "maxrecordspertrigger": ("records", _count),
     "maxbytespertrigger": ("bytes", _size),
 }
+_SPLITTING: Final[_Fields] = {
+    "minpartitions": ("partitions", _count),
+    "partitionbytes": ("bytes", _size),
+}
 _OTHERS: Final[_Fields] = {
-    "minpartitions": ("min_partitions", _count),
-    "partitionbytes": ("partition_bytes", _size),
     "failondataloss": ("fail_on_data_loss", _truth),
     "mode": ("mode", lambda text: _choice(text, (FAILFAST, PERMISSIVE, DROPMALFORMED))),
     "checkbodies": ("check_bodies", lambda text: _choice(text, (AUTO, "true", "false"))),

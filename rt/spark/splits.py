@@ -23,7 +23,8 @@ def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple
     log alone, and not on how much of its index is written by now.
     """
     total = sum(end for snapshot in snapshots for _, end in snapshot.files)
-    size = min(options.partition_bytes, math.ceil(total / options.min_partitions) or 1)
+    wanted = options.splitting
+    size = min(wanted.bytes, math.ceil(total / wanted.partitions) or 1)
     packed: list[tuple[Part, ...]] = []
     room = 0
     for log, snapshot in enumerate(snapshots):

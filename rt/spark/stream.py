@@ -103,7 +103,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = view.end() if view.log.is_there else START
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
-        """The end of the log, for the query's progress, and how far behind it the query is.
+        """The end of the log, for the query's progress, and how far the query lags.
 
         `rows_behind` counts the messages of all sessions, by number. `seconds_behind` is how long
         ago the first of them was merged (in a session: published).

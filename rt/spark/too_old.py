@@ -5,7 +5,7 @@ from typing import Any
 from pyspark import __version__
 from pyspark.sql.datasource import DataSource
 
-from rt.spark import check_version
+from rt.spark.registration import check_version
 
 
 class RefusingSource(DataSource):

@@ -96,6 +96,6 @@ def test_offsets_that_lead_elsewhere_are_found_without_the_crc(large):
 
 
 def test_another_word_is_refused(large):
-    """With the words there are."""
+    """And the message lists the choices."""
     with pytest.raises(Misuse, match="checkBodies='some': give one of auto, true, false"):
         Load(large, checkBodies="some")
