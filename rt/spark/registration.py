@@ -43,16 +43,16 @@ def push_filters(spark: Any) -> None:
         Misuse: this Spark returns wrong rows with filters, as all do up to 4.3.
     """
     register(spark)
-    from rt.spark import probe  # noqa: PLC0415 - needs Spark
+    from rt.spark.probe import PUSH_DOWN, gives_right_rows  # noqa: PLC0415 - needs Spark
     from rt.spark.source import RtPushingSource  # noqa: PLC0415 - needs Spark
 
-    if not probe.gives_right_rows(spark):
+    if not gives_right_rows(spark):
         raise Misuse(
             f"Spark {spark.version} returns wrong rows if a Python source accepts filters: the "
             "filters of one use of a DataFrame are applied to its other uses. Select positions, "
             "times and sessions by options of the load instead"
         )
-    spark.conf.set(probe.PUSH_DOWN, "true")
+    spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(RtPushingSource)
 
 
