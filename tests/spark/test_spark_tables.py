@@ -97,7 +97,8 @@ def test_a_plain_session_in_a_venv_that_is_not_activated_reads_logs(root, tmp_pa
 def test_an_old_spark_is_refused_with_a_reason_by_the_plain_format(monkeypatch):
     """`format("rt")` of an old Spark says what rt.spark.session says."""
     from rt.errors import Misuse
-    from rt.spark.registration import is_supported, too_old
+    from rt.spark import too_old
+    from rt.spark.registration import is_supported
 
     assert not is_supported("4.1.4")
     assert is_supported("4.2.0")
