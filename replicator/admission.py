@@ -80,7 +80,8 @@ class Admission:
     that has most ends instead. So a flood pushes out its own connections; a genuine handshake
     takes milliseconds, and would have to be the oldest of its address to be among them.
 
-    Threads: any thread may call any method; `_lock` guards all fields but `limits`.
+    Threads: any thread may call any method; `_lock` guards all fields but `limits`,
+    which is replaced as a whole.
     """
 
     def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:

@@ -7,6 +7,7 @@ from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
 from rt.position import Position
+from rt.traffic import Traffic
 
 
 class Bell(Protocol):
@@ -22,6 +23,10 @@ class Inbox(Protocol):
     @property
     def appender(self) -> Appender:
         """Recovered and at its end; the connection's thread appends, others may sync."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was appended; the connection's thread adds to it."""
 
     def written(self) -> None:
         """Take note that bytes were appended: sync them in time, then ring the bell."""

@@ -26,9 +26,10 @@ from rt.log.forked import ForkGuard
 from rt.log.lock import take_lock
 from rt.log.start import Start, start_text
 from rt.names import stream_directory
-from rt.net.tls import Contexts
+from rt.net.contexts import Contexts
 from rt.position import START, Position
 from rt.subscriber import MERGED_NAME
+from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
 _SYNC_S: Final = 1.0  # what a power cut takes from a copy is fetched again
@@ -69,6 +70,7 @@ class PulledLog:
     ) -> None:
         self.appender = appender
         self._grown = grown
+        self.traffic = Traffic()
         self.durable: Position = appender.sync()
         self._keep = keep
         self._bell: Bell | None = None

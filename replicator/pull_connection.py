@@ -13,6 +13,8 @@ from replicator.source_connection import SourceConnection
 from rt.errors import CorruptLog, Refused
 from rt.log.directory import LogDirectory
 from rt.log.watch import Wake
+from rt.position import START, Position
+from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
 HOLD_S: Final = 0.5  # between two heartbeats of a connection that is slowed down, if one is due
@@ -35,6 +37,7 @@ class PullConnection:
         wake: Wake,
         feed: Callable[[Bell], Feed],
         damaged: Callable[[CorruptLog, bool], None],
+        traffic: Traffic | None = None,
     ) -> None:
         """Serve what `feed` returns to the peer of `link`, which waits for `wake`.
 
@@ -43,6 +46,7 @@ class PullConnection:
             wake: the one that the link waits for.
             feed: returns the log to serve.
             damaged: as `replicator.host.Host.damaged`.
+            traffic: counts what is sent.
 
         Raises:
             Refused: the host does not serve now.
@@ -53,11 +57,18 @@ class PullConnection:
         self._turn = threading.Lock()
         self._refused: list[Refused] = []
         self._side = SourceConnection(
-            link, refused=lambda _channel, why: self._refused.append(why), damaged=self._report
-        )
+            link, refused=lambda _channel, why: self._refused.append(why), damaged=self._report,
+            traffic=traffic,
+        )  # fmt: skip
         self._channel: SourceChannel | None = None
         self._feed = feed(self)
         self._log = LogDirectory(self._feed.directory)
+
+    @property
+    def position(self) -> Position:
+        """Up to where the log was sent; the start before that is known. Any thread may ask."""
+        channel = self._channel  # read once: the connection's thread may end it
+        return START if channel is None else channel.position
 
     def set(self) -> None:
         """Announce that there is more (`replicator.host.Bell`)."""

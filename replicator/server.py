@@ -15,6 +15,7 @@ from typing import Final
 
 from replicator.ack_schedule import AckSchedule
 from replicator.admission import Admission, ServerLimits
+from replicator.clients import PULLS, PUSHES, ServedClient, ServerRecord
 from replicator.columns_check import ColumnsCheck
 from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
@@ -31,7 +32,6 @@ from rt.names import parse_session, shown
 from rt.net.grants import GRANTS_NAME, Grants, grants_path
 from rt.net.identity import PeerIdentity
 from rt.net.live import live_connections
-from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 
 _log: Final = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class ServedConnection:
     sock: socket.socket  # the plain one, then the TLS one
     wake: Wake
     is_ended: bool = False  # by us; its thread may not know yet
+    is_admitted: bool = False  # its certificate was seen, and is good
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Server:
 
     Threads: the acceptor begins connections; each connection's thread serves it and removes it;
     `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock` and
-    `is_ended`. `_admission` and `_repeats` have locks of their own. `_stopping` is set once and
+    `is_ended`. `_admission` and `record` have locks of their own. `_stopping` is set once and
     read by all. `__init__` sets the other fields.
     """
 
@@ -111,7 +112,7 @@ class Server:
         self._listener = _listener(address)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._admission = Admission(limits or ServerLimits())
-        self._repeats = RepeatedLines(_log)
+        self.record = ServerRecord(_log)
         self._connections: dict[ServedConnection, threading.Thread] = {}
         self._lock = threading.Lock()
         self._stopping = False
@@ -136,6 +137,10 @@ class Server:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
+    def use_limits(self, limits: ServerLimits) -> None:
+        """Use other limits for connections that begin from now on."""
+        self._admission.limits = limits
+
     @property
     def connections(self) -> int:
         """How many there are now."""
@@ -143,7 +148,7 @@ class Server:
 
     def _accept_loop(self) -> None:
         while not self._stopping:
-            self._repeats.flush()
+            self.record.lines.flush()
             try:
                 plain, address = self._listener.accept()
                 self._begin(plain, address[0], f"{address[0]}:{address[1]}")
@@ -151,7 +156,7 @@ class Server:
                 continue
             except OSError as error:
                 if not self._stopping:
-                    self._repeats.say(logging.ERROR, "accept", f"cannot accept: {error}")
+                    self.record.lines.say(logging.ERROR, "accept", f"cannot accept: {error}")
                     time.sleep(_NO_RESOURCE_S)  # no descriptor or thread is left; one may end
 
     def _begin(self, plain: socket.socket, host: str, name: str) -> None:
@@ -165,7 +170,7 @@ class Server:
                 self._connections[connection] = thread
         if not is_room:
             self._drop(connection)
-            self._repeats.warn("full", f"{name}: closed, all threads are taken")
+            self.record.lines.warn("full", f"{name}: closed, all threads are taken")
             return
         self._displace(self._admission.knock(connection, host))
         try:
@@ -185,7 +190,9 @@ class Server:
             with self._lock:
                 _end(connection)
             kind = f"displaced {connection.host}"
-            self._repeats.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
+            self.record.lines.warn(
+                kind, f"{connection.name}: its handshake was ended for a newer one"
+            )
 
     def _drop(self, connection: ServedConnection) -> None:
         """Release all that a connection has."""
@@ -200,13 +207,21 @@ class Server:
         try:
             self._talk(connection)
         except HungUp:
-            self._repeats.say(logging.INFO, f"left {connection.host}", f"{name} has left")
+            return  # the record has said that it left
         except (RtError, OSError) as error:
             if not connection.is_ended:
+                self._count(connection, error)
                 words = str(error).removeprefix(f"{name}: ")
-                self._repeats.warn(f"{connection.host} {words}", f"{name}: {words}")
+                self.record.lines.warn(f"{connection.host} {words}", f"{name}: {words}")
         finally:
             self._drop(connection)
+
+    def _count(self, connection: ServedConnection, error: Exception) -> None:
+        """Count why a peer was turned away; a connection that broke later is not a refusal."""
+        if isinstance(error, Refused):
+            self.record.refuse(error.code)
+        elif not connection.is_admitted:
+            self.record.refuse("tls")
 
     def _talk(self, connection: ServedConnection) -> None:
         sock, peer = accept(
@@ -236,6 +251,7 @@ class Server:
             if peer.is_node and not self._host.is_member(peer.name):
                 raise Refused("not-a-member", f"{peer.name!r} is not a node of this cluster")
             self._admission.admit(connection, peer)
+            connection.is_admitted = True
         except Refused:
             pause(connection.wake, _REFUSAL_S)
             raise
@@ -244,12 +260,16 @@ class Server:
         wake = connection.wake
         try:
             hello = answer_hello(link, self._host.stream, peer)
-            if hello.direction == PUSH:
-                self._fill(link, wake, peer)
-            else:
-                host = self._host
-                pulling = PullConnection(link, wake, host.feed, host.damaged)
-                pulling.run(lambda: self._stopping, partial(self._held_s, link, peer))
+            pushes = hello.direction == PUSH
+            client = ServedClient(peer.name, PUSHES if pushes else PULLS, connection.name)
+            self.record.join(client)
+            try:
+                if pushes:
+                    self._fill(link, wake, peer)
+                else:
+                    self._feed(link, wake, peer, client)
+            finally:
+                self.record.leave(client)
         except Refused as error:
             link.refuse(error.code, str(error))
             raise
@@ -264,7 +284,10 @@ class Server:
         claim = partial(self._claim, peer)
         # What a node relays was taken by it, and may have been merged.
         columns = None if peer.is_node else self._reception.columns
-        side = SinkConnection(link, schedule, claim, columns=columns, settle=self._host.settle)
+        side = SinkConnection(
+            link, schedule, claim, columns=columns, settle=self._host.settle,
+            refused=lambda why: self.record.refuse(why.code),
+        )  # fmt: skip
         try:
             while not self._stopping:
                 side.turn()
@@ -282,8 +305,14 @@ class Server:
         if held_s:
             most = f"{show_bytes(limits.identity_bytes_s)} bytes (identity_bytes_s)"
             most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
-            self._repeats.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
+            self.record.lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
         return held_s
+
+    def _feed(self, link: Link, wake: Wake, peer: PeerIdentity, client: ServedClient) -> None:
+        host = self._host
+        pulling = PullConnection(link, wake, host.feed, host.damaged, client.sent)
+        client.position = lambda: pulling.position
+        pulling.run(lambda: self._stopping, partial(self._held_s, link, peer))
 
     def _claim(self, peer: PeerIdentity, log: manifest.LogIdentity, bell: Bell) -> Inbox:
         try:

@@ -1,6 +1,7 @@
 """SinkChannel: takes what a source sends of one log, checks it, and appends it to a copy."""
 
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Final, NoReturn
 
 from replicator.columns_check import ColumnsCheck
 from replicator.host import Inbox
@@ -24,12 +25,14 @@ from replicator.sink import (
 )
 from rt.errors import Refused
 from rt.format.checksum import crc32
-from rt.format.frame import HEADER_BYTES
+from rt.format.frame import HEADER_BYTES, FrameKind, Header
 from rt.format.manifest import Manifest
 from rt.log.appender import Appender
 from rt.log.archived import NOT_COPIED
 from rt.log.directory import LogDirectory
 from rt.position import START, Position
+
+_MESSAGES: Final = int(FrameKind.MESSAGES)  # a member of an enumeration takes 0.1 us to look up
 
 
 class SinkChannel:
@@ -91,6 +94,7 @@ class SinkChannel:
         if poison is not None:
             self._end_before(payload, *poison)
         self._appender.append((payload,), headers, after)
+        self.inbox.traffic.add(len(payload), messages_in(headers), len(headers))
         self.inbox.written()
 
     def _end_before(self, payload: memoryview, length: int, reason: str) -> NoReturn:
@@ -99,6 +103,7 @@ class SinkChannel:
         if length:
             headers = check_frames(payload[:length], after)
             self._appender.append((payload[:length],), headers, after)
+            self.inbox.traffic.add(length, messages_in(headers), len(headers))
             self.inbox.written()
         words = f"the messages of the frame at {after.position} cannot be decoded: {reason}"
         advice = "nothing is taken from there on; go on under another session name"
@@ -202,6 +207,11 @@ def _holds_nothing(appender: Appender) -> bool:
     last = known.archived.get(known.order[-1]) if known.order else None
     passed_over = not known.order or (last is not None and last.reason == NOT_COPIED)
     return passed_over and not appender.is_open
+
+
+def messages_in(headers: Sequence[Header]) -> int:
+    """Return how many messages frames hold; a range only counts those of the frames after it."""
+    return sum(each.messages for each in headers if each.kind == _MESSAGES)
 
 
 def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:

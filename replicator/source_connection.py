@@ -11,6 +11,7 @@ from replicator.wire import encode
 from rt.errors import CorruptLog, PeerError, Refused
 from rt.log.directory import LogDirectory
 from rt.position import Position
+from rt.traffic import Traffic
 
 
 class SourceConnection:
@@ -23,6 +24,7 @@ class SourceConnection:
         acked: Callable[[SourceChannel, Ack], None] = lambda _channel, _ack: None,
         refused: Callable[[SourceChannel, Refused], None] = lambda _channel, _why: None,
         damaged: Callable[[CorruptLog], None] = lambda _error: None,
+        traffic: Traffic | None = None,
     ) -> None:
         """Start without a channel.
 
@@ -31,6 +33,7 @@ class SourceConnection:
             acked: is called with each acknowledgement of the sink, once it was checked.
             refused: is called with a channel that has ended, and why.
             damaged: is called when a log that is served here was found damaged.
+            traffic: counts what is sent.
         """
         self._link = link
         self._acked = acked
@@ -39,7 +42,7 @@ class SourceConnection:
         self._channels: dict[int, SourceChannel] = {}
         self._opened = 0  # channels, numbered from 0
         self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
-        self._buffer = FrameBuffer()
+        self._buffer = FrameBuffer(traffic=traffic)
         self._broken: PeerError | None = None  # since another thread sent
 
     @property

@@ -14,13 +14,13 @@ from rt.limits import KIB
 from rt.log.appender import Appender, Durable
 from rt.log.disk import Disk, File, Span, set_aside
 from rt.position import START, Position, file_position
+from rt.traffic import Traffic
 from sequencer.disagreement import disagreement
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.session_log import Heading, SessionLogs, is_header
 
-# Shorter ranges are read, and written with their range frame in one call; longer ones are copied
-# inside the kernel.
+# Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
 # How often a session's copy that differs from an instruction is fetched again. After that only the
 # merged log of a node that has executed it will do: the others may have the wrong bytes too.
@@ -60,6 +60,7 @@ class Executor:
         self.alone = alone
         self.ledger = ledger
         self.is_half_done = False  # an instruction was begun and is not finished
+        self.traffic = Traffic()  # what was merged since the start
         self._logs = logs
         self._place = (disk, directory, identity)
         self._unproven: dict[str, None] = {}  # merged further, and not from the copy here
@@ -167,9 +168,7 @@ class Executor:
         A copy that got more of a file than its publisher had after a power cut never gets the bytes
         that follow: its publisher and the other nodes refuse to add to it.
 
-        Args:
-            merge: the next instruction, of which bytes are lacking.
-            held: up to where each session is held durably here.
+        Arguments are those of `lacking`.
 
         Raises:
             SessionDiverged: a copy has more.
@@ -300,6 +299,7 @@ class Executor:
             merged, headers = self._write(merged, each)
         self._differing.pop(each.session, None)
         ledger.take(each, merged, size, headers)
+        self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
         log = self._logs[each.session]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rt.errors import Diverged, PeerError
+from rt.latencies import Latencies
 from rt.position import START, Position
 from sequencer.digests import encode_digest
 from sequencer.execution import Execution, SnapshotPlan
@@ -115,6 +116,11 @@ class Member:
     def agreed_ns(self) -> Sequence[int]:
         """How long the latest instructions took from being proposed here to being committed."""
         return self._proposals.agreed_ns.copy()
+
+    @property
+    def agreement(self) -> Latencies:
+        """How long instructions take from being proposed here to being committed."""
+        return self._proposals.agreement
 
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from rt.errors import Refused
+from rt.latencies import Latencies
 from rt.position import START, Position
 from sequencer.execution import Committed, Execution
 from sequencer.holdings import Holdings
@@ -41,6 +42,7 @@ class Proposals:
             now_ns: the clock that merge times are taken from.
         """
         self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # each from proposed to committed
+        self.agreement = Latencies()  # all of them
         self._engine = engine
         self._holdings = holdings
         self._execution = execution
@@ -117,6 +119,7 @@ class Proposals:
         """Everything up to `index` is committed."""
         if self._proposed_ns and self._undecided and self._undecided[0].index <= index:
             self.agreed_ns.append(self._now_ns() - self._proposed_ns)
+            self.agreement.observe(self.agreed_ns[-1] / 1e9)
             self._proposed_ns = 0  # counted once, however long its execution takes
 
     def executed(self, index: int) -> None:

@@ -16,6 +16,7 @@ from rt.net.certificates import init_authority, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
+from rt.traffic import Traffic
 
 STREAM = "flights"
 
@@ -25,7 +26,7 @@ class Inbox:
 
     def __init__(self, host, appender):
         self.host, self.appender = host, appender
-        self.durable = appender.sync()
+        self.durable, self.traffic = appender.sync(), Traffic()
         self.peer, self.wake = "", None
         self.keep = self.is_wanted = False
 

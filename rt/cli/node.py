@@ -1,15 +1,26 @@
 """`rt node`: runs one node of a stream until a signal stops it."""
 
-from typing import Final
+import logging
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rt.cli.descriptors import raise_descriptor_limit
-from rt.cli.options import click_options
+from rt.cli.options import click_options, reloaded
 from rt.cli.stop_signals import StopSignals
+from rt.cli.web import shown_over_http
+from rt.errors import RtError, spoken
+from rt.node.leadership import RoleCommand
+from rt.node.lookout import LIVE_S
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
+from rt.web.recent import RecentEvents
+from rt.web.server import WebServer
 
+if TYPE_CHECKING:
+    from rt.web.site import Site
+
+_log: Final = logging.getLogger("rt.node")
 _POLL_S: Final = 0.5
 
 
@@ -19,22 +30,50 @@ _POLL_S: Final = 0.5
 def node(settings: NodeSettings, *, found: bool) -> None:
     """Serve a stream: accept pushes, merge them, and let subscribers pull.
 
-    Stops cleanly on SIGTERM, SIGHUP and ctrl-C; everything acknowledged is kept.
+    Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads certificates
+    and settings again; where the node has a terminal, it stops the node, as a closed one does.
 
     \b
     rt node --root /var/lib/rt --stream flights --name n1 --listen 0.0.0.0:7420
-    rt node --config node.toml
+    rt node --config node.toml --http 127.0.0.1:9420
     RT_LISTEN=127.0.0.1:0 rt node --stream flights
     """  # noqa: D301 - click reads the backspace character
     raise_descriptor_limit()
-    with StopSignals() as signals:
-        running = Node(settings, founding=found)
+    command = settings.agreement.on_role
+    on_role = RoleCommand(command) if command else None
+    with StopSignals(reloads=True) as signals:
+        running = Node(settings, founding=found, on_role=on_role)
+        if settings.web.http:
+            running.lookout.pause_s = LIVE_S
         running.start()
         host, port = running.address
         click.echo(f"node {settings.name} serves stream {settings.stream} at {host}:{port}")
-        while signals.wait(_POLL_S) and not running.wait(0):
-            pass
-        running.stop()
+        try:
+            with shown_over_http(settings.web, lambda events: _site(running, events)) as web:
+                while signals.wait(_POLL_S) and not running.wait(0):
+                    if signals.take_reload():
+                        _reload(running, web)
+        finally:
+            running.stop()
     if running.failure is not None:
         raise running.failure
     click.echo(f"node {settings.name} stopped; the merged log ends at {running.merged_end}")
+
+
+def _site(running: Node, events: RecentEvents) -> "Site":
+    from rt.web.node_site import NodeSite  # noqa: PLC0415 - imports what is optional
+
+    return NodeSite(running, events)
+
+
+def _reload(running: Node, web: WebServer | None) -> None:
+    """Use what the files say now; what cannot be used is logged, and the rest stays as it was."""
+    try:
+        left = running.reload(reloaded(NodeSettings))
+        if web is not None:
+            web.reload()
+    except (RtError, OSError, click.UsageError) as error:
+        _log.error("nothing was loaded again: %s", spoken(error))
+        return
+    rest = f"; {', '.join(left)} will change when the node is started again" if left else ""
+    _log.info("certificates and settings were loaded again%s", rest, extra={"event": "reload"})

@@ -13,6 +13,7 @@ from rt.config.settings import SettingsType, load, option_name, settings_of, var
 from rt.errors import Misuse, spoken
 from rt.position import Position
 
+_LOADS: Final = "rt.loads"  # where a command keeps how its settings are loaded
 SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,8 +37,10 @@ def click_options(
         @functools.wraps(command)
         def run(*args: Any, config: str | None, **parameters: Any) -> Any:
             options = {name: _given(parameters.pop(name)) for name in names}
+            loads = functools.partial(load, cls, config, table, options=options)
+            click.get_current_context().meta[_LOADS] = loads
             try:
-                settings = load(cls, config, table, options=options)
+                settings = loads()
             except (Misuse, FileNotFoundError) as error:
                 raise click.UsageError(spoken(error)) from error
             return command(*args, settings=settings, **parameters)
@@ -47,6 +50,19 @@ def click_options(
         return run
 
     return decorate
+
+
+def reloaded(cls: type[SettingsType]) -> SettingsType:
+    """Return the settings of the command that runs, loaded again from where they came.
+
+    Raises:
+        Misuse: as `rt.config.settings.load`.
+        OSError: the file cannot be read.
+    """
+    settings = click.get_current_context().meta[_LOADS]()
+    if not isinstance(settings, cls):
+        raise Misuse(f"this command has no {cls.__name__}")
+    return settings
 
 
 def json_option(what: str) -> Callable[[Command], Command]:

@@ -1,5 +1,6 @@
 """StopSignals: lets a command shut down in an orderly way when a signal arrives."""
 
+import os
 import select
 import signal
 from collections.abc import Callable
@@ -29,12 +30,16 @@ class StopSignals:
         instructions, and `_wake` is how the handler ends a poll.
     """
 
-    def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_stop: Callable[[], None] | None = None, *, reloads: bool = False) -> None:
         """Make it; signals are taken from `__enter__` on.
 
         Args:
             on_stop: Called by the first signal, in its handler; must be quick and take no lock.
+            reloads: SIGHUP asks for a reload, unless the process has a terminal, which sends one
+                when it is closed.
         """
+        self._reloads = reloads and not os.isatty(0)
+        self._is_to_reload = False
         self._received = 0
         self._on_stop = on_stop
         self._wake = Wake()
@@ -58,7 +63,14 @@ class StopSignals:
             poller = select.poll()
             poller.register(self._wake.fileno(), select.POLLIN)
             poller.poll(timeout_s * 1000)
+            if self._is_to_reload:
+                self._wake.clear()
         return not self._received
+
+    def take_reload(self) -> bool:
+        """Whether a SIGHUP has asked for a reload since this was last asked."""
+        is_to_reload, self._is_to_reload = self._is_to_reload, False
+        return is_to_reload
 
     def raise_interrupt(self) -> None:
         """Raise `KeyboardInterrupt` if it was SIGINT; call it once everything is in order."""
@@ -77,6 +89,10 @@ class StopSignals:
         self._wake.close()
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and self._reloads:
+            self._is_to_reload = True
+            self._wake.set()
+            return
         if self._received:
             if number == signal.SIGHUP:
                 return

@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -15,6 +17,7 @@ from rt.config.settings import load
 from rt.errors import Misuse, RtError
 from rt.log.lock import take_lock
 from rt.node.cluster import CLIENTS_NAME, Place, init_local_cluster, is_founded
+from rt.node.http import HttpSettings
 from rt.node.settings import NodeSettings
 
 _CHECK_S: Final = 0.2
@@ -27,9 +30,16 @@ _SERVES: Final = r":(\d+)$"  # the first line of a node that is ready
 )
 @click.option("--root", default="rt-up", show_default=True, help="Directory for all of it.")
 @click.option("--stream", default="stream", show_default=True, help="Stream to serve.")
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Show metrics, health and a page of the first node here; the others take the next ports.",
+)
 @click.option("--kill", "kill", metavar="NODE", help="Kill a node of the cluster that runs there.")
 @click.option("--start", "start", metavar="NODE", help="Start a node of it that has ended.")
-def up(nodes: int, root: str, stream: str, *, kill: str | None, start: str | None) -> None:
+def up(
+    nodes: int, root: str, stream: str, *, http: str | None, kill: str | None, start: str | None
+) -> None:
     """Run a whole cluster on this machine until ctrl-C: for development.
 
     The first run makes the cluster in the directory, later ones find it there. It keeps running
@@ -37,7 +47,7 @@ def up(nodes: int, root: str, stream: str, *, kill: str | None, start: str | Non
     --kill is SIGKILL, which is to a process what a power cut is.
 
     \b
-    rt up --nodes 3 --stream flights
+    rt up --nodes 3 --stream flights --http 127.0.0.1:9420
     rt up --nodes 1 --root /tmp/one
     rt up --kill n2
     rt up --start n2
@@ -49,10 +59,13 @@ def up(nodes: int, root: str, stream: str, *, kill: str | None, start: str | Non
         say(ask_cluster(root, ControlRequest(verb, kill or start or "")))
         return
     os.makedirs(root, exist_ok=True)
+    pages = _pages(http, nodes)
     take_lock(root, f"{root} has a running cluster; stop it, or name another --root")  # for life
     places = _places(root, stream, nodes)
     with StopSignals() as signals, Children() as children, ControlServer(root) as control:
-        running = LocalCluster(children, root, stream, places)
+        running = LocalCluster(children, root, stream, places, pages)
+        for name, page in pages.items():
+            click.echo(f"the page of {name} is at http://{page}")
         click.echo(f"{counted(len(places), 'node')} up for stream {stream}; ctrl-C stops. Try:\n")
         show_client_commands(os.path.join(root, CLIENTS_NAME))
         while signals.wait(_CHECK_S):
@@ -60,13 +73,29 @@ def up(nodes: int, root: str, stream: str, *, kill: str | None, start: str | Non
             control.serve(running.obey)
 
 
-def start_nodes(children: Children, root: str, stream: str, places: list[Place]) -> list[Child]:
+def start_nodes(
+    children: Children,
+    root: str,
+    stream: str,
+    places: list[Place],
+    pages: Mapping[str, str] = MappingProxyType({}),
+) -> list[Child]:
     """Start a process for each node of a cluster on this machine; return when all serve.
+
+    Args:
+        children: Stops what runs at the end.
+        root: The directory of the cluster.
+        stream: The stream it serves.
+        places: Its nodes.
+        pages: Where nodes show their page, by name.
 
     Raises:
         RtError: One did not start; the message says why.
     """
-    started = [_start(children, root, stream, place, len(places)) for place in places]
+    started = [
+        _start(children, root, stream, place, len(places), page=pages.get(place.name, ""))
+        for place in places
+    ]
     for child in started:
         child.first_line(_SERVES)
     return started
@@ -75,7 +104,14 @@ def start_nodes(children: Children, root: str, stream: str, places: list[Place])
 class LocalCluster:
     """The nodes of `rt up`: notices when one ends, and kills and starts them on request."""
 
-    def __init__(self, children: Children, root: str, stream: str, places: list[Place]) -> None:
+    def __init__(
+        self,
+        children: Children,
+        root: str,
+        stream: str,
+        places: list[Place],
+        pages: Mapping[str, str],
+    ) -> None:
         """Start all nodes.
 
         Args:
@@ -83,6 +119,7 @@ class LocalCluster:
             root: The directory of the cluster.
             stream: The stream it serves.
             places: Its nodes.
+            pages: Where nodes show their page, by name.
 
         Raises:
             RtError: A node did not start.
@@ -91,7 +128,8 @@ class LocalCluster:
         self._root = root
         self._stream = stream
         self._places = {place.name: place for place in places}
-        started = start_nodes(children, root, stream, places)
+        self._pages = pages
+        started = start_nodes(children, root, stream, places, pages)
         self._running = dict(zip(self._places, started, strict=True))
         self._killed: set[str] = set()  # on request, and not started since
 
@@ -137,7 +175,10 @@ class LocalCluster:
         if name in self._running:
             raise Misuse(f"{name} is running already")
         place = self._places[name]
-        child = _start(self._children, self._root, self._stream, place, len(self._places))
+        child = _start(
+            self._children, self._root, self._stream, place, len(self._places),
+            page=self._pages.get(name, ""),
+        )  # fmt: skip
         try:
             child.first_line(_SERVES)
         except RtError:
@@ -159,9 +200,23 @@ class LocalCluster:
         return f"rt up --root {self._root} --start {name}"
 
 
-def _start(children: Children, root: str, stream: str, place: Place, nodes: int) -> Child:
+def _start(
+    children: Children, root: str, stream: str, place: Place, nodes: int, *, page: str
+) -> Child:
     first = [] if nodes == 1 or is_founded(root, place, stream) else ["--found"]
-    return children.start(place.name, "node", "--config", place.config, *first)
+    shown = ["--http", page] if page else []
+    return children.start(place.name, "node", "--config", place.config, *first, *shown)
+
+
+def _pages(http: str | None, nodes: int) -> dict[str, str]:
+    """Return where each node shows its page: the first at `http`, the others at the next ports."""
+    if http is None:
+        return {}
+    host, port = HttpSettings(http).address
+    if port + nodes - 1 > 65535 or not port:
+        raise click.UsageError(f"--http {http}: {nodes} ports from {port} on are needed")
+    name = f"[{host}]" if ":" in host else host
+    return {f"n{place + 1}": f"{name}:{port + place}" for place in range(nodes)}
 
 
 def _places(root: str, stream: str, nodes: int) -> list[Place]:

@@ -3,8 +3,11 @@
 import errno
 import os
 import stat
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
+
+from rt.latencies import Latencies
 
 IOV_MAX: Final = 1024  # POSIX lets one writev take this many parts on Linux
 FILE_MODE: Final = 0o600
@@ -78,11 +81,18 @@ class Disk(Protocol):
 class OsFile:
     """A file of the operating system."""
 
-    __slots__ = ("_end", "_fd")
+    __slots__ = ("_end", "_fd", "_syncs")
 
-    def __init__(self, fd: int, path: str | None = None) -> None:
-        """Take over `fd`, of `path`; `OSError` if it is not a regular file."""
+    def __init__(self, fd: int, path: str | None = None, syncs: Latencies | None = None) -> None:
+        """Take over `fd`, of `path`; `OSError` if it is not a regular file.
+
+        Args:
+            fd: open for reading, or for reading and appending.
+            path: for messages.
+            syncs: where to count how long syncs take.
+        """
         self._fd = fd
+        self._syncs = syncs
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)
@@ -153,7 +163,10 @@ class OsFile:
 
     def sync(self) -> None:
         """Flush data and length; fdatasync includes the length when it changed."""
+        began_s = time.perf_counter()
         os.fdatasync(self._fd)
+        if self._syncs is not None:
+            self._syncs.observe(time.perf_counter() - began_s)
 
     def close(self) -> None:
         """Close the descriptor, and forget its number, which will soon be another file's."""
@@ -168,6 +181,12 @@ _OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 class OsDisk:
     """The file system of the operating system."""
 
+    _syncs: Latencies | None = None
+
+    def __init__(self, syncs: Latencies | None = None) -> None:
+        """Count in `syncs`, if given, how long the syncs of its files take."""
+        self._syncs = syncs
+
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open for reading and appending.
 
@@ -175,8 +194,9 @@ class OsDisk:
         may have died before it synced the name.
         """
         if not create:
-            return OsFile(os.open(path, os.O_RDWR | _OPEN_FLAGS), path)
-        file = OsFile(os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, FILE_MODE), path)
+            return OsFile(os.open(path, os.O_RDWR | _OPEN_FLAGS), path, self._syncs)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, FILE_MODE)
+        file = OsFile(fd, path, self._syncs)
         try:
             sync_directory(os.path.dirname(path))
         except OSError:

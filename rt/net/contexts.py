@@ -1,15 +1,20 @@
 """Contexts: what OpenSSL needs for our side of a connection, loaded again when its files change."""
 
+import logging
 import os
 import ssl
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Final
 
 from rt.errors import Misuse
 from rt.net.certificates import CertificateFiles, renewal_warning
 from rt.net.live import live_connections
 from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
+
+_log: Final = logging.getLogger("rt.net")
+_announced: Final[dict[str, tuple[FileStamp, ...]]] = {}  # by path; what the log has said of each
 
 
 class TrustingContext(ssl.SSLContext):
@@ -93,6 +98,7 @@ class Contexts:
                 except Misuse as error:
                     self.problem = str(error)
                 else:
+                    _announce(self.files, stamps)
                     self._stamps = stamps
                     self.problem = None
             return self._context
@@ -145,6 +151,13 @@ def _check_files(files: CertificateFiles) -> None:
     if mode & 0o020:
         words = "its group may write this key, and so replace it; chmod 600 it, or 640"
         raise Misuse(f"{files.key}: {words}")
+
+
+def _announce(files: CertificateFiles, stamps: tuple[FileStamp, ...]) -> None:
+    """Log once that files were loaded again, however many contexts of this process use them."""
+    if _announced.get(files.cert) != stamps:
+        _announced[files.cert] = stamps
+        _log.info("certificate %s was loaded again", files.cert, extra={"event": "certificate"})
 
 
 def _stamps(files: CertificateFiles) -> tuple[FileStamp, ...]:

@@ -29,6 +29,10 @@ class AgreementSettings:
             "help": "Silence after which a node calls an election; random, up to twice this."
         },
     )
+    on_role: str = field(
+        default="",
+        metadata={"help": "Command to run when this node becomes leader or follower (RT_ROLE)."},
+    )
 
     def __post_init__(self) -> None:
         if self.consensus not in list(Engine):

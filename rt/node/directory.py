@@ -3,6 +3,7 @@
 import os
 from typing import Final
 
+from rt.latencies import Latencies
 from rt.log.disk import OsDisk
 from rt.log.lock import take_lock
 from rt.names import stream_directory
@@ -13,6 +14,7 @@ from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
 
 _LOCK_NAME: Final = ".lock"  # not a valid session name
+SESSIONS, JOURNAL, MERGED = "session", "journal", "merged"  # whose syncs are measured
 
 
 class NodeDirectory:
@@ -26,7 +28,8 @@ class NodeDirectory:
         """
         files = certificate_files(settings.certs, settings.name)
         check_own(files, (CertificateRole.NODE,), settings.name)
-        self.disk = OsDisk()
+        self.syncs = {kind: Latencies() for kind in (SESSIONS, JOURNAL, MERGED)}
+        self.disk = self.disk_of(SESSIONS)
         self.path = stream_directory(settings.root, settings.stream)
         self.guard = DiskGuard(settings.name, self.path, settings.storage.reserve)
         self.disk.make_directory(self.path)
@@ -35,6 +38,10 @@ class NodeDirectory:
             f"{self.path} has a running node; stop that, or give this one a --root of its own",
             _LOCK_NAME,
         )
+
+    def disk_of(self, kind: str) -> OsDisk:
+        """Return the disk for files of a kind; how long their syncs take is in `syncs`."""
+        return OsDisk(self.syncs[kind])
 
     @property
     def inputs(self) -> str:

@@ -24,8 +24,9 @@ class DiskGuard:
     The reserve is for finishing what was acknowledged: merging it, deciding on it, archiving it.
 
     Threads:
-        Any thread may ask. `look` writes `available`, `is_closed` and `_looked_s` under `_lock`;
-        they are read without it, so an answer may be one look old. The rest never changes.
+        Any thread may ask, or set `reserve`, the bytes to keep free. `look` writes `available`,
+        `is_closed` and `_looked_s` under `_lock`; they are read without it, so an answer may be one
+        look old. The rest never changes.
     """
 
     def __init__(self, node: str, path: str, reserve: int) -> None:
@@ -40,13 +41,13 @@ class DiskGuard:
         self.available = 0
         self._node = node
         self._path = path
-        self._reserve = reserve
+        self.reserve = reserve
         self._looked_s = float("-inf")
         self._lock = threading.Lock()
 
     def demand_room(self) -> None:
         """Raise `Refused` while there is no room; looks every 50 ms, or always if it is short."""
-        is_near = self.available < self._reserve + _COMING
+        is_near = self.available < self.reserve + _COMING
         if is_near or time.monotonic() - self._looked_s > _LOOK_S:
             self.look()
         if self.is_closed:
@@ -60,7 +61,7 @@ class DiskGuard:
     @property
     def kept(self) -> str:
         """How many bytes are kept free, as text."""
-        return show_bytes(self._reserve // KIB * KIB)
+        return show_bytes(self.reserve // KIB * KIB)
 
     def look(self) -> None:
         """Look how much room there is now."""
@@ -68,7 +69,7 @@ class DiskGuard:
             self._looked_s = time.monotonic()
             facts = os.statvfs(self._path)
             self.available = facts.f_bavail * facts.f_frsize
-            enough = self._reserve * (_ENOUGH if self.is_closed else 1)
+            enough = self.reserve * (_ENOUGH if self.is_closed else 1)
             closed = self.available < enough
             if closed != self.is_closed:
                 self.is_closed = closed

@@ -12,6 +12,7 @@ from rt.log.confirmations import Confirmations
 from rt.node.damage import DamageFound
 from rt.node.guard import DiskGuard
 from rt.position import START, Position
+from rt.traffic import Traffic
 
 _log: Final = logging.getLogger("rt.node")
 
@@ -37,7 +38,7 @@ class NodeInbox:
         self._guard = guard
         self._damaged = damaged
         self.appender = appender
-        self.session = appender.identity.name
+        self.traffic = Traffic()
         self.durable = durable
         self.confirmations = Confirmations(received=durable)
         self.merged: Position = START  # how far the session is merged, whatever this copy holds
@@ -46,6 +47,11 @@ class NodeInbox:
         self.is_wanted = False
         self._changed = changed
         self._wake: Bell | None = None
+
+    @property
+    def session(self) -> str:
+        """The session's name."""
+        return self.appender.identity.name
 
     def written(self) -> None:
         """Hand appended bytes to the syncer.

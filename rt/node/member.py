@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable
 from random import SystemRandom
 
-from rt.format.manifest import MERGED, LogIdentity
+from rt.format import manifest
+from rt.format.manifest import LogIdentity
 from rt.log.identity import new_identity
-from rt.node.directory import NodeDirectory
+from rt.node.directory import MERGED, NodeDirectory
 from rt.node.engine import engine_of
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
@@ -53,7 +54,7 @@ def build_member(
         ),
         journal=opened.journal, greeting=_greeting(settings, directory, opened),
         executor=Executor(
-            directory.disk, directory.merged, _merged_identity(settings), ledger, logs,
+            directory.disk_of(MERGED), directory.merged, _merged_identity(settings), ledger, logs,
             alone=settings.is_alone,
         ),
         planner=Planner(logs),
@@ -75,8 +76,8 @@ def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) 
 def _merged_identity(settings: NodeSettings) -> LogIdentity:
     """Return the identity of the merged log: all nodes of a cluster write the same log."""
     if settings.cluster_id:
-        return LogIdentity(MERGED, settings.stream, MERGED_NAME, settings.cluster_id, 0)
-    return new_identity(MERGED, settings.stream, MERGED_NAME, created_ns=time.time_ns())
+        return LogIdentity(manifest.MERGED, settings.stream, MERGED_NAME, settings.cluster_id, 0)
+    return new_identity(manifest.MERGED, settings.stream, MERGED_NAME, created_ns=time.time_ns())
 
 
 def _ledger_of(snapshot: Snapshot | None, file_bytes: int) -> Ledger:

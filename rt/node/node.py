@@ -4,6 +4,7 @@ import json
 import logging
 import ssl
 import time
+from dataclasses import asdict
 from typing import Any, Final
 
 from replicator.feeds import LogFeed
@@ -18,12 +19,15 @@ from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin import NodeAdmin
 from rt.node.audit import AuditLog
 from rt.node.catch_up import CatchUp
-from rt.node.directory import NodeDirectory
+from rt.node.directory import JOURNAL, NodeDirectory
 from rt.node.ending import Ending
 from rt.node.engine import engine_of
 from rt.node.inbox import NodeInbox
+from rt.node.leadership import Leadership, OnRole
+from rt.node.lookout import Lookout
 from rt.node.pipeline import Links, NodePipeline
 from rt.node.relay import NodeRelay
+from rt.node.sampler import NodeSampler, Watched
 from rt.node.settings import NodeSettings
 from rt.node.state import open_state
 from rt.node.status import STATUS_ALPN, STATUS_S, node_status
@@ -32,23 +36,28 @@ from sequencer.journal.journal import Opened
 from sequencer.peers import ALPN, Peers
 
 _log: Final = logging.getLogger("rt.node")
+_LIVE: Final = {"limits", "storage", "reserve"}  # settings that `reload` changes
 
 
 class Node:
     """One node of a stream: serves pushers and pullers, and takes part in the sequencing.
 
     Threads: every field is set once, in `__init__`. The server has a thread for each connection,
-        the pipeline one that syncs and one that sequences, the peers one for each other node.
+        the pipeline one that syncs and one that sequences, the peers one for each other node, and
+        the lookout one that samples all of it.
         Any thread may call any method but `start` and `stop`, which belong to the owner.
     """
 
-    def __init__(self, settings: NodeSettings, *, founding: bool = False) -> None:
+    def __init__(
+        self, settings: NodeSettings, *, founding: bool = False, on_role: OnRole | None = None
+    ) -> None:
         """Recover what is on disk; `start` begins to serve.
 
         Args:
             settings: of this node.
             founding: this is the first start of a member of a new cluster, whose empty state may
                 vote. A single node founds itself if its directory is empty.
+            on_role: called, in a thread of its own, when this node becomes leader or follower.
 
         Raises:
             Misuse: the directories do not belong together, another node runs on them, or the
@@ -59,16 +68,19 @@ class Node:
         engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
         self.settings = settings
         self._ending = Ending(self._halt)
-        self._directory = directory = NodeDirectory(settings)
+        self._leadership = Leadership(settings.name, settings.stream, on_role)
+        self.directory = directory = NodeDirectory(settings)
         try:
-            opened = open_state(directory.disk, settings, directory.path, founding=founding)
+            opened = open_state(
+                directory.disk_of(JOURNAL), settings, directory.path, founding=founding
+            )
             self._compose(opened)
         except BaseException:
             directory.close()
             raise
 
     def _compose(self, opened: Opened) -> None:
-        settings, directory = self.settings, self._directory
+        settings, directory = self.settings, self.directory
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         links = Links(
             self._send,
@@ -83,6 +95,16 @@ class Node:
         self._server = Server(
             settings.address, _server_contexts(settings), self, limits, self._handlers()
         )
+        self.pipeline.sequencer.on_status = self._leadership.saw
+        self.lookout = Lookout(NodeSampler(self._watched()))
+
+    def _watched(self) -> Watched:
+        pipeline, member = self.pipeline, self.pipeline.member
+        return Watched(
+            lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
+            member.executor.traffic, self._server.record, self._peers, self.directory.guard,
+            self._leadership, {"agreement": member.agreement, **self.directory.syncs},
+        )  # fmt: skip
 
     def _make_peers(self) -> Peers | None:
         settings = self.settings
@@ -97,15 +119,17 @@ class Node:
         pipeline = self.pipeline
         admin = NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
-            AuditLog(self._directory.audit),
+            AuditLog(self.directory.audit),
         )  # fmt: skip
         handlers: dict[str, Handler] = {STATUS_ALPN: self._serve_status, ADMIN_ALPN: admin.serve}
         return handlers | ({ALPN: self._peers.serve} if self._peers else {})
 
     def start(self) -> list[str]:
         """Begin to serve; return a sentence for each damaged session."""
+        self._leadership.start()
         damaged = self.pipeline.start()
         self._server.start()
+        self.lookout.start()
         return damaged
 
     @property
@@ -166,25 +190,49 @@ class Node:
 
     def stop(self) -> None:
         """Close all connections, finish what was received, save a snapshot and release the lock."""
+        self.lookout.stop()
         self._server.stop()
         self._relay.stop()
         if self._peers is not None:
             self._peers.stop()
         self.pipeline.stop()
-        self._directory.close()
+        self._leadership.stop()
+        self.directory.close()
         self._ending.finish()
+
+    def reload(self, settings: NodeSettings) -> list[str]:
+        """Use other settings, as far as that is possible while the node runs.
+
+        Certificates are loaded again by themselves when their files change.
+
+        Returns:
+            The names of those that differ and need a restart.
+
+        Raises:
+            Misuse: a limit is out of range.
+        """
+        self._server.use_limits(settings.limits.server())
+        self.directory.guard.reserve = settings.storage.reserve
+        before = {**asdict(self.settings), **asdict(self.settings.storage)}
+        now = {**asdict(settings), **asdict(settings.storage)}
+        return sorted(name for name in now.keys() - _LIVE if before[name] != now[name])
 
     def status(self) -> dict[str, Any]:
         """Return the node's status, as `rt status --json` shows it."""
         settings, pipeline = self.settings, self.pipeline
         inboxes = pipeline.inboxes
         shown = node_status(
-            pipeline.sequencer.view, inboxes.every(), self._peers, settings, self._directory.guard
-        )
+            pipeline.sequencer.view, inboxes.every(), self._peers, settings, self.directory.guard,
+            sample=self.lookout.sample,
+        )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
-        certificate = {"certificate": renewal_warning(files), "certificate_days": _days(files)}
+        certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}
         lost = self._lost if shown["role"] == "learner" else ""
         return shown | certificate | {"diverged": inboxes.diverged, "lost_state": lost}
+
+    def certificate_warning(self) -> str:
+        """Return what has to be done about the node's certificate; "" if there is nothing."""
+        return renewal_warning(certificate_files(self.settings.certs, self.settings.name))
 
     def _serve_status(self, sock: ssl.SSLSocket, _identity: object) -> None:
         """Send the status to any peer that was let in (`rt status`)."""

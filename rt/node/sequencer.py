@@ -11,6 +11,7 @@ from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail
 from rt.node.view import NodeView
 from sequencer.instruction import Instruction
+from sequencer.raft.consensus import Status
 
 Answer = TypeVar("Answer")
 _TURNS_MAX: Final = 4  # under load `run` takes over, so that connections go back to receiving
@@ -45,6 +46,8 @@ class NodeSequencer:
         _lock: guards `_mail`, `_questions` and `_stopping`; held for an append or a swap only.
         _news: the condition over `_lock` that `run` waits for. A plain lock is taken without it,
             since entering a condition costs two calls of Python, and a round does so a dozen times.
+        on_status: set before any thread starts; called with each new status of the engine by the
+            holder of `_busy`, so it must be quick.
         view: replaced whole after each step and never changed; any thread may read it.
         _next_s: `run` reads it without `_busy`; a late value costs one early or late step.
     """
@@ -52,6 +55,7 @@ class NodeSequencer:
     def __init__(self, duties: Duties) -> None:
         """Prepare; nothing is done before `run` or `turn` is called."""
         self.view: NodeView = duties.view()
+        self.on_status: Callable[[Status], None] = lambda _status: None
         self._duties = duties
         self._busy = threading.Lock()
         self._lock = threading.Lock()
@@ -162,6 +166,10 @@ class NodeSequencer:
         with self._busy:
             release()
 
+    def stepped_s(self) -> float:
+        """Return when the duties were last done, or will be done at the latest."""
+        return self._next_s
+
     @property
     def _has_news(self) -> bool:
         return bool(self._mail or self._questions)
@@ -172,6 +180,8 @@ class NodeSequencer:
             questions, self._questions = self._questions, []
         try:
             outcome = self._duties.step(time.monotonic(), mail)
+            if outcome.view.engine is not self.view.engine:
+                self.on_status(outcome.view.engine)
             self.view, self._next_s = outcome.view, outcome.next_s
             for question in questions:
                 question.put()

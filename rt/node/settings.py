@@ -7,6 +7,7 @@ from rt.config.kinds import Seconds
 from rt.errors import Misuse
 from rt.names import parse_node, parse_stream, shown
 from rt.node.agreement import AgreementSettings
+from rt.node.http import HttpSettings
 from rt.node.limits import NodeLimits
 from rt.node.storage import StorageSettings
 from sequencer.raft.consensus import MEMBERS_ALLOWED
@@ -45,6 +46,7 @@ class NodeSettings:
     agreement: AgreementSettings = field(default_factory=AgreementSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     limits: NodeLimits = field(default_factory=NodeLimits)
+    web: HttpSettings = field(default_factory=HttpSettings)
 
     def __post_init__(self) -> None:
         parse_stream(self.stream)

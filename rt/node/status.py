@@ -2,14 +2,19 @@
 
 import time
 from collections.abc import Collection
+from dataclasses import asdict
 from typing import Any, Final
 
+from replicator.clients import ClientView
 from rt.node.fork import FoundFork
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
 from rt.node.retention import policy_of_notes
+from rt.node.sample import Flow, Hop, NodeSample, SessionView, bytes_between
 from rt.node.settings import NodeSettings
 from rt.node.view import NodeView
+from rt.position import Position
+from rt.version import __version__
 from sequencer.peers import Peers
 
 STATUS_ALPN: Final = "rt-status/1"
@@ -22,8 +27,13 @@ def node_status(
     peers: Peers | None,
     settings: NodeSettings,
     guard: DiskGuard,
+    *,
+    sample: NodeSample,
 ) -> dict[str, Any]:
-    """Return what `rt status` shows of one node: a snapshot that no thread waits for."""
+    """Return what `rt status` shows of one node: a snapshot that no thread waits for.
+
+    Rates and what is counted are those of the last sample.
+    """
     engine, waiting = view.engine, view.waiting
     copy, missing = waiting.copy, waiting.missing
     guard.look()
@@ -54,11 +64,12 @@ def node_status(
         "peer_bytes": peers.sent_bytes if peers else 0,
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
-        "sessions": _sessions(inboxes),
+        "sessions": _sessions(inboxes, sample),
         "archived_to": str(view.archived_to),
         "policy": policy_of_notes(view.notes).text(),
         "disk_free": guard.available,
         "takes_data": not guard.is_closed,
+        **_sampled(sample),
     }
 
 
@@ -69,16 +80,67 @@ def _forked(fork: FoundFork | None) -> dict[str, str | int] | None:
     return {"since_ns": since_ns, "position": str(fork.position), "reason": fork.reason}
 
 
-def _sessions(inboxes: Collection[NodeInbox]) -> list[dict[str, str]]:
+def _sampled(sample: NodeSample) -> dict[str, Any]:
+    """Return what is counted and measured, as of the last sample."""
+    here = [each for each in sample.clients if each.ended_ns is None]
+    return {
+        "version": __version__,
+        "started_ns": sample.times.began_ns,
+        "flow": _flow(sample.flow),
+        "stalled_s": {name: round(seconds, 1) for name, seconds in sample.stalled.items()},
+        "clients": [_client(each, sample.view.end) for each in here],
+    }
+
+
+def _sessions(inboxes: Collection[NodeInbox], sample: NodeSample) -> list[dict[str, Any]]:
+    sampled = {each.session: each for each in sample.sessions}
     return [
         {
             "session": inbox.session,
             "pushed_by": inbox.peer,
             "durable": str(inbox.durable),
             "merged": str(inbox.merged),
+            **_counted(sampled.get(inbox.session)),
         }
         for inbox in sorted(inboxes, key=lambda each: each.session)
     ]
+
+
+def _counted(session: SessionView | None) -> dict[str, Any]:
+    """Return what was counted of a session since the node started."""
+    if session is None:  # begun since the last sample
+        return {"bytes": 0, "messages": 0, "bytes_per_s": 0, "last_ns": 0, "waiting_s": 0.0}
+    return {
+        "bytes": session.traffic.bytes,
+        "messages": session.traffic.messages,
+        "bytes_per_s": round(session.bytes_per_s),
+        "last_ns": session.last_ns,
+        "waiting_s": round(session.waiting_s, 1),
+    }
+
+
+def _client(client: ClientView, end: Position) -> dict[str, Any]:
+    position = client.position
+    return {
+        "peer": client.peer,
+        "kind": client.kind,
+        "address": client.address,
+        "since_ns": client.began_ns,
+        "position": None if position is None else str(position),
+        "lag_bytes": None if position is None else bytes_between(position, end),
+        "waiting_s": round(client.waiting_s, 1),
+        "bytes": client.sent,
+    }
+
+
+def _flow(flow: Flow) -> dict[str, Any]:
+    return {name: _hop(getattr(flow, name)) for name in ("received", "merged", "sent")}
+
+
+def _hop(hop: Hop) -> dict[str, Any]:
+    return asdict(hop.total) | {
+        "bytes_per_s": round(hop.bytes_per_s), "messages_per_s": round(hop.messages_per_s)
+    }  # fmt: skip
 
 
 def _milliseconds(times_ns: list[int]) -> dict[str, float | int]:

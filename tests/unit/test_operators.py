@@ -160,7 +160,7 @@ def test_a_cluster_obeys_an_operator_and_records_it(tmp_path):
             cluster.ask({"do": "policy"}, "n9")
         with pytest.raises(Refused, match="'n9' is not a node of this cluster"):
             ask_status(cluster.addresses[0], cluster.contexts("n9"))
-        paths = [node._directory.audit for node in cluster.nodes.values()]
+        paths = [node.directory.audit for node in cluster.nodes.values()]
         found = [each for path in paths for each in lines(AuditLog(path))]
     done = [each for each in found if each["outcome"] == "done"]
     assert [each["by"] for each in done] == ["operator operator"]

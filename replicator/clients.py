@@ -1,0 +1,137 @@
+"""ServerRecord: which clients a server has and had, and what it refused."""
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rt.net.repeated import RepeatedLines
+from rt.position import Position
+from rt.traffic import Traffic
+
+PUSHES: Final = "push"
+PULLS: Final = "pull"
+# Reasons of refusals that are counted one by one; a peer can invent others, which are counted as
+# `OTHER`: each would be a series of its own for ever.
+REASONS: Final = (
+    "behind", "busy", "corrupt", "disk", "displaced", "diverged", "foreign", "memory", "name",
+    "not-a-member", "other-log", "other-stream", "poisoned", "protocol", "reserve", "role",
+    "session", "sessions", "stopping", "stream", "tls", "too-large",
+)  # fmt: skip
+OTHER: Final = "other"
+KEPT_NS: Final = 24 * 3600 * 1_000_000_000  # a client that has left is shown for a day
+_LEFT_MAX: Final = 1000  # of them; a client that reconnects all the time must not fill memory
+
+
+@dataclass(frozen=True, slots=True)
+class ClientView:
+    """One connection of a client, as it is now or was when it ended.
+
+    Attributes:
+        peer: the name in its certificate.
+        kind: `PUSHES` or `PULLS`.
+        address: host:port.
+        began_ns: when it was admitted.
+        ended_ns: when it ended; None while it lasts.
+        position: up to where the merged log was sent; None for one that pushes.
+        sent: bytes of the merged log.
+        waiting_s: how long the oldest bytes that it lacks have waited, if that was measured.
+    """
+
+    peer: str
+    kind: str
+    address: str
+    began_ns: int
+    ended_ns: int | None
+    position: Position | None
+    sent: int
+    waiting_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class ServedClient:
+    """A client that is connected; its connection's thread adds to `sent` and sets `position`."""
+
+    peer: str
+    kind: str
+    address: str
+    began_ns: int = field(default_factory=time.time_ns)
+    sent: Traffic = field(default_factory=Traffic)
+    position: Callable[[], Position] | None = None
+
+    def view(self, ended_ns: int | None = None) -> ClientView:
+        """Return it as it is now."""
+        position = None if self.position is None else self.position()
+        return ClientView(
+            self.peer, self.kind, self.address, self.began_ns, ended_ns, position, self.sent.bytes
+        )
+
+
+class ServerRecord:
+    """Knows the clients of a server, and counts what was sent to them and what was refused.
+
+    Threads: any thread may call any method; `_lock` guards all fields but `lines`, which has a lock
+    of its own.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        """Log to `log` who joins and leaves."""
+        self.lines = RepeatedLines(log)
+        self._lock = threading.Lock()
+        self._clients: dict[ServedClient, None] = {}
+        self._left: deque[ClientView] = deque(maxlen=_LEFT_MAX)
+        self._sent = Traffic()  # to those that have left
+        self._refused: Counter[str] = Counter()
+
+    def join(self, client: ServedClient) -> None:
+        """Take note of a client that was admitted."""
+        with self._lock:
+            self._clients[client] = None
+        words = f"{client.peer} at {client.address} joined, to {client.kind}"
+        self.lines.say(logging.INFO, f"joined {client.peer} {client.kind}", words)
+
+    def leave(self, client: ServedClient) -> None:
+        """Take note of a client that has left; does nothing if it never joined."""
+        now_ns = time.time_ns()
+        view = client.view(now_ns)
+        with self._lock:
+            if client not in self._clients:
+                return
+            del self._clients[client]
+            self._sent.take(client.sent)
+            self._left.append(view)
+        words = f"{client.peer} at {client.address} left, after {_seconds(client, now_ns):.0f} s"
+        self.lines.say(logging.INFO, f"left {client.peer} {client.kind}", words)
+
+    def refuse(self, code: str) -> None:
+        """Count a refusal by its code."""
+        with self._lock:
+            self._refused[code if code in REASONS else OTHER] += 1
+
+    def refused(self) -> dict[str, int]:
+        """Return how often each reason was given; every reason is there from the start."""
+        with self._lock:
+            return {reason: self._refused[reason] for reason in (*REASONS, OTHER)}
+
+    def clients(self) -> tuple[ClientView, ...]:
+        """Return all clients, and those that have left within a day, oldest first."""
+        since_ns = time.time_ns() - KEPT_NS
+        with self._lock:
+            here, left = list(self._clients), list(self._left)
+        gone = [each for each in left if each.ended_ns is not None and each.ended_ns >= since_ns]
+        return (*gone, *(each.view() for each in here))
+
+    def sent(self) -> Traffic:
+        """Return what was sent to all clients since the start."""
+        with self._lock:
+            total = Traffic()
+            for each in (self._sent, *(client.sent for client in self._clients)):
+                total.take(each)
+            return total
+
+
+def _seconds(client: ServedClient, now_ns: int) -> float:
+    return (now_ns - client.began_ns) / 1e9

@@ -1,0 +1,42 @@
+"""The HTTP port of a command that runs for long."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from rt.node.http import HttpSettings
+from rt.web.recent import RecentEvents, forget_events, keep_events
+from rt.web.server import WebServer, demand_installed
+
+if TYPE_CHECKING:
+    from rt.web.site import Site
+
+
+@contextmanager
+def shown_over_http(
+    settings: HttpSettings, site_of: Callable[[RecentEvents], "Site"]
+) -> Iterator[WebServer | None]:
+    """Serve a site over HTTP, if the settings say so, until the block ends.
+
+    Args:
+        settings: where.
+        site_of: makes the site; called only if there is a port, since it needs optional packages.
+    """
+    if not settings.http:
+        yield None
+        return
+    demand_installed()
+    events = keep_events()
+    site = site_of(events)
+    server = WebServer(settings, site)
+    try:
+        site.start()
+        server.start()
+        click.echo(f"metrics, health and a page at {server.url}")
+        yield server
+    finally:
+        site.stop()
+        server.stop()
+        forget_events(events)

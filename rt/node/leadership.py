@@ -1,0 +1,153 @@
+"""Leadership: which node leads, and what is called when that changes."""
+
+import logging
+import os
+import queue
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import Misuse, spoken
+from sequencer.raft.consensus import EngineRole, Status
+
+_log: Final = logging.getLogger("rt.node")
+LEADER: Final = "leader"
+FOLLOWER: Final = "follower"
+_COMMAND_S: Final = 60.0  # a command that takes longer is killed: the next change waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """A node became leader, or follower of a leader.
+
+    Attributes:
+        node: the node.
+        stream: the stream that it serves.
+        role: `leader` or `follower`.
+        term: of the leader.
+        leader: the leader's name.
+    """
+
+    node: str
+    stream: str
+    role: str
+    term: int
+    leader: str
+
+
+OnRole = Callable[[RoleChange], None]
+
+
+class Leadership:
+    """Logs and counts changes of leader, and has a thread call back when this node's role changes.
+
+    Threads:
+        `saw` is called by the thread that does the duties, and alone writes `changes`, `elections`,
+        `_lost_s`, `_last` and `_role`; the first three may be read by any. The thread that `start`
+        starts calls `_on_role`, one change after another, in order. `_changes` is a queue of
+        changes, and of None for the end.
+    """
+
+    def __init__(self, node: str, stream: str, on_role: OnRole | None = None) -> None:
+        """Prepare; nothing is called back before `start`."""
+        self.changes = 0  # of the leader that this node knows, since its start
+        self.elections = 0  # terms that began since its start
+        self._name = (node, stream)
+        self._on_role = on_role
+        self._last: Status | None = None
+        self._lost_s: float | None = time.monotonic()  # since when no leader is known
+        self._role = ""
+        self._changes: queue.SimpleQueue[RoleChange | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="roles", daemon=True)
+
+    def start(self) -> None:
+        """Begin to call back, if there is anything to call."""
+        if self._on_role is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Let the calls that are due be made, and end."""
+        self._changes.put(None)
+        if self._thread.is_alive():
+            self._thread.join(_COMMAND_S)
+
+    def leaderless_s(self, now_s: float) -> float:
+        """Return for how long no leader has been known; 0 while one is."""
+        lost_s = self._lost_s  # read once: it may be cleared at any moment
+        return 0.0 if lost_s is None else max(0.0, now_s - lost_s)
+
+    def saw(self, now: Status) -> None:
+        """Compare the engine's status with what was last seen."""
+        last, self._last = self._last, now
+        if not now.leader:
+            self._lost_s = self._lost_s or time.monotonic()
+        else:
+            self._lost_s = None
+        if last is None or (last.leader, last.term, last.role) == (now.leader, now.term, now.role):
+            return
+        self.elections += max(0, now.term - last.term)
+        if last.leader != now.leader:
+            self.changes += 1
+            self._say(last, now)
+        self._note_role(now)
+
+    def _say(self, last: Status, now: Status) -> None:
+        extra = {"event": "leader", "term": now.term}
+        if now.leader:
+            after = f" after {last.leader}" if last.leader else ""
+            _log.info("%s leads, in term %d%s", now.leader, now.term, after, extra=extra)
+        else:
+            _log.warning(
+                "no leader in term %d: %s is not heard any more", now.term, last.leader, extra=extra
+            )
+
+    def _note_role(self, now: Status) -> None:
+        if not now.leader:
+            return
+        role = LEADER if now.role is EngineRole.LEADER else FOLLOWER
+        if role != self._role and self._on_role is not None:
+            self._changes.put(RoleChange(*self._name, role, now.term, now.leader))
+        self._role = role
+
+    def _run(self) -> None:
+        while (change := self._changes.get()) is not None:
+            if self._on_role is not None:
+                self._on_role(change)
+
+
+class RoleCommand:
+    """Runs a command at each change of role, with the change in its environment."""
+
+    def __init__(self, command: str) -> None:
+        """Take the command; it is not run by a shell.
+
+        Raises:
+            Misuse: it is empty, or its quotes do not match.
+        """
+        try:
+            self._arguments = shlex.split(command)
+        except ValueError as error:
+            raise Misuse(f"on_role is {command!r}: {error}") from error
+        if not self._arguments:
+            raise Misuse("on_role is empty; name a command, such as /usr/local/bin/on-role")
+
+    def __call__(self, change: RoleChange) -> None:
+        """Run it and wait for it; a failure is logged."""
+        told = {
+            "RT_ROLE": change.role, "RT_TERM": str(change.term), "RT_LEADER": change.leader,
+            "RT_NODE": change.node, "RT_STREAM": change.stream,
+        }  # fmt: skip
+        try:
+            done = subprocess.run(
+                self._arguments, env=os.environ | told, stdin=subprocess.DEVNULL,
+                timeout=_COMMAND_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            _log.error("the command of --on-role failed: %s", spoken(error))
+            return
+        if done.returncode:
+            _log.error("the command of --on-role ended with exit code %d", done.returncode)

@@ -1,0 +1,118 @@
+"""Lookout: a node's thread that looks at it, and says in the log what an operator has to know."""
+
+import logging
+import threading
+from typing import Final
+
+from replicator.clients import PULLS, PUSHES
+from rt.node.sample import NodeSample
+from rt.node.sampler import PULL, SYNC, NodeSampler
+from rt.text import size_text
+
+_log: Final = logging.getLogger("rt.node")
+LIVE_S: Final = 1.0  # between two samples while someone may look at them
+QUIET_S: Final = 5.0  # otherwise; enough to notice a stall
+STATISTICS_S: Final = 60.0
+_NAMED_MAX: Final = 3
+
+
+class Lookout:
+    """Publishes a sample of a node once a second, and logs stalls and a line of statistics.
+
+    Threads:
+        The thread that `start` starts uses `_sampler`, replaces `sample`, and alone uses
+        `_stalled` and `_said_s`. `sample` is a value that never changes; any thread may read it.
+        `pause_s` may be set before `start`. `_stopping` is an event.
+    """
+
+    def __init__(self, sampler: NodeSampler) -> None:
+        """Take a first sample; no thread runs before `start`."""
+        self.sample: NodeSample = sampler.sample()
+        self.pause_s = QUIET_S
+        self._sampler = sampler
+        self._stalled: dict[str, str] = {}  # what was said of each stall that lasts
+        self._said: NodeSample = self.sample  # when statistics were last logged
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="look out", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self.pause_s):
+            try:
+                self.look()
+            except OSError as error:  # of the file system; the node's own threads end it for that
+                _log.warning("the node cannot be looked at: %s", error)
+
+    def look(self) -> None:
+        """Take a sample and log what follows from it."""
+        self.sample = self._sampler.sample()
+        self._tell_stalls(self.sample)
+        if self.sample.at_s - self._said.at_s >= STATISTICS_S:
+            _log.info("%s", statistics(self._said, self.sample), extra={"event": "statistics"})
+            self._said = self.sample
+
+    def _tell_stalls(self, sample: NodeSample) -> None:
+        """Log each hop once when it stalls, and once when it moves again."""
+        hops: dict[str, list[str]] = {}
+        for name in sample.stalled:
+            hop, _, what = name.partition(" ")
+            hops.setdefault(hop, []).append(what)
+        for hop, names in hops.items():
+            if hop not in self._stalled:
+                seconds = max(sample.stalled[f"{hop} {name}"] for name in names)
+                self._stalled[hop] = words = stall_words(hop, names, sample)
+                extra = {"event": "stall", "hop": hop}
+                _log.warning("stalled for %.0f s: %s", seconds, words, extra=extra)
+        for hop in self._stalled.keys() - hops.keys():
+            words = self._stalled.pop(hop)
+            _log.info("it moves again: %s", words, extra={"event": "moves", "hop": hop})
+
+
+def stall_words(hop: str, names: list[str], sample: NodeSample) -> str:
+    """Return which hop does not move, for whom, and what it waits for if that is known."""
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    named = ", ".join(names[:_NAMED_MAX]) + more
+    if hop == SYNC:
+        return f"what was received is not synced ({named}): is the disk slow, or failing?"
+    if hop == PULL:
+        return f"what is merged is not taken by {named}: is its disk full, or the line down?"
+    return f"what is synced is not merged (session {named}): {merge_waits_for(sample)}"
+
+
+def merge_waits_for(sample: NodeSample) -> str:
+    """Return what merging waits for, as far as this node knows."""
+    waiting = sample.view.waiting
+    if waiting.copy is not None:
+        return "the merged log is being copied from another node first"
+    if waiting.missing is not None:
+        return f"session {waiting.missing[0]} has not arrived here up to {waiting.missing[1]}"
+    if not sample.view.engine.leader:
+        return "no node leads; a majority of the nodes has to be up and to reach each other"
+    if not sample.disk.takes_data:
+        return f"the disk has {size_text(sample.disk.available)} left"
+    return "fewer than a majority of the nodes hold it; can its publisher reach the others?"
+
+
+def statistics(before: NodeSample, now: NodeSample) -> str:
+    """Return one line about the time between two samples."""
+    seconds = max(1e-3, now.at_s - before.at_s)
+    rates = []
+    for verb in ("received", "merged", "sent"):
+        first, last = getattr(before.flow, verb).total, getattr(now.flow, verb).total
+        count = (last.messages - first.messages) / seconds
+        size = size_text((last.bytes - first.bytes) / seconds)
+        rates.append(f"{verb} {count:,.0f} messages/s, {size}/s")
+    return (
+        f"{'; '.join(rates)}; {len(now.here(PUSHES))} pushing, {len(now.here(PULLS))} pulling, "
+        f"{len(now.sessions)} sessions; oldest waiting {now.waiting_s:.1f} s; "
+        f"{size_text(now.disk.available)} free"
+    )

@@ -1,0 +1,190 @@
+"""NodeSampler: looks at a node from outside, without waiting for any of its threads."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+from replicator.clients import PULLS, ClientView, ServerRecord
+from rt.latencies import Latencies
+from rt.node.guard import DiskGuard
+from rt.node.inbox import NodeInbox
+from rt.node.leadership import Leadership
+from rt.node.sample import (
+    ChangesView,
+    DiskView,
+    Flow,
+    Hop,
+    NodeSample,
+    SampleTimes,
+    SessionView,
+)
+from rt.node.stalls import HopProgress, Stalls, Waits
+from rt.node.view import NodeView
+from rt.position import Position
+from rt.traffic import Traffic
+from sequencer.peers import Peers
+
+SYNC, MERGE, PULL = "sync", "merge", "pull"  # hops of a node
+HOPS: Final = (SYNC, MERGE, PULL)
+_RATE_S: Final = 0.5  # a rate over less than this is noise
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a sampler looks at; all of it may be read from any thread.
+
+    Attributes:
+        view: returns the node's view of its sequencing.
+        stepped_s: returns when the duties were last done, at the latest.
+        inboxes: returns the copies of sessions.
+        merged: what was merged since the start.
+        record: the clients of the node's server.
+        peers: the other nodes; None without any.
+        guard: of the node's disk.
+        leadership: which node leads.
+        latencies: by what they are of.
+    """
+
+    view: Callable[[], NodeView]
+    stepped_s: Callable[[], float]
+    inboxes: Callable[[], Collection[NodeInbox]]
+    merged: Traffic
+    record: ServerRecord
+    peers: Peers | None
+    guard: DiskGuard
+    leadership: Leadership
+    latencies: dict[str, Latencies]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was last seen of a session.
+
+    Attributes:
+        bytes: that had come by then.
+        bytes_per_s: lately.
+        last_ns: when bytes last came.
+        peer: that filled it.
+        connected_ns: since when.
+    """
+
+    bytes: int = 0
+    bytes_per_s: float = 0.0
+    last_ns: int = 0
+    peer: str = ""
+    connected_ns: int = 0
+
+
+class NodeSampler:
+    """Makes samples; one thread uses it.
+
+    What it remembers from one sample to the next are rates, totals and how long something waits.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        """Look at this node."""
+        self._watched = watched
+        self._began_ns = time.time_ns()
+        self._at_s = time.monotonic()
+        self._seen: dict[str, _Seen] = {}  # by session
+        self._received = Traffic()
+        self._counted: dict[str, Traffic] = {}  # of each session, in `_received`
+        self._flow = Flow(Hop(Traffic()), Hop(Traffic()), Hop(Traffic()))
+        self._stalls = Stalls()
+        self._waits = Waits()
+
+    def sample(self) -> NodeSample:
+        """Look at everything once; about 3 us a session."""
+        watched, now_ns, now_s = self._watched, time.time_ns(), time.monotonic()
+        passed_s, self._at_s = now_s - self._at_s, now_s
+        view = watched.view()
+        inboxes = sorted(watched.inboxes(), key=lambda each: each.session)
+        self._seen = {each.session: self._seen.get(each.session, _Seen()) for each in inboxes}
+        sessions = tuple(self._session(each, now_ns, now_s, passed_s) for each in inboxes)
+        clients = tuple(self._client(each, view.end, now_s) for each in watched.record.clients())
+        watched.guard.look()
+        times = SampleTimes(now_ns, now_s, self._began_ns, watched.stepped_s())
+        sample = NodeSample(
+            times, view, sessions, clients,
+            watched.peers.problems() if watched.peers else {},
+            DiskView(watched.guard.available, watched.guard.reserve, not watched.guard.is_closed),
+            self._flowed(sessions, passed_s),
+            {name: each.counted() for name, each in watched.latencies.items()},
+            ChangesView(
+                watched.leadership.changes, watched.leadership.elections,
+                watched.leadership.leaderless_s(now_s), watched.record.refused(),
+            ),
+            {},
+        )  # fmt: skip
+        progress = progress_of(sample)
+        self._waits.keep(progress.keys())
+        return replace(sample, stalled=self._stalls.look(now_s, progress))
+
+    def _session(self, inbox: NodeInbox, now_ns: int, now_s: float, passed_s: float) -> SessionView:
+        seen, peer, merged = self._seen[inbox.session], inbox.peer, inbox.merged
+        durable, received = inbox.durable, inbox.appender.end
+        traffic = Traffic()
+        traffic.take(inbox.traffic)
+        if traffic.bytes != seen.bytes:
+            seen.last_ns = now_ns
+        if passed_s >= _RATE_S:
+            seen.bytes_per_s = max(0, traffic.bytes - seen.bytes) / passed_s
+        seen.bytes = traffic.bytes
+        if peer != seen.peer:
+            seen.peer, seen.connected_ns = peer, now_ns if peer else 0
+        name = f"{MERGE} {inbox.session}"
+        waiting_s = self._waits.look(name, reached=merged, end=durable, now_s=now_s)
+        return SessionView(
+            inbox.session, peer, received, durable, merged, traffic, seen.bytes_per_s,
+            seen.connected_ns, seen.last_ns, waiting_s,
+        )  # fmt: skip
+
+    def _client(self, client: ClientView, end: Position, now_s: float) -> ClientView:
+        if client.position is None or client.ended_ns is not None:
+            return client
+        name = f"{PULL} {client.peer} at {client.address}"
+        waiting_s = self._waits.look(name, reached=client.position, end=end, now_s=now_s)
+        return replace(client, waiting_s=waiting_s)
+
+    def _flowed(self, sessions: Collection[SessionView], passed_s: float) -> Flow:
+        for each in sessions:
+            known, now = self._counted.get(each.session, Traffic()), each.traffic
+            if now.bytes < known.bytes:
+                known = Traffic()  # another copy was begun
+            self._received.add(
+                now.bytes - known.bytes, now.messages - known.messages, now.frames - known.frames
+            )
+            self._counted[each.session] = now
+        merged, last = Traffic(), self._flow
+        merged.take(self._watched.merged)
+        received = Traffic()
+        received.take(self._received)
+        self._flow = Flow(
+            _hop(received, last.received, passed_s), _hop(merged, last.merged, passed_s),
+            _hop(self._watched.record.sent(), last.sent, passed_s),
+        )  # fmt: skip
+        return self._flow
+
+
+def _hop(total: Traffic, last: Hop, passed_s: float) -> Hop:
+    if passed_s < _RATE_S:
+        return Hop(total, last.bytes_per_s, last.messages_per_s)
+    return Hop(
+        total,
+        (total.bytes - last.total.bytes) / passed_s,
+        (total.messages - last.total.messages) / passed_s,
+    )
+
+
+def progress_of(sample: NodeSample) -> dict[str, HopProgress]:
+    """Return how far each hop has come, by `hop name`."""
+    found: dict[str, HopProgress] = {}
+    for each in sample.sessions:
+        found[f"{SYNC} {each.session}"] = HopProgress(each.durable, each.durable < each.received)
+        found[f"{MERGE} {each.session}"] = HopProgress(each.merged, each.merged < each.durable)
+    for client in sample.clients:
+        if client.kind == PULLS and client.ended_ns is None and client.position is not None:
+            waits = client.position < sample.view.end
+            found[f"{PULL} {client.peer} at {client.address}"] = HopProgress(client.position, waits)
+    return found

@@ -1,0 +1,25 @@
+"""Traffic: how much has passed a point."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes, messages and frames that have passed; one thread at a time adds, any may read.
+
+    A reader may see the bytes of a frame before its messages; the next look agrees.
+    """
+
+    bytes: int = 0
+    messages: int = 0
+    frames: int = 0
+
+    def add(self, size: int, messages: int, frames: int) -> None:
+        """Count frames of `size` bytes in all."""
+        self.bytes += size
+        self.messages += messages
+        self.frames += frames
+
+    def take(self, other: "Traffic") -> None:
+        """Count what has passed another point too."""
+        self.add(other.bytes, other.messages, other.frames)

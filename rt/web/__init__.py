@@ -1,0 +1,1 @@
+"""What a running process shows over HTTP: metrics, health, and a page; all of it read-only."""

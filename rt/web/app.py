@@ -1,0 +1,169 @@
+"""Page: the paths of the HTTP port, and what each answers."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from importlib import resources
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, exposition
+from prometheus_client.openmetrics import exposition as openmetrics
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rt.web.collector import SiteCollector
+from rt.web.site import Site
+
+STREAMS_MAX: Final = 32  # open pages; more poll
+_LIVE_S: Final = 1.0
+_PING_S: Final = 15.0  # a proxy drops a connection on which nothing passes
+_ROWS_MAX: Final = 200
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_ASSETS: Final = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/favicon.svg": ("favicon.svg", "image/svg+xml"),
+}
+# A page of another origin must not reach us by a name that it resolves to this machine.
+_LOCAL_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]", "::1"]
+
+
+class Page:
+    """Answers requests. Its methods run in the event loop; the site is asked in worker threads."""
+
+    def __init__(self, site: Site, *, local: bool) -> None:
+        """Prepare the paths.
+
+        Args:
+            site: what to show.
+            local: only this machine can reach the port, so only its own names are believed.
+        """
+        self._site = site
+        self._streams = 0
+        self._is_ending = False
+        self._live = b""
+        self._live_s = float("-inf")
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(SiteCollector(site))
+        ProcessCollector(registry=self._registry)
+        hosts = _LOCAL_HOSTS if local else ["*"]
+        self.app = Starlette(
+            routes=[*self._routes(), *map(_asset, _ASSETS)],
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
+        )
+
+    def end_streams(self) -> None:
+        """Let every open stream end soon; any thread may call it."""
+        self._is_ending = True
+
+    def _routes(self) -> list[Route]:
+        paths: dict[str, Callable[[Request], Response]] = {
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/readiness": self._readyz,
+            "/status": lambda _: _json(self._site.status()),
+            "/overview": lambda _: _json(self._site.overview()),
+            "/sessions": self._sessions,
+            "/files": lambda _: _json(self._site.files()),
+            "/rt-clients": lambda _: _json(self._site.clients()),
+            "/log-history": self._history,
+        }
+        routes = [Route(path, answer, methods=["GET"]) for path, answer in paths.items()]
+        return [*routes, Route("/events", self._events, methods=["GET"])]
+
+    def _metrics(self, request: Request) -> Response:
+        wanted = request.headers.get("accept", "")
+        if "application/openmetrics-text" in wanted:
+            body: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            return Response(body, headers=_HEADERS, media_type=openmetrics.CONTENT_TYPE_LATEST)
+        body = exposition.generate_latest(self._registry)
+        return Response(body, headers=_HEADERS, media_type=exposition.CONTENT_TYPE_LATEST)
+
+    def _healthz(self, _request: Request) -> Response:
+        health = self._site.health()
+        return _verdict([health.stuck] if health.stuck else [], health.age_s)
+
+    def _readyz(self, _request: Request) -> Response:
+        health = self._site.health()
+        return _verdict([*([health.stuck] if health.stuck else []), *health.unready], health.age_s)
+
+    def _sessions(self, request: Request) -> Response:
+        search, limit = request.query_params.get("search", ""), request.query_params.get("limit")
+        rows = int(limit) if limit is not None and limit.isascii() and limit.isdecimal() else 0
+        return _json(self._site.sessions(search, min(rows or _ROWS_MAX, _ROWS_MAX)))
+
+    def _history(self, _request: Request) -> Response:
+        body = f"[{','.join(self._site.history())}]"
+        return Response(body, headers=_HEADERS, media_type="application/json")
+
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= STREAMS_MAX:
+            words = f"{STREAMS_MAX} pages are open already; ask for /overview instead\n"
+            return PlainTextResponse(words, 503, _HEADERS)
+        headers = {**_HEADERS, "X-Accel-Buffering": "no"}
+        return StreamingResponse(
+            self._stream(request), media_type="text/event-stream", headers=headers
+        )
+
+    async def _stream(self, request: Request) -> AsyncIterator[bytes]:
+        """Yield the whole overview each time it has changed, so that nothing is ever replayed."""
+        self._streams += 1
+        try:
+            last, spoke_s = b"", time.monotonic()
+            while not self._is_ending and not await request.is_disconnected():
+                data = await self._overview()
+                if data is not last:
+                    last, spoke_s = data, time.monotonic()
+                    yield b"data: " + data + b"\n\n"
+                elif time.monotonic() - spoke_s > _PING_S:
+                    spoke_s = time.monotonic()
+                    yield b": still here\n\n"
+                await asyncio.sleep(_LIVE_S / 2)
+        finally:
+            self._streams -= 1
+
+    async def _overview(self) -> bytes:
+        """Return the overview as JSON; made at most once a second, for all streams."""
+        if time.monotonic() - self._live_s >= _LIVE_S:
+            self._live_s = time.monotonic()
+            self._live = await run_in_threadpool(lambda: _encoded(self._site.overview()))
+        return self._live
+
+
+def _asset(path: str) -> Route:
+    name, kind = _ASSETS[path]
+    body = resources.files("rt.web").joinpath("page", name).read_bytes()
+
+    def answer(_request: Request) -> Response:
+        return Response(body, headers={**_HEADERS, "Content-Type": kind})
+
+    return Route(path, answer, methods=["GET"])
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _json(value: object) -> Response:
+    return Response(_encoded(value), headers=_HEADERS, media_type="application/json")
+
+
+def _verdict(reasons: list[str], age_s: float) -> Response:
+    body = {"ok": not reasons, "reasons": reasons, "age_s": round(age_s, 1)}
+    return JSONResponse(body, 503 if reasons else 200, _HEADERS)

@@ -1,0 +1,100 @@
+"""MergedFiles: the files of a merged log, and which of them the archiver takes next."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from archiver.decide import RolledFile, decide
+from archiver.policy import MINUTE_NS, Policy
+from rt.errors import CorruptLog, Misuse
+from rt.format.manifest import FILE_NAME
+from rt.inspect.history import Row, history
+from rt.inspect.history_text import HistoryText
+from rt.node.retention import leases_of_notes, policy_of_notes
+
+_LOOK_S: Final = 2.0  # a manifest of 100,000 lines takes 0.3 s to read
+SHOWN_MAX: Final = 400  # on the page; a time axis of more is a grey bar
+
+
+class MergedFiles:
+    """Reads the history of a log from its files, when asked and at most every two seconds.
+
+    Threads: any thread may call any method. `_lock` guards the other fields, and is held while the
+        manifest is read: two requests that come together read it once.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Look at nothing yet.
+
+        Args:
+            directory: of the merged log.
+        """
+        self._directory = directory
+        self._rows: list[Row] = []
+        self._looked_s = float("-inf")
+        self._lock = threading.Lock()
+
+    def rows(self) -> list[Row]:
+        """Return a row for each file, oldest first; none before there is a log."""
+        with self._lock:
+            if time.monotonic() - self._looked_s >= _LOOK_S:
+                self._looked_s = time.monotonic()
+                self._rows = self._read()
+            return self._rows
+
+    def texts(self) -> list[str]:
+        """Return each row as JSON, all fields, those of `/log-history` among them."""
+        text = HistoryText(self._directory, time.time_ns())
+        return [text.json(row) for row in self.rows()]
+
+    def _read(self) -> list[Row]:
+        if not os.path.exists(os.path.join(self._directory, FILE_NAME)):
+            return []
+        try:
+            return history(self._directory)
+        except (Misuse, CorruptLog, OSError):
+            return self._rows  # as they were; those who use the log say what is wrong with it
+
+
+def planned(
+    rows: Sequence[Row], notes: Mapping[str, str], now_ns: int, *, nodes: int
+) -> list[dict[str, Any]]:
+    """Return the newest files as the page shows them, with what the archiver would do.
+
+    The rule `disk` is left out where there are other nodes: it goes by the disks of a majority.
+
+    Args:
+        rows: of the log's history.
+        notes: the stream's agreed notes.
+        now_ns: the time.
+        nodes: how many nodes the stream has.
+    """
+    policy, live = policy_of_notes(notes), [row for row in rows if row.state == "rolled"]
+    files = [RolledFile(row.first, row.bytes, row.line.at_ns) for row in live]
+    active = rows[-1].bytes if rows and rows[-1].is_active else 0
+    decisions = decide(
+        policy, files, active, now_ns=now_ns, leases=leases_of_notes(notes), nodes=nodes
+    )
+    goes = {each.start.file_name: each.reason for each in decisions}
+    oldest = live[0].file if live else ""
+    return [_shown(row, policy, goes, oldest) for row in rows[-SHOWN_MAX:]]
+
+
+def _shown(row: Row, policy: Policy, goes: Mapping[str, str], oldest: str) -> dict[str, Any]:
+    by_time = policy.time and row.state == "rolled"
+    return {
+        "file": row.file,
+        "state": row.state,
+        "bytes": row.bytes,
+        "messages": row.messages,
+        "first_ns": row.line.first_time_ns,
+        "last_ns": row.line.last_time_ns,
+        "rolled_ns": row.rolled_ns,
+        "archived_ns": row.gone.at_ns if row.gone else None,
+        "why": row.gone.reason if row.gone else goes.get(row.file, ""),
+        "goes": row.file in goes,
+        "is_next": row.file == oldest,
+        "expires_ns": row.line.at_ns + policy.time * MINUTE_NS if by_time else None,
+    }

@@ -1,0 +1,200 @@
+"""NodeSite: what a node shows over HTTP, from its samples and its files."""
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from cryptography import x509
+from prometheus_client.core import Metric
+
+from replicator.clients import PULLS, PUSHES, ClientView
+from rt.errors import Misuse
+from rt.net.certificates import certificate_files, load_certificate
+from rt.net.contexts import Contexts, client_context, offering
+from rt.node.node import Node
+from rt.node.sample import NodeSample, SessionView
+from rt.node.status import STATUS_ALPN
+from rt.text import time_text
+from rt.web.files import MergedFiles, planned
+from rt.web.node_metrics import node_metrics
+from rt.web.node_overview import overview, session_row, troubled_first
+from rt.web.others import OtherNodes
+from rt.web.recent import RecentEvents
+from rt.web.site import Fields, SiteHealth
+
+_STUCK_S: Final = 30.0
+_CERTIFICATE_S: Final = 60.0  # how often the certificates are read again
+_KEPT_S: Final = 24 * 3600.0
+
+
+class NodeSite:
+    """A node (`rt.web.site.Site`).
+
+    Threads: any thread may call any method; the parts have locks of their own. `_expiry` is
+        replaced as a whole.
+    """
+
+    def __init__(self, node: Node, events: RecentEvents) -> None:
+        """Show this node; it has to be started before `start` is called.
+
+        Args:
+            node: which.
+            events: the lines of its log.
+        """
+        self._node = node
+        self._events = events
+        self._files = MergedFiles(node.pipeline.feeds.directory)
+        settings = node.settings
+        self._certificates = certificate_files(settings.certs, settings.name)
+        self._expiry: tuple[float, dict[str, float]] = (float("-inf"), {})
+        contexts = Contexts(
+            self._certificates, lambda *paths: offering(client_context(*paths), STATUS_ALPN)
+        )
+        others = {name: each for name, each in settings.addresses.items() if name != settings.name}
+        sequencer = node.pipeline.sequencer
+        self._others = OtherNodes(others, contexts, lambda: sequencer.view.number)
+        self.is_draining = False
+
+    def start(self) -> None:
+        """Be ready to ask the other nodes when someone looks at the page."""
+        self._others.start()
+
+    def stop(self) -> None:
+        """Ask them no more."""
+        self.is_draining = True
+        self._others.stop()
+
+    @property
+    def _sample(self) -> NodeSample:
+        return self._node.lookout.sample
+
+    def metrics(self) -> Iterable[Metric]:
+        """Yield everything that is measured."""
+        rows = self._files.rows()
+        return node_metrics(self._sample, self._node.settings, rows, self._expires())
+
+    def health(self) -> SiteHealth:
+        """Return how the node is; the table in docs/OPERATIONS.md says why."""
+        sample, now_s = self._sample, time.monotonic()
+        age_s = now_s - sample.at_s
+        stuck = "look-out" if age_s > _STUCK_S else ""
+        if now_s - self._node.pipeline.sequencer.stepped_s() > _STUCK_S:
+            stuck = "sequence"
+        words = f"stuck: the loop {stuck!r} has not come round for {_STUCK_S:g} s" if stuck else ""
+        return SiteHealth(words, tuple(self._unready(sample)), age_s)
+
+    def _unready(self, sample: NodeSample) -> Iterable[str]:
+        view, election_s = sample.view, self._node.settings.agreement.election_s
+        if self.is_draining:
+            yield "draining"
+        if sample.changes.leaderless_s > 2 * election_s:
+            yield "no-quorum: no node leads"
+        if view.engine.role.name.lower() == "learner":
+            yield "learner: its state was lost, and it neither votes nor counts yet"
+        if view.waiting.copy is not None:
+            yield f"catching-up: the merged log is copied up to {view.waiting.copy.position}"
+        if view.waiting.confirmations:
+            yield f"confirming: {view.waiting.confirmations} more nodes have to confirm its state"
+        if not sample.disk.takes_data:
+            yield f"reserve: {sample.disk.available:,} bytes of disk are left"
+
+    def status(self) -> list[Fields]:
+        """Return what `rt status --json` shows of it."""
+        host, port = self._node.address
+        return [{"address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+                 **self._node.status()}]  # fmt: skip
+
+    def overview(self) -> Fields:
+        """Return what the page shows."""
+        self._others.watch()
+        warning = self._node.certificate_warning()
+        shown = overview(self._sample, self._node.settings, self._others.answers, warning)
+        return {**shown, "events": self._events.latest(60)}
+
+    def sessions(self, search: str, limit: int) -> Fields:
+        """Return the sessions whose names contain a text, those in trouble first."""
+        self._others.watch()
+        found = [each for each in self._sample.sessions if search.lower() in each.session.lower()]
+        rows = [session_row(each) for each in troubled_first(found)[:limit]]
+        return {"total": len(self._sample.sessions), "found": len(found), "rows": rows}
+
+    def clients(self) -> Fields:
+        """Return who pushes and pulls, in the form of `/rt-clients`."""
+        sample = self._sample
+        publishers: dict[str, list[Fields]] = {}
+        pushers = {each.peer: each for each in sample.clients if each.kind == PUSHES}
+        for session in sample.sessions:
+            name = session.pushed_by or session.session
+            row = self._publisher(session, pushers.get(session.pushed_by))
+            if row["active"] or _is_recent(session, sample):
+                publishers.setdefault(name, []).append(row)
+        subscribers: dict[str, list[Fields]] = {}
+        for client in sample.clients:
+            if client.kind == PULLS:
+                subscribers.setdefault(client.peer, []).append(_subscriber(client, sample))
+        name = self._node.settings.name
+        result = {"node": name, "publishers": publishers, "subscribers": subscribers}
+        return {"result": result}
+
+    def _publisher(self, session: SessionView, client: ClientView | None) -> Fields:
+        directory = os.path.join(self._node.directory.inputs, session.session)
+        return {
+            "active": bool(session.pushed_by),
+            "connect_time": time_text(session.connected_ns) if session.connected_ns else "",
+            "last_message": time_text(session.last_ns) if session.last_ns else "",
+            "replicated_pos": int(session.durable),
+            "total_bytes": session.traffic.bytes,
+            "transfer_rate": round(session.bytes_per_s),
+            "target_directory": directory,
+            "session": session.session,
+            "address": client.address if client else "",
+            "merged_pos": int(session.merged),
+            "lag_bytes": session.unmerged,
+        }
+
+    def history(self) -> list[str]:
+        """Return a JSON object for each file of the merged log."""
+        return self._files.texts()
+
+    def files(self) -> list[Fields]:
+        """Return the files of the merged log as the page shows them."""
+        notes, nodes = self._sample.view.notes, len(self._node.settings.member_names)
+        return planned(self._files.rows(), notes, time.time_ns(), nodes=nodes)
+
+    def _expires(self) -> dict[str, float]:
+        looked_s, expiry = self._expiry
+        if time.monotonic() - looked_s > _CERTIFICATE_S:
+            files = self._certificates
+            expiry = {use: _end_of(path) for use, path in (("own", files.cert), ("ca", files.ca))}
+            self._expiry = time.monotonic(), expiry
+        return expiry
+
+
+def _end_of(path: str) -> float:
+    """Return when a certificate expires; NaN if it cannot be read now."""
+    try:
+        certificate: x509.Certificate = load_certificate(path)
+    except (Misuse, OSError):
+        return float("nan")
+    return certificate.not_valid_after_utc.timestamp()
+
+
+def _is_recent(session: SessionView, sample: NodeSample) -> bool:
+    return sample.times.at_ns - session.last_ns < _KEPT_S * 1e9
+
+
+def _subscriber(client: ClientView, sample: NodeSample) -> dict[str, Any]:
+    position = client.position
+    return {
+        "active": client.ended_ns is None,
+        "connect_time": time_text(client.began_ns),
+        "disconnect_time": time_text(client.ended_ns) if client.ended_ns else "",
+        "replicated_pos": None if position is None else int(position),
+        "total_bytes": client.sent,
+        "address": client.address,
+        "lag_bytes": None if position is None or client.ended_ns else max(
+            0, sample.view.end - position if sample.view.end.file == position.file
+            else sample.view.end.offset
+        ),
+    }  # fmt: skip

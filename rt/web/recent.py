@@ -1,0 +1,78 @@
+"""RecentEvents: the last lines of this process's log, for the page."""
+
+import logging
+from collections import deque
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rt.text import printable
+
+KEPT: Final = 200
+_WORDS_MAX: Final = 400
+_OURS: Final = ("rt", "replicator", "sequencer", "archiver")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A line, how often lines like it followed at once, and its number among all lines."""
+
+    record: logging.LogRecord
+    number: int
+    more: int = 0
+
+
+class RecentEvents(logging.Handler):
+    """Keeps what was logged at INFO and above; lines of one kind in a row are kept as one.
+
+    Threads: `emit` is called by any thread, under the handler's own lock, and `latest` takes it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._kept: deque[_Kept] = deque(maxlen=KEPT)
+        self._number = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record, if it is ours."""
+        if record.name.partition(".")[0] not in _OURS:
+            return
+        last = self._kept[-1] if self._kept else None
+        if last is not None and (last.record.name, last.record.msg) == (record.name, record.msg):
+            last.record, last.more = record, last.more + 1
+        else:
+            self._number += 1
+            self._kept.append(_Kept(record, self._number))
+
+    def latest(self, count: int) -> list[dict[str, Any]]:
+        """Return the newest, newest first."""
+        with self.lock or nullcontext():
+            kept = [(each.record, each.number, each.more) for each in self._kept]
+        return [_event(*each) for each in reversed(kept[-count:])]
+
+
+def keep_events() -> RecentEvents:
+    """Keep the log's lines from now on, whatever is shown on stderr."""
+    events = RecentEvents()
+    logging.getLogger().addHandler(events)
+    for name in _OURS:
+        logger = logging.getLogger(name)
+        if logger.getEffectiveLevel() > logging.INFO:
+            logger.setLevel(logging.INFO)
+    return events
+
+
+def forget_events(events: RecentEvents) -> None:
+    """Stop keeping lines."""
+    logging.getLogger().removeHandler(events)
+
+
+def _event(record: logging.LogRecord, number: int, more: int) -> dict[str, Any]:
+    return {
+        "key": number,
+        "more": more,
+        "at_ns": int(record.created * 1e9),
+        "level": record.levelname.lower(),
+        "event": getattr(record, "event", ""),
+        "text": printable(record.getMessage())[:_WORDS_MAX],
+    }

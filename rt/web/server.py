@@ -1,0 +1,144 @@
+"""WebServer: serves a site over HTTP, in a thread of its own."""
+
+import logging
+import socket
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from rt.errors import Misuse, RtError, spoken
+from rt.node.http import HttpSettings, is_loopback
+
+if TYPE_CHECKING:
+    from rt.web.site import Site
+
+_log: Final = logging.getLogger("rt.web")
+_CONNECTIONS_MAX: Final = 64
+_STOP_S: Final = 3.0
+_START_S: Final = 10.0
+_MISSING: Final = (
+    "--http needs packages that are not installed here; run pip install 'rt-transport[http]'"
+)
+
+
+def demand_installed() -> None:
+    """Check that the optional packages are there.
+
+    Raises:
+        Misuse: one is not; the message says how to install them.
+    """
+    try:
+        import prometheus_client  # noqa: F401, PLC0415 - optional
+        import starlette  # noqa: F401, PLC0415
+        import uvicorn  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise Misuse(_MISSING) from error
+
+
+class WebServer:
+    """Listens at once, and serves between `start` and `stop`.
+
+    Threads: the owner's calls all methods; the thread that `start` starts runs the event loop.
+        `_server` is set once; its flag `should_exit` may be set by any thread. `_page` has
+        its streams ended by any.
+    """
+
+    def __init__(self, settings: HttpSettings, site: "Site") -> None:
+        """Listen.
+
+        Args:
+            settings: where, and with which certificate.
+            site: what to show.
+
+        Raises:
+            Misuse: packages are not installed, or the certificate cannot be used.
+            OSError: the address is not available.
+        """
+        demand_installed()
+        import uvicorn  # noqa: PLC0415 - optional
+
+        from rt.web.app import Page  # noqa: PLC0415 - imports what is optional
+
+        self._settings = settings
+        self._check_certificate()
+        self._socket = _listen(settings.address)
+        self._page = Page(site, local=is_loopback(settings.address[0]))
+        config = uvicorn.Config(
+            self._page.app, http="h11", ws="none", lifespan="off", log_config=None,
+            access_log=False, server_header=False, proxy_headers=False,
+            limit_concurrency=_CONNECTIONS_MAX, timeout_graceful_shutdown=1, **_tls(settings),
+        )  # fmt: skip
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it says when it starts and stops
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it serves; the actual port if port 0 was asked for."""
+        host, port = self._socket.getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        return f"{self._settings.scheme}://{name}:{port}"
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+        deadline_s = time.monotonic() + _START_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline_s:
+                raise RtError(f"nothing is served at {self.url}; the log says why")
+            time.sleep(0.01)
+        _log.info("metrics, health and a page at %s", self.url)
+
+    def reload(self) -> None:
+        """Use the certificate that is in its files now, for connections that begin from now on."""
+        context = self._server.config.ssl
+        if context is None:
+            return
+        self._check_certificate()  # a pair that does not match must not replace one that does
+        context.load_cert_chain(self._settings.http_cert, self._settings.http_key)
+
+    def stop(self) -> None:
+        """End all connections."""
+        self._page.end_streams()
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+        self._socket.close()
+
+    def _run(self) -> None:
+        self._server.run([self._socket])
+
+    def _check_certificate(self) -> None:
+        settings = self._settings
+        if not settings.http_cert:
+            return
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(settings.http_cert, settings.http_key)
+            if settings.http_ca:
+                context.load_verify_locations(settings.http_ca)
+        except OSError as error:  # an SSLError is one
+            words = f"{settings.http_cert} and {settings.http_key} cannot be used: {spoken(error)}"
+            raise Misuse(words) from error
+
+
+def _listen(address: tuple[str, int]) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    try:
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        words = spoken(error).partition(" (while ")[0]  # Python repeats the address
+        raise OSError(
+            error.errno, f"cannot listen at {address[0]}:{address[1]}: {words}"
+        ) from error
+
+
+def _tls(settings: HttpSettings) -> dict[str, Any]:
+    if not settings.http_cert:
+        return {}
+    verify = {"ssl_ca_certs": settings.http_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return {
+        "ssl_certfile": settings.http_cert, "ssl_keyfile": settings.http_key,
+        **(verify if settings.http_ca else {}),
+    }  # fmt: skip

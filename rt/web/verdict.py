@@ -1,0 +1,67 @@
+"""Verdict: one sentence that says whether a stream works, and what to do if it does not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+OK, DEGRADED, BROKEN = "ok", "degraded", "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node as the page shows it.
+
+    Attributes:
+        name: the node.
+        role: `leader`, `follower`, `candidate` or `learner`; "" if it is not known.
+        trouble: what is wrong with it, one phrase; "" if nothing is.
+        is_away: it cannot be reached.
+    """
+
+    name: str
+    role: str
+    trouble: str
+    is_away: bool
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is reachable and has a vote."""
+        return not self.is_away and self.role != "learner"
+
+
+def verdict_of(leader: str, nodes: Sequence[NodeRow], stalls: Sequence[str]) -> tuple[str, str]:
+    """Return the level and the sentence.
+
+    Args:
+        leader: the leader that is known; "" if there is none.
+        nodes: all nodes of the cluster.
+        stalls: a sentence for each hop that does not move.
+
+    >>> rows = [NodeRow(name, "follower", "", is_away=name == "n3") for name in ("n1", "n2", "n3")]
+    >>> verdict_of("n1", rows, [])
+    ('degraded', 'Merging goes on without n3. One more loss stops it: bring n3 back.')
+    >>> verdict_of("", rows, [])[0]
+    'broken'
+    """
+    away = [each.name for each in nodes if each.is_away]
+    if not leader:
+        missing = f" {_listed(away)} cannot be reached." if away else ""
+        return BROKEN, (
+            f"Nothing is merged: no node leads.{missing} Publishers keep what they publish until a "
+            "majority of the nodes is up and connected."
+        )
+    if stalls:
+        return BROKEN, f"Stalled: {stalls[0]}."
+    if away:
+        spare = sum(each.counts for each in nodes) - (len(nodes) // 2 + 1)
+        rest = f"One more loss stops it: bring {_listed(away)} back." if spare <= 0 else ""
+        return DEGRADED, f"Merging goes on without {_listed(away)}. {rest}".strip()
+    troubles = [f"{each.name} {each.trouble}" for each in nodes if each.trouble]
+    if troubles:
+        return DEGRADED, f"It works, but {'; '.join(troubles)}."
+    count = f"All {len(nodes)} nodes are" if len(nodes) > 1 else "The node is"
+    alone = "" if len(nodes) > 1 else " A single node is not highly available."
+    return OK, f"{count} well, and {leader} leads.{alone}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,91 @@
+"""A node that shows itself over HTTP, in this process, for tests."""
+
+import http.client
+import json
+from contextlib import ExitStack, contextmanager
+
+from rt.node.http import HttpSettings
+from rt.node.node import Node
+from rt.web.node_site import NodeSite
+from rt.web.recent import forget_events, keep_events
+from rt.web.server import WebServer
+from tests.archive_cluster import ArchiveCluster
+
+
+class ShownNode:
+    """A cluster whose first node has an HTTP port."""
+
+    def __init__(self, root, nodes=1, settings=None, **options):
+        """Start it; `stop` ends it."""
+        self.undo = ExitStack()
+        self.cluster = ArchiveCluster(root, nodes, **options)
+        self.undo.callback(self._stop_nodes)
+        self.node: Node = self.cluster.nodes["n1"]
+        self.events = keep_events()
+        self.undo.callback(forget_events, self.events)
+        self.site = NodeSite(self.node, self.events)
+        self.web = WebServer(settings or HttpSettings("127.0.0.1:0"), self.site)
+        self.site.start()
+        self.web.start()
+        self.undo.callback(self.site.stop)
+        self.undo.callback(self.web.stop)
+        self.address = self.web.url.partition("//")[2]
+
+    def _stop_nodes(self):
+        self.cluster.close()
+
+    def publish(self, count=100, session="jfk"):
+        """Publish to a session, and have the node look at itself."""
+        publisher = self.cluster.publisher(session)
+        publisher.publish_many([b"x" * 100] * count)
+        publisher.flush("merged", 20)
+        self.node.lookout.look()
+
+    def ask(self, path, method="GET", **headers):
+        """Return the status, the headers and the body of an answer."""
+        connection = http.client.HTTPConnection(self.address, timeout=20)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read().decode()
+        finally:
+            connection.close()
+
+    def json(self, path):
+        """Return an answer that is JSON."""
+        return json.loads(self.ask(path)[2])
+
+    def samples(self):
+        """Return each sample of the metrics: name and labels, and value."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families = text_string_to_metric_families(self.ask("/metrics")[2])
+        return {
+            (each.name, *sorted(each.labels.items())): each.value
+            for family in families
+            for each in family.samples
+        }
+
+    def metric(self, name, **labels):
+        """Return the value of one series, whatever stream it is of."""
+        found = [
+            value
+            for (each, *rest), value in self.samples().items()
+            if each == name and labels.items() <= dict(rest).items()
+        ]
+        assert len(found) == 1, (name, labels, found)
+        return found[0]
+
+    def stop(self):
+        """End it."""
+        self.undo.close()
+
+
+@contextmanager
+def shown(root, nodes=1, **options):
+    """Run a node that shows itself for the length of a block."""
+    made = ShownNode(root, nodes, **options)
+    try:
+        yield made
+    finally:
+        made.stop()

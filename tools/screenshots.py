@@ -1,0 +1,121 @@
+"""Screenshots of the page, of a cluster with traffic: `python tools/screenshots.py docs/images`.
+
+Needs Debian's chromium and the package playwright; it downloads nothing.
+"""
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from playwright.sync_api import Page, sync_playwright
+
+from replicator.pull import PullClient
+from rt.node.http import HttpSettings
+from rt.publisher import Publisher
+from rt.web.node_site import NodeSite
+from rt.web.recent import keep_events
+from rt.web.server import WebServer
+from tests.archive_cluster import STREAM, ArchiveCluster
+
+SESSIONS = ("jfk", "lga", "ewr", "bos", "dca", "ord", "atl", "sfo", "lax", "sea")
+
+
+def main() -> None:
+    """Start a cluster, publish to it, and take a picture of each state."""
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
+    target.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(level=logging.ERROR)
+    with tempfile.TemporaryDirectory() as root, ExitStack() as undo:
+        events = keep_events()
+        cluster = ArchiveCluster(root, 3, file_bytes=1 << 20)
+        undo.callback(lambda: [cluster.stop(name) for name in list(cluster.nodes)])
+        undo.callback(cluster.undo.close)
+        cluster.set_policy(limit=6 << 20, time=600)
+        node = cluster.nodes["n1"]
+        node.lookout.pause_s = 1.0
+        site = NodeSite(node, events)
+        web = WebServer(HttpSettings("127.0.0.1:0"), site)
+        site.start()
+        web.start()
+        undo.callback(web.stop)
+        undo.callback(site.stop)
+        publish(cluster, undo)
+        take(cluster, web.url, target)
+
+
+def publish(cluster: ArchiveCluster, undo: ExitStack) -> None:
+    """Keep publishing to each session, at rates of their own."""
+    stopping = threading.Event()
+    cluster.push()
+    for place, name in enumerate(("spark", "dashboard")):
+        nodes = cluster.addresses[place:] + cluster.addresses[:place]
+        pull = PullClient(
+            os.path.join(cluster.clients, name), STREAM, nodes, cluster.contexts("subscriber")
+        )
+        pull.start()
+        undo.callback(pull.stop)
+
+    def run(session: str, pause_s: float) -> None:
+        root = os.path.join(cluster.clients, "pub")
+        with Publisher(root, stream=STREAM, session=session) as publisher:
+            while not stopping.wait(pause_s):
+                for number in range(20):
+                    publisher.publish(b"flight %d departed, on time, gate 7" % number)
+
+    threads = [
+        threading.Thread(target=run, args=(session, 0.01 * (1 + place) ** 1.5))
+        for place, session in enumerate(SESSIONS)
+    ]
+    for thread in threads:
+        thread.start()
+    undo.callback(lambda: [stopping.set(), *(thread.join() for thread in threads)])
+
+
+def take(cluster: ArchiveCluster, url: str, target: Path) -> None:
+    """Take a picture of the whole page in each state, and on a phone in the dark."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        wide = browser.new_page(viewport={"width": 1280, "height": 900})
+        show(wide, url, "Healthy")
+        time.sleep(40)
+        save(wide, target / "page.png")
+        dark = browser.new_page(
+            viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2
+        )
+        show(dark, url, "Healthy")
+        time.sleep(5)
+        save(dark, target / "page-phone.png")
+        wide.goto(f"{url}/#session/jfk")
+        time.sleep(6)
+        save(wide, target / "page-session.png")
+        wide.goto(f"{url}/#")
+        cluster.stop(next(name for name in ("n3", "n2") if name in cluster.nodes))
+        show(wide, None, "Degraded")
+        time.sleep(6)
+        save(wide, target / "page-degraded.png")
+        browser.close()
+
+
+def show(page: Page, url: str | None, level: str) -> None:
+    """Open the page, and wait until it says how the stream is."""
+    if url is not None:
+        page.goto(url)
+    page.get_by_text(level, exact=True).wait_for(timeout=30_000)
+
+
+def save(page: Page, path: Path) -> None:
+    """Save a picture of all of the page."""
+    page.screenshot(path=str(path), full_page=True)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
