@@ -3,6 +3,7 @@
 import errno
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from random import Random
 
 from rt.log.disk import File
@@ -306,6 +307,15 @@ class SimDisk:
         inode.floor = inode.lost = 0
         inode.settle()
         return done
+
+    def backed_up(self) -> Directory:
+        """A copy of all files, as programs see them."""
+        return deepcopy(self._root)
+
+    def restore(self, backup: Directory) -> None:
+        """Replace everything by an older copy, which is durable."""
+        self._root, self.fault = deepcopy(backup), None
+        self.settle_all()
 
     def wipe(self) -> None:
         """Replace the disk by an empty one."""

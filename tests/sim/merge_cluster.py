@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SHIP_US = 8_000
 CUTTING_SHARE = 0.15
+RESTORING_SHARE = 0.5  # of those
 CUTS_US = 400_000  # between two power cuts of publishers at most
 
 
@@ -190,9 +191,11 @@ class MergeCluster(Cluster):
         # or all are, and one that leads at the end takes nothing more: its disk is full
         self._one_is_full = len(self.names) > 1 and chance.random() < 0.2
         self._full: MergeNode | None = None
-        # in some worlds publishers lose what they had sent; drawn apart from all other chance
+        # in some worlds publishers lose what they had sent, in a power cut or because a backup is
+        # restored; drawn apart from all other chance
         self._cutting = Random(f"{self.seed} power cuts")
         self.has_cuts = len(self.names) > 1 and self._cutting.random() < CUTTING_SHARE
+        self.has_restores = self.has_cuts and self._cutting.random() < RESTORING_SHARE
         if self.has_cuts:
             self.clock.after(self._cutting.randrange(CUTS_US), self._cut_publisher)
         self.draw_links(chance)
@@ -263,12 +266,27 @@ class MergeCluster(Cluster):
         if self.nemesis.active:
             self.clock.after(self._cutting.randrange(1, CUTS_US), self._cut_publisher)
             publisher = self._cutting.choice(list(self.publishers.values()))
-            if publisher.alive:
+            if publisher.alive and not (self.has_restores and self._is_backed_up(publisher)):
                 publisher.lose_unsynced()
                 self.trace(f"{publisher.name} loses its power at {publisher.end}")
-                for node in self.nodes.values():
-                    if node.alive:
-                        node.lose_publisher(publisher.name)
+                self._reconnect(publisher.name)
+
+    def _is_backed_up(self, publisher: Publisher) -> bool:
+        """Perhaps take a backup of a publisher, or go back to the one that there is."""
+        drawn = self._cutting.random()
+        if drawn < 0.4:
+            publisher.back_up()
+        elif drawn < 0.7:
+            publisher.restore()
+            self.trace(f"{publisher.name} is restored, and ends at {publisher.end}")
+            self._reconnect(publisher.name)
+        return drawn < 0.7
+
+    def _reconnect(self, session: str) -> None:
+        """End a publisher's connections: another process goes on from now."""
+        for node in self.nodes.values():
+            if node.alive:
+                node.lose_publisher(session)
 
     def _merged_by_majority(self, session: str) -> Position:
         inboxes = (node.inboxes.get(session) for node in self.nodes.values() if node.alive)

@@ -8,6 +8,7 @@ from rt.log.appender import Appender, Durable
 from rt.node.inbox import NodeInbox
 from rt.node.inbox_syncer import InboxSyncer
 from rt.position import Position
+from sequencer.copies import Copies
 from sequencer.execution import Execution
 from sequencer.executor import Executor
 from sequencer.hand_over import HandOver
@@ -156,6 +157,12 @@ def slice_digest_not_compared() -> list[Patch]:
 def copy_begun_again_is_believed() -> list[Patch]:
     """A restarted copy is planned from and confirmed, whatever was merged of its session before."""
     return [(Executor, "check_copy", lambda self, session: None)]
+
+
+@merging
+def copies_are_checked_once() -> list[Patch]:
+    """A copy stays trusted though more was merged of its session, and not from it."""
+    return [(Copies, "doubt", lambda self, sessions: None)]
 
 
 @merging

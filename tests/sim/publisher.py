@@ -49,12 +49,13 @@ class Publisher:
         tag = crc32(name.encode())
         identity = LogIdentity(SESSION, STREAM, name, f"{tag:032x}", 0, self.group)
         self._log = Appender(self.disk, name, identity)
+        self._backup = self.disk.backed_up()
         self._next_file = START
         self._sequence = 0
         self.alive = True
         self.confirmed = Confirmations()
         self.news = 0  # how often there was something new to send
-        self.lives = 0  # how often it has lost what it had sent and not synced
+        self.lives = 0  # how often it has lost what it had sent
         self._frames: list[tuple[Position, int]] = []  # of the active file, and the next numbers
 
     @property
@@ -127,6 +128,25 @@ class Publisher:
         self._log.cut(end)
         if end.offset and self._chance.random() < 0.5:
             self._roll(is_new_run=True)
+
+    def back_up(self) -> None:
+        """Copy its directory, to be restored one day."""
+        self._backup = self.disk.backed_up()
+
+    def restore(self) -> None:
+        """Go back to the backup and publish on, as `rt.log.writer.Writer` does at a start."""
+        self.news += 1
+        self.lives += 1
+        self._log.close()
+        self.disk.restore(self._backup)
+        self._log = log = Appender(self.disk, self.name, self.identity)
+        log.recover(cut=False)
+        self._sequence = log.next_number
+        if log.is_open:
+            self._roll(is_new_run=True)
+        else:
+            self._next_file = log.end.next_run() if log.manifest.order else START
+        self._frames.clear()
 
     def archive(self, merged: Position) -> None:
         """Give up the rolled files that were merged."""

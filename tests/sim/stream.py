@@ -96,7 +96,10 @@ class Stream:
         if (publisher.name, merged) not in self._last_frames:
             return  # nothing was merged, or the last frames held only repeats
         position, header = self._last_frames[publisher.name, merged]
-        data = publisher.disk.inode(f"{publisher.name}/{position.file_name}").data
+        try:
+            data = publisher.disk.inode(f"{publisher.name}/{position.file_name}").data
+        except FileNotFoundError:  # it was restored to before that
+            raise Violation(f"{publisher.name} hears {merged}, which it does not have") from None
         if data and data[position.offset : position.offset + HEADER_BYTES] != header:
             raise Violation(f"{publisher.name} hears {merged}, but other bytes were merged there")
 
