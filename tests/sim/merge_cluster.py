@@ -160,6 +160,7 @@ class MergeCluster(Cluster):
     fault_ticks = 100
     heal_timeouts = 300
     may_bury = False  # publishers wait for every node
+    nemesis_type: type[MergeNemesis] = MergeNemesis
     haste = 1  # pieces that a connection carries at once
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
@@ -201,7 +202,7 @@ class MergeCluster(Cluster):
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
         MergeNemesis.world = self  # of the one cluster that lives at a time
-        nemesis = MergeNemesis(self, chance)
+        nemesis = self.nemesis_type(self, chance)
         self.subscriber = Subscriber(self, Random(chance.getrandbits(32)))
         return nemesis
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
 
 HAND_OVER_TICKS = 10
-HOLDINGS = b"\x02"
+CONSENSUS, HOLDINGS = b"\x01", b"\x02"
 
 
 class SimInboxes(Inboxes):
@@ -184,7 +184,11 @@ class WatchedJournal:
 
     def disown(self, why: str) -> None:
         """Only what was rolled back is an older copy of itself."""
-        raise Violation(f"{self._node.name} is called an older copy of itself: {why}")
+        node = self._node
+        if not node.is_older_copy:
+            raise Violation(f"{node.name} is called an older copy of itself: {why}")
+        node.is_older_copy = False
+        self._journal.disown(why)
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """A snapshot names merged bytes: they are durable, here and on a majority."""
@@ -264,6 +268,7 @@ class MergeNode(SimNode):
         self.rotted = False  # its disk was damaged once; only then may it speak of damage
         self.has_been_full = False  # at least once
         self.is_full = False
+        self.is_older_copy = False  # its directory was rolled back, and that was not noticed yet
         self._steady_us = self._looked_us = 0.0
         super().__init__(name, world, chance)
 
@@ -471,6 +476,8 @@ class MergeNode(SimNode):
         if data[:1] == HOLDINGS:
             for session, end in decode_report(data[1:])[1].items():
                 self.world.stream.reports(self.name, session, end)
+        if self.is_older_copy and data[:1] == CONSENSUS:
+            raise Violation(f"{self.name} is an older copy of itself, and speaks to {to}")
         self.world.wire.send(self.name, to, data)
 
     def _now_ns(self) -> int:

@@ -19,9 +19,10 @@ from . import (
 )
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
+from .mutants_node import RESTORING
 from .mutation import MUTANTS, switched_on
 
 __all__ = [
-    "CHANGING", "MERGING", "MUTANTS", "mutants_archive", "mutants_members", "mutants_merge",
-    "mutants_node", "mutants_raft", "mutants_state", "switched_on",
+    "CHANGING", "MERGING", "MUTANTS", "RESTORING", "mutants_archive", "mutants_members",
+    "mutants_merge", "mutants_node", "mutants_raft", "mutants_state", "switched_on",
 ]  # fmt: skip

@@ -14,6 +14,8 @@ from rt.node.inboxes import Inboxes
 from rt.node.retention import Retention
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
+from sequencer import greeting as greetings
+from sequencer.greeting import Greeting
 from sequencer.holdings import Holdings, decode_report
 from sequencer.member import Member
 from sequencer.raft.consensus import EntryKind
@@ -23,6 +25,8 @@ from sequencer.raft.progress import Progress
 
 from .mutants_merge import merging
 from .mutation import Patch, mutant
+
+RESTORING = {"older-copies-speak", "start-needs-no-confirmation"}  # only a rolled-back node shows
 
 
 @merging
@@ -134,3 +138,15 @@ def lines_synced_again() -> list[Patch]:
             self._manifest_file.truncate(self.manifest.length)
 
     return [(Appender, "_mend_manifest", mend)]
+
+
+@mutant
+def older_copies_speak() -> list[Patch]:
+    """What a node remembers of another is not compared with what that says of itself."""
+    return [(greetings, "contradiction", lambda memory, claim: "")]
+
+
+@mutant
+def start_needs_no_confirmation() -> list[Patch]:
+    """A node takes part in the consensus before the others have compared its start."""
+    return [(Greeting, "is_over", property(lambda self: True))]

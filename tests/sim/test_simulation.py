@@ -58,6 +58,13 @@ def test_a_majority_that_can_talk_makes_progress_while_others_are_cut_off() -> N
     assert "decided nothing" in live(231, "deaf-leader-leads-on")[1]
 
 
+def test_a_node_restored_from_a_backup_is_recognized_before_it_says_anything() -> None:
+    """An older copy has forgotten votes and entries that the others count on."""
+    demand_no_violation([23, 87, 215])
+    assert "is an older copy" in live(215, "older-copies-speak")[1]
+    assert "is an older copy" in live(87, "start-needs-no-confirmation")[1]
+
+
 @pytest.mark.faults
 def test_two_thousand_worlds_break_no_promise() -> None:
     """Loss, repetition, partitions, crashes, rot and wiped disks: nothing acknowledged is lost."""

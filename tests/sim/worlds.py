@@ -7,7 +7,8 @@ from pathlib import Path
 from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
-from .mutants import CHANGING, MERGING, switched_on
+from .mutants import CHANGING, MERGING, RESTORING, switched_on
+from .restored import RestoredCluster
 from .steady import SteadyCluster
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
@@ -16,6 +17,7 @@ WORLDS: dict[str, type[Cluster]] = {
     "members": MemberCluster,
     "merged": MergeCluster,
     "steady": SteadyCluster,
+    "restored": RestoredCluster,
     "engine": Cluster,
 }
 
@@ -24,7 +26,8 @@ def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
     """The world of a seed.
 
     Every fourth has publishers and merged logs, the others have the engine only; in every eighth
-    the members change, and in every 32nd a majority is left alone for long.
+    the members change, in every 32nd a majority is left alone for long, and in every 64th a node is
+    restored from a backup.
     """
     return WORLDS[_kind(seed)](seed, log=log)
 
@@ -41,6 +44,8 @@ def _kind(seed: int) -> str:
         return "members"
     if seed % 32 == 7:
         return "steady"
+    if seed % 64 == 23:
+        return "restored"
     return "merged" if seed % 4 == 2 else "engine"
 
 
@@ -66,7 +71,8 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
 
     Mistakes that only worlds of one kind can see are sought in these alone.
     """
-    kind = "merged" if mutant in MERGING else "members" if mutant in CHANGING else "all"
+    kinds = {"merged": MERGING, "members": CHANGING, "restored": RESTORING}
+    kind = next((kind for kind, mutants in kinds.items() if mutant in mutants), "all")
     for seed in seeds_of(kind, 0, worlds):
         _, violation, _ = live(seed, mutant)
         if violation:
