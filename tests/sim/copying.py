@@ -39,7 +39,7 @@ class Pull:
         appender = Appender(puller.disk, OUT, IDENTITY)
         appender.recover()
         finish_archiving(puller.disk, OUT, appender.manifest)
-        self._copy = PulledLog(appender, lambda _entry: False)
+        self._copy = PulledLog(appender, lambda _entry: False, lambda _end: None)
         self._begin = begin
         self._pipe: Pipe | None = None
         self._peer: MergeNode | None = None

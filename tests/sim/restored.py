@@ -86,7 +86,7 @@ class RestoredNemesis(MergeNemesis):
 
 
 class RestoredCluster(MergeCluster):
-    """One node goes back to a backup, is recognized before it says anything, and learns everything again."""
+    """One node goes back to a backup, is recognized before it speaks, and learns again."""
 
     nemesis_type = RestoredNemesis
 

@@ -99,7 +99,9 @@ def test_a_copy_with_the_whole_last_file_learns_when_it_is_archived() -> None:
     disk, publisher = SimDisk(Random(1)), Publisher("jfk", Random(1))
     publisher.publish()
     publisher._roll()
-    copy = PulledLog(Appender(disk, "in/jfk", publisher.identity), lambda _line: False)
+    copy = PulledLog(
+        Appender(disk, "in/jfk", publisher.identity), lambda _line: False, lambda _end: None
+    )
     pipe = Pipe(publisher.disk, "jfk", copy)
     while pipe.step():
         pass
@@ -192,7 +194,9 @@ def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
     sweeper = NodeSweeper(Sweep(disk, inputs := _Inputs(), fold_s=0))
     sweeper.saved(executor.ledger.encode())
     for directory in ("in/jfk", "again/jfk"):
-        copy = PulledLog(Appender(disk, directory, publisher.identity), lambda _line: False)
+        copy = PulledLog(
+            Appender(disk, directory, publisher.identity), lambda _line: False, lambda _end: None
+        )
         pipe = Pipe(disk, "jfk", copy)
         while pipe.step():
             pass

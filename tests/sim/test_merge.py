@@ -192,7 +192,7 @@ def test_a_copy_never_has_a_rolled_file_that_is_not_there() -> None:
         log = Appender(disk, "in/jfk", identity)
         log.recover(own=False)
         assert log.end == 0
-        inlet = SinkChannel(0, PulledLog(log, lambda _line: True))
+        inlet = SinkChannel(0, PulledLog(log, lambda _line: True, lambda _end: None))
         inlet.take_archived(wire.ArchivedNotice(0, line, gone))
         assert log.end == 88
         assert set(log.manifest.archived) == set(log.manifest.rolled) == {START}
@@ -204,7 +204,9 @@ def test_a_copy_that_has_all_of_a_file_keeps_it_though_the_source_has_archived_i
     publisher = Publisher("jfk", Random(1))
     publisher.publish()
     publisher._roll()
-    copy = PulledLog(Appender(disk, "in/jfk", publisher.identity), lambda _line: True)
+    copy = PulledLog(
+        Appender(disk, "in/jfk", publisher.identity), lambda _line: True, lambda _end: None
+    )
     Pipe(publisher.disk, "jfk", copy).step()
     assert copy.appender.is_open
     publisher.archive(publisher.end)
