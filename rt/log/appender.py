@@ -30,9 +30,9 @@ class Appender:
 
     Threads:
         One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
-        `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read` and
-        `verify`. `_closing` is held while `_file` is synced or closed, so that no file is closed
-        during its sync. `_recording` is held while lines are written, and guards `manifest`,
+        `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`
+        and `verify_file`. `_closing` is held while `_file` is synced or closed, so that no file is
+        closed during its sync. `_recording` is held while lines are written, and guards `manifest`,
         `_manifest_file` and `_is_closed`; readers of `manifest` in other threads copy what they
         iterate over. `_failure` is set once and never cleared. `walk` is replaced and never
         changed, so `end` may be read by any thread.
@@ -233,6 +233,13 @@ class Appender:
         for start, size in sorted((ends | {end.file: end.offset}).items()):
             if size and start >= since.file and start not in self.manifest.archived:
                 self._verify_file(start, size)
+
+    def verify_file(self, position: Position) -> None:
+        """Check the file that a position is in; errors as `verify`."""
+        start, end, line = position.file, self.end, self.manifest.rolled.get(position.file)
+        size = line.end if line is not None else end.offset if end.file == start else 0
+        if size and start not in self.manifest.archived:
+            self._verify_file(start, size)
 
     def _verify_file(self, start: Position, size: int) -> None:
         file = self.disk.open_read(self._path(start))

@@ -332,25 +332,20 @@ class Duties:
             held = self._ports.sessions.get(found.log.identity.name)
             if held is not None and held.appender is found.log:
                 self._mend(damage)
-        elif self._forks.found is None and self._keep_up.copy is None and self._is_damaged(damage):
+        elif self._may_mend(found.log):
             if self._member.executor.is_rolled(damage.path):
                 _log.error("%s; %s", damage, ROLLED)
             else:
                 self._mend(damage)
                 self._serve()  # no further than what is left, before a copy begins
 
+    def _may_mend(self, log: Appender) -> bool:
+        """Whether the merged log is as it was when damage was found, and may be set aside."""
+        is_free = self._forks.found is None and self._keep_up.copy is None
+        return is_free and log is self._member.executor.appender
+
     def _is_merged(self, damage: CorruptLog) -> bool:
         return os.path.dirname(damage.path) == self._member.executor.appender.directory
-
-    def _is_damaged(self, damage: CorruptLog) -> bool:
-        """Whether a report still holds: several pullers find the same damage, and one is mended."""
-        try:
-            self._member.executor.appender.verify(damage.position)
-        except CorruptLog:
-            return True
-        except OSError as error:
-            _log.warning("the merged log cannot be checked for damage: %s", error)
-        return False
 
     def _mend(self, damage: CorruptLog) -> None:
         """Set aside what is damaged, if another node or the publisher has what it held."""

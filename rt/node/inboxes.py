@@ -177,7 +177,7 @@ class Inboxes:
                 self._barred.begin(name)
         if inbox is None:
             with self._until_done(name):
-                inbox = self._open_or_replace(name, identity, merged_to)
+                inbox = self._open_unless_moved(name, identity, merged_to)
         if inbox.appender.identity != identity:
             raise Refused(
                 "other-log",
@@ -197,6 +197,17 @@ class Inboxes:
         finally:
             with self._lock:
                 self._barred.end(name)
+
+    def _open_unless_moved(
+        self, name: str, identity: LogIdentity, merged_to: Position
+    ) -> NodeInbox:
+        """Open a copy; `Refused` if its directory was set aside meanwhile."""
+        try:
+            return self._open_or_replace(name, identity, merged_to)
+        except OSError:
+            with self._lock:
+                self._barred.demand_kept(name)
+            raise
 
     def _open_or_replace(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         """Open a copy, or replace it with an empty one if it is damaged."""

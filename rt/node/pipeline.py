@@ -137,8 +137,18 @@ class NodePipeline:
         self.sequencer.mend(found)
 
     def mend_merged(self, damage: CorruptLog) -> None:
-        """Set aside, soon, a file of the merged log that a connection found damaged."""
-        self.mend(DamageFound(damage, self.member.executor.appender))
+        """Set aside, soon, a file of the merged log that a connection found damaged.
+
+        The file is checked here, by the connection's thread: several may find the same damage, and
+        another log may be open by now, in which it is mended.
+        """
+        log = self.member.executor.appender
+        try:
+            log.verify_file(damage.position)
+        except CorruptLog as found:
+            self.mend(DamageFound(found, log))
+        except OSError as error:
+            _log.warning("the merged log cannot be checked for damage: %s", error)
 
     def halt(self) -> None:
         """Tell both threads to stop, without waiting for them."""

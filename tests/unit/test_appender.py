@@ -391,3 +391,22 @@ def test_a_manifest_that_lost_a_roll_is_refused_and_left_as_it_is(tmp_path):
     with pytest.raises(ManifestError, match=r"say where log\.0\.0 ends, though log\.0\.1 is there"):
         opened(tmp_path)
     assert path.read_bytes() == damaged
+
+
+def test_one_file_is_checked_whatever_the_others_hold(path):
+    """The merged log has many, and a connection that found damage in one checks only that."""
+    appender = opened(path)
+    for _ in range(3):
+        add(appender, b"AA1", b"BA2")
+        appender.roll(TIME_NS)
+    add(appender, b"CX3")
+    with open(os.path.join(path, "log.0.1"), "r+b") as file:
+        file.seek(70)
+        file.write(b"?")
+    for start in (START, Position.of(0, 2, 0), Position.of(0, 3, 0), Position.of(0, 4, 0)):
+        appender.verify_file(start)
+    with pytest.raises(CorruptLog, match=r"log\.0\.1: corrupt at 0\.1\.0"):
+        appender.verify_file(Position.of(0, 1, 64))
+    appender.archive(Archived(Position.of(0, 1, 0), TIME_NS, "age"))
+    appender.verify_file(Position.of(0, 1, 64))
+    appender.close()

@@ -18,6 +18,7 @@ from rt.net.tls import Contexts, client_context
 from rt.node.catch_up import CatchUp
 from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail, Ports, Timing
+from rt.node.pipeline import NodePipeline
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer.execution import SnapshotPlan
@@ -42,9 +43,7 @@ class Bench:
         self.greeting = SimpleNamespace(waits_for=0, finding="")
         self.holdings = Holdings("n1", ["n1", *others])
         ledger = Ledger(end=Position(8))
-        appender = SimpleNamespace(
-            directory="out", next_place=Position(8), end=Position(8), verify=self.find_damage
-        )
+        appender = SimpleNamespace(directory="out", next_place=Position(8), end=Position(8))
         self.executor = SimpleNamespace(
             ledger=ledger, appender=appender, lacks_log=False, lacks_lines=0,
             close=lambda: self.did.append("close"), reopen=lambda: self.did.append("reopen"),
@@ -61,10 +60,6 @@ class Bench:
         self.copies = deque()
         self.served, self.refused = [], []
         self.name, self.fork, self.hesitates = "n1", None, False
-
-    def find_damage(self, _position):
-        """As an appender whose bytes are still damaged."""
-        raise self.damage
 
     def found(self, session=""):
         """A report of damage in the merged log, or in a session's copy."""
@@ -199,6 +194,36 @@ def test_a_merged_file_is_not_set_aside_while_a_copy_writes_to_it():
     assert bench.did == []
 
 
+def test_a_report_about_a_merged_log_that_was_replaced_is_ignored():
+    """Several pullers find the same damage, and the first report mends it."""
+    bench = Bench()
+    report = bench.found()
+    bench.executor.appender = SimpleNamespace(**vars(bench.executor.appender))
+    bench.duties().step(0.0, Mail(damaged=deque([report])))
+    assert bench.did == []
+
+
+def reported(found):
+    """What a node reports of a merged file that a connection calls damaged, and then checks."""
+    told = []
+
+    def verify_file(_position):
+        if found is not None:
+            raise found
+
+    executor = SimpleNamespace(appender=SimpleNamespace(verify_file=verify_file))
+    pipeline = SimpleNamespace(member=SimpleNamespace(executor=executor), mend=told.append)
+    NodePipeline.mend_merged(pipeline, CorruptLog("out/log.0.0", START, "seen"))
+    return [report.damage for report in told]
+
+
+def test_damage_of_the_merged_log_is_checked_by_the_connection_that_found_it():
+    """A file takes up to a second, in which the sequencing thread would send no heartbeat."""
+    damage = CorruptLog("out/log.0.0", START, "rot")
+    assert reported(None) == []
+    assert reported(damage) == [damage]
+
+
 def test_a_damaged_rolled_file_is_reported_with_its_remedy_and_not_set_aside(caplog):
     """A copy continues at the end of the log, so nothing would ever fill the gap."""
     bench = Bench()
@@ -211,10 +236,7 @@ def test_a_damaged_rolled_file_is_reported_with_its_remedy_and_not_set_aside(cap
 
 def test_a_merged_log_that_cannot_be_checked_ends_no_node(caplog):
     """One report by a puller ended the node while it was short of descriptors."""
-    bench = Bench()
-    found, bench.damage = bench.found(), OSError(errno.EMFILE, "Too many open files")
-    bench.duties().step(0.0, Mail(damaged=deque([found])))
-    assert bench.did == []
+    assert reported(OSError(errno.EMFILE, "Too many open files")) == []
     assert "cannot be checked" in caplog.text
     assert "Too many open files" in caplog.text
 

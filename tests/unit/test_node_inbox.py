@@ -266,6 +266,23 @@ def test_a_copy_that_is_set_aside_while_it_is_opened_is_not_registered(tmp_path,
     assert sorted(os.listdir(tmp_path / "in")) == ["jfk", "quarantine.jfk.0"]
 
 
+def test_a_copy_whose_directory_is_moved_while_it_is_opened_is_busy(tmp_path):
+    """Its publisher was told that the node's disk had failed, and tried again only later."""
+    disk = FaultyDisk()
+    inboxes, make_directory = opened(tmp_path, disk), disk.make_directory
+
+    def make_and_move(path):
+        make_directory(path)
+        disk.make_directory = make_directory
+        inboxes.give_up("jfk")
+
+    disk.make_directory = make_and_move
+    with pytest.raises(Refused, match="was set aside just now") as refused:
+        inboxes.claim(identity(), "p", NoBell(), START)
+    assert refused.value.code == "busy"
+    inboxes.claim(identity(), "p", NoBell(), START)
+
+
 def test_a_copy_is_set_aside_once_though_two_threads_find_it_damaged(tmp_path):
     """The merging and the receiving thread may find it at the same time."""
     inboxes = opened(tmp_path)
