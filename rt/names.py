@@ -9,7 +9,6 @@ from rt.errors import Misuse
 SessionName = NewType("SessionName", str)
 StreamName = NewType("StreamName", str)
 NodeName = NewType("NodeName", str)
-ClusterName = NewType("ClusterName", str)
 PeerName = NewType("PeerName", str)  # in a certificate: a node, a publisher, a subscriber
 NameGlob = NewType("NameGlob", str)  # a name in which `*` matches any characters
 
@@ -55,11 +54,6 @@ def parse_stream(text: str) -> StreamName:
 def parse_node(text: str) -> NodeName:
     """Return `text` as a node name; `Misuse` as for `parse_session`."""
     return NodeName(_parse("node", text))
-
-
-def parse_cluster(text: str) -> ClusterName:
-    """Return `text` as a cluster name; `Misuse` as for `parse_session`."""
-    return ClusterName(_parse("cluster", text))
 
 
 def parse_peer(text: str) -> PeerName:

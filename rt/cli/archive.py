@@ -5,11 +5,12 @@ import click
 from archiver.policy import parse_limit
 from rt.cli.console import print_json, say
 from rt.cli.groups import CommandGroup
-from rt.cli.link import LinkSettings, reading_answers
+from rt.cli.link import reading_answers
 from rt.cli.offload import offload
 from rt.cli.options import click_options, json_option
 from rt.cli.plan import plan
 from rt.cli.policy import policy
+from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.text import time_text
 
@@ -26,9 +27,9 @@ def archive() -> None:
 
 
 @archive.command()
-@click_options(LinkSettings, "archive")
+@click_options(ConnectionSettings, "archive")
 @json_option("the outcome")
-def roll(settings: LinkSettings, *, as_json: bool) -> None:
+def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
     """End the active file of the merged log now, on every node; needs a node's certificate.
 
     Only rolled files are archived, copied by `offload`, or counted as old.
@@ -46,7 +47,7 @@ def roll(settings: LinkSettings, *, as_json: bool) -> None:
 
 
 @archive.command()
-@click_options(LinkSettings, "archive")
+@click_options(ConnectionSettings, "archive")
 @click.option(
     "--from", "start", metavar="POSITION", default="0.0.0", show_default=True,
     help="Hold files from here on.",
@@ -59,7 +60,7 @@ def roll(settings: LinkSettings, *, as_json: bool) -> None:
 @click.option("--release", is_flag=True, help="Release what this certificate's name holds.")
 @json_option("the lease")
 def lease(
-    settings: LinkSettings,
+    settings: ConnectionSettings,
     *,
     start: str,
     seconds: float,

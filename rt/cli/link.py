@@ -9,14 +9,10 @@ import click
 
 from rt.cli.options import Seconds
 from rt.cli.stop_signals import StopSignals
-from rt.client.settings import ConnectionSettings
 from rt.errors import PeerError
 
 _POLL_S: Final = 0.5
 _POLL_END_S: Final = 0.05  # for a command that ends by itself
-
-
-LinkSettings = ConnectionSettings
 
 
 @contextmanager

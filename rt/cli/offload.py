@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from rt.cli.console import ProgressBar, counted, print_json, say
-from rt.cli.link import LinkSettings
 from rt.cli.options import click_options, json_option
+from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
 from rt.offload.offload import Outcome
@@ -18,14 +18,14 @@ from rt.offload.store import Store, open_store
 
 
 @click.command(name="offload")
-@click_options(LinkSettings, "archive")
+@click_options(ConnectionSettings, "archive")
 @click.argument("target", metavar="DIR|URL", required=False)
 @click.option("--dir", "directory", metavar="DIR", help="Merged log to copy from; required.")
 @click.option("--tell", is_flag=True, help="Tell the nodes to wait for copies from now on.")
 @click.option("--stop", is_flag=True, help="Tell the nodes to wait for copies no longer.")
 @json_option("the outcome")
 def offload(
-    settings: LinkSettings,
+    settings: ConnectionSettings,
     target: str | None,
     *,
     directory: str | None,
@@ -112,5 +112,5 @@ def _named(files: tuple[str, ...]) -> str:
     return files[0] + (f" and {len(files) - 1:,} more" if len(files) > 1 else "")
 
 
-def _tell(settings: LinkSettings, offloaded: dict[str, Any] | None) -> None:
+def _tell(settings: ConnectionSettings, offloaded: dict[str, Any] | None) -> None:
     settings.ask({"do": "offloaded", "text": json.dumps(offloaded) if offloaded else ""})

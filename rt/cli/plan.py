@@ -12,8 +12,9 @@ from archiver.plan import Planned, archived_to, rolled_files
 from archiver.plan import plan as plan_files
 from archiver.policy import Policy, parse_policy
 from rt.cli.console import counted, note, print_json, table
-from rt.cli.link import LinkSettings, reading_answers
+from rt.cli.link import reading_answers
 from rt.cli.options import click_options, json_option
+from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
 from rt.log.directory import LogDirectory
@@ -23,13 +24,13 @@ _HEADINGS: Final = ("file", "bytes", "messages", "rolled", "goes", "why", "by ti
 
 
 @click.command(name="plan")
-@click_options(LinkSettings, "archive")
+@click_options(ConnectionSettings, "archive")
 @click.option("--dir", "directory", metavar="DIR", help="Plan for this log, without any node.")
 @click.option("--policy", "text", metavar="JSON", help="With --dir: the policy to plan by.")
 @click.option("--at", metavar="TIME", help="Plan for this time, as if nothing more arrived.")
 @json_option("the plan")
 def plan(
-    settings: LinkSettings,
+    settings: ConnectionSettings,
     *,
     directory: str | None,
     text: str | None,

@@ -8,8 +8,9 @@ import click
 from archiver.policy import parse_policy, policy_of
 from rt.cli.console import note, print_json, say
 from rt.cli.groups import CommandGroup
-from rt.cli.link import LinkSettings, reading_answers
+from rt.cli.link import reading_answers
 from rt.cli.options import click_options, json_option
+from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
 from rt.text import time_text
@@ -28,9 +29,9 @@ def policy() -> None:
 
 
 @policy.command()
-@click_options(LinkSettings, "archive")
+@click_options(ConnectionSettings, "archive")
 @json_option("policy, disks and leases")
-def show(settings: LinkSettings, *, as_json: bool) -> None:
+def show(settings: ConnectionSettings, *, as_json: bool) -> None:
     """Print the policy, the leases that hold files, and how full the nodes' disks are.
 
     \b
@@ -40,7 +41,7 @@ def show(settings: LinkSettings, *, as_json: bool) -> None:
 
 
 @policy.command(name="set")
-@click_options(LinkSettings, "archive")
+@click_options(ConnectionSettings, "archive")
 @click.argument("text", metavar="[JSON]", default="")
 @click.option("--file", "path", metavar="FILE", help="JSON, or TOML with a table [policy].")
 @click.option("--time", "minutes", type=int, help="Minutes since a file was rolled; 0 is off.")
@@ -48,7 +49,7 @@ def show(settings: LinkSettings, *, as_json: bool) -> None:
 @click.option("--disk", type=int, help="Percentage of the file system that may be used.")
 @json_option("policy, disks and leases")
 def set_policy(
-    settings: LinkSettings,
+    settings: ConnectionSettings,
     *,
     text: str,
     path: str | None,

@@ -10,9 +10,10 @@ from archiver.keep import parse_keep
 from replicator.mirror import Mirror
 from replicator.pull import PullClient, PullStatus
 from rt.cli.console import print_json
-from rt.cli.link import LinkSettings, timeout_option, wait_until
+from rt.cli.link import timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.stop_signals import StopSignals
+from rt.client.settings import ConnectionSettings
 from rt.errors import RtError
 from rt.log.start import parse_start
 from rt.names import stream_directory
@@ -27,7 +28,7 @@ _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, Certificate
 
 
 @click.command()
-@click_options(LinkSettings, "pull")
+@click_options(ConnectionSettings, "pull")
 @click.option(
     "--keep", "kept", default="follow", show_default=True,
     help="What to keep: what the nodes keep (follow), all, a time (14d), or a size (90Gi).",
@@ -45,7 +46,7 @@ _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, Certificate
 @timeout_option("--once")
 @json_option("the outcome")
 def pull(
-    settings: LinkSettings,
+    settings: ConnectionSettings,
     *,
     kept: str,
     start: str,
@@ -89,7 +90,7 @@ def pull(
     _report(status, complete=done or not once, once=once, as_json=as_json)
 
 
-def _mirror(settings: LinkSettings, serve: str) -> Mirror:
+def _mirror(settings: ConnectionSettings, serve: str) -> Mirror:
     """Return what serves the copy, by the certificate that it is pulled with."""
     files = certificate_files(settings.certs, settings.identity)
     mirror = Mirror(

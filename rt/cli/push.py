@@ -10,9 +10,10 @@ from replicator.progress import Release, SessionStatus
 from replicator.push import PushClient
 from rt.cli.console import note, print_json
 from rt.cli.descriptors import raise_descriptor_limit
-from rt.cli.link import LinkSettings, timeout_option, wait_until
+from rt.cli.link import timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.stop_signals import StopSignals
+from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.net.identity import CertificateRole
 
@@ -22,7 +23,7 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
 
 @click.command()
-@click_options(LinkSettings, "push")
+@click_options(ConnectionSettings, "push")
 @click.option("--session", "sessions", multiple=True, default=("*",), help="Name or glob to ship.")
 @click.option(
     "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
@@ -33,7 +34,7 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 @timeout_option("--drain")
 @json_option("the outcome")
 def push(
-    settings: LinkSettings,
+    settings: ConnectionSettings,
     sessions: tuple[str, ...],
     *,
     release: str,

@@ -5,7 +5,6 @@ from typing import Any, Final
 import click
 
 from rt.cli.console import complain, print_json, table
-from rt.cli.link import LinkSettings
 from rt.cli.options import click_options, json_option
 from rt.cli.status_report import (
     ClusterReport,
@@ -16,6 +15,7 @@ from rt.cli.status_report import (
     node_report,
 )
 from rt.cli.stop_signals import StopSignals
+from rt.client.settings import ConnectionSettings
 from rt.errors import RtError, spoken
 from rt.node.cluster import ask_status
 from rt.text import printable
@@ -28,11 +28,13 @@ _SESSION_HEADINGS: Final = ("session", "pushed by", "durable to", "merged to", "
 
 
 @click.command()
-@click_options(LinkSettings, "status")
+@click_options(ConnectionSettings, "status")
 @json_option("what each node answers")
 @click.option("--watch", is_flag=True, help="Show it again every second, until ctrl-C.")
 @click.pass_context
-def status(context: click.Context, *, settings: LinkSettings, as_json: bool, watch: bool) -> None:
+def status(
+    context: click.Context, *, settings: ConnectionSettings, as_json: bool, watch: bool
+) -> None:
     """Show the status of a stream's nodes.
 
     \b
@@ -63,7 +65,7 @@ def status(context: click.Context, *, settings: LinkSettings, as_json: bool, wat
         context.exit(report.health)
 
 
-def _ask_all(settings: LinkSettings) -> tuple[list[dict[str, Any]], ClusterReport]:
+def _ask_all(settings: ConnectionSettings) -> tuple[list[dict[str, Any]], ClusterReport]:
     """Ask each node once; return the answers as they are, and as a report."""
     contexts = settings.contexts()
     answers, reports = [], []

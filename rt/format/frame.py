@@ -14,9 +14,10 @@ from rt.limits import BODY_BYTES_MAX, ZSTD_WINDOW_BYTES_MAX
 from rt.position import Position
 
 MAGIC: Final = b"RTF\x01"  # the last byte is the version of the format
-HEADER: Final = struct.Struct("<4sIQQqQIIIIBBBBI")
+HEADER: Final = struct.Struct("<4sIQQqQIIIIBBBxI")
 HEADER_BYTES: Final = HEADER.size
-_SEALED: Final = struct.Struct("<QQqQIIIIBBBBI")  # what the header's own CRC covers
+_SEALED: Final = struct.Struct("<QQqQIIIIBBBxI")  # what the header's own CRC covers
+_RESERVED_AT: Final = 59  # a byte that is 0 in this version
 NUMBER_END: Final = 1 << 63  # every message's number is below it, and fits an i64
 
 KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
@@ -60,7 +61,6 @@ class Header(NamedTuple):
     kind: int
     codec: int
     columns: int
-    reserved: int
     session_tag: int  # of the session whose messages these are
 
     @property
@@ -113,8 +113,8 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
     if crc32(data[offset + 8 : offset + HEADER_BYTES]) != seal:
         raise FrameError("the header's CRC does not match")
     # once into variables: this is done for each frame on each hop, and they are faster to read
-    _, sequence, _, _, messages, length, raw_length, _, kind, codec, columns, reserved, _ = fields
-    if reserved or kind > _KIND_MAX or codec > _CODEC_MAX:
+    _, sequence, _, _, messages, length, raw_length, _, kind, codec, columns, _ = fields
+    if data[offset + _RESERVED_AT] or kind > _KIND_MAX or codec > _CODEC_MAX:
         raise FrameError("the header asks for something that this version does not know")
     if length > BODY_BYTES_MAX or raw_length > BODY_BYTES_MAX:
         raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")
@@ -176,7 +176,7 @@ def encode_frame(
         body, codec = packed, Codec.ZSTD
     header = Header(
         position, sequence, time_ns, durable, messages, len(body), raw_length,
-        crc32(body), kind, codec, columns, 0, session_tag,
+        crc32(body), kind, codec, columns, session_tag,
     )  # fmt: skip
     padding = bytes(header.size - HEADER_BYTES - len(body))
     return Encoded(header, (seal_header(header), body, padding))

@@ -15,7 +15,7 @@ from archiver.decide import DiskReport, RolledFile, decide
 from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
 from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
-from rt.cli.link import LinkSettings
+from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse, Refused
 from rt.format.manifest import MERGED, Archived, LogIdentity, Manifest, Rolled
 from rt.node import admin as node_admin
@@ -383,7 +383,7 @@ def test_a_plan_for_the_beginning_of_time_is_not_one_for_now(monkeypatch):
         asked.append(request)
         return {"files": [], "policy": {}}
 
-    monkeypatch.setattr(LinkSettings, "ask", answer)
+    monkeypatch.setattr(ConnectionSettings, "ask", answer)
     for when in ("--at=1970-01-01T00:00:00Z", "--json"):
         assert run("archive", "plan", when).exit_code == 0
     assert asked == [{"do": "plan", "at_ns": 0}, {"do": "plan"}]

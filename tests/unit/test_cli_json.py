@@ -8,7 +8,7 @@ import pytest
 from rt.cli import exits
 from rt.cli import pull as cli_pull
 from rt.cli import push as cli_push
-from rt.cli.link import LinkSettings
+from rt.client.settings import ConnectionSettings
 from rt.position import START
 from tests.commands import publish, run
 from tests.logs import MergedLog
@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
     answers = {"roll": {"rolled": "log.0.4"}, "policy": POLICY, "set-policy": POLICY,
                "lease": {"holder": "spark", "there_from": "0.0.0", "until_ns": 1},
                "release": {"released": "spark"}, "offloaded": {}}  # fmt: skip
-    monkeypatch.setattr(LinkSettings, "ask", lambda _self, request: answers[request["do"]])
+    monkeypatch.setattr(ConnectionSettings, "ask", lambda _self, request: answers[request["do"]])
     return tmp_path
 
 
@@ -120,7 +120,7 @@ def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all)
             module, name,
             lambda *given, client=client, **named: client(*given, **named, has_all=has_all),
         )  # fmt: skip
-    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     pulled = run("pull", "--once", "--timeout", "0", "--json")
     pushed = run("push", "--drain", "--timeout", "0", "--json")
     assert [pulled.exit_code, pushed.exit_code] == [int(not has_all)] * 2
@@ -134,7 +134,7 @@ def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
     """It hung without a line, and its operator did not know whether anything happened."""
     monkeypatch.setattr(cli_push, "_REPORT_S", 0.0)
     monkeypatch.setattr(cli_push, "PushClient", lambda *_, **__: Pusher(has_all=False))
-    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     said = run("push", "--drain", "--timeout", "0.2").stderr.splitlines()
     assert said[0] == "rt: still shipping: jfk: no answer"
     assert len(said) == 2  # once, and the outcome
@@ -153,7 +153,7 @@ def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
 )  # fmt: skip
 def test_an_unreadable_answer_is_reported_as_the_nodes_fault(monkeypatch, answer):
     """It was called an internal error, which sends the operator to the wrong place."""
-    monkeypatch.setattr(LinkSettings, "ask", lambda *_: answer)
+    monkeypatch.setattr(ConnectionSettings, "ask", lambda *_: answer)
     commands = ["policy show", "policy set --time 5", "plan", "roll", "lease", "lease --release"]
     done = {each: run("archive", *each.split()) for each in commands}
     for command, result in done.items():

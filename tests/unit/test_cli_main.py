@@ -16,11 +16,11 @@ import pytest
 from replicator_host import eventually
 
 from rt.cli import exits
-from rt.cli import link as cli_link
 from rt.cli import pull as cli_pull
 from rt.cli.children import Children
 from rt.cli.program import COMMANDS, rt
 from rt.cli.stop_signals import StopSignals
+from rt.client.settings import ConnectionSettings
 from rt.errors import (
     CorruptLog,
     DiskFailed,
@@ -275,7 +275,7 @@ def test_a_pull_that_breaks_says_why_unless_it_was_already_done(monkeypatch, bre
             self.running, self.error = False, "copy/out: no room; this copy has ended"
 
     monkeypatch.setattr(cli_pull, "PullClient", Client)
-    monkeypatch.setattr(cli_link.LinkSettings, "contexts", lambda *_: None)
+    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     told = run("pull", "--once")
     if breaks_at == "done":
         assert (told.exit_code, "no room" in told.stderr) == (exits.DISK_FAILED, True)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from logs import MergedLog
 
-from rt.cli.link import LinkSettings
+from rt.client.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.errors import Misuse
 from rt.log.disk import OsDisk
@@ -197,7 +197,7 @@ def test_the_files_of_a_cluster_can_be_read_whatever_their_directory_is_called(h
     settings = load(NodeSettings, place.config, "node", {})
     assert settings.certs == os.path.join(here, 'a "b" \\c', "certs")
     for table in ("push", "pull", "status", "archive"):
-        link = load(LinkSettings, os.path.join('a "b" \\c', "clients.toml"), table, {})
+        link = load(ConnectionSettings, os.path.join('a "b" \\c', "clients.toml"), table, {})
         assert link.certs == settings.certs
     with pytest.raises(Misuse, match="is not UTF-8"):
         init_cluster("a\udcff", "flights", ["localhost:1"])

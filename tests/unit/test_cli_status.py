@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt.cli import status as cli_status
-from rt.cli.link import LinkSettings
 from rt.cli.status import _text
 from rt.cli.status_report import (
     Health,
@@ -15,6 +14,7 @@ from rt.cli.status_report import (
     cluster_report,
     node_report,
 )
+from rt.client.settings import ConnectionSettings
 from rt.errors import PeerError
 from tests.commands import run
 
@@ -147,7 +147,7 @@ def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
         return answer("n1")
 
     monkeypatch.setattr(cli_status, "ask_status", ask)
-    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     twice = run("status", "--nodes", "localhost:7420", "--nodes", "localhost:7420", "--json")
     assert len(asked) == len(json.loads(twice.stdout)) == 1
 
@@ -181,7 +181,7 @@ def test_a_hostile_answer_is_escaped(monkeypatch):
     """A node's certificate does not make its text safe."""
     hostile = answer("n1", refusal="x\x1b[2J\nn2  healthy", stream="a\x9bb")
     monkeypatch.setattr(cli_status, "ask_status", lambda *_: hostile)
-    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     for options in ([], ["--json"]):
         done = run("status", *options)
         assert done.exit_code == Health.DEGRADED
@@ -201,7 +201,7 @@ def test_the_exit_code_is_for_probes(monkeypatch, found, code):
         return found
 
     monkeypatch.setattr(cli_status, "ask_status", ask)
-    monkeypatch.setattr(LinkSettings, "contexts", lambda *_: None)
+    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     done = run("status")
     assert done.exit_code == code
     assert ("no node answers" in done.stderr) == (code == 3)

@@ -90,12 +90,20 @@ def test_every_flipped_bit_of_a_header_is_found():
             parse_header(flipped)
 
 
+def test_a_header_whose_reserved_byte_is_set_is_refused():
+    """A later version may give it a meaning, and this one would read its frames wrongly."""
+    data = bytearray(seal_header(HEADER))
+    data[59] = 1
+    data[4:8] = crc32(data[8:]).to_bytes(4, "little")
+    with pytest.raises(FrameError, match="does not know"):
+        parse_header(data)
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"kind": 3}, "does not know"),
         ({"codec": 2}, "does not know"),
-        ({"reserved": 1}, "does not know"),
         ({"columns": 2}, "column"),
         ({"length": BODY_BYTES_MAX + 1}, "longer"),
         ({"raw_length": BODY_BYTES_MAX + 1, "codec": 1}, "longer"),
