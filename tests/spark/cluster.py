@@ -14,7 +14,7 @@ import pyspark
 from rt.spark.java import prepare
 
 OURS = re.compile(
-    r"(__editable__.*|rt|rt-.*|replicator|sequencer|archiver|pyspark_rt|.*\bfinder.*)"
+    r"(__editable__.*|.*\.pth|rt|rt[-_].*|replicator|sequencer|archiver|pyspark_rt|.*\bfinder.*)"
 )
 
 
@@ -104,10 +104,12 @@ def python_without_rt(directory):
     base = os.path.join(str(directory), "bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", base], check=True)
     inside = sysconfig.get_path("purelib", vars={"base": base})
-    there = sysconfig.get_path("purelib")
-    for name in os.listdir(there):
-        if not OURS.fullmatch(name):
-            os.symlink(os.path.join(there, name), os.path.join(inside, name))
+    # All of them, in the order in which they are searched: one may lead to others by a .pth file.
+    for there in filter(os.path.isdir, map(os.path.abspath, sys.path)):
+        if os.path.basename(there) == "site-packages":
+            for name in os.listdir(there):
+                if not OURS.fullmatch(name) and not os.path.lexists(os.path.join(inside, name)):
+                    os.symlink(os.path.join(there, name), os.path.join(inside, name))
     return os.path.join(base, "bin", "python")
 
 
