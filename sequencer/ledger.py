@@ -190,7 +190,7 @@ def decode_ledger(data: bytes) -> Ledger:
         fields["archived_to"] = Position(fields.get("archived_to", START))
         fields["digest"] = bytes.fromhex(fields["digest"])
         return Ledger(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Misuse(f"the snapshot does not hold a ledger: {error}") from None
 
 

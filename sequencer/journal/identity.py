@@ -71,7 +71,10 @@ def decode_identity(data: bytes) -> StateIdentity | None:
     line, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % crc32(line):
         return None
-    return StateIdentity(**json.loads(line))
+    try:
+        return StateIdentity(**json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 def read_identity(disk: Disk, path: str) -> StateIdentity | None:

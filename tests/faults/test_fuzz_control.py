@@ -1,10 +1,11 @@
-"""Hostile ballots and admin messages, many of them; `tests/unit` runs a few thousand."""
+"""Hostile bytes for every decoder, many of them; `tests/unit` runs a few thousand."""
 
 from random import Random
 
 import pytest
 
 from tests.control_fuzz import fuzz_ballot, fuzz_history, fuzz_request, node_admin
+from tests.data_fuzz import DECODERS
 
 pytestmark = pytest.mark.faults
 
@@ -33,3 +34,11 @@ def test_no_answer_raises_an_unnamed_error():
     chance = Random(13)
     for _ in range(RUNS):
         fuzz_history(chance)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_no_sealed_bytes_raise_an_unnamed_error(name):
+    """An error that is not expected ends the thread that serves a peer, or the node."""
+    chance = Random(14)
+    for _ in range(RUNS):
+        DECODERS[name](chance)

@@ -1,0 +1,200 @@
+"""Hostile bytes for every decoder of what peers and disks hold, with checksums that are right."""
+
+from collections.abc import Callable
+from random import Random
+
+from replicator import messages, wire
+from rt.errors import FrameError, ManifestError, Misuse, PeerError
+from rt.format.checksum import crc32
+from rt.format.columns import check_columns
+from rt.format.frame import HEADER_BYTES, FrameKind, body_matches, parse_header
+from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled, decode_entry, encode_entry
+from rt.format.ranges import EMPTY_DIGEST, Range, decode_range
+from rt.position import START, Position
+from sequencer.holdings import decode_report, encode_report
+from sequencer.instruction import (
+    Archive,
+    ArchivedFile,
+    Merge,
+    Note,
+    Roll,
+    Slice,
+    decode_instruction,
+    encode_instruction,
+)
+from sequencer.journal.identity import StateIdentity, decode_identity, encode_identity
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.raft.codec import MessageCodec
+from sequencer.raft.consensus import Entry, EntryKind, Snapshot
+from sequencer.raft.entries import Seat
+from sequencer.raft.messages import AppendEntries, RequestVote, VoteReply
+from sequencer.raft.snapshots import decode_snapshot, encode_snapshot
+from tests.logs import make_frame
+
+LOG = LogIdentity(SESSION, "flights", "jfk", "a" * 32, 1, "pair")
+ROLLED = Rolled(START, 88, 0, 1, 5, 6, 7, "ab" * 16, "jfk,lga")
+ARCHIVED = Archived(START, 8, "time", 3)
+WIRE = [
+    messages.Hello(2, 2, messages.PUSH, "flights", "rt 1"),
+    messages.Open(3, LOG),
+    messages.Standing(3, Position(88), START, ROLLED, (messages.TailSpan(START, 88),), 9),
+    messages.RolledNotice(3, ROLLED),
+    messages.ArchivedNotice(3, ROLLED, ARCHIVED),
+    messages.CaughtUpNotice(3, Position(88)),
+    messages.Ack(3, *(Position(88),) * 5),
+    messages.Refusal(3, "busy", "another has it"),
+]
+LINES = [LOG, ROLLED, ARCHIVED]
+PLAIN = b"".join(make_frame(START, [b"a", b"bcd", b""], keys=[b"k", b"", b"l"]).parts)
+PACKED = b"".join(make_frame(START, [b"x" * 90] * 9, level=1).parts)
+CODEC = MessageCodec("c", ("n1", "n2", "n3"), 7)
+RAFT = [
+    RequestVote(5, 10, 4),
+    VoteReply(5, granted=True),
+    AppendEntries(3, 2, 2, 1, 0, (Entry(3, 3, b"command", EntryKind.COMMAND),)),
+]
+INSTRUCTIONS = [
+    Merge(9, (Slice("jfk", START, START, 88, 1, 0, 0, 1, "", b"d" * 16),)),
+    Roll(9),
+    Archive(9, (ArchivedFile(START, "time"),)),
+    Note(9, "policy", '{"time": 10}'),
+]
+IDENTITY = StateIdentity("c" * 32, "n1", 7, 9, "1a2b", {"n1": "a:1"})
+SNAPSHOT = Snapshot(9, 3, (("n1", Seat(1, True, "a:1")),), b"data")
+
+
+def mutated(chance: Random, data: bytes, times: int = 6) -> bytearray:
+    """Return bytes of which a few were replaced, left out or put in."""
+    found = bytearray(data)
+    for _ in range(chance.randrange(1, times)):
+        at = chance.randrange(len(found) + 1)
+        new = chance.choice([chance.randbytes(chance.randrange(5)), b"\xff" * 4, bytes(8)])
+        found[at : at + chance.randrange(9)] = new
+    return found
+
+
+def fuzz_frame(chance: Random) -> None:
+    """A frame with right CRCs and any header and body is decoded or a `FrameError`."""
+    data = bytearray(chance.choice([PLAIN, PACKED]))
+    for _ in range(chance.randrange(1, 5)):
+        data[chance.randrange(8, len(data))] = chance.randrange(256)
+    body = bytes(data[HEADER_BYTES:])
+    length = min(int.from_bytes(data[44:48], "little"), len(body))
+    data[52:56] = crc32(body[:length]).to_bytes(4, "little")
+    data[4:8] = crc32(bytes(data[8:HEADER_BYTES])).to_bytes(4, "little")
+    try:
+        header = parse_header(data)
+        body = body[: header.length]
+        if body_matches(header, body) and header.kind == FrameKind.MESSAGES:
+            check_columns(header, body)
+    except FrameError:
+        return
+
+
+def fuzz_range(chance: Random) -> None:
+    """The body of a range frame is a range or a `FrameError`."""
+    frame = Range(9, 3, 2, "jfk", START, 88, 0, 1, 0, EMPTY_DIGEST).frame(START)
+    header = parse_header(b"".join(frame.parts))
+    body = bytes(mutated(chance, frame.parts[1]))
+    try:
+        decode_range(header._replace(length=len(body), raw_length=len(body)), body)
+    except FrameError:
+        return
+
+
+def resealed(line: bytes) -> bytes:
+    """Return the line of a manifest, with the checksum of what it says now."""
+    text = line.rpartition(b" ")[0]
+    return b"%s %08x" % (text, crc32(text))
+
+
+def fuzz_line(chance: Random) -> None:
+    """A line of a manifest is an entry or a `ManifestError`."""
+    line = encode_entry(chance.choice(LINES)).removesuffix(b"\n")
+    try:
+        decode_entry(resealed(bytes(mutated(chance, line[:-9])) + line[-9:]))
+    except ManifestError:
+        return
+
+
+def fuzz_wire(chance: Random) -> None:
+    """A message, and the manifest lines in it, is decoded or a `PeerError`."""
+    data = wire.encode(chance.choice(WIRE))
+    body = bytes(mutated(chance, data[5:]))
+    if chance.random() < 0.5:  # so that what is inside of the lines is reached
+        head, *lines = body.split(b'{"rt"')
+        body = head + b"".join(
+            resealed(b'{"rt"' + line.removesuffix(b"\n")) + b"\n" for line in lines
+        )
+    try:
+        kind, _ = wire.decode_prefix(
+            bytearray(len(body).to_bytes(4, "little") + data[4:5] + body), 0
+        )
+        wire.decode_body(kind, memoryview(body))
+    except PeerError:
+        return
+
+
+def fuzz_raft(chance: Random) -> None:
+    """A message between nodes is decoded or a `PeerError`."""
+    try:
+        CODEC.decode(bytes(mutated(chance, CODEC.encode(chance.choice(RAFT)))))
+    except PeerError:
+        return
+
+
+def fuzz_instruction(chance: Random) -> None:
+    """An instruction is decoded or a `PeerError`."""
+    try:
+        decode_instruction(bytes(mutated(chance, encode_instruction(chance.choice(INSTRUCTIONS)))))
+    except PeerError:
+        return
+
+
+def fuzz_report(chance: Random) -> None:
+    """A report of what a node holds is decoded or a `PeerError`."""
+    data = encode_report({"jfk": Position(88), "lga": START}, whole=True)
+    try:
+        decode_report(bytes(mutated(chance, data)))
+    except PeerError:
+        return
+
+
+def fuzz_snapshot(chance: Random) -> None:
+    """A snapshot is decoded or a `ValueError`, which its callers name."""
+    data = encode_snapshot(SNAPSHOT)
+    body = bytes(mutated(chance, data[12:]))
+    try:
+        decode_snapshot(data[:8] + crc32(body).to_bytes(4, "little") + body)
+    except ValueError:
+        return
+
+
+def fuzz_ledger(chance: Random) -> None:
+    """The state in a snapshot, which a leader sends, is decoded or a `Misuse`."""
+    data = Ledger(file_bytes_max=1 << 20).encode()
+    nested = b'{"version":%s}' % (b"[" * 20_000)
+    try:
+        decode_ledger(chance.choice([bytes(mutated(chance, data)), nested]))
+    except Misuse:
+        return
+
+
+def fuzz_identity(chance: Random) -> None:
+    """The identity of a state directory is decoded or known to be damaged."""
+    line = bytes(mutated(chance, encode_identity(IDENTITY).partition(b"\n")[0])).replace(b"\n", b"")
+    decode_identity(b"%s\n%08x\n" % (line, crc32(line)))
+
+
+DECODERS: dict[str, Callable[[Random], None]] = {
+    "frame": fuzz_frame,
+    "range": fuzz_range,
+    "line": fuzz_line,
+    "wire": fuzz_wire,
+    "raft": fuzz_raft,
+    "instruction": fuzz_instruction,
+    "report": fuzz_report,
+    "snapshot": fuzz_snapshot,
+    "ledger": fuzz_ledger,
+    "identity": fuzz_identity,
+}
