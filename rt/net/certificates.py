@@ -232,7 +232,7 @@ def _holder(
     if streams and role not in PULLING:
         raise Misuse(f"a {role} needs no stream globs: drop them or choose subscriber")
     if leases and role is not CertificateRole.SUBSCRIBER:
-        raise Misuse(f"a {role} is not granted leases: drop them or choose subscriber")
+        raise Misuse(f"only a subscriber is granted leases, not a certificate of role {role}")
     peer = parse_peer(name)
     if peer == AUTHORITY:
         raise Misuse(f"{shown(name)} is the authority's own name; choose another")

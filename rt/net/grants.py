@@ -28,9 +28,11 @@ from rt.names import NameGlob, parse_glob, parse_peer, shown
 from rt.net.files import read_file
 from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity
 from rt.net.trust import FileStamp, file_stamp
+from rt.text import printable
 
 GRANTS_NAME: Final = "grants.toml"
 _FILE_BYTES_MAX: Final = 4 << 20  # 30,000 holders
+_WORDS_MAX: Final = 200  # of what a parser says, which may quote the file
 _OTHERS_WRITE: Final = 0o022
 _LOOK_S: Final = 0.1  # a grant ends within a second; many connections share one look
 # What each role may be granted, and as what.
@@ -81,7 +83,7 @@ def parse_grants(data: bytes, path: str) -> GrantTable:
     try:
         tables = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise Misuse(f"{path}: not TOML: {shown(str(error))}") from error
+        raise Misuse(f"{path}: not TOML: {printable(str(error))[:_WORDS_MAX]}") from error
     found: dict[tuple[CertificateRole, str], Grant] = {}
     for word, holders in tables.items():
         role = next((each for each in _GRANTED if each == word), None)

@@ -15,6 +15,7 @@ from rt.format.manifest import LogIdentity
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, certificate_files, days_left, renewal_warning
 from rt.net.exchange import send_all
+from rt.net.grants import grants_path, read_grants
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin import NodeAdmin
 from rt.node.audit import AuditLog
@@ -66,6 +67,7 @@ class Node:
             Refused: the state directory is another node's, or the engine is not as audited.
         """
         engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
+        _check_files(settings)  # and so does this: a state that was begun would be in the way
         self.settings = settings
         self._ending = Ending(self._halt)
         self._leadership = Leadership(settings.name, settings.stream, on_role)
@@ -248,6 +250,11 @@ class Node:
 
     def _halt(self) -> None:
         self.pipeline.halt()
+
+
+def _check_files(settings: NodeSettings) -> None:
+    """Raise `Misuse` unless our certificate and the grants beside it can be read."""
+    read_grants(grants_path(_server_contexts(settings).files.ca))
 
 
 def _days(files: CertificateFiles) -> float | None:

@@ -159,7 +159,7 @@ def test_certificate_expires_on_the_requested_date(authority, days):
             "a subscriber pushes no sessions",
         ),
         ({"streams": ["a"]}, "a publisher needs no stream globs"),
-        ({"leases": True}, "a publisher is not granted leases"),
+        ({"leases": True}, "only a subscriber is granted leases"),
         ({"hosts": ["localhost"]}, "a publisher is never dialled"),
         ({"role": CertificateRole.NODE, "hosts": ["*.example.org"]}, "not a host"),
         ({"role": CertificateRole.NODE, "hosts": ["a\n"]}, "not a host"),

@@ -4,12 +4,16 @@ import os
 
 import pytest
 
+from rt.config.settings import load
 from rt.errors import Misuse
 from rt.net import grants as module
 from rt.net.certificates import init_authority, issue
 from rt.net.granting import entry_text, write_grant
 from rt.net.grants import GRANTS_NAME, Grant, Grants, parse_grants, read_grants
 from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity
+from rt.node.cluster import init_local_cluster
+from rt.node.node import Node
+from rt.node.settings import NodeSettings
 
 JFK = PeerIdentity("jfk", CertificateRole.PUBLISHER)
 SPARK = PeerIdentity("spark", CertificateRole.SUBSCRIBER)
@@ -181,3 +185,12 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_never_waited_for(path):
     os.mkfifo(path, 0o600)
     with pytest.raises(Misuse, match="not a regular file"):
         Grants(path)
+
+
+def test_a_damaged_file_stops_a_start_before_anything_is_made(tmp_path):
+    """A half-begun state has to be removed by hand before the next start may found the node."""
+    [place] = init_local_cluster(str(tmp_path / "c"), "flights", 1)
+    write(str(tmp_path / "c" / "certs" / GRANTS_NAME), "[publisher")
+    with pytest.raises(Misuse, match="not TOML: Expected"):
+        Node(load(NodeSettings, place.config, "node", {}))
+    assert not os.path.exists(tmp_path / "c" / "n1")
