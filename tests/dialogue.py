@@ -19,6 +19,7 @@ from rt.log.confirmations import Confirmations
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk, OsFile
 from rt.position import START, Position
+from rt.traffic import Traffic
 
 SESSION_ID = LogIdentity(SESSION, "flights", "jfk", "a" * 32, 1)
 
@@ -100,7 +101,7 @@ class Inbox:
         if self.appender.identity.id != identity.id:
             self.appender.close()
             raise Refused("other-log", "another log has this name")
-        self.bell = bell
+        self.bell, self.traffic = bell, Traffic()
         self.kept = self.is_wanted = False
         self.merged = START
 
