@@ -59,13 +59,14 @@ class WebServer:
         import uvicorn  # noqa: PLC0415 - optional
 
         from rt.web.app import Page  # noqa: PLC0415 - imports what is optional
+        from rt.web.protocol import HttpProtocol  # noqa: PLC0415
 
         self._settings = settings
         self._check_certificate()
         self._socket = _listen(settings.address)
         self._page = Page(site, local=is_loopback(settings.address[0]))
         config = uvicorn.Config(
-            self._page.app, http="h11", ws="none", lifespan="off", log_config=None,
+            self._page.app, http=HttpProtocol, ws="none", lifespan="off", log_config=None,
             access_log=False, server_header=False, proxy_headers=False,
             limit_concurrency=_CONNECTIONS_MAX, timeout_graceful_shutdown=1, **_tls(settings),
         )  # fmt: skip

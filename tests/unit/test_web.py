@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from rt.node.http import HttpSettings
 from rt.node.sample import SessionView
 from rt.position import Position
 from rt.traffic import Traffic
+from rt.web import protocol
 from rt.web.files import planned
 from rt.web.node_metrics import SERIES_MAX, node_metrics
 from rt.web.node_overview import overview
@@ -192,6 +194,26 @@ def test_fifty_readers_that_read_nothing_do_not_delay_a_message(node):
         assert time.monotonic() - began_s < 5
     finally:
         for each in slow:
+            each.close()
+
+
+def test_requests_that_never_end_give_their_places_back(node, monkeypatch):
+    """They took every place, and a probe that found none had a node restarted that was well."""
+    monkeypatch.setattr(protocol, "REQUEST_S", 0.2)
+    host, port = node.address.split(":")
+    page = socket.create_connection((host, int(port)))
+    page.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert page.recv(4096).startswith(b"HTTP/1.1 200")
+    stuck = [socket.create_connection((host, int(port))) for _ in range(100)]
+    try:
+        for each in stuck:
+            each.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+        assert eventually(lambda: node.ask("/healthz")[0] == 200, 5)
+        page.settimeout(0.5)
+        with suppress(TimeoutError):  # an open page is no unfinished request
+            assert page.recv(4096)
+    finally:
+        for each in [*stuck, page]:
             each.close()
 
 

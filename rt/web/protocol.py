@@ -1,0 +1,45 @@
+"""HttpProtocol: HTTP/1.1 with a deadline for each request, which uvicorn leaves to a proxy.
+
+Sixty-four requests that never end would take every place, and a probe that finds none restarts a
+node that is well.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_S: Final = 5.0
+
+
+class HttpProtocol(H11Protocol):
+    """Closes a connection on which no whole request has come for 5 to 10 seconds.
+
+    An answer may take as long as it likes: an open page is one that never ends.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+    _waited: bool = False  # since the look before this one
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to look."""
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cease to look."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._timer = self.loop.call_later(REQUEST_S, self._look)
+
+    def _look(self) -> None:
+        cycle: Any = self.cycle  # None before the first request
+        waits = cycle is None or cycle.response_complete
+        if waits and self._waited:
+            self.transport.close()
+            return
+        self._waited = waits
+        self._wait()
