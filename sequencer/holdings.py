@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from rt.errors import Misuse, PeerError
@@ -12,6 +13,9 @@ from sequencer.raft.quorum import majority_of, reached
 _HEAD: Final = struct.Struct("<BI")
 _ITEM: Final = struct.Struct("<QB")
 SESSIONS_MAX: Final = 100_000  # in one report: 7 MB at most
+# Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
+# sessions than a receiver accepts in one.
+_PART_SESSIONS: Final = 10_000
 
 
 class Holdings:
@@ -62,18 +66,26 @@ class Holdings:
         held.update(items)
         return list(items)
 
-    def changes(self) -> bytes | None:
-        """Return a report of what changed since the last one, or None if nothing did."""
+    def changes(self) -> list[bytes]:
+        """Return reports of what changed since the last ones; none if nothing did."""
         if not self._unreported:
-            return None
+            return []
         items = {session: self.own[session] for session in self._unreported}
         self._unreported.clear()
-        return encode_report(items, whole=False)
+        return encode_reports(items, whole=False)
 
-    def whole(self) -> bytes:
-        """Return a report of everything: earlier ones may have been lost."""
+    def whole(self) -> list[bytes]:
+        """Return reports of everything: earlier ones may have been lost."""
         self._unreported.clear()
-        return encode_report(self.own, whole=True)
+        return encode_reports(self.own, whole=True)
+
+
+def encode_reports(items: Mapping[str, Position], *, whole: bool) -> list[bytes]:
+    """Lay out reports of any number of sessions; only the first of them retracts what was said."""
+    left, reports = iter(items.items()), list[bytes]()
+    while (part := dict(islice(left, _PART_SESSIONS))) or not reports:
+        reports.append(encode_report(part, whole=whole and not reports))
+    return reports
 
 
 def encode_report(items: Mapping[str, Position], *, whole: bool) -> bytes:

@@ -280,11 +280,12 @@ class Member:
 
     def _report_changes(self) -> None:
         is_led = self._leader and self._leader != self.name
-        if is_led and (report := self.holdings.changes()) is not None:
+        for report in self.holdings.changes() if is_led else ():
             self._send(self._leader, _HOLDINGS + report)
 
     def _report_all(self) -> None:
-        self._send_all(_HOLDINGS + self.holdings.whole())
+        for report in self.holdings.whole():
+            self._send_all(_HOLDINGS + report)
 
     def _request_state(self) -> None:
         """Ask every member: the leader need not be the one that has the state."""

@@ -8,7 +8,8 @@ def raise_descriptor_limit() -> None:
     """Raise this process's soft limit of open files to its hard limit.
 
     The soft limit, usually 1,024, is that low for the sake of programs that call select(2), which
-    none of ours does. A node holds 5 descriptors per session; a busy pusher 2 per session and node.
+    none of ours does. A node's copies of sessions share a quarter of the limit; a busy pusher
+    holds 2 descriptors per session and node.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # the hard limit exceeds the system's own

@@ -133,10 +133,14 @@ class OsFile:
         buffer, copied = memoryview(bytearray(min(COPY_BYTES, length))), 0
         while copied < length:
             wanted = buffer[: length - copied]
-            count = os.preadv(source._fd, [wanted], offset + copied)
+            count = source.preadv(wanted, offset + copied)
             if not count:
                 raise EOFError(f"the source ends {length - copied} bytes early")
             copied += self.append([wanted[:count]])
+
+    def preadv(self, buffer: memoryview, offset: int) -> int:
+        """Read into a buffer; return how many bytes there were."""
+        return os.preadv(self._fd, [buffer], offset)
 
     def pread(self, length: int, offset: int) -> bytes:
         """Read up to `length` bytes at `offset`."""

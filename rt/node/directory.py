@@ -6,6 +6,7 @@ from typing import Final
 from rt.latencies import Latencies
 from rt.log.disk import OsDisk
 from rt.log.lock import take_lock
+from rt.log.pooled_disk import PooledDisk
 from rt.names import stream_directory
 from rt.net.certificates import certificate_files, check_own
 from rt.net.identity import CertificateRole
@@ -30,6 +31,8 @@ class NodeDirectory:
         check_own(files, (CertificateRole.NODE,), settings.name)
         self.syncs = {kind: Latencies() for kind in (SESSIONS, JOURNAL, MERGED)}
         self.disk = self.disk_of(SESSIONS)
+        # There may be more copies of sessions than descriptors.
+        self.copies_disk = PooledDisk(syncs=self.syncs[SESSIONS])
         self.path = stream_directory(settings.root, settings.stream)
         self.guard = DiskGuard(settings.name, self.path, settings.storage.reserve)
         self.disk.make_directory(self.path)

@@ -44,7 +44,7 @@ def build_member(
     """
     state, agreement, names = opened.state, settings.agreement, settings.member_names
     ledger = _ledger_of(state.snapshot, settings.storage.file_bytes)
-    logs = SessionLogs(directory.disk, directory.inputs)
+    logs = SessionLogs(directory.copies_disk, directory.inputs)
     return Member(
         settings.name,
         names,

@@ -82,7 +82,7 @@ class NodePipeline:
         self._ending = ending
         self.feeds = LogFeeds(directory.merged)
         self.inboxes = Inboxes(
-            disk, directory.inputs, settings.stream, self._hold, guard,
+            directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
             alone=self._is_alone, damaged=self.mend,
         )  # fmt: skip
         self.member = build_member(

@@ -265,6 +265,5 @@ def test_reports_and_plans_keep_the_order_in_which_sessions_came() -> None:
     names = [f"s{number}" for number in range(20)]
     for name in names:
         holdings.hold(name, Position(8))
-    report = holdings.changes()
-    assert report is not None
+    [report] = holdings.changes()
     assert list(decode_report(report)[1]) == names

@@ -89,10 +89,24 @@ def test_a_majority_holds_what_enough_members_reported():
     leader.hold("jfk", Position(800))
     assert leader.agreed("jfk") == 0
     other.hold("jfk", Position(500))
-    leader.take_report("b", other.whole())
+    leader.take_report("b", *other.whole())
     assert leader.agreed("jfk") == 500
-    leader.take_report("b", Holdings("b", "abc").whole())
+    leader.take_report("b", *Holdings("b", "abc").whole())
     assert leader.agreed("jfk") == 0
+
+
+def test_a_report_of_any_number_of_sessions_is_accepted():
+    """The peers refused one of more than 100,000 sessions, and merged nothing more."""
+    leader, other = Holdings("a", "abc"), Holdings("b", "abc")
+    for number in range(100_001):
+        other.hold(f"s{number}", Position(8))
+    for reports in (other.changes(), other.whole()):
+        for report in reports:
+            leader.take_report("b", report)
+        assert leader.of("b") == other.own
+        leader.take_report("b", *Holdings("b", "abc").whole())
+        assert not leader.of("b")
+    assert other.changes() == []
 
 
 def publish(root: Path) -> None:

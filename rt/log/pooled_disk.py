@@ -1,0 +1,235 @@
+"""PooledDisk: any number of open files on a bounded number of descriptors."""
+
+import errno
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from rt.format.index import SUFFIX
+from rt.latencies import Latencies
+from rt.log.disk import File, OsDisk, OsFile
+
+# Of the process's limit; the rest is for connections, the merged log, the journal and the peers. At
+# the usual limit of 1,024 that is 256, of which an active session uses 5.
+_SHARE: Final = 4
+_FILES_MIN: Final = 32
+_FILES_MAX: Final = 4096  # more gain nothing: reopening a file takes some 5 us
+_CLOSED: Final = (1 << 31) - 1  # larger than any descriptor; see `OsFile.close`
+_NEVER: Final = object()
+
+
+def pool_size() -> int:
+    """How many descriptors a pool may use, by this process's limit of open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _FILES_MAX if soft == resource.RLIM_INFINITY else soft // _SHARE
+    return max(_FILES_MIN, min(limit, _FILES_MAX))
+
+
+class PooledDisk(OsDisk):
+    """A disk whose files give up their descriptors while others need them, and open again.
+
+    Every session that a node has ever seen has open files; most are not used for days. A file that
+    was written and not synced keeps its descriptor, since an error of the disk is reported to the
+    descriptors that were open when it happened.
+
+    Threads:
+        `_lock` guards `_open`, and `pins`, `is_closed` and the descriptor of every file: it is held
+        while a file is opened again or gives up its descriptor, and not while it is read, written
+        or synced. `files_max` is set once. Any thread may call everything.
+    """
+
+    def __init__(self, files_max: int = 0, syncs: Latencies | None = None) -> None:
+        """Use at most `files_max` descriptors, or as many as `pool_size` says.
+
+        More are used only while that many files are being used at once or are not synced. How long
+        syncs take is counted in `syncs`.
+        """
+        super().__init__(syncs)
+        self.files_max = files_max or pool_size()
+        self._open: OrderedDict[PooledFile, object] = OrderedDict()  # the least recently used first
+        self._lock = threading.Lock()
+
+    def open(self, path: str, *, create: bool = False) -> "PooledFile":
+        """Open for reading and appending."""
+        self._make_room()
+        file = super().open(path, create=create)
+        return self._adopt(file, path, os.O_RDWR)
+
+    def open_read(self, path: str) -> "PooledFile":
+        """Open for reading only."""
+        self._make_room()
+        return self._adopt(super().open_read(path), path, os.O_RDONLY)
+
+    def _adopt(self, file: OsFile, path: str, flags: int) -> "PooledFile":
+        pooled = PooledFile(self, file, path, flags, self._syncs)
+        with self._lock:
+            self._open[pooled] = None
+        return pooled
+
+    def pin(self, file: "PooledFile") -> None:
+        """Have a file open until it is unpinned.
+
+        Raises:
+            OSError: it was closed, cannot be opened again, or another file has its name.
+        """
+        with self._lock:
+            if not file.is_open:
+                self._close_idle(self.files_max - 1)
+                file.reopen()
+                self._open[file] = None
+            else:
+                self._open.move_to_end(file)
+            file.pins += 1
+
+    def unpin(self, file: "PooledFile") -> None:
+        """Let a file give up its descriptor when others need it."""
+        with self._lock:
+            file.pins -= 1
+
+    def forget(self, file: "PooledFile") -> None:
+        """Close a file for good."""
+        with self._lock:
+            if self._open.pop(file, _NEVER) is None:
+                file.release()
+            file.is_closed = True
+
+    def _make_room(self) -> None:
+        with self._lock:
+            self._close_idle(self.files_max - 1)
+
+    def _close_idle(self, files_max: int) -> None:
+        """Take descriptors from the files that were not used for the longest time."""
+        excess = len(self._open) - files_max
+        if excess > 0:
+            idle = (file for file in self._open if not file.pins and not file.is_dirty)
+            for file in list(islice(idle, excess)):
+                del self._open[file]
+                file.release()
+
+
+class PooledFile(OsFile):
+    """A file of a `PooledDisk`; its use is that of an `OsFile`."""
+
+    __slots__ = (
+        "_disk", "_flags", "_inode", "_path", "_synced", "_written", "is_closed", "pins",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: PooledDisk, file: OsFile, path: str, flags: int, syncs: Latencies | None
+    ) -> None:
+        """Take over an open file of the disk, and remember how to open it again."""
+        super().__init__(os.dup(file.fileno()), path, syncs)
+        file.close()
+        self._disk, self._path, self._flags = disk, path, flags
+        self._inode = super().inode
+        self._written = self._synced = 0
+        self.pins = 0  # how many threads are using it
+        self.is_closed = False  # for good
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a descriptor; only with the disk's lock held."""
+        return self._fd != _CLOSED
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether it was written and not synced since; an index, which can be rebuilt, never is."""
+        return self._written != self._synced and not self._path.endswith(SUFFIX)
+
+    def reopen(self) -> None:
+        """Open it again; `OSError` if it was closed, or is not the same file any more."""
+        if self.is_closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        fd = os.open(self._path, self._flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) != self._inode:
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "the file was replaced", self._path)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Give up the descriptor."""
+        super().close()
+
+    @property
+    def inode(self) -> tuple[int, int]:
+        """Device and inode."""
+        return self._inode
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Write all parts at the end."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            return super().append(parts)
+        finally:
+            self._disk.unpin(self)
+
+    def copy(self, source: File, offset: int, length: int) -> None:
+        """Append bytes of another file."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            super().copy(source, offset, length)
+        finally:
+            self._disk.unpin(self)
+
+    def preadv(self, buffer: memoryview, offset: int) -> int:
+        """Read into a buffer."""
+        self._disk.pin(self)
+        try:
+            return super().preadv(buffer, offset)
+        finally:
+            self._disk.unpin(self)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset`."""
+        self._disk.pin(self)
+        try:
+            return super().pread(length, offset)
+        finally:
+            self._disk.unpin(self)
+
+    def size(self) -> int:
+        """The bytes in the file now."""
+        self._disk.pin(self)
+        try:
+            return super().size()
+        finally:
+            self._disk.unpin(self)
+
+    def truncate(self, length: int) -> None:
+        """Cut the file to `length` bytes."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            super().truncate(length)
+        finally:
+            self._disk.unpin(self)
+
+    def write_again(self, offset: int) -> None:
+        """Write the bytes from `offset` on once more, in place."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            super().write_again(offset)
+        finally:
+            self._disk.unpin(self)
+
+    def sync(self) -> None:
+        """Flush data and length; what another thread appends meanwhile may not be covered."""
+        self._disk.pin(self)
+        try:
+            written = self._written
+            super().sync()
+            self._synced = written
+        finally:
+            self._disk.unpin(self)
+
+    def close(self) -> None:
+        """Close it for good."""
+        self._disk.forget(self)
