@@ -142,4 +142,4 @@ class Books:
 def _header(each: Slice) -> bytes:
     """The header of the one imagined frame of a slice."""
     tag = session_tag(each.session)
-    return seal_header(Header(each.first, 0, 0, 0, 1, 64, 64, 0, 0, 0, 0, 0, tag))
+    return seal_header(Header(each.first, 0, 0, 0, 1, 64, 64, 0, 0, 0, 0, tag))
