@@ -33,14 +33,10 @@ def begin_start(disk: Disk, path: str, state: EngineState, nonce: int) -> Claim:
     """
     chain = _read_chain(disk, path, state.incarnation).extended(nonce)
     _write(disk, path, STARTS_NAME, [state.incarnation, chain.count, *chain.nonces])
-    reach = reach_of(state)
-    return Claim(state.incarnation, chain, reach, reach)
-
-
-def reach_of(state: EngineState) -> Reach:
-    """How far a recovered state reaches."""
-    covered = state.snapshot.index if state.snapshot is not None else 0
-    return Reach(state.ballot.term, state.entries[-1].index if state.entries else covered)
+    term = state.ballot.term
+    committed = state.snapshot.index if state.snapshot is not None else 0
+    last = state.entries[-1].index if state.entries else committed
+    return Claim(state.incarnation, chain, Reach(term, last), Reach(term, committed))
 
 
 def read_memories(disk: Disk, path: str) -> dict[str, list[Memory]]:

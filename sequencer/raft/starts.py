@@ -65,8 +65,9 @@ class Claim:
     Attributes:
         incarnation: which copy of its state is running.
         chain: the starts of that copy, this one last.
-        begun: what was on its disk when it started.
-        now: what is on its disk now.
+        begun: what was on its disk when it started, undecided entries included: the others may
+            know that some of them are committed.
+        now: what is on its disk now; no undecided entry, since a leader may truncate it.
     """
 
     incarnation: int
@@ -111,7 +112,7 @@ def contradiction(memory: Memory, claim: Claim) -> str:
         return f"it had been started {memory.count} times, and not {chain.count}"
     if chain.at(memory.count) not in {None, memory.nonce}:
         return f"start {memory.count} was another one"
-    own = claim.now if memory.count == chain.count else claim.begun
+    own = claim.begun.joined(claim.now) if memory.count == chain.count else claim.begun
     if own.term < reach.term:
         return f"it had entered term {reach.term}, and has only term {own.term}"
     if own.index < reach.index:

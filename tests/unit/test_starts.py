@@ -1,6 +1,7 @@
 """Starts: an older copy of a node is recognized by what others remember, and nothing else is."""
 
 import itertools
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -283,6 +284,28 @@ def test_a_damaged_file_of_starts_is_a_start_that_others_do_not_know():
     assert not contradiction(before, begin_start(disk, "d", state, 22))
     disk.inode("d/starts").data[3] ^= 1
     assert contradiction(before, begin_start(disk, "d", state, 33))
+
+
+def holding(last):
+    """Return a state of term 3 with entries up to `last`."""
+    return EngineState(Ballot(3), None, (Entry(last, 3, b""),))
+
+
+def test_a_node_whose_undecided_entries_were_truncated_is_no_older_copy():
+    """A start does not know which of its last entries are committed; a new leader replaces them."""
+    disk = a_disk()
+    memory = remembered(None, begin_start(disk, "d", holding(18), 11))
+    assert not contradiction(memory, begin_start(disk, "d", holding(17), 22))
+
+
+def test_a_start_that_knows_of_no_commit_yet_is_no_older_copy():
+    """What it had committed before is among its entries, and is remembered of this start too."""
+    disk = a_disk()
+    before = begin_start(disk, "d", holding(18), 11)
+    known = remembered(None, replace(before, now=Reach(3, 18)))
+    claim = begin_start(disk, "d", holding(18), 22)
+    assert not contradiction(remembered(known, claim), claim)
+    assert contradiction(known, begin_start(disk, "d", holding(17), 33))
 
 
 def test_a_chain_remembers_a_bounded_number_of_starts():
