@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from rt.cli.certs import certs
 from rt.net.certificates import CertificateFiles
 from rt.net.tls import client_context, server_context
+from tests.forged_certificates import Authority
 
 
 @pytest.fixture
@@ -134,3 +135,40 @@ def test_a_name_is_renewed_and_revoked_from_the_command_line(run):
     assert re.search(r"^revoked +20", done(run("show", "certs/spark.pem")), re.MULTILINE)
     assert "no further certificate" in done(run("revoke", "spark"))
     assert "it was revoked" in failed(run("renew", "spark"))
+
+
+def test_scripts_are_told_what_was_made_as_json(run):
+    """A deployment has to find the files without reading a sentence."""
+    done(run("init"))
+    issued = json.loads(done(run("issue", "jfk", "--role", "publisher", "--days", "7", "--json")))
+    assert (issued["cert"], issued["key"]) == ("certs/jfk.pem", "certs/jfk.key")
+    assert (issued["role"], issued["sessions"], issued["days_left"]) == ("publisher", ["jfk"], 7)
+    renewed = json.loads(done(run("renew", "jfk", "--json")))
+    assert renewed["serial"] != issued["serial"]
+    revoked = json.loads(done(run("revoke", "jfk", "--json")))
+    assert revoked == {"name": "jfk", "revoked": 2, "crl": "certs/crl.pem"}
+
+
+def test_the_grants_are_shown_and_checked(run):
+    """Before the file is copied to the nodes, and by an operator whose publisher is refused."""
+    done(run("init"))
+    done(run("issue", "jfk", "--role", "publisher", "--session", "jfk-*"))
+    done(run("issue", "spark", "--role", "subscriber", "--stream", "flights", "--leases"))
+    text = done(run("grants"))
+    assert "publisher jfk: sessions jfk-*\n" in text
+    assert "subscriber spark: streams flights; leases\n" in text
+    shown = json.loads(done(run("grants", "--json")))
+    assert [each["name"] for each in shown["grants"]] == ["jfk", "spark"]
+    with open("certs/grants.toml", "a", encoding="utf-8") as file:
+        file.write("[publisher.lga]\nsession = ['lga']\n")
+    assert "[publisher.'lga']: 'session' is unknown" in failed(run("grants"))
+    assert "no such file" in failed(run("grants", "--dir", "nowhere"))
+
+
+def test_what_old_certificates_list_is_moved_to_the_file(run):
+    """The one command that an operator runs before updating the nodes."""
+    forger = Authority("certs")
+    forger.forge("certs/old", uris=("rt://publisher/old", "rt://session/old-*"))
+    assert "added publisher old, by its certificate" in done(run("grants", "--from-certificates"))
+    assert "added" not in done(run("grants", "--from-certificates"))
+    assert "publisher old: sessions old-*" in done(run("grants"))
