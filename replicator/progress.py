@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from replicator.messages import Ack
 from rt.log.confirmations import Confirmations, ConfirmationsFile
@@ -54,6 +54,9 @@ class NodeReached(NamedTuple):
         return NodeReached(*map(max, self, said))
 
 
+_NOTHING: Final = NodeReached()
+
+
 def agreed(ends: Iterable[Position], voices: int) -> Position:
     """Return the greatest position that so many of `ends` have reached.
 
@@ -88,7 +91,7 @@ class SessionProgress:
 
     def reached(self, node: str) -> NodeReached:
         """Return how far a node has come."""
-        return self._reached.get(node, NodeReached())
+        return self._reached.get(node, _NOTHING)
 
     def is_replicated(self, end: Position) -> bool:
         """Whether a node has said that a majority of all nodes holds everything up to `end`.
@@ -115,22 +118,34 @@ class SessionProgress:
     def take(self, node: str, ack: Ack) -> bool:
         """Take an acknowledgement of a node; return whether it says anything new."""
         with self._lock:
-            before = self.reached(node)
-            after = self._reached[node] = before.after(ack)
-            known = merged_confirmations(self._known, ack)
+            before = self._reached.get(node, _NOTHING)
+            after = before.after(ack)
+            if after == before:
+                return False
+            self._reached[node] = after
+            self._known = merged_confirmations(self._known, ack)
             if self._releases:
-                ends = (each.released for each in self._reached.values())
-                released = max(known.released, agreed(ends, self._voices))
-                known = known._replace(released=released)
-            self._known = known
-        return after != before
+                self._release()
+        return True
 
-    def note(self) -> None:
-        """Write down what is new; after an `OSError` it is still new, and is tried again."""
+    def _release(self) -> None:
+        released = agreed([each.released for each in self._reached.values()], self._voices)
+        if released > self._known.released:
+            self._known = self._known._replace(released=released)
+
+    def note(self, *, whole: bool = True) -> None:
+        """Write down what is new; after an `OSError` it is still new, and is tried again.
+
+        Args:
+            whole: whether to write also if only `released` is new. Nothing waits for that, and a
+                write for each message would wake the process that watches the session.
+        """
         with self._lock:
-            if self._known != self._noted:
-                self._file.write(self._known)
-                self._noted = self._known
+            known, noted = self._known, self._noted
+            if known == noted or (not whole and known._replace(released=noted.released) == noted):
+                return
+            self._file.write(known)
+            self._noted = known
 
 
 @dataclass(frozen=True, slots=True)

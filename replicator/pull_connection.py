@@ -82,7 +82,7 @@ class PullConnection:
 
         Args:
             is_stopping: whether to end.
-            held_s: for how many seconds nothing more may be sent; asked after each turn.
+            held_s: for how many seconds nothing more may be sent; asked when enough has passed.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -94,7 +94,7 @@ class PullConnection:
                     self._look()
                     self._side.turn()
                     pause_s = 0.0 if self._side.busy else _POLL_S
-                    wait_s = held_s()
+                    wait_s = held_s() if self._link.is_metered else 0.0
                 while wait_s and not is_stopping():
                     time.sleep(min(wait_s, HOLD_S))
                     with self._turn:

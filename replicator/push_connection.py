@@ -38,8 +38,13 @@ class ShippedSessions(Protocol):
     def acked(self, session: str, node: str, ack: Ack) -> bool:
         """Take an acknowledgement; return whether it says anything new."""
 
-    def note(self, session: str) -> None:
-        """Write down what was acknowledged; `OSError` if that failed."""
+    def note(self, session: str, *, whole: bool) -> None:
+        """Write down what was acknowledged; `OSError` if that failed.
+
+        Args:
+            session: its name.
+            whole: whether to write also what nothing waits for.
+        """
 
     def refused(self, session: str, why: Refused) -> float:
         """Take a refusal; return after how many seconds to offer the session again."""
@@ -155,6 +160,8 @@ class PushConnection:
 
     def _end(self) -> None:
         with self._turn:
+            for session in self._channels:
+                self._note(session, whole=True)
             side, self._side, self._channels = self._side, None, {}
             if side is not None:
                 side.close()
@@ -188,7 +195,7 @@ class PushConnection:
     def _look_at_all(self, side: SourceConnection) -> None:
         """Find what changed without a notification, and what is new."""
         for session, channel in self._channels.items():
-            self._note(session)
+            self._note(session, whole=True)
             if channel.has_news():
                 side.mark(channel)
             else:
@@ -217,12 +224,12 @@ class PushConnection:
         if self._book.acked(session, self.name, ack):
             self._dialer.progressed()
             self._errors.progressed(session)
-        self._note(session)
+        self._note(session, whole=False)
 
-    def _note(self, session: str) -> None:
+    def _note(self, session: str, *, whole: bool) -> None:
         """Let the publisher know what was confirmed; a failure is retried at the next look."""
         try:
-            self._book.note(session)
+            self._book.note(session, whole=whole)
         except OSError as error:
             self._errors.note(session, f"what the node confirmed cannot be noted: {spoken(error)}")
         else:

@@ -94,7 +94,7 @@ class RequestedSessions:
             self._needed_s[session] = time.monotonic()
         return True
 
-    def note(self, session: str) -> None:
+    def note(self, session: str, *, whole: bool) -> None:
         """Write nothing: the publisher hears from the node that it pushes to."""
 
     def refused(self, session: str, why: Refused) -> float:

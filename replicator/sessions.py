@@ -84,9 +84,9 @@ class SessionBook:
         """Take a node's acknowledgement; return whether it says anything new."""
         return self.progress(session).take(node, ack)
 
-    def note(self, session: str) -> None:
+    def note(self, session: str, *, whole: bool) -> None:
         """Write down for the publisher what was confirmed; `OSError` if that failed."""
-        self.progress(session).note()
+        self.progress(session).note(whole=whole)
 
     def refused(self, _session: str, why: Refused) -> float:
         """Return after how many seconds to offer a refused session again."""

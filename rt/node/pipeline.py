@@ -97,7 +97,7 @@ class NodePipeline:
         )
         ports = Ports(
             self.inboxes, self._snapshots, self.retention,
-            links.copy_log, links.pass_on, self.feeds.grown, self.feeds.refuse,
+            links.copy_log, links.pass_on, self._serve, self.feeds.refuse,
         )  # fmt: skip
         self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))
         self._threads = [
@@ -186,4 +186,12 @@ class NodePipeline:
         self.inboxes.run(self.sequencer.wake)
 
     def _serve_merged(self) -> None:
-        self.feeds.grown(self.member.executor.ledger.end)
+        self._serve(self.member.executor.ledger.end)
+
+    def _serve(self, end: Position) -> None:
+        """Serve up to `end`, which a round asks for twice: once it is merged, and after the step.
+
+        The second time would wake the thread of each pulling connection for nothing.
+        """
+        if end != self.feeds.end:
+            self.feeds.grown(end)

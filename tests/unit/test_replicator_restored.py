@@ -303,3 +303,22 @@ def test_a_publisher_restored_from_a_backup_confirms_nothing_and_starves_no_sess
             push.stop()
     assert any("log.1.0" in error for error in errors), errors
     assert caplog.text.count("connected") == nodes
+
+
+def test_what_only_releases_files_is_not_written_for_every_message(tmp_path):
+    """Nothing waits for it, and each write would wake the process that watches the session."""
+    progress = SessionProgress(str(tmp_path), 3)
+    file = ConfirmationsFile(str(tmp_path))
+    progress.take("n1", said(300, 300))
+    progress.note(whole=False)
+    assert progress.take("n2", said(300, 300))
+    progress.note(whole=False)
+    assert (file.read().merged, file.read().released) == (300, 0)
+    progress.take("n2", said(400, 400))
+    progress.note(whole=False)
+    assert (file.read().merged, file.read().released) == (400, 300), (
+        "written with what is waited for"
+    )
+    progress.take("n3", said(400, 400))
+    progress.note()
+    assert file.read().released == 400
