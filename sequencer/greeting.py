@@ -100,7 +100,8 @@ class Greeting:
         self.claim = claim
         self.finding = ""  # why this state is an older copy of itself, once that is known
         self._others = tuple(others)
-        self._memories = {name: list(memories.get(name, ())) for name in others}
+        self._is_over = False
+        self._memories = {name: list(memories.get(name, ())) for name in {*memories, *others}}
         self._save = save
         self._is_saved = True
         self._heard: dict[str, Claim] = {}  # the latest from each node
@@ -110,7 +111,12 @@ class Greeting:
 
     @property
     def is_over(self) -> bool:
-        """Whether this node may take part in the consensus."""
+        """Whether this node may take part in the consensus; once it may, it always may."""
+        self._is_over = self._is_over or self._is_heard_out
+        return self._is_over
+
+    @property
+    def _is_heard_out(self) -> bool:
         missing = len(self._others) - len(self._confirming)
         return not missing or (not self.waits_for and self._ticks >= PATIENCE_TICKS)
 
@@ -119,6 +125,11 @@ class Greeting:
         """How many more nodes have to confirm this start."""
         needed = majority_of(len(self._others) + 1) - 1
         return max(0, needed - len(self._confirming))
+
+    def follow(self, others: Sequence[str]) -> None:
+        """Take up another list of the other voters."""
+        self._others = tuple(others)
+        self._confirming &= set(others)
 
     def tick(self) -> None:
         """Let a unit of time pass."""
@@ -143,7 +154,7 @@ class Greeting:
         heard = self._heard.get(to)
         if heard is None:
             return encode_greeting(GreetingMessage(self.claim, 0, None))
-        memory = _of(self._memories[to], heard.incarnation)
+        memory = _of(self._memories.get(to, ()), heard.incarnation)
         return encode_greeting(GreetingMessage(self.claim, heard.chain.nonce, memory))
 
     def take(self, sender: str, data: bytes) -> bool:
@@ -160,7 +171,7 @@ class Greeting:
         if hello.memory is not None and (why := contradiction(hello.memory, self.claim)):
             self._find(f"node {sender} remembers that {why}")
         elif hello.confirmed == own:
-            self._confirming.add(sender)
+            self._confirming |= {sender} & set(self._others)
         return is_new or hello.confirmed != own
 
     def _find(self, finding: str) -> None:
@@ -170,7 +181,7 @@ class Greeting:
 
     def _remember(self, name: str, claim: Claim) -> None:
         """Keep what a node says, unless something newer is known; a new start is synced."""
-        memories = self._memories[name]
+        memories = self._memories.get(name, [])
         known = _of(memories, claim.incarnation)
         if known is not None and contradiction(known, claim):
             return

@@ -28,6 +28,7 @@ class HandOver:
             return
         self._short_ticks = 0
         holdings = self._holdings
-        best = max(holdings.others, key=lambda each: holdings.of(each).get(short[0], START))
+        others = [each for each in holdings.voters if each in holdings.others]
+        best = max(others, key=lambda each: holdings.of(each).get(short[0], START))
         with suppress(Refused):  # it does not lead any more, or is handing over already
             self._engine.transfer(best)

@@ -1,7 +1,7 @@
 """Holdings: up to where each node holds each session durably, and what a majority holds."""
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -23,15 +23,33 @@ class Holdings:
 
     def __init__(self, name: str, members: Iterable[str]) -> None:
         self._name = name
-        self._held: dict[str, dict[str, Position]] = {member: {} for member in members}
-        self._majority = majority_of(len(self._held))
+        self._held: dict[str, dict[str, Position]] = {}
+        self._voters: tuple[str, ...] = ()
+        self.follow(list(members))
         self._unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
 
     @property
     def others(self) -> list[str]:
-        """All members but this node."""
+        """All members but this node, learners included."""
         return [member for member in self._held if member != self._name]
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The members of which a majority decides."""
+        return self._voters
+
+    def follow(self, voters: Sequence[str], more: Iterable[str] = ()) -> None:
+        """Take up another configuration.
+
+        Args:
+            voters: the members that vote.
+            more: other nodes that report what they hold, such as learners.
+        """
+        names = dict.fromkeys([self._name, *voters, *more])
+        self._held = {name: self._held.get(name, {}) for name in names}
+        self._voters = tuple(voters)
+        self._majority = majority_of(len(self._voters))
 
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
@@ -40,16 +58,16 @@ class Holdings:
 
     def agreed(self, session: str) -> Position:
         """Up to where a majority holds `session` durably."""
-        held = [ends.get(session, START) for ends in self._held.values()]
+        held = [self._held[voter].get(session, START) for voter in self._voters]
         return Position(reached(held, self._majority))
 
     def reached_by_majority(self, values: Mapping[str, int]) -> int:
         """Return the largest number that a majority of the members has reached.
 
         Args:
-            values: a number per member; a member without one has reached 0.
+            values: a number per voter; one without a number has reached 0.
         """
-        return reached([values.get(member, 0) for member in self._held], self._majority)
+        return reached([values.get(voter, 0) for voter in self._voters], self._majority)
 
     def of(self, member: str) -> Mapping[str, Position]:
         """What a member said it holds."""

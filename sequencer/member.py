@@ -14,6 +14,7 @@ from sequencer.hand_over import HandOver
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction
 from sequencer.journal.journal import Journal
+from sequencer.membership import Dial, Membership
 from sequencer.planner import Planner
 from sequencer.proposals import Proposals
 from sequencer.raft.consensus import Consensus, Entry, PeerMessage
@@ -27,6 +28,7 @@ _STATE: Final = b"\x05"
 REPORT: Final = b"\x06"  # kinds that others handle; see `Member.handlers`
 WANT: Final = b"\x07"
 _HELLO: Final = b"\x08"
+_MEMBERS: Final = b"\x09"
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that can reach this node has done so by then
 WHOLE_REPORT_TICKS: Final = 20  # reports may be lost, so everything is repeated this often
@@ -53,12 +55,13 @@ class Member:
         now_ns: Callable[[], int],
         merged: Callable[[], None] = lambda: None,
         hand_over_ticks: int = HAND_OVER_TICKS,
+        dial: Dial = lambda _addresses: None,
     ) -> None:
         """Put the parts together; nothing happens before the first call.
 
         Args:
             name: this node.
-            members: all nodes.
+            members: all nodes, until the first call of `run`; then those of the engine's log.
             engine: started from what `journal` recovered.
             journal: makes the engine's state durable.
             greeting: until it is over, this node takes no part in the consensus.
@@ -69,19 +72,25 @@ class Member:
             merged: called as soon as the merged log has grown, so that it is served at once.
             hand_over_ticks: how long this node goes on leading while a majority holds bytes that
                 it lacks.
+            dial: takes the addresses of all other nodes, by name, whenever they change.
         """
         self.name = name
         self.engine = engine
         self.holdings = Holdings(name, members)
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
-        self.greeting = greeting
         self._journal = journal
         self._send = send
         self._execution = Execution(executor, self.holdings, merged)
         self._proposals = Proposals(engine, self.holdings, self._execution, planner, now_ns)
+        self._membership = Membership(name, engine, self.holdings, greeting, dial)
         self._hand_over = HandOver(engine, self.holdings, self._proposals, hand_over_ticks)
         self._leader = ""
         self._ticks = 0
+
+    @property
+    def greeting(self) -> Greeting:
+        """Until it is over, this node takes no part in the consensus."""
+        return self._membership.greeting
 
     @property
     def executor(self) -> Executor:
@@ -148,10 +157,14 @@ class Member:
         if kind == _CONSENSUS:
             if self.greeting.is_over:
                 self.engine.step(sender, body)
-        elif kind == _HOLDINGS:
+        elif kind == _MEMBERS:
+            self._membership.take(body)
+        elif self._membership.admits(sender):
+            self._take(kind, sender, body)
+
+    def _take(self, kind: bytes, sender: str, body: bytes) -> None:
+        if kind == _HOLDINGS:
             self._proposals.notice(self.holdings.take_report(sender, body))
-        elif sender not in self.holdings.others:
-            raise PeerError(f"{sender!r} is not a member")
         elif kind == _HELLO:
             self._take_hello(sender, body)
         elif kind == _DIGEST:
@@ -173,6 +186,7 @@ class Member:
             self.engine.tick()
         if self._ticks % WHOLE_REPORT_TICKS == 0:
             self._report_all()
+            self._send_all(_MEMBERS + self._membership.announcement())
             self._request_state()
         if self.engine.leads:
             if self._ticks % DIGEST_TICKS == 0:
@@ -203,6 +217,7 @@ class Member:
             OSError: the merged log cannot be written; call again when it can.
         """
         self._execution.copies.check()
+        self._membership.follow()
         self._follow_leader()
         self._report_changes()
         while True:
@@ -210,6 +225,7 @@ class Member:
             ready = self.engine.ready()
             if ready is None:
                 break
+            self._membership.follow()  # before anything is sent to a member that is new
             self._post(ready.early)
             if ready.must_persist:
                 self._journal.persist(ready)  # a crash here repeats: nothing was promised yet

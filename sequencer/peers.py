@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import PeerError, Refused, spoken
@@ -36,6 +36,9 @@ _CONNECT_S: Final = 2.0
 _UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
+
+
+Address = tuple[str, int]
 
 
 class SendQueue:
@@ -70,21 +73,27 @@ class PeerDialer:
 
     Args:
         name: the member, which must authenticate itself by it.
-        address: where it listens.
+        addresses: where it may listen; each is tried in turn.
         context: returns the client context for the next connection, which offers `ALPN`.
     """
 
     def __init__(
-        self, name: str, address: tuple[str, int], context: Callable[[], ssl.SSLContext]
+        self, name: str, addresses: Sequence[Address], context: Callable[[], ssl.SSLContext]
     ) -> None:
-        self._name, self._address, self._context = name, address, context
+        self._name, self._context = name, context
+        self.addresses = tuple(addresses)  # replaced whole, by any thread
+        self._turn = 0
 
     def dial(self) -> ssl.SSLSocket:
         """Return a non-blocking connection; `PeerError` if another node answers."""
-        sock, identity = connect(self._address, self._context(), _CONNECT_S)
+        addresses = self.addresses
+        address = addresses[self._turn % len(addresses)]
+        self._turn += 1  # unless this one is right
+        sock, identity = connect(address, self._context(), _CONNECT_S)
         if not identity.is_node or identity.name != self._name:
             sock.close()
-            raise PeerError(f"{identity.name!r} answers at {self._address[0]}:{self._address[1]}")
+            raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
+        self._turn -= 1
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
         sock.settimeout(0)
@@ -105,7 +114,7 @@ class Outbox:
             `_is_idle`, since the own thread then waits; and shut it down at any time.
         connected, problem: written by the own thread; anyone may read them.
         sent_bytes: written by whichever thread is sending, so never by two at once.
-        name, _dialer, _thread: set once.
+        name, dialer, _thread: set once.
     """
 
     def __init__(self, name: str, dialer: PeerDialer) -> None:
@@ -119,7 +128,7 @@ class Outbox:
         self.connected = False
         self.problem = ""
         self.sent_bytes = 0
-        self._dialer = dialer
+        self.dialer = dialer
         self._queue = SendQueue()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -141,19 +150,23 @@ class Outbox:
 
     def stop(self) -> None:
         """End the thread; waiting messages are dropped."""
+        self.retire()
+        self._thread.join()
+
+    def retire(self) -> None:
+        """Tell the thread to end, without waiting for it."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
             sock = self._sock
         if sock is not None:
             _shut(sock)
-        self._thread.join()
 
     def _run(self) -> None:
         pause_s = _PAUSE_FIRST_S
         while not self._stopping:
             try:
-                self._sock = self._dialer.dial()
+                self._sock = self.dialer.dial()
             except (OSError, PeerError, Refused) as error:
                 self._note(spoken(error))
             else:
@@ -210,13 +223,15 @@ class Peers:
     Threads:
         _lock: of `_serving`.
         _serving: any connection's thread, with the lock held.
-        _heard, _members, _outboxes: set once; an outbox has rules of its own.
+        _outboxes: replaced whole by the thread that calls `follow`, and never changed; any thread
+            may read it. An outbox has rules of its own.
+        _heard, _name, _context: set once.
     """
 
     def __init__(
         self,
         name: str,
-        addresses: Mapping[str, tuple[str, int]],
+        addresses: Mapping[str, Sequence[Address]],
         context: Callable[[], ssl.SSLContext],
         heard: Callable[[str, list[bytes]], None],
     ) -> None:
@@ -224,24 +239,36 @@ class Peers:
 
         Args:
             name: this node.
-            addresses: of all members.
+            addresses: of all members; of each, one or more.
             context: returns a client context that offers `ALPN`.
             heard: called with the sender's authenticated name and the messages that arrived
                 together, by a connection's thread.
         """
-        self._heard = heard
-        self._members = frozenset(addresses)
-        self._outboxes = {
-            member: Outbox(member, PeerDialer(member, address, context))
-            for member, address in addresses.items()
-            if member != name
-        }
+        self._heard, self._name, self._context = heard, name, context
+        self._outboxes: dict[str, Outbox] = {}
+        self.follow(addresses)
         self._serving: dict[str, ssl.SSLSocket] = {}  # by member
         self._lock = threading.Lock()
 
     def send(self, to: str, data: bytes) -> None:
-        """Queue a message for a member."""
-        self._outboxes[to].put(data)
+        """Queue a message for a member; for any other node it is lost."""
+        outbox = self._outboxes.get(to)
+        if outbox is not None:
+            outbox.put(data)
+
+    def follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
+        """Dial these members and no others; one that moved, at its next attempt."""
+        before, outboxes = self._outboxes, dict[str, Outbox]()
+        for member, places in addresses.items():
+            if member in before:
+                outboxes[member] = before[member]
+                outboxes[member].dialer.addresses = tuple(places)
+            elif member != self._name:
+                dialer = PeerDialer(member, places, self._context)
+                outboxes[member] = Outbox(member, dialer)
+        self._outboxes = outboxes
+        for member in before.keys() - outboxes.keys():
+            before[member].retire()
 
     @property
     def sent_bytes(self) -> int:
@@ -261,12 +288,15 @@ class Peers:
 
         Called by the thread of an accepted connection.
 
+        Any node that the authority has certified may connect, since it may be a member that this
+        node has not heard of yet; who listens decides what a message of a stranger is worth.
+
         Raises:
-            Refused: the certificate is not a member's.
+            Refused: the certificate is not another node's.
             PeerError: it broke the protocol.
         """
-        if not identity.is_node or identity.name not in self._members:
-            raise Refused("not-a-member", f"{identity.name!r} is not a node of this cluster")
+        if not identity.is_node or identity.name == self._name:
+            raise Refused("not-a-member", f"{identity.name!r} is not another node of this cluster")
         sock.settimeout(None)  # a follower may be silent for long; keep-alive finds dead peers
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with self._lock:

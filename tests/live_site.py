@@ -40,7 +40,7 @@ class Site:
             shutil.copy(self.path("authority", name), self.there)
         self.host = DiskHost(self.path("node"))
         self.host.members = {"n1", "n2"}
-        self.peers = Peers("n1", {"n1": ("", 0), "n2": ("localhost", 1)}, self.nothing, self.heard)
+        self.peers = Peers("n1", {"n2": [("localhost", 1)]}, self.nothing, self.heard)
         others = {
             PEER_ALPN: self.peers.serve,
             ADMIN_ALPN: node_admin().serve,

@@ -1,10 +1,11 @@
-"""`rt cluster`: makes the files of a new cluster."""
+"""`rt cluster`: makes the files of a new cluster, and changes the members of a running one."""
 
 import os
 import shlex
 
 import click
 
+from rt.cli.cluster_members import add, move, remove, replace_node
 from rt.cli.console import print_json, say
 from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
@@ -13,11 +14,19 @@ from rt.node.cluster import CLIENTS_NAME, free_addresses, init_cluster
 
 @click.group(cls=CommandGroup)
 def cluster() -> None:
-    """Make the files of a new cluster.
+    """Make the files of a new cluster, and change the members of a running one.
 
     \b
     rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
+    rt cluster add n4 --address d:7420 --config flights/clients.toml
+    rt cluster remove n4 --config flights/clients.toml
+    rt cluster replace n3 n4 --address d:7420 --config flights/clients.toml
+    rt cluster move n3 --address e:7420 --config flights/clients.toml
     """  # noqa: D301 - click reads the backspace character
+
+
+for command in (add, remove, replace_node, move):
+    cluster.add_command(command)
 
 
 @cluster.command()

@@ -110,8 +110,9 @@ def _summary(report: ClusterReport) -> str:
         else "NO: nothing is merged until a majority is back"
     )
     learners = [node.name for node in nodes if node.is_learner]
+    voting = [node for node in nodes if node.name in members]
     lines = [
-        f"stream {nodes[0].stream}: {len(nodes)} of {len(members)} nodes answer, quorum {quorum}; "
+        f"stream {nodes[0].stream}: {len(voting)} of {len(members)} nodes answer, quorum {quorum}; "
         f"{nodes[0].durability}{'; not highly available' if len(members) == 1 else ''}"
     ]
     if learners:

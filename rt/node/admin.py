@@ -6,7 +6,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from archiver.lease import LEASES_MAX, new_lease
@@ -18,6 +17,7 @@ from rt.net.exchange import Fields, address_of, decode_fields, receive_line, sen
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
 from rt.node.audit import AuditLog
+from rt.node.member_admin import MemberAdmin
 from rt.node.retention import (
     LEASE_NOTE,
     OFFLOAD_NOTE,
@@ -28,6 +28,7 @@ from rt.node.retention import (
     policy_of_notes,
 )
 from rt.node.settings import NodeSettings
+from rt.node.verb import Verb
 from rt.node.view import NodeView
 from sequencer.instruction import Instruction, Note, Roll
 from sequencer.member import Member
@@ -40,23 +41,6 @@ _POLL_S: Final = 0.01
 _TIME_END_NS: Final = 1 << 63
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """One thing that a node does on request.
-
-    Attributes:
-        do: carries it out.
-        changes: whether it is recorded.
-        operators_only: whether it needs the certificate of an operator or a node.
-        leases: whether a subscriber needs the grant of leases.
-    """
-
-    do: Callable[[Fields, PeerIdentity], Fields]
-    changes: bool = False
-    operators_only: bool = False
-    leases: bool = False
 
 
 class Sequencing(Protocol):
@@ -116,6 +100,7 @@ class NodeAdmin:
             "lease": Verb(self._lease, changes=True, leases=True),
             "release": Verb(self._release, changes=True, leases=True),
             "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
+            **MemberAdmin(settings, sequencer, member, archiver).verbs,
         }
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:

@@ -9,6 +9,7 @@ from rt.errors import DiskFailed, Refused
 from rt.log.disk import OsDisk, OsFile
 from rt.net.tls import Contexts
 from rt.node.guard import DiskGuard
+from rt.node.places import Places
 from rt.node.settings import NodeSettings
 from rt.position import Position, file_position
 
@@ -19,17 +20,23 @@ class CatchUp:
     """A copy under way, into a node's own merged log, which nothing else has open meanwhile."""
 
     def __init__(
-        self, settings: NodeSettings, begin: Position, guard: DiskGuard, contexts: Contexts
+        self,
+        settings: NodeSettings,
+        places: Places,
+        begin: Position,
+        guard: DiskGuard,
+        contexts: Contexts,
     ) -> None:
         """Begin to copy.
 
         Args:
-            settings: of this node; all other members are asked in turn.
+            settings: of this node.
+            places: of all other members, which are asked in turn.
             begin: where the merged log here continues; the copy is useful once it is past this.
             guard: of the disk: while there is no room, the copy waits where it is.
             contexts: of the node, made at its start, so files that cannot be loaded now do no harm.
         """
-        others = [place for name, place in settings.addresses.items() if name != settings.name]
+        others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
         self._pull = PullClient(
             settings.root, settings.stream, others, contexts, disk=GuardedDisk(guard)

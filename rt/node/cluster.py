@@ -6,6 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Final
@@ -13,9 +14,18 @@ from typing import Any, Final
 from rt.errors import Misuse, PeerError
 from rt.log.disk import OsDisk
 from rt.names import parse_peer, parse_stream, shown, stream_directory
-from rt.net.certificates import AUTHORITY, LOCAL_HOSTS, host_name, init_authority, issue
+from rt.net.certificates import (
+    AUTHORITY,
+    LOCAL_HOSTS,
+    certificate_files,
+    host_name,
+    init_authority,
+    issue,
+    load_certificate,
+)
 from rt.net.exchange import decode_fields, receive_all
 from rt.net.identity import CertificateRole
+from rt.net.renewal import hosts_of
 from rt.net.tls import Contexts, connect, offering
 from rt.node.settings import PORT, parse_address
 from rt.node.status import STATUS_ALPN, STATUS_S
@@ -153,6 +163,54 @@ def is_founded(directory: str, place: Place, stream: str) -> bool:
 def root_of(directory: str, place: Place) -> str:
     """Where a node keeps its stream."""
     return os.path.join(directory, place.name)
+
+
+def write_member(
+    directory: str, stream: str, name: str, addresses: Mapping[str, str], cluster_id: str
+) -> str:
+    """Write the configuration of a node that joins a running cluster; return its path.
+
+    Args:
+        directory: gets `NAME.toml`, and has `certs/`.
+        stream: that the cluster serves.
+        name: of the node.
+        addresses: of all members, this one included, by name.
+        cluster_id: of the cluster.
+
+    Raises:
+        Misuse: there is another file of that name.
+    """
+    places = [Place(each, addresses[each], "") for each in sorted(addresses)]
+    [place] = [each for each in places if each.name == name]
+    path, text = os.path.join(directory, f"{name}.toml"), ""
+    wanted = _toml(directory, stream, place, places, cluster_id)
+    with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+        text = file.read()
+    if text and text != wanted:
+        raise Misuse(f"{path} is there already and says something else; move it out of the way")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(wanted)
+    return path
+
+
+def certify_node(certs: str, name: str, host: str) -> str:
+    """See to it that a node's certificate names the host at which it is dialled.
+
+    Returns:
+        A sentence: what was done, or which command to run where the authority's key is.
+    """
+    files, authority = certificate_files(certs, name), certificate_files(certs, AUTHORITY)
+    hosts = hosts_of(load_certificate(files.cert)) if os.path.exists(files.cert) else ()
+    if host in hosts:
+        return f"{files.cert} names {host} already"
+    wanted = tuple(dict.fromkeys((host, *LOCAL_HOSTS, *hosts)))
+    again = " --force" if hosts else ""
+    if not os.path.exists(authority.key):
+        named = " ".join(f"--host {each}" for each in wanted)
+        command = f"rt certs issue {name} --role node {named}{again}"
+        return f"{name} needs a certificate; run where the authority's key is: {command}"
+    issue(certs, name, CertificateRole.NODE, hosts=wanted, force=bool(hosts))
+    return f"issued {files.cert} and {files.key}; the node needs them, and {authority.cert}"
 
 
 def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:

@@ -182,7 +182,6 @@ class Duties:
         self._member = member
         self._ports = ports
         self._tick_s = timing.tick_s
-        self._alone = not member.holdings.others
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
         self._wanting = Wanting(member, ports.sessions, timing.patience, timing.look_s)
         self._next_tick_s = float("-inf")
@@ -213,7 +212,7 @@ class Duties:
             self._take_report(mail.damaged.popleft())
         try:
             self._advance(now_s, mail.synced)
-            if is_tick and not self._alone:
+            if is_tick and not self._is_alone:
                 self._keep_up.turn(now_s, is_forked=self._forks.found is not None)
         except Diverged as difference:
             self._forks.take(difference)
@@ -271,6 +270,10 @@ class Duties:
         engine = self._member.engine
         if engine.leads and engine.status().term == term:
             self._member.order(instruction)
+
+    @property
+    def _is_alone(self) -> bool:
+        return not self._member.holdings.others
 
     def _tick(self, now_s: float) -> None:
         member, waiting = self._member, self._look_at()
@@ -350,7 +353,7 @@ class Duties:
     def _mend(self, damage: CorruptLog) -> None:
         """Set aside what is damaged, if another node or the publisher has what it held."""
         diverged = isinstance(damage, SessionDiverged)
-        if self._alone and not diverged:
+        if self._is_alone and not diverged:
             raise damage
         _log.error("%s; it is set aside and fetched again", damage)
         if self._is_merged(damage):

@@ -1,8 +1,10 @@
 """Puts together the sequencer's member of a configured node."""
 
+import logging
 import time
 from collections.abc import Callable
 from random import SystemRandom
+from typing import Final
 
 from rt.format import manifest
 from rt.format.manifest import LogIdentity
@@ -17,9 +19,12 @@ from sequencer.journal.journal import Opened
 from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
+from sequencer.membership import Dial
 from sequencer.planner import Planner
-from sequencer.raft.consensus import Snapshot
+from sequencer.raft.consensus import Configuration, Snapshot
 from sequencer.session_log import SessionLogs
+
+_log: Final = logging.getLogger("rt.node")
 
 
 def build_member(
@@ -29,6 +34,7 @@ def build_member(
     *,
     send: Callable[[str, bytes], None],
     merged: Callable[[], None],
+    dial: Dial,
 ) -> Member:
     """Return a node's member, with its state and its merged log recovered.
 
@@ -38,6 +44,7 @@ def build_member(
         opened: the journal and the state it recovered.
         send: takes a message for another member; may lose it.
         merged: called as soon as the merged log has grown.
+        dial: takes the addresses of all other nodes, by name, whenever they change.
 
     Raises:
         CorruptLog: the merged log is damaged.
@@ -45,13 +52,15 @@ def build_member(
     state, agreement, names = opened.state, settings.agreement, settings.member_names
     ledger = _ledger_of(state.snapshot, settings.storage.file_bytes)
     logs = SessionLogs(directory.copies_disk, directory.inputs)
+    engine = engine_of(agreement.consensus)(
+        settings.name, settings.places or names, chance=SystemRandom(), state=state,
+        cluster=settings.cluster_id or settings.stream, settings=agreement.timers,
+    )  # fmt: skip
+    _say_difference(settings, engine.members)
     return Member(
         settings.name,
         names,
-        engine=engine_of(agreement.consensus)(
-            settings.name, names, chance=SystemRandom(), state=state,
-            cluster=settings.cluster_id or settings.stream, settings=agreement.timers,
-        ),
+        engine=engine,
         journal=opened.journal, greeting=_greeting(settings, directory, opened),
         executor=Executor(
             directory.disk_of(MERGED), directory.merged, _merged_identity(settings), ledger, logs,
@@ -59,9 +68,19 @@ def build_member(
         ),
         planner=Planner(logs),
         send=send,
+        dial=dial,
         now_ns=time.time_ns,
         merged=merged,
     )  # fmt: skip
+
+
+def _say_difference(settings: NodeSettings, members: Configuration) -> None:
+    """Log it if the configuration file lists other members than the log, which is right."""
+    listed = settings.places
+    actual = {name: seat.address or listed.get(name, "") for name, seat in members.items()}
+    if listed and listed != actual:
+        texts = ", ".join(f"{name}={address}" for name, address in sorted(actual.items()))
+        _log.warning("the members are %s by this node's log; its configuration differs", texts)
 
 
 def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> Greeting:

@@ -27,6 +27,7 @@ from rt.node.inbox import NodeInbox
 from rt.node.leadership import Leadership, OnRole
 from rt.node.lookout import Lookout
 from rt.node.pipeline import Links, NodePipeline
+from rt.node.places import Places
 from rt.node.relay import NodeRelay
 from rt.node.sampler import NodeSampler, Watched
 from rt.node.settings import NodeSettings
@@ -83,14 +84,16 @@ class Node:
 
     def _compose(self, opened: Opened) -> None:
         settings, directory = self.settings, self.directory
+        self._places = places = Places(settings)
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         links = Links(
             self._send,
             self._pass_on,
-            lambda begin: CatchUp(settings, begin, directory.guard, contexts),
+            lambda begin: CatchUp(settings, places, begin, directory.guard, contexts),
+            places.follow,
         )
         self.pipeline = NodePipeline(settings, directory, opened, links, self._ending)
-        self._relay = NodeRelay(settings, self.pipeline.inboxes, contexts)
+        self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
         self._peers = self._make_peers()
         limits = settings.limits.server()
@@ -114,7 +117,9 @@ class Node:
             return None
         files = certificate_files(settings.certs, settings.name)
         contexts = Contexts(files, lambda *paths: offering(client_context(*paths), ALPN))
-        return Peers(settings.name, settings.addresses, contexts.current, self.pipeline.hear)
+        peers = Peers(settings.name, self._places.now, contexts.current, self.pipeline.hear)
+        self._places.listener = peers.follow
+        return peers
 
     def _handlers(self) -> dict[str, Handler]:
         """Return what the server hands connections of other protocols to."""
@@ -156,7 +161,8 @@ class Node:
 
     def is_member(self, name: str) -> bool:
         """Whether a node belongs to this cluster (`replicator.host.Host`)."""
-        return name in self.settings.member_names
+        known = self._places.now.keys() | set(self.settings.member_names)
+        return name in known  # the file may name members that this node's log lacks yet
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
         """Give a pushing connection the copy that it fills (`replicator.host.Host`)."""

@@ -26,6 +26,7 @@ from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 from rt.position import START, Position
 from sequencer.journal.journal import Opened
+from sequencer.membership import Dial
 
 _log: Final = logging.getLogger("rt.node")
 
@@ -38,11 +39,13 @@ class Links:
         send: sends a node a message of the sequencer, which may be lost: `send(node, data)`.
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
         copy_log: starts copying the merged log from other nodes, from a position on.
+        dial: takes the addresses of all other nodes, by name, whenever they change.
     """
 
     send: Callable[[str, bytes], None]
     pass_on: Callable[[str, str], None]
     copy_log: CopyLog
+    dial: Dial
 
 
 class NodePipeline:
@@ -86,8 +89,9 @@ class NodePipeline:
             alone=self._is_alone, damaged=self.mend,
         )  # fmt: skip
         self.member = build_member(
-            settings, directory, opened, send=links.send, merged=self._serve_merged
-        )
+            settings, directory, opened,
+            send=links.send, merged=self._serve_merged, dial=links.dial,
+        )  # fmt: skip
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
         if opened.state.snapshot is not None and not self.member.executor.lacks_log:
             self.sweeper.saved(opened.state.snapshot.data)

@@ -5,7 +5,7 @@ from rt.errors import Refused
 from rt.net.tls import Contexts
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
-from rt.node.settings import NodeSettings
+from rt.node.places import Address, Places
 from rt.position import Position
 
 
@@ -15,29 +15,38 @@ class NodeRelay:
     It pushes what is requested, and gives way when the publisher connects.
     """
 
-    def __init__(self, settings: NodeSettings, inboxes: Inboxes, contexts: Contexts) -> None:
+    def __init__(self, stream: str, places: Places, inboxes: Inboxes, contexts: Contexts) -> None:
         """Prepare; nothing is dialled before `pass_on`.
 
         Args:
-            settings: of this node.
+            stream: the stream.
+            places: where the other nodes are reached.
             inboxes: the copies it may pass on.
             contexts: for dialling other nodes as a client.
         """
-        self._relays = {
-            name: Relay(
-                name, address, contexts, settings.stream, lambda each: held_copy(inboxes, each)
-            )
-            for name, address in settings.addresses.items()
-            if name != settings.name
-        }
+        self._stream, self._places = stream, places
+        self._inboxes, self._contexts = inboxes, contexts
+        self._relays: dict[tuple[str, Address], Relay] = {}
 
     def pass_on(self, node: str, session: str) -> None:
         """Push a session for a while to a node that lacks it and repeats its request."""
-        self._relays[node].want(session)
+        places = self._places.now.get(node)
+        if places:
+            self._relay(node, places[0]).want(session)
+
+    def _relay(self, node: str, address: Address) -> Relay:
+        """The relay to a node where it is now; one to its former address ends by itself."""
+        relay = self._relays.get((node, address))
+        if relay is None:
+            relay = self._relays[node, address] = Relay(
+                node, address, self._contexts, self._stream,
+                lambda each: held_copy(self._inboxes, each),
+            )  # fmt: skip
+        return relay
 
     def stop(self) -> None:
         """Stop relaying."""
-        for relay in self._relays.values():
+        for relay in list(self._relays.values()):
             relay.stop()
 
 

@@ -182,8 +182,16 @@ class Retention:
             return index
         return min(index, self._sweeper.durable_index(executor.appender.next_place))
 
+    def durable_at(self, name: str) -> int | None:
+        """Up to which instruction a node's merged log is durable; None if it is silent."""
+        report = self._reports.living(self._steady_s()).get(name)
+        return None if report is None else report.durable_index
+
     def _living(self, now_s: float) -> dict[str, RetentionReport]:
-        return self._reports.living(now_s)
+        """The latest reports of the nodes that decide, and of this one."""
+        counted = {*self._member.holdings.voters, self._member.name}
+        living = self._reports.living(now_s)
+        return {name: report for name, report in living.items() if name in counted}
 
     def _decide(self, now_s: float) -> None:
         policy = self.policy
@@ -235,7 +243,7 @@ class Retention:
 
     @property
     def _nodes(self) -> int:
-        return len(self._member.holdings.others) + 1
+        return len(self._member.holdings.voters)
 
     def _look_at_disks(self, now_s: float) -> None:
         """Log it when this node's disk exceeds the policy and most others do not."""

@@ -10,7 +10,7 @@ from rt.node.agreement import AgreementSettings
 from rt.node.http import HttpSettings
 from rt.node.limits import NodeLimits
 from rt.node.storage import StorageSettings
-from sequencer.raft.consensus import MEMBERS_ALLOWED
+from sequencer.raft.consensus import VOTERS_MAX
 
 PORT: Final = 7420
 
@@ -31,7 +31,10 @@ class NodeSettings:
     )
     members: tuple[str, ...] = field(
         default=(),
-        metadata={"help": "All nodes as name=host:port; leave out for a single node."},
+        metadata={
+            "help": "The founding nodes as name=host:port, or for a node that is added all of "
+            "them; leave out for a single node. Later the nodes' log lists the members."
+        },
     )
     cluster_id: str = field(
         default="",
@@ -54,8 +57,8 @@ class NodeSettings:
         parse_address(self.listen, "listen")
         if self.members and not self.cluster_id:
             raise Misuse("members are given without a cluster_id; rt cluster init writes both")
-        if len(self.member_names) not in MEMBERS_ALLOWED:
-            raise Misuse(f"{len(self.members)} members; a stream is served by 1, 3, 5 or 7 nodes")
+        if len(self.member_names) > VOTERS_MAX + 1:
+            raise Misuse(f"{len(self.members)} members; a stream is served by at most {VOTERS_MAX}")
         if self.members and self.name not in self.addresses:
             raise Misuse(f"name {self.name!r} is not among the members: {', '.join(self.members)}")
 
@@ -64,6 +67,12 @@ class NodeSettings:
         """The address of each member."""
         named = (each.partition("=") for each in self.members)
         return {parse_node(name): parse_address(address, "members") for name, _, address in named}
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The address of each member, as it is written."""
+        named = (each.partition("=") for each in self.members)
+        return {name: address for name, _, address in named}
 
     @property
     def address(self) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from rt.log.disk import Disk
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
 from sequencer.journal.journal import Opened, found, open_journal
-from sequencer.raft.consensus import INCARNATION_END
+from sequencer.raft.consensus import INCARNATION_END, MEMBERS_ALLOWED
 
 _log: Final = logging.getLogger("rt.node")
 
@@ -37,7 +37,13 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
                 f"{top} holds a node's state or a merged log, and a new cluster starts empty; a "
                 "node that was founded before is started without --found"
             )
-        found(disk, path, cluster=cluster, node=node, directory=fresh, place=_place(path))
+        if len(settings.member_names) not in MEMBERS_ALLOWED:
+            count = len(settings.member_names)
+            raise Misuse(f"{count} members; a cluster is founded with 1, 3, 5 or 7 nodes")
+        found(
+            disk, path, cluster=cluster, node=node, directory=fresh, place=_place(path),
+            members=settings.places,
+        )  # fmt: skip
     opened = open_journal(
         disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path), boot=_boot()
     )

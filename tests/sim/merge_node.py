@@ -36,7 +36,7 @@ from sequencer.journal.starts import NONCE_END, begin_start, read_memories, writ
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
-from sequencer.raft.consensus import EngineRole, Fork, Ready, Snapshot
+from sequencer.raft.consensus import Configuration, EngineRole, Fork, Ready, Snapshot
 from sequencer.session_log import SessionLogs
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
@@ -131,11 +131,19 @@ class WatchedEngine:
         self.step, self.tick, self.status = raft.step, raft.tick, raft.status
         self.propose, self.transfer, self.hesitate = raft.propose, raft.transfer, raft.hesitate
         self.compact, self.read_index = raft.compact, raft.read_index
+        self.add, self.promote, self.remove, self.move = (
+            raft.add, raft.promote, raft.remove, raft.move,
+        )  # fmt: skip
 
     @property
     def leader(self) -> str:
         """The leader, as far as known."""
         return self._raft.leader
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration."""
+        return self._raft.members
 
     @property
     def leads(self) -> bool:

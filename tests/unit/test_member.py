@@ -10,7 +10,7 @@ from rt.position import START, Position
 from sequencer.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
-from sequencer.raft.consensus import Entry, EntryKind, Ready, Snapshot
+from sequencer.raft.consensus import Entry, EntryKind, Ready, Seat, Snapshot
 from sequencer.raft.starts import Reach
 
 ENDS = {"jfk": Position(88), "lga": Position(96)}
@@ -21,8 +21,12 @@ class Engine:
 
     leader, leads = "", False
 
+    def status(self):
+        return SimpleNamespace(members_index=0, members=self.members)
+
     def __init__(self, *duties):
         self.duties = list(duties)
+        self.members = {"n1": Seat(0)}
 
     def ready(self):
         return self.duties.pop(0) if self.duties else None
@@ -60,7 +64,7 @@ class Executor:
 def member_of(engine, executor):
     """Return a member of three that does what the engine says."""
     journal = SimpleNamespace(persist=lambda _ready: None)
-    greeting = SimpleNamespace(is_over=True, is_due=False)
+    greeting = SimpleNamespace(is_over=True, is_due=False, follow=lambda _others: None)
     return Member(
         "a", "abc", engine=engine, journal=journal, greeting=greeting, executor=executor,
         planner=None, send=lambda _to, _data: None, now_ns=lambda: 1,
@@ -101,7 +105,7 @@ def test_what_another_nodes_state_says_is_merged_is_reported():
 def test_an_older_copy_leaves_unless_a_majority_has_moved_on_with_it(is_over, term, leader, leaves):
     """If it left then, the nodes that remain might be no majority, for good."""
     member, disowned = member_of(Engine(), Executor()), []
-    member.greeting = SimpleNamespace(
+    member._membership.greeting = SimpleNamespace(
         is_over=is_over, finding="b knows", take=lambda _sender, _body: False,
         claim=SimpleNamespace(begun=Reach(3, 5)),
     )  # fmt: skip

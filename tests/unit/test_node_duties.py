@@ -19,6 +19,7 @@ from rt.node.catch_up import CatchUp
 from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail, Ports, Timing
 from rt.node.pipeline import NodePipeline
+from rt.node.places import Places
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer.execution import SnapshotPlan
@@ -480,7 +481,7 @@ def test_a_node_copies_though_its_certificate_cannot_be_loaded_just_then(tmp_pat
     settings = SimpleNamespace(
         name="node-1", addresses={"n2": ("localhost", 1)}, root=str(tmp_path), stream="flights"
     )
-    copy = CatchUp(settings, Position(8), SimpleNamespace(), contexts)
+    copy = CatchUp(settings, Places(settings), Position(8), SimpleNamespace(), contexts)
     assert eventually(copy.stop)
 
 

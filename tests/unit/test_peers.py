@@ -18,7 +18,7 @@ def no_context():
 
 def an_outbox(port=1, context=no_context):
     """An outbox for node n2, which is not running."""
-    return Outbox("n2", PeerDialer("n2", ("127.0.0.1", port), context))
+    return Outbox("n2", PeerDialer("n2", [("127.0.0.1", port)], context))
 
 
 def full(_data):
@@ -117,7 +117,7 @@ class Accepted(socket.socket):
 def test_a_member_that_connects_again_has_one_connection():
     """A node that never learns that a connection ended would collect hundreds of them."""
     threads, far, heard = [], [], []
-    addresses = {"n1": ("localhost", 1), "n2": ("localhost", 2)}
+    addresses = {"n2": [("localhost", 2)]}
     peers = Peers("n1", addresses, no_context, lambda _sender, messages: heard.extend(messages))
     for number in range(3):
         ours, theirs = socket.socketpair()

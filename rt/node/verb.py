@@ -1,0 +1,24 @@
+"""Verb: one thing that a node does on request."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rt.net.exchange import Fields
+from rt.net.identity import PeerIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing that a node does on request.
+
+    Attributes:
+        do: carries it out.
+        changes: whether it is recorded.
+        operators_only: whether it needs the certificate of an operator or a node.
+        leases: whether a subscriber needs the grant of leases.
+    """
+
+    do: Callable[[Fields, PeerIdentity], Fields]
+    changes: bool = False
+    operators_only: bool = False
+    leases: bool = False
