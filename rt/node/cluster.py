@@ -5,8 +5,8 @@ import os
 import secrets
 import socket
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Final
@@ -178,19 +178,31 @@ def write_member(
         cluster_id: of the cluster.
 
     Raises:
-        Misuse: there is another file of that name.
+        Misuse: there is a file of that name for something else.
     """
     places = [Place(each, addresses[each], "") for each in sorted(addresses)]
     [place] = [each for each in places if each.name == name]
-    path, text = os.path.join(directory, f"{name}.toml"), ""
-    wanted = _toml(directory, stream, place, places, cluster_id)
-    with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-        text = file.read()
-    if text and text != wanted:
-        raise Misuse(f"{path} is there already and says something else; move it out of the way")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(wanted)
+    path = os.path.join(directory, f"{name}.toml")
+    if not _is_written(path, place, cluster_id):
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(_toml(directory, stream, place, places, cluster_id))
     return path
+
+
+def _is_written(path: str, place: Place, cluster_id: str) -> bool:
+    """Whether a node's file is there; its members may be those of an earlier attempt."""
+    try:
+        with open(path, "rb") as file:
+            node = dict(tomllib.load(file).get("node", {}))
+    except FileNotFoundError:
+        return False
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError):
+        node = {}
+    wanted = {"name": place.name, "listen": place.address, "cluster_id": cluster_id}
+    if any(node.get(key) != value for key, value in wanted.items()):
+        words = f"is there already, and not for {place.name} at {place.address}"
+        raise Misuse(f"{path} {words}; move it out of the way")
+    return True
 
 
 def certify_node(certs: str, name: str, host: str) -> str:

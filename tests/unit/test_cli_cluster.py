@@ -67,6 +67,7 @@ def test_a_dead_node_is_replaced_by_one_command(cluster):
     [address] = free_addresses(1)
     arguments = ("replace", "n3", "n4", "--address", address, "--timeout")
     assert cluster_command(cluster, *arguments, "2").exit_code == 1  # n4 does not run yet
+    assert cluster_command(cluster, *arguments, "1").exit_code == 1  # n3 is removed by now
     start(cluster, "n4")
     done = cluster_command(cluster, *arguments, "30")
     assert done.exit_code == 0, done.output
