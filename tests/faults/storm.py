@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,14 @@ WEIGHTS = {  # of what may be done next; partitions need a network
 class Storm:
     """Three publishers, a pusher, nodes and two pullers; everything but the publishers may die."""
 
-    def __init__(self, root: Path, nodes: int, seed: int, network: Network | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        nodes: int,
+        seed: int,
+        network: Network | None = None,
+        spare: Sequence[str] = (),
+    ) -> None:
         self.root = root
         self.chance = random.Random(seed)
         self.network = network
@@ -49,8 +57,8 @@ class Storm:
         self._stop = threading.Event()
         self.names = [place.name for place in self.places]
         link = ["--stream", STREAM, "--certs", str(root / "certs")]
-        for place in self.places:
-            link += ["--nodes", place.address]
+        for address in (*(place.address for place in self.places), *spare):
+            link += ["--nodes", address]
         self._status = ["status", "--json", "--identity", "subscriber", *link]
         self._commands = {
             "push": ["push", "--root", str(root / "pub"), "--identity", "publisher", *link],
