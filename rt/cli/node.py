@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from rt.cli.adopt_state import adopt_state
 from rt.cli.descriptors import raise_descriptor_limit
+from rt.cli.groups import CommandGroup
 from rt.cli.options import click_options, reloaded
 from rt.cli.stop_signals import StopSignals
 from rt.cli.web import shown_over_http
@@ -24,10 +26,11 @@ _log: Final = logging.getLogger("rt.node")
 _POLL_S: Final = 0.5
 
 
-@click.command()
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click_options(NodeSettings, "node")
 @click.option("--found", is_flag=True, help="First start of a member of a new cluster; only then.")
-def node(settings: NodeSettings, *, found: bool) -> None:
+@click.pass_context
+def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None:
     """Serve a stream: accept pushes, merge them, and let subscribers pull.
 
     Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads certificates
@@ -38,6 +41,8 @@ def node(settings: NodeSettings, *, found: bool) -> None:
     rt node --config node.toml --http 127.0.0.1:9420
     RT_LISTEN=127.0.0.1:0 rt node --stream flights
     """  # noqa: D301 - click reads the backspace character
+    if context.invoked_subcommand is not None:
+        return
     raise_descriptor_limit()
     command = settings.agreement.on_role
     on_role = RoleCommand(command) if command else None
@@ -58,6 +63,9 @@ def node(settings: NodeSettings, *, found: bool) -> None:
     if running.failure is not None:
         raise running.failure
     click.echo(f"node {settings.name} stopped; the merged log ends at {running.merged_end}")
+
+
+node.add_command(adopt_state)
 
 
 def _site(running: Node, events: RecentEvents) -> "Site":

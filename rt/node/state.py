@@ -8,8 +8,10 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.log.disk import Disk
+from rt.names import stream_directory
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
+from sequencer.journal.identity import adopt_state, inode, read_identity
 from sequencer.journal.journal import Opened, found, open_journal
 from sequencer.raft.consensus import INCARNATION_END, MEMBERS_ALLOWED
 
@@ -50,6 +52,33 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
     if opened.damage:
         _log.error("%s: %s; this node learns from the others before it votes", path, opened.damage)
     return opened
+
+
+def demand_state(settings: NodeSettings) -> None:
+    """Raise `Misuse` unless there is a state of a node; nothing is created."""
+    path = os.path.join(stream_directory(settings.root, settings.stream), "state")
+    if not os.path.isdir(path):
+        raise Misuse(f"{path} does not exist; are --root and --stream right?")
+
+
+def adopt(disk: Disk, settings: NodeSettings, top: str) -> bool:
+    """Let a directory that was moved be opened; return whether it would have been refused before.
+
+    Args:
+        disk: holds the node's directory.
+        settings: of the node.
+        top: the node's directory, locked.
+
+    Raises:
+        Misuse: the directory holds no node's state.
+        Refused: the state is another cluster's, or another node's.
+    """
+    path = os.path.join(top, "state")
+    identity, place = read_identity(disk, path), _place(path)
+    if identity is not None:
+        identity.demand(path, settings.cluster_id or settings.stream, settings.name, "")
+    adopt_state(disk, path, place)
+    return identity is not None and identity.place != "" and inode(identity.place) != place
 
 
 def _place(path: str) -> str:

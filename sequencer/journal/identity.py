@@ -47,7 +47,8 @@ class StateIdentity:
             raise Refused(
                 "cloned",
                 f"{path} is a copy of another directory, and two nodes may hold the same vote; "
-                "empty it, and the node learns everything from the others",
+                "empty it, and the node learns everything from the others; or if it was moved, and "
+                "the original is gone, run `rt node adopt-state`",
             )
 
 
