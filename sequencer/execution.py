@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
 from rt.position import Position
@@ -14,6 +14,10 @@ from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.raft.consensus import Entry, Snapshot
+
+# Instructions executed at once: some 20 ms. A node that was away, or has copied the merged log, may
+# have hundreds of thousands to execute, and has to answer heartbeats meanwhile.
+SLICE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,16 @@ class Execution:
         """Whether only another node's state allows this one to go on."""
         return bool(self.queue) and self.executor.is_stranded
 
+    @property
+    def can_continue(self) -> bool:
+        """Whether the next entry can be executed now."""
+        if not self._is_ready():
+            return False
+        merge = self.queue[0].instruction
+        if not isinstance(merge, Merge):
+            return True
+        return self.executor.lacking(merge, self._holdings.own) is None
+
     def append(self, committed: Iterable[Committed]) -> None:
         """Queue entries in the order in which they were committed."""
         for each in committed:
@@ -77,11 +91,16 @@ class Execution:
             self._committed_index = each.entry.index
 
     def run(self) -> None:
-        """Execute the queue as far as the bytes are here; errors as `Executor.execute`."""
+        """Execute the queue as far as the bytes are here, but no more than a slice of it.
+
+        Raises:
+            OSError, CorruptLog: as `Executor.execute`.
+        """
         if not self.queue:
             return
-        known = len(self._sessions)
-        while self._can_execute():
+        known, left = len(self._sessions), SLICE
+        while left and self._can_execute():
+            left -= 1
             self._execute(*self.queue[0])
             self.queue.popleft()
             self.digests.remember(self.executor.ledger)
@@ -144,14 +163,16 @@ class Execution:
         self.copies.doubt_all()
 
     def _can_execute(self) -> bool:
-        executor = self.executor
-        if self.suspended or not self.queue or executor.lacks_log or executor.is_stranded:
-            return False
-        merge = self.queue[0].instruction
-        if not isinstance(merge, Merge) or executor.lacking(merge, self._holdings.own) is None:
+        if self.can_continue:
             return True
-        executor.check_end(merge, self._holdings.own)
+        if self._is_ready() and isinstance(merge := self.queue[0].instruction, Merge):
+            self.executor.check_end(merge, self._holdings.own)
         return False
+
+    def _is_ready(self) -> bool:
+        executor = self.executor
+        is_waiting = self.suspended or executor.lacks_log or executor.is_stranded
+        return bool(self.queue) and not is_waiting
 
     def _execute(self, entry: Entry, instruction: Instruction | None) -> None:
         if entry.index > self._adopted_index:

@@ -117,6 +117,11 @@ class Member:
         return bool(self._execution.queue) or self._proposals.is_undecided
 
     @property
+    def has_backlog(self) -> bool:
+        """Whether `run` has left something that can be executed now."""
+        return self._execution.can_continue
+
+    @property
     def has_orders(self) -> bool:
         """Whether an order was not proposed yet, or not executed."""
         return self._proposals.has_orders

@@ -222,7 +222,9 @@ class Duties:
         self._ports.retention.turn(now_s)
         if is_tick:
             self._tick(now_s)
-        return Stepped(self.view(), self._next_tick_s)
+        is_pausing = now_s < self._merge_again_s
+        has_more = self._member.has_backlog and not is_pausing
+        return Stepped(self.view(), now_s if has_more else self._next_tick_s)
 
     def end(self) -> None:
         """Save a last snapshot; errors as `step`.

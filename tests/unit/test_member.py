@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rt.position import START, Position
+from sequencer.execution import SLICE, Committed
 from sequencer.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
@@ -113,3 +114,18 @@ def test_an_older_copy_leaves_unless_a_majority_has_moved_on_with_it(is_over, te
     member._journal.disown = disowned.append
     member.hear("b", b"\x08")
     assert disowned == (["b knows"] if leaves else [])
+
+
+def test_a_backlog_is_executed_in_slices():
+    """After a copy, 300,000 instructions were one step, in which no heartbeat was answered."""
+    count = 2 * SLICE + 1
+    entries = tuple(Entry(index, 1, b"", EntryKind.NO_OP) for index in range(1, count + 1))
+    member = member_of(Engine(), Executor())
+    member._execution.append(Committed(entry, None) for entry in entries)
+    done = []
+    while True:
+        member.run()
+        done.append(member.executor.ledger.index)
+        if not member.has_backlog:
+            break
+    assert done == [SLICE, 2 * SLICE, count]

@@ -40,7 +40,7 @@ class Bench:
         self.held = {}
         self.leads, self.term, self.leader = True, 7, "n1"
         self.suspended, self.missing, self.agreed_ns, self.is_executing = False, None, (), False
-        self.handlers, self.engine = {}, self
+        self.handlers, self.engine, self.has_backlog = {}, self, False
         self.greeting = SimpleNamespace(waits_for=0, finding="")
         self.holdings = Holdings("n1", ["n1", *others])
         ledger = Ledger(end=Position(8))
@@ -344,6 +344,16 @@ def test_a_node_that_copies_the_merged_log_lets_another_lead():
     bench.leads = False
     duties.step(2.0, Mail())
     assert bench.handed_to == ["n2", "n3"]
+
+
+def test_a_backlog_is_continued_at_once_unless_the_disk_is_full():
+    """Ticks are in between; a full disk is tried again later, and not without a pause."""
+    bench = Bench()
+    duties = bench.duties()
+    bench.has_backlog = True
+    assert duties.step(5.0, Mail()).next_s == 5.0
+    bench.run = Mock(side_effect=[OSError(errno.ENOSPC, "full"), []])
+    assert duties.step(5.01, Mail()).next_s > 5.01
 
 
 def test_a_node_that_copies_does_not_stand_for_election_while_another_could_lead():
