@@ -23,6 +23,7 @@ from rt.node.catch_up import CatchUp
 from rt.node.directory import JOURNAL, NodeDirectory
 from rt.node.ending import Ending
 from rt.node.engine import engine_of
+from rt.node.farewell import hand_over
 from rt.node.inbox import NodeInbox
 from rt.node.leadership import Leadership, OnRole
 from rt.node.lookout import Lookout
@@ -197,7 +198,12 @@ class Node:
         return self._ending.wait(timeout_s)
 
     def stop(self) -> None:
-        """Close all connections, finish what was received, save a snapshot and release the lock."""
+        """Let another node lead, close all connections, finish what was received, save a snapshot.
+
+        The lock is released last.
+        """
+        if hand_over(self.pipeline.sequencer, self.pipeline.member.engine):
+            _log.info("another node leads now; this one stops")
         self.lookout.stop()
         self._server.stop()
         self._relay.stop()
