@@ -1,4 +1,4 @@
-"""Farewell: a leader that is told to stop lets another node lead first."""
+"""Farewell: a leader that is about to stop lets another node lead first."""
 
 import time
 from contextlib import suppress
