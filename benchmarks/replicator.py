@@ -61,7 +61,7 @@ class BenchInbox:
         """Keep all."""
         return True
 
-    is_wanted = False  # one connection fills it
+    leave = None  # one connection fills it
 
     def needs(self, _end: Position) -> bool:
         """Nothing is merged."""

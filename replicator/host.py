@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from rt.errors import CorruptLog
+from rt.errors import CorruptLog, Refused
 from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
@@ -44,8 +44,8 @@ class Inbox(Protocol):
         """Take note that the source's bytes differ from the copy's: check the copy for damage."""
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether this connection is to leave the log to another; the bell is rung for it."""
+    def leave(self) -> Refused | None:
+        """Why this connection has to leave the log, if it has to; the bell is rung for it."""
 
     def release(self) -> None:
         """Release the log, so that another connection may claim it. Called once."""

@@ -70,8 +70,8 @@ def agreed(ends: Iterable[Position], voices: int) -> Position:
 class SessionProgress:
     """One session: what each node said of it, and the file that its publisher reads.
 
-    Threads: any thread may call any method. `_lock` guards `_known` and `_noted`; `_reached` is
-    changed under it too, one whole entry at a time, and read without.
+    Threads: any thread may call any method. `_lock` guards `_known`, `_noted` and both ids;
+    `_reached` is changed under it too, one whole entry at a time, and read without.
     """
 
     def __init__(self, directory: str, nodes: int = 1, release: Release = Release.MERGED) -> None:
@@ -87,6 +87,7 @@ class SessionProgress:
         self._voices = release.voices(nodes)
         self._releases = release is not Release.NEVER
         self._reached: dict[str, NodeReached] = {}  # by node
+        self._log = self._last_log = ""  # ids: of the log that is shipped, and of the one before
         self._lock = threading.Lock()
 
     def reached(self, node: str) -> NodeReached:
@@ -115,9 +116,20 @@ class SessionProgress:
         """Up to where the session's rolled files may be archived."""
         return self._known.released
 
-    def take(self, node: str, ack: Ack) -> bool:
-        """Take an acknowledgement of a node; return whether it says anything new."""
+    def take(self, node: str, ack: Ack, log: str = "") -> bool:
+        """Take an acknowledgement of a node; return whether it says anything new.
+
+        Args:
+            node: the node.
+            ack: what it has confirmed.
+            log: the id of the log that it means: a session's directory may be made again, and what
+                was confirmed of the last log says nothing of the next.
+        """
         with self._lock:
+            if log != self._log:
+                if log == self._last_log:
+                    return False  # it is late
+                self._begin(log)
             before = self._reached.get(node, _NOTHING)
             after = before.after(ack)
             if after == before:
@@ -132,6 +144,12 @@ class SessionProgress:
         released = agreed([each.released for each in self._reached.values()], self._voices)
         if released > self._known.released:
             self._known = self._known._replace(released=released)
+
+    def _begin(self, log: str) -> None:
+        """Forget what is known: another log is shipped."""
+        self._log, self._last_log = log, self._log
+        self._known = self._noted = self._file.read()
+        self._reached = {}
 
     def note(self, *, whole: bool = True) -> None:
         """Write down what is new; after an `OSError` it is still new, and is tried again.

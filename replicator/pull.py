@@ -81,7 +81,7 @@ class PulledLog:
         self.written()
         return self
 
-    is_wanted = False  # no other connection fills a copy
+    leave = None  # no other connection fills a copy
 
     def written(self) -> None:
         """Report the new end; the copy is synced about once a second."""

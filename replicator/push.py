@@ -175,7 +175,8 @@ class PushClient:
             archived_to = connection.archived_to(session)
             error = (
                 f"session {session} is archived up to {archived_to}, which no node has merged: "
-                "it was shipped to another cluster; publish under another name"
+                "it was shipped to another cluster, or this one has lost its state; rt session "
+                f"adopt {session} lets it continue with what is there"
             )
         position = position or START
         return SessionStatus(session, connection.name, is_open, position, durable, left, error)

@@ -35,8 +35,8 @@ class ShippedSessions(Protocol):
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
         """Return a session's log and up to where it may be sent now; None if it is gone."""
 
-    def acked(self, session: str, node: str, ack: Ack) -> bool:
-        """Take an acknowledgement; return whether it says anything new."""
+    def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
+        """Take an acknowledgement of the log of this id; return whether it says anything new."""
 
     def note(self, session: str, *, whole: bool) -> None:
         """Write down what was acknowledged; `OSError` if that failed.
@@ -221,7 +221,7 @@ class PushConnection:
     def _take_ack(self, channel: SourceChannel, ack: Ack) -> None:
         session = _session(channel)
         self._gather.merged(session, ack.merged)
-        if self._book.acked(session, self.name, ack):
+        if self._book.acked(session, self.name, ack, channel.identity.id):
             self._dialer.progressed()
             self._errors.progressed(session)
         self._note(session, whole=False)

@@ -88,7 +88,7 @@ class RequestedSessions:
             self._copies[session] = copy
         return LogDirectory(copy.directory), copy.durable
 
-    def acked(self, session: str, _node: str, _ack: Ack) -> bool:
+    def acked(self, session: str, _node: str, _ack: Ack, _log: str) -> bool:
         """Keep relaying a session that the other node is taking."""
         with self._lock:
             self._needed_s[session] = time.monotonic()

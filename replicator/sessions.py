@@ -80,9 +80,9 @@ class SessionBook:
         except FileNotFoundError:
             return False
 
-    def acked(self, session: str, node: str, ack: Ack) -> bool:
-        """Take a node's acknowledgement; return whether it says anything new."""
-        return self.progress(session).take(node, ack)
+    def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
+        """Take a node's acknowledgement of a log; return whether it says anything new."""
+        return self.progress(session).take(node, ack, log)
 
     def note(self, session: str, *, whole: bool) -> None:
         """Write down for the publisher what was confirmed; `OSError` if that failed."""

@@ -179,9 +179,8 @@ class SinkConnection:
         channel = self._channels.get(number)
         if channel is None:
             return
-        if channel.inbox.is_wanted:
+        if (why := channel.inbox.leave) is not None:
             self._end(channel)
-            why = Refused("busy", "this session is left to another connection")
             self._refuse(number, _name(channel), why)
         elif (ack := channel.news()) is not None:
             self._link.send(encode(ack))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         Stopped,
         WriterFailed,
     )
-    from rt.events import BeyondEnd, CaughtUp, Gap, NewRun, Poisoned
+    from rt.events import BeyondEnd, CaughtUp, Gap, NewRun, Poisoned, SessionChange, SessionEvent
     from rt.format.message import Batch, Message
     from rt.log.confirmations import Confirmations, Level
     from rt.log.start import AtTime, Last
@@ -57,6 +57,8 @@ __all__ = [
     "Publisher",
     "Refused",
     "RtError",
+    "SessionChange",
+    "SessionEvent",
     "Stopped",
     "Subscriber",
     "Subscription",
@@ -94,6 +96,8 @@ _MODULES: Final = {
     "Publisher": "rt.publisher",
     "Refused": "rt.errors",
     "RtError": "rt.errors",
+    "SessionChange": "rt.events",
+    "SessionEvent": "rt.events",
     "Stopped": "rt.errors",
     "Subscriber": "rt.subscriber",
     "Subscription": "rt.client.subscription",

@@ -1,6 +1,7 @@
 """Events: what a reader meets between messages."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rt.position import Position
 
@@ -108,4 +109,49 @@ class Poisoned:
         )
 
 
-Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned
+class SessionChange(StrEnum):
+    """What the nodes may decide about a session."""
+
+    ADOPTED = "adopted"
+    RESET = "reset"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """The nodes have decided something about a session; it has this place in the merged log.
+
+    Args:
+        change: what they decided.
+        session: its name.
+        position: of the event, in the merged log.
+        before: up to where the session was merged until then, in its own log.
+        after: where it continues, in its own log.
+        time_ns: when it was decided, ns since the epoch.
+        number: of the next message of the merged stream.
+    """
+
+    change: SessionChange
+    session: str
+    position: Position
+    before: Position
+    after: Position
+    time_ns: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"session {self.session} {_MEANINGS[self.change].format(self)} (at {self.position})"
+
+
+_MEANINGS = {
+    SessionChange.ADOPTED: (
+        "continues at {0.after}: its messages from {0.before} on were archived before they were "
+        "merged, and are not in this log"
+    ),
+    SessionChange.RESET: (
+        "begins again at {0.after}, after {0.before}: its sequence numbers may repeat"
+    ),
+    SessionChange.FORGOTTEN: "was forgotten, merged up to {0.before}: the name is free",
+}
+
+Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent

@@ -88,8 +88,8 @@ class Subscriber:
             on_poison: what to do with a frame that is whole but cannot be decoded, because its
                 publisher lied or erred: `raise` a `PoisonError`, `notify` through `on_event` and
                 continue after it, or `skip` it silently.
-            on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`
-                and `Poisoned`.
+            on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`,
+                `Poisoned` and `SessionEvent`.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to. Archived files are read back
                 from there, each verified before any of its messages is given out.

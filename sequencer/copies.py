@@ -25,6 +25,7 @@ class Copies:
         self._checked: set[str] = set()
         self._unchecked: dict[str, None] = {}  # a dict, for its order
         self._unreadable: set[str] = set()  # so that each is logged once
+        self._dropped = dict.fromkeys(executor.ledger.remembered.begun)  # see `take_dropped`
 
     def hold(self, session: str) -> None:
         """A copy was opened, or has grown."""
@@ -34,6 +35,23 @@ class Copies:
     def lose(self, session: str) -> None:
         """A copy was set aside; another one begins in its place."""
         self._checked.discard(session)
+
+    def drop(self, session: str) -> None:
+        """Count all nodes' copies of a session as none: they were dropped by an instruction.
+
+        Whether the copy that is here now was begun after it, the node has to find out.
+        """
+        self._dropped[session] = None
+        self._holdings.drop(session)
+        self._executor.forget(session)
+        self.lose(session)
+
+    def take_dropped(self) -> list[str]:
+        """Return the sessions that were dropped since this was last called."""
+        if not self._dropped:
+            return []
+        sessions, self._dropped = list(self._dropped), {}
+        return sessions
 
     def doubt(self, sessions: Iterable[str]) -> None:
         """More was merged of these sessions, and not from the copies here: they may be others."""

@@ -13,6 +13,7 @@ from sequencer.executor import Executor
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge
 from sequencer.ledger import Ledger, decode_ledger
+from sequencer.life import Life
 from sequencer.raft.consensus import Entry, Snapshot
 
 # Instructions executed at once: some 20 ms. A node that was away, or has copied the merged log, may
@@ -112,6 +113,10 @@ class Execution:
         sessions, self._sessions = self._sessions, []
         return sessions
 
+    def take_dropped(self) -> list[str]:
+        """Return the sessions whose copies may have been dropped; see `Member.take_dropped`."""
+        return self.copies.take_dropped()
+
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from the leader's snapshot: the entries before it no longer exist."""
         if snapshot.index > self.executor.ledger.index:  # else a later state was adopted already
@@ -160,6 +165,8 @@ class Execution:
 
     def _restore(self, ledger: Ledger) -> None:
         self.executor.restore(ledger)
+        for session in ledger.remembered.begun:
+            self.copies.drop(session)
         self.copies.doubt_all()
 
     def _can_execute(self) -> bool:
@@ -183,6 +190,11 @@ class Execution:
                 self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
             self._sessions += [each.session for each in instruction.slices]
+        elif isinstance(instruction, Life):
+            self._sessions.append(instruction.session)
+            begun = self.executor.ledger.remembered.begun.get(instruction.session)
+            if begun is not None and begun[0] == entry.index:
+                self.copies.drop(instruction.session)
         self.done_index = entry.index
 
     def _lacking(self, committed: Committed) -> tuple[str, Position] | None:

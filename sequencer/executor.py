@@ -5,11 +5,10 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
-from rt.errors import CorruptLog, FrameError, ManifestError, SessionDiverged
-from rt.format.frame import HEADER_BYTES, Encoded, body_matches, parse_header
+from rt.errors import CorruptLog, ManifestError, SessionDiverged
+from rt.format.frame import HEADER_BYTES, Encoded, body_matches
 from rt.format.manifest import Archived, LogIdentity, session_list
 from rt.format.ranges import Range
-from rt.format.walk import Walk
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
 from rt.log.disk import Disk, File, Span, set_aside
@@ -18,7 +17,10 @@ from rt.traffic import Traffic
 from sequencer.disagreement import disagreement
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
-from sequencer.session_log import Heading, SessionLogs, is_header
+from sequencer.life import Life
+from sequencer.newcomers import new_samples
+from sequencer.session_events import change_session
+from sequencer.session_log import Heading, SessionLogs, is_header, merged_headers
 
 # Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
@@ -113,6 +115,8 @@ class Executor:
             self._archive(index, instruction)
         elif isinstance(instruction, Note):
             self.ledger.note(instruction.name, instruction.text)
+        elif isinstance(instruction, Life):
+            change_session(instruction, term, self.ledger, self.appender, self._roll)
         else:
             for each in instruction.slices:
                 if self.ledger.accepts(each):
@@ -298,7 +302,9 @@ class Executor:
         else:
             merged, headers = self._write(merged, each)
         self._differing.pop(each.session, None)
+        samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
         ledger.take(each, merged, size, headers)
+        ledger.remembered.sample(each.group, samples)
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
@@ -321,7 +327,7 @@ class Executor:
     def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
         """Prove that the range that is here already is the one that was agreed on."""
         position = self.ledger.end
-        raw = self._headers_there(Position(position + merged.size), merged)
+        raw = merged_headers(self.appender, Position(position + merged.size), merged)
         merged = merged.digested(self.ledger.digest, position, raw)
         expected = b"".join(merged.frame(position).parts)
         is_agreed = each.agrees_with(raw)
@@ -343,20 +349,6 @@ class Executor:
             raise self._diverged(
                 each.session, each.first, "the nodes merged other frames from here"
             )
-
-    def _headers_there(self, begin: Position, merged: Range) -> bytes:
-        """Read the headers of a range's session frames from the merged log."""
-        walk, parts = Walk(merged.first, merged=False), []
-        while walk.position < merged.first + merged.length:
-            at = Position(begin + (walk.position - merged.first))
-            raw = self.appender.read(at, HEADER_BYTES)
-            try:
-                walk.step(parse_header(raw))
-            except FrameError as error:
-                path = f"{self.appender.directory}/{at.file_name}"
-                raise CorruptLog(path, at, str(error)) from None
-            parts.append(raw)
-        return b"".join(parts)
 
     def _append(self, frame: Encoded, merged: Range, source: File, frames: list[Heading]) -> None:
         appender, position = self.appender, self.ledger.end

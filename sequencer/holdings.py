@@ -1,7 +1,7 @@
 """Holdings: up to where each node holds each session durably, and what a majority holds."""
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -73,9 +73,27 @@ class Holdings:
         """What a member said it holds."""
         return self._held[member]
 
-    def take_report(self, sender: str, data: bytes) -> list[str]:
-        """Take a member's report; return the sessions in it. `PeerError` if it is malformed."""
+    def drop(self, session: str) -> None:
+        """No node holds anything of `session` any more: the copies of all were dropped."""
+        for ends in self._held.values():
+            ends.pop(session, None)
+        self.hold(session, START)
+
+    def take_report(self, sender: str, data: bytes, outdated: Collection[str] = ()) -> list[str]:
+        """Take a member's report; return the sessions in it.
+
+        Args:
+            sender: the member.
+            data: the report.
+            outdated: sessions whose copies were dropped by an instruction that the member had not
+                executed: what it holds of them is gone, or about to be.
+
+        Raises:
+            PeerError: the report is malformed; nothing of it was taken.
+        """
         whole, items = decode_report(data)
+        for session in outdated:
+            items.pop(session, None)
         held = self._held.get(sender)
         if held is None:
             raise PeerError(f"{sender!r} is not a member, yet reports what it holds")

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from rt.errors import Misuse, PeerError
 from rt.names import parse_session
 from rt.position import Position
+from sequencer.life import Life, decode_life, encode_life
 from sequencer.raft.consensus import COMMAND_BYTES_MAX
 
 _MERGE_BARE: Final = 1  # slices without digests, as journals may still have them
@@ -15,6 +16,7 @@ _ROLL: Final = 2
 _ARCHIVE: Final = 3
 _NOTE: Final = 4
 _MERGE: Final = 5
+_LIFE: Final = 6
 _HEAD: Final = struct.Struct("<BqH")  # kind, time, number of slices, files or bytes
 _SLICE: Final = struct.Struct("<QQIIIQQBB")
 _FILE: Final = struct.Struct("<QB")
@@ -135,7 +137,7 @@ class Note:
             raise Misuse(f"a note has a name, and at most {NOTE_BYTES_MAX} bytes, not {len(text)}")
 
 
-Instruction = Merge | Roll | Archive | Note
+Instruction = Merge | Roll | Archive | Note | Life
 
 
 def encode_instruction(instruction: Instruction) -> bytes:
@@ -146,6 +148,8 @@ def encode_instruction(instruction: Instruction) -> bytes:
         return _encode_archive(instruction)
     if isinstance(instruction, Note):
         return _encode_note(instruction)
+    if isinstance(instruction, Life):
+        return _HEAD.pack(_LIFE, instruction.time_ns, 0) + encode_life(instruction)
     return _encode_merge(instruction)
 
 
@@ -159,6 +163,8 @@ def decode_instruction(command: bytes) -> Instruction:
             return Archive(time_ns, _decode_files(command, count))
         if what == _NOTE:
             return _decode_note(command, time_ns, count)
+        if what == _LIFE and not count:
+            return decode_life(time_ns, command[_HEAD.size :])
         if what not in {_MERGE, _MERGE_BARE} or count > SLICES_MAX:
             raise PeerError(f"an instruction of an unknown kind ({what})")
         digest_bytes = SLICE_DIGEST_BYTES if what == _MERGE else 0

@@ -2,31 +2,19 @@
 
 import json
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rt.errors import Misuse
+from rt.events import SessionChange
 from rt.format.frame import HEADER_BYTES, position_in
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import FILE_BYTES_MAX, START, Position
 from sequencer.instruction import Slice
+from sequencer.life import DROPPING, Life
+from sequencer.remembered import Remembered, Tail, tail_digest, take_remembered
 
 _VERSION: Final = 1
 NOTES_MAX: Final = 128
-
-
-_TAIL_DIGEST_BYTES: Final = 8  # against accidents; a hostile publisher harms only its own session
-
-
-class Tail(NamedTuple):
-    """The last frame of a session that was merged; a copy with another one is another copy."""
-
-    position: Position
-    digest: bytes
-
-    def is_of(self, header: bytes | None) -> bool:
-        """Whether a raw header, if there is one, is that of this frame."""
-        return header is not None and _digest_of(header) == self.digest
 
 
 @dataclass(slots=True)
@@ -50,7 +38,7 @@ class Ledger:
         file_bytes_max: a merged file rolls before it would exceed this.
         index: the last instruction that was executed.
         sessions: per session, where it is merged up to.
-        tails: per session, the last frame that was merged, if it was read.
+        remembered: more about sessions, and about groups.
         watermarks: per session or group, the number below which a message is a repeat.
         end: where the merged log ends.
         number: the number of the next message.
@@ -65,7 +53,7 @@ class Ledger:
     file_bytes_max: int = FILE_BYTES_MAX
     index: int = 0
     sessions: dict[str, Position] = field(default_factory=dict)
-    tails: dict[str, Tail] = field(default_factory=dict)
+    remembered: Remembered = field(default_factory=Remembered)
     watermarks: dict[str, int] = field(default_factory=dict)
     end: Position = START
     number: int = 0
@@ -74,6 +62,11 @@ class Ledger:
     active: GrowingFile = field(default_factory=GrowingFile)
     archived_to: Position = START
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tails(self) -> dict[str, Tail]:
+        """Per session, the last frame that was merged, if it was read."""
+        return self.remembered.tails
 
     def merged_to(self, session: str) -> Position:
         """Where a session is merged up to."""
@@ -123,19 +116,46 @@ class Ledger:
         """
         self.pass_over(each)
         last = headers[-HEADER_BYTES:]
-        self.tails[each.session] = Tail(position_in(last), _digest_of(last))
+        self.tails[each.session] = Tail(position_in(last), tail_digest(last))
+        self._appended(merged, size)
+
+    def _appended(self, merged: Range, size: int) -> None:
         self.end = Position(self.end + size)
         self.number += merged.messages
         self.time_ns = merged.time_ns
         self.digest = merged.digest
         self.active.since_ns = self.active.since_ns or merged.time_ns
-        self.active.sessions.add(each.session)
+        self.active.sessions.add(merged.session)
 
     def pass_over(self, each: Slice) -> None:
         """Record a slice of which nothing was appended: it held nothing but repeats."""
         self.sessions[each.session] = each.end
         self.tails.pop(each.session, None)  # its frames are read by the leader only
         self.watermarks[each.watermark_name] = each.next_sequence
+
+    def changes(self, life: Life) -> bool:
+        """Whether a change of a session was decided on this state, and was not made before."""
+        _, retired = self.remembered.begun.get(life.session, (0, ""))
+        is_made = bool(life.log) and life.log == retired
+        return self.merged_to(life.session) == life.before and not is_made
+
+    def change(self, life: Life, merged: Range, size: int) -> None:
+        """Record a change of a session, whose event was appended to the merged log.
+
+        Args:
+            life: the change.
+            merged: the range of its event.
+            size: bytes of the event, range frame included.
+        """
+        session = life.session
+        self.tails.pop(session, None)
+        if life.change is SessionChange.ADOPTED:
+            self.sessions[session] = life.after
+        if life.change in DROPPING:
+            self.remembered.begin_again(session, self.index, life.log)
+            self.sessions.pop(session, None)
+            self.watermarks.pop(session, None)
+        self._appended(merged, size)
 
     def archives(self, file: Position) -> bool:
         """Whether a file may be archived now: it is rolled and not archived yet."""
@@ -155,10 +175,7 @@ class Ledger:
             "file_bytes_max": self.file_bytes_max,
             "index": self.index,
             "sessions": {name: int(end) for name, end in sorted(self.sessions.items())},
-            "tails": {
-                name: [int(tail.position), tail.digest.hex()]
-                for name, tail in sorted(self.tails.items())
-            },
+            **self.remembered.fields(),
             "watermarks": dict(sorted(self.watermarks.items())),
             "end": int(self.end),
             "number": self.number,
@@ -180,10 +197,7 @@ def decode_ledger(data: bytes) -> Ledger:
             raise Misuse("the snapshot was written by another version of rt; use that one")
         fields["sessions"] = {name: Position(end) for name, end in fields["sessions"].items()}
         fields["end"] = Position(fields["end"])
-        fields["tails"] = {
-            name: Tail(Position(place), bytes.fromhex(digest))
-            for name, (place, digest) in fields.get("tails", {}).items()
-        }
+        fields["remembered"] = take_remembered(fields)
         fields["active"] = GrowingFile(
             fields.pop("active_since_ns", 0), set(fields.pop("active_sessions", ()))
         )
@@ -192,7 +206,3 @@ def decode_ledger(data: bytes) -> Ledger:
         return Ledger(**fields)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Misuse(f"the snapshot does not hold a ledger: {error}") from None
-
-
-def _digest_of(header: bytes) -> bytes:
-    return blake2b(header, digest_size=_TAIL_DIGEST_BYTES).digest()

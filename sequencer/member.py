@@ -1,6 +1,7 @@
 """Member: one node's sequencer: an engine and its journal, proposals, and their execution."""
 
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import Diverged, PeerError
@@ -15,11 +16,13 @@ from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction
 from sequencer.journal.journal import Journal
 from sequencer.membership import Dial, Membership
+from sequencer.newcomers import Stuck
 from sequencer.planner import Planner
 from sequencer.proposals import Proposals
 from sequencer.raft.consensus import Consensus, Entry, PeerMessage
 from sequencer.raft.starts import Reach
 
+_INDEX: Final = struct.Struct("<Q")
 _CONSENSUS: Final = b"\x01"
 _HOLDINGS: Final = b"\x02"
 _DIGEST: Final = b"\x03"
@@ -103,6 +106,11 @@ class Member:
         return self._execution.missing
 
     @property
+    def stuck(self) -> Mapping[str, Stuck]:
+        """The sessions that cannot be merged, and why, as far as this node leads."""
+        return self._proposals.stuck
+
+    @property
     def suspended(self) -> bool:
         """Whether nothing is executed because the merged log is being copied from another node."""
         return self._execution.suspended
@@ -145,8 +153,17 @@ class Member:
     def lose(self, session: str) -> None:
         """This node's copy of `session` was damaged, or differed, and was set aside."""
         self.executor.forget(session)
+        self._proposals.forget(session)
         self._execution.copies.lose(session)
         self.hold(session, START)
+
+    def take_dropped(self) -> list[str]:
+        """Return the sessions whose copies may have been dropped since this was last called.
+
+        The node's copy of each has to be dropped if it is from before `Remembered.begun`, and to
+        be held again if it is not; until then it counts as none.
+        """
+        return self._execution.take_dropped()
 
     def vouches_for(self, session: str) -> bool:
         """Whether this node's copy of a session is known to hold what was merged of it."""
@@ -169,7 +186,7 @@ class Member:
 
     def _take(self, kind: bytes, sender: str, body: bytes) -> None:
         if kind == _HOLDINGS:
-            self._proposals.notice(self.holdings.take_report(sender, body))
+            self._take_holdings(sender, body)
         elif kind == _HELLO:
             self._take_hello(sender, body)
         elif kind == _DIGEST:
@@ -302,11 +319,22 @@ class Member:
     def _report_changes(self) -> None:
         is_led = self._leader and self._leader != self.name
         for report in self.holdings.changes() if is_led else ():
-            self._send(self._leader, _HOLDINGS + report)
+            self._send(self._leader, self._holdings(report))
 
     def _report_all(self) -> None:
         for report in self.holdings.whole():
-            self._send_all(_HOLDINGS + report)
+            self._send_all(self._holdings(report))
+
+    def _holdings(self, report: bytes) -> bytes:
+        """Return a report with the instruction up to which it is true; see `_take_holdings`."""
+        return _HOLDINGS + _INDEX.pack(self.executor.ledger.index) + report
+
+    def _take_holdings(self, sender: str, body: bytes) -> None:
+        if len(body) < _INDEX.size:
+            raise PeerError("a report without its instruction")
+        [index] = _INDEX.unpack_from(body)
+        outdated = self.executor.ledger.remembered.dropped_after(index)
+        self._proposals.notice(self.holdings.take_report(sender, body[_INDEX.size :], outdated))
 
     def _request_state(self) -> None:
         """Ask every member: the leader need not be the one that has the state."""

@@ -23,7 +23,7 @@ _log: Final = logging.getLogger("sequencer.peers")
 # digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and one that is
 # not answered takes no part. Version 4: the members may change. Other versions are refused in the
 # handshake, and do not end.
-ALPN: Final = "rt-peer/4"
+ALPN: Final = "rt-peer/5"
 _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 64 * 1024
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on

@@ -1,6 +1,5 @@
 """Planner: turns what a majority holds durably into the next instruction."""
 
-import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -8,9 +7,9 @@ from rt.limits import MIB
 from rt.position import Position
 from sequencer.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger import Ledger
+from sequencer.newcomers import Newcomers, Stuck
 from sequencer.session_log import SessionLog, SessionLogs
 
-_log: Final = logging.getLogger("rt.node")
 # Of one session in one instruction: 10 ms of copying, the most a flood can delay other sessions.
 SLICE_BYTES_MAX: Final = 4 * MIB
 # Of all sessions together: a node executes this much within about 0.1 s.
@@ -22,7 +21,10 @@ class Planner:
 
     def __init__(self, logs: SessionLogs) -> None:
         self._logs = logs
+        self._newcomers = Newcomers(logs)
         self._groups: dict[str, str] = {}
+        self.ready_index = 0  # of the instruction from which on a new leader may plan
+        self.stuck: dict[str, Stuck] = {}  # sessions that cannot be merged, as of the last plan
         self._turn = 0  # which session comes first next time, in case there is no room for all
 
     def plan(self, ledger: Ledger, durable: Mapping[str, Position], time_ns: int) -> Merge | None:
@@ -39,6 +41,8 @@ class Planner:
         Raises:
             CorruptLog: the copy of a session on this node is damaged.
         """
+        if self.stuck:
+            self.stuck = {}
         waiting = [name for name, end in durable.items() if end > ledger.merged_to(name)]
         if not waiting:
             return None
@@ -62,7 +66,12 @@ class Planner:
         after = ledger.merged_to(name)
         first = log.next_place(after)
         if first.file in log.log.manifest.archived:
-            return None  # it was merged; this node will execute that before it leads for long
+            # Or it was merged, and this node will execute that before it leads for long.
+            self.stuck[name] = Stuck(
+                f"the beginning of session {name!r}, from {after} on, was archived before it was "
+                f"merged here; rt session adopt {name} lets it continue with what is there"
+            )
+            return None
         rolled = log.log.manifest.rolled_end(first.file)
         file_end = durable if durable.file == first.file else first.file
         if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
@@ -71,13 +80,21 @@ class Planner:
         watermark = ledger.watermark(f"group {group}" if group else name)
         made = _cut(log, name, group, after, first, file_end, watermark, limit)
         if made is not None and made.skip and name not in ledger.sessions:
-            _log.warning(
-                "session %s of group %s begins below message %d, up to which the group is merged: "
-                "lower numbers are taken for repeats and left out; a publisher with messages of "
-                "its own has to skip to %d first, or use no group",
-                name, group, watermark, watermark,
-            )  # fmt: skip
+            return self._joining(ledger, made, durable)
         return made
+
+    def _joining(self, ledger: Ledger, made: Slice, durable: Position) -> Slice | None:
+        """Return the first slice of a session, unless its group has merged other messages."""
+        stuck = self._newcomers.obstacle(ledger, made, durable)
+        if stuck is None:
+            return made
+        self.stuck[made.session] = stuck
+        return None
+
+    def forget(self, session: str) -> None:
+        """Forget what was found in a copy: it was set aside."""
+        self._newcomers.forget(session)
+        self._groups.pop(session, None)
 
     def _group(self, name: str, log: SessionLog) -> str:
         if name not in self._groups:

@@ -1,7 +1,7 @@
 """Proposals: what a leader proposes next, and what became of its last proposal."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -11,6 +11,7 @@ from rt.position import START, Position
 from sequencer.execution import Committed, Execution
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
+from sequencer.newcomers import Stuck
 from sequencer.planner import Planner
 from sequencer.raft.consensus import Consensus, Entry, EntryKind
 
@@ -66,6 +67,15 @@ class Proposals:
         is_order = self._undecided is not None and not isinstance(self._undecided[1], Merge)
         return bool(self._orders) or is_order
 
+    @property
+    def stuck(self) -> Mapping[str, Stuck]:
+        """The sessions that this node cannot merge, and why, while it leads."""
+        return self._planner.stuck if self._engine.leads else {}
+
+    def forget(self, session: str) -> None:
+        """The copy of a session was set aside."""
+        self._planner.forget(session)
+
     def notice(self, sessions: Iterable[str]) -> None:
         """Look at these sessions when the next merge is planned: one of their copies grew."""
         self._waiting.update(dict.fromkeys(sessions))
@@ -91,6 +101,7 @@ class Proposals:
         """Begin again: the leader has changed."""
         self._undecided = None  # if it is committed after all, its slices are checked then
         if self._engine.leads:
+            self._planner.ready_index = self._engine.status().last
             self.notice(self._holdings.own)
         else:
             self._orders.clear()
@@ -101,6 +112,8 @@ class Proposals:
             return
         if not self._engine.leads or self._execution.queue:
             return
+        if self._execution.done_index < self._planner.ready_index:
+            return  # what it had when it was elected may have dropped copies it would plan from
         instruction = self._next_instruction()
         if instruction is None:
             return
@@ -155,4 +168,4 @@ class Proposals:
             return None
         own = self._holdings.own  # the planner reads headers, so it plans only what is here
         mine = {each: min(end, own[each]) for each, end in agreed.items() if each in own}
-        return self._planner.plan(ledger, mine, self._now_ns()) if mine else None
+        return self._planner.plan(ledger, mine, self._now_ns())

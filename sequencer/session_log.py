@@ -6,7 +6,9 @@ from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, FrameError
 from rt.format.frame import HEADER_BYTES, Header, parse_header
+from rt.format.ranges import Range
 from rt.format.walk import Walk
+from rt.log.appender import Appender
 from rt.log.directory import LogDirectory
 from rt.log.disk import Disk, File
 from rt.position import START, Position
@@ -167,6 +169,30 @@ class SessionLogs:
         for log in self._logs.values():
             log.close()
         self._logs.clear()
+
+
+def merged_headers(appender: Appender, begin: Position, merged: Range) -> bytes:
+    """Read the raw headers of a range's session frames from a merged log.
+
+    Args:
+        appender: of the merged log.
+        begin: where the first of these frames is.
+        merged: the range they are of.
+
+    Raises:
+        CorruptLog: other frames are there.
+    """
+    walk, parts = Walk(merged.first, merged=False), []
+    while walk.position < merged.first + merged.length:
+        at = Position(begin + (walk.position - merged.first))
+        raw = appender.read(at, HEADER_BYTES)
+        try:
+            walk.step(parse_header(raw))
+        except FrameError as error:
+            path = f"{appender.directory}/{at.file_name}"
+            raise CorruptLog(path, at, str(error)) from None
+        parts.append(raw)
+    return b"".join(parts)
 
 
 def is_header(raw: bytes) -> bool:

@@ -102,7 +102,7 @@ class Inbox:
             self.appender.close()
             raise Refused("other-log", "another log has this name")
         self.bell, self.traffic = bell, Traffic()
-        self.kept = self.is_wanted = False
+        self.kept, self.leave = False, None
         self.merged = START
 
     def written(self):

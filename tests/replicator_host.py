@@ -28,7 +28,7 @@ class Inbox:
         self.host, self.appender = host, appender
         self.durable, self.traffic = appender.sync(), Traffic()
         self.peer, self.wake = "", None
-        self.keep = self.is_wanted = False
+        self.keep, self.leave = False, None
 
     def written(self):
         with self.host.changed:

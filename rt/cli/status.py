@@ -120,6 +120,7 @@ def _summary(report: ClusterReport) -> str:
     if report.problems:
         label = "degraded" if report.health is Health.DEGRADED else "problems"
         lines.append(f"{label}: {'; '.join(report.problems)}")
+    lines += [f"not merged: {reason}" for reason in report.stuck]
     return "\n".join(lines)
 
 

@@ -37,6 +37,7 @@ class SessionReport:
     pushed_by: str
     durable: Position
     merged: Position
+    stuck: str = ""  # why the leader cannot merge it
 
     @property
     def unmerged(self) -> int | None:
@@ -155,6 +156,11 @@ class ClusterReport:
         return f"only {forked.name} has merged, of session {', of session '.join(found)}"
 
     @property
+    def stuck(self) -> list[str]:
+        """Why sessions are not merged, a sentence each; the cluster is healthy all the same."""
+        return [each.stuck for node in self.answering for each in node.sessions if each.stuck]
+
+    @property
     def health(self) -> Health:
         """How the cluster is."""
         if not self.leader:
@@ -208,7 +214,7 @@ def _node_report(address: str, answer: Any) -> NodeReport:
         sessions=tuple(
             SessionReport(
                 _get(each, "session", str), _get(each, "pushed_by", str),
-                _position(each, "durable"), _position(each, "merged"),
+                _position(each, "durable"), _position(each, "merged"), _get(each, "stuck", str),
             )
             for each in sessions
         ),

@@ -14,7 +14,7 @@ from rt.cli.options import Seconds, click_options
 from rt.cli.render import Output, render_messages, render_payloads
 from rt.cli.stop_signals import StopSignals
 from rt.errors import FrameError, Misuse
-from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned
+from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned, SessionEvent
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.where import Where
@@ -185,7 +185,7 @@ class _MessageWriter:
 
 
 def _show_event(event: Event) -> None:
-    if isinstance(event, Gap | BeyondEnd | Poisoned):
+    if isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent):
         note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)

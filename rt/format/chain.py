@@ -4,6 +4,7 @@ from typing import Final
 
 from rt.format.frame import FrameKind, Header, seal_header
 from rt.format.ranges import EMPTY_DIGEST, Range
+from rt.format.session_event import is_event
 from rt.position import START, Position
 
 _FAULTS_MAX: Final = 100  # listed; more would not be read
@@ -83,6 +84,9 @@ class Chain:
             self._continue(current)
 
     def _continue(self, current: Range) -> None:
+        if is_event(current):
+            self._sessions[current.session] = current.first  # which may be further back
+            return
         known = self._sessions.get(current.session, START)
         if current.first < known:
             self._fault(

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Final, Literal
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse, PoisonError
-from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned
+from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned, SessionEvent
 from rt.format.message import Batch
 from rt.format.where import Where
 from rt.log.directory import LogDirectory
@@ -110,7 +110,7 @@ class Follower:
                     return found
             elif isinstance(found, Gap):
                 self._meet_gap(found)
-            else:
+            elif not isinstance(found, SessionEvent) or self._sessions.wants(found.session):
                 self._on_event(found)
         if self.log.is_there and self._end_said is not CaughtUp:
             self._meet_end(reader)

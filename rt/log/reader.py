@@ -4,12 +4,14 @@ import os
 from typing import Final
 
 from rt.errors import CorruptLog, FrameError
-from rt.events import Gap, NewRun
+from rt.events import Gap, NewRun, SessionEvent
 from rt.format.frame import FrameKind
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
+from rt.format.ranges import Range
 from rt.format.scan import Frame, Scan
 from rt.format.seek import walk_before
+from rt.format.session_event import decode_event, is_event
 from rt.format.walk import Walk
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
@@ -17,14 +19,17 @@ from rt.log.gaps import gap_before
 from rt.log.growth import BadFrames, DamagedFrame
 from rt.position import START, Position
 
+Found = Batch | Gap | NewRun | SessionEvent
+
 _POLLS_A_PROBE: Final = 16  # polls that found nothing; a probe takes a few system calls
 
 
 class Reader:
     """Returns what is in a log from a position on, in order and checked, without writing anything.
 
-    It finds a `Batch` of messages, a `Gap` or a `NewRun`; None means that there is nothing yet, and
-    that a later call may find something. Not safe for use by several threads at once.
+    It finds a `Batch` of messages, a `Gap`, `NewRun` or `SessionEvent`; None means that there is
+    nothing yet, and that a later call may find something. Not safe for use by several threads at
+    once.
     """
 
     def __init__(self, log: LogDirectory, start: Position = START) -> None:
@@ -39,7 +44,7 @@ class Reader:
         self._bad_frames = BadFrames(log)
         self._next_file: Position | None = None  # set when a file was read to its end
 
-    def poll(self) -> Batch | Gap | NewRun | None:
+    def poll(self) -> Found | None:
         """Return the next find, or None if there is nothing yet.
 
         Raises:
@@ -117,21 +122,23 @@ class Reader:
         self._limit = limit
         return grown
 
-    def _take(self, frame: Frame) -> Batch | NewRun | None:
+    def _take(self, frame: Frame) -> Found | None:
         walk = self._scan.walk if self._scan else None
         if walk is not None and walk.range is not None:
             return self._take_merged(frame, walk)
         self.position = max(self.position, frame.position)
         return self._batch(frame, self._session_name(), None, frame.header.sequence, 0)
 
-    def _take_merged(self, frame: Frame, walk: Walk) -> Batch | NewRun | None:
+    def _take_merged(self, frame: Frame, walk: Walk) -> Found | None:
         current = walk.range
         if current is None:
             return None
         if frame.header.kind == FrameKind.RANGE:
             self._seen = 0
             self.position = max(self.position, frame.position)
-            return self._new_run(current.session, current.first)
+            return None if is_event(current) else self._new_run(current.session, current.first)
+        if is_event(current):
+            return self._event(frame, current)
         passed = self._seen
         self._seen += frame.header.messages
         repeats = min(max(0, current.skip - passed), frame.header.messages)
@@ -148,6 +155,17 @@ class Reader:
             return None
         number += first - repeats
         return Batch(header, frame.body, position, session, merge_time_ns, first, number)
+
+    def _event(self, frame: Frame, current: Range) -> SessionEvent | None:
+        is_wanted = frame.position >= self.position
+        self.position = max(self.position, Position(frame.position + frame.header.size))
+        if not is_wanted:
+            return None
+        try:
+            return decode_event(frame.header, frame.body, current, frame.position)
+        except FrameError as error:
+            path = self.log.file_path(frame.position)
+            raise CorruptLog(path, frame.position, str(error)) from None
 
     def _new_run(self, session: str, first: Position) -> NewRun | None:
         known = self._runs.get(session)

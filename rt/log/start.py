@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from rt.errors import FrameError, Misuse
+from rt.events import SessionEvent
 from rt.format.frame import HEADER_BYTES, parse_header
 from rt.format.index import IndexEntry
 from rt.format.message import Batch
@@ -200,6 +201,8 @@ def _next_number(log: LogDirectory, files: list[Position]) -> int:
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch):
                 number = found.number + len(found)
+            elif isinstance(found, SessionEvent):
+                number = found.number
     return number
 
 

@@ -27,6 +27,7 @@ from rt.node.retention import (
     offload_lease,
     policy_of_notes,
 )
+from rt.node.session_admin import SessionAdmin, SessionCopies
 from rt.node.settings import NodeSettings
 from rt.node.verb import Verb
 from rt.node.view import NodeView
@@ -37,6 +38,8 @@ REQUEST_BYTES_MAX: Final = 16 << 10
 _REQUEST_S: Final = 10.0  # for all of a request to come
 _ANSWER_S: Final = 50.0  # for all of an answer to be taken; the client waits for a minute
 _DECIDED_S: Final = 10.0  # an instruction is decided in milliseconds, or there is no quorum
+_UNDECIDED: Final = "no majority decided it in time; it may yet come: look, and ask again"
+_SETTLED_S: Final = 30.0  # of a snapshot every few seconds, which a majority has to take
 _POLL_S: Final = 0.01
 _TIME_END_NS: Final = 1 << 63
 
@@ -76,6 +79,8 @@ class NodeAdmin:
         member: Member,
         archiver: Retention,
         audit: AuditLog | None = None,
+        *,
+        copies: SessionCopies | None = None,
     ) -> None:
         """Prepare.
 
@@ -85,6 +90,7 @@ class NodeAdmin:
             member: of this node.
             archiver: of this node.
             audit: records changes; None to record nothing.
+            copies: of sessions, on this node; None to answer nothing about sessions.
         """
         self._audit = audit
         self._settings = settings
@@ -102,6 +108,11 @@ class NodeAdmin:
             "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
             **MemberAdmin(settings, sequencer, member, archiver).verbs,
         }
+        if copies is not None:
+            sessions = SessionAdmin(
+                sequencer, member, copies, decide=self._decide, settle=self._settle
+            )
+            self._verbs |= _verbs_of(sessions)
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Take one request and answer it; for the thread of an accepted connection."""
@@ -238,11 +249,19 @@ class NodeAdmin:
             self._sequencer.order(instruction)
             self._await(is_done)
 
-    def _await(self, is_done: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + _DECIDED_S
+    def _settle(self, index: int) -> None:
+        """Wait until a majority has durably what was merged up to an instruction."""
+        self._await(
+            lambda: self._sequencer.ask(lambda: self._archiver.settled_index) >= index,
+            _SETTLED_S, "no majority has saved its state yet; ask again in a while",
+        )  # fmt: skip
+
+    def _await(
+        self, is_done: Callable[[], bool], timeout_s: float = _DECIDED_S, words: str = _UNDECIDED
+    ) -> None:
+        end_s = time.monotonic() + timeout_s
         while not is_done():
             if time.monotonic() > end_s:
-                words = "no majority decided it in time; it may yet come: look, and ask again"
                 raise Refused("undecided", words)
             time.sleep(_POLL_S)
 
@@ -261,6 +280,20 @@ class NodeAdmin:
         log = self._member.executor.appender
         line = active(log.end.file, log.facts, log.end.offset).line if log.is_open else None
         return log.directory, line
+
+
+def _verbs_of(sessions: SessionAdmin) -> dict[str, Verb]:
+    """Return what an operator may ask about sessions; who changes one does not matter to it."""
+
+    def change(do: Callable[[Fields], Fields]) -> Verb:
+        return Verb(lambda request, _identity: do(request), changes=True, operators_only=True)
+
+    return {
+        "sessions": Verb(lambda request, _identity: sessions.sessions(request)),
+        "adopt-session": change(sessions.adopt),
+        "reset-session": change(sessions.reset),
+        "forget-session": change(sessions.forget),
+    }
 
 
 def _code(error: Refused | Misuse) -> str:

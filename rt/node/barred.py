@@ -45,6 +45,10 @@ class BarredSessions:
         if session in self._revoked:
             raise Refused("busy", f"session {session!r} was set aside just now")
 
+    def pardon(self, session: str) -> None:
+        """Forget that a publisher had differing bytes: its session begins again."""
+        self._strikes.pop(session, None)
+
     def strike(self, session: str) -> None:
         """Record that a publisher filled a copy with other bytes than the nodes agreed on.
 

@@ -99,6 +99,7 @@ def init_cluster(
     issue(certs, "operator", CertificateRole.OPERATOR)
     identities = {
         "push": (*publishers, "publisher")[0], "archive": "operator",
+        "session": "operator",
         "": (*subscribers, "operator")[0], "pull": (*subscribers, "subscriber")[0],
     }  # fmt: skip
     with open(os.path.join(directory, CLIENTS_NAME), "x", encoding="utf-8") as file:
@@ -307,7 +308,7 @@ def _clients_toml(
     nodes = ", ".join(f'"{address}"' for address in addresses)
     link = [f"nodes = [{nodes}]", f"certs = {_quoted(os.path.abspath(certs))}"]
     lines = []
-    for table in ("publish", "push", "pull", "subscribe", "status", "archive"):
+    for table in ("publish", "push", "pull", "subscribe", "status", "archive", "session"):
         lines += [f"[{table}]", f'stream = "{stream}"']
         if table not in ("publish", "subscribe"):
             lines += [*link, f'identity = "{identities.get(table, identities[""])}"']

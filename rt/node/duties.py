@@ -10,10 +10,13 @@ from typing import Final, NamedTuple, Protocol
 from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, Refused, SessionDiverged
 from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
+from rt.node.begun import Begun
 from rt.node.damage import ROLLED, DamageFound
+from rt.node.dropped import drop_copies
 from rt.node.fork import ForkWatch
 from rt.node.keep_up import CopyLog, KeepUp
 from rt.node.settings import NodeSettings
+from rt.node.stuck import report_stuck
 from rt.node.view import NodeView, TickView, Waiting
 from rt.node.wanting import Wanting
 from rt.position import START, Position
@@ -54,6 +57,9 @@ class HeldSession(Protocol):
     def confirm(self, confirmations: Confirmations) -> None:
         """Tell the publisher how far the session has come."""
 
+    def refuse(self, why: Refused) -> None:
+        """Have the connection that fills it refused."""
+
 
 class HeldSessions(Protocol):
     """All copies of sessions on this node."""
@@ -66,6 +72,12 @@ class HeldSessions(Protocol):
 
     def give_up(self, session: str, *, diverged: bool = False) -> None:
         """Set aside a copy that is damaged, or whole but not what the nodes agreed on."""
+
+    def drop(self, session: str, begun: Begun) -> bool:
+        """Remove a copy from before an instruction; False if it was begun after it."""
+
+    def begun_after(self, session: str) -> int:
+        """Return the instruction that last dropped the copies of a session; 0 if none did."""
 
 
 class Snapshots(Protocol):
@@ -203,6 +215,7 @@ class Duties:
             OSError: the journal's disk failed, or the merged log's.
             CorruptLog: a log is damaged, and no other node has what it held.
         """
+        drop_copies(self._member, self._ports.sessions)
         self._take(mail)
         is_tick = now_s >= self._next_tick_s
         if is_tick:
@@ -218,6 +231,7 @@ class Duties:
             self._forks.take(difference)
         except CorruptLog as damage:
             self._mend(damage)
+        drop_copies(self._member, self._ports.sessions)  # before a snapshot covers it
         self._serve()
         self._ports.retention.turn(now_s)
         if is_tick:
@@ -252,7 +266,7 @@ class Duties:
         member = self._member
         for session in mail.synced:
             held = self._ports.sessions.get(session)
-            if held is not None:  # else it was set aside since
+            if held is not None and self._is_known(session):  # else it was set aside since
                 member.hold(session, held.durable)
         for sender, data in mail.heard:
             try:
@@ -279,6 +293,7 @@ class Duties:
 
     def _tick(self, now_s: float) -> None:
         member, waiting = self._member, self._look_at()
+        report_stuck(waiting.stuck, self._shown.waiting.stuck, self._ports.sessions)
         self._shown = TickView(member.engine.status(), waiting, tuple(member.agreed_ns))
         self._forks.look(now_s, member.engine.fork)
         self._wanting.turn(now_s, waiting.missing)
@@ -288,7 +303,7 @@ class Duties:
         greeting = self._member.greeting
         return Waiting(
             self._member.missing, self._keep_up.copy, greeting.waits_for, greeting.finding,
-            self._forks.found,
+            self._forks.found, dict(self._member.stuck),
         )  # fmt: skip
 
     def _advance(self, now_s: float, changed: Collection[str]) -> None:
@@ -314,7 +329,7 @@ class Duties:
 
     def _confirm(self, session: str) -> None:
         held, ledger = self._ports.sessions.get(session), self._member.executor.ledger
-        if held is None:
+        if held is None or not self._is_known(session):
             return
         known, merged = held.confirmations, ledger.merged_to(session)
         held.merged = merged
@@ -323,6 +338,13 @@ class Duties:
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._replicated(session), merged)
         held.confirm(Confirmations(held.durable, replicated, merged, merged_at))
+
+    def _is_known(self, session: str) -> bool:
+        """Whether the copy here is of the session as the ledger has it, and not of a later one.
+
+        After a crash the ledger may be from before an instruction that dropped the last copy.
+        """
+        return self._ports.sessions.begun_after(session) <= self._member.executor.ledger.index
 
     def _replicated(self, session: str) -> Position:
         return self._member.holdings.agreed(session)

@@ -23,8 +23,9 @@ class NodeInbox:
     Threads:
         The connection that fills it calls `written`, `needs` and `release`, and appends. `durable`
         is set by the thread that syncs, `merged` and `confirmations` by the sequencing thread; the
-        three only move forward, so any thread may read them. `Inboxes` calls `claim` under its
-        lock. `peer` and `_wake` are cleared without it: other threads read each of them once.
+        three only move forward, so any thread may read them. Any thread may set `leave`. `Inboxes`
+        calls `claim` under its lock. `peer` and `_wake` are cleared without it: other threads read
+        each of them once.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class NodeInbox:
         self.merged: Position = START  # how far the session is merged, whatever this copy holds
         self.peer = ""  # the peer that fills it now; empty without one
         self._relays = False  # whether that peer is a node rather than the publisher
-        self.is_wanted = False
+        self.leave: Refused | None = None  # why the connection that fills it has to leave
         self._changed = changed
         self._wake: Bell | None = None
 
@@ -114,12 +115,16 @@ class NodeInbox:
         if peer_now := self.peer:  # read once: it may leave at any moment
             reason = f"session {self.session!r} is being pushed by {peer_now!r}"
             if relays or self._relays:
-                self.is_wanted = True
-                self._ring()
+                self.refuse(Refused("busy", "this session is left to another connection"))
                 reason += ", which was asked to leave"
             raise Refused("busy", reason)
-        self.is_wanted, self._relays = False, relays
+        self.leave, self._relays = None, relays
         self.peer, self._wake = peer, wake
+
+    def refuse(self, why: Refused) -> None:
+        """Have the connection that fills it end, and its source hear why."""
+        self.leave = why
+        self._ring()
 
     def release(self) -> None:
         """End the connection's claim."""

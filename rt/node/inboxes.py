@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from rt.log.disk import SET_ASIDE, Disk, set_aside
 from rt.log.watch import directories_in
 from rt.names import parse_group, parse_session
 from rt.node.barred import BarredSessions
+from rt.node.begun import Begun, BegunCopies
 from rt.node.damage import DamageFound
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
@@ -72,6 +74,7 @@ class Inboxes:
         self._told = durable
         self._inboxes: dict[str, NodeInbox] = {}
         self._barred = BarredSessions()
+        self._begun = BegunCopies(disk, root)
         self._lock = threading.Lock()
         self._syncer = InboxSyncer(self._tell)
 
@@ -130,6 +133,43 @@ class Inboxes:
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
                 set_aside(self._disk, os.path.join(self._root, session))
 
+    def drop(self, session: str, begun: Begun) -> bool:
+        """Remove a copy, by an instruction that all nodes execute.
+
+        Args:
+            session: its session.
+            begun: the instruction, and the log that may not come again.
+
+        Returns:
+            Whether it was from before the instruction; one that was begun after it is kept.
+
+        Raises:
+            OSError: the disk failed; repeat this.
+        """
+        if self._begun.get(session).after >= begun.after:
+            return False
+        with self._lock:
+            inbox = self._inboxes.pop(session, None)
+            self._barred.pardon(session)
+            self._barred.revoke(session)
+            self._barred.begin(session)
+        with self._until_done(session):
+            self._syncer.forget(session)
+            if inbox is not None:
+                inbox.appender.close()
+            with suppress(FileNotFoundError):
+                kept = set_aside(self._disk, os.path.join(self._root, session))
+                self._remove(os.path.join(self._root, kept))
+            self._begun.note(session, begun)  # before another copy may be begun
+        return True
+
+    def begun_after(self, session: str) -> int:
+        """Return the instruction that last dropped the copies of a session; 0 if none did."""
+        return self._begun.get(session).after
+
+    def _remove(self, path: str) -> None:
+        shutil.rmtree(path, ignore_errors=True)  # what is left is aside, and for people to remove
+
     def _doubt(self, found: DamageFound) -> None:
         if self._alone:
             _log.error("%s; this session is refused until it is mended", found.damage)
@@ -169,6 +209,7 @@ class Inboxes:
         if identity.kind != SESSION or identity.stream != self._stream:
             raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
         with self._lock:
+            self._begun.demand_not_retired(name, identity.id)
             if not relays:
                 self._barred.demand_agreed(name)
             inbox = self._inboxes.get(name)

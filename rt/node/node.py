@@ -127,7 +127,7 @@ class Node:
         pipeline = self.pipeline
         admin = NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
-            AuditLog(self.directory.audit),
+            AuditLog(self.directory.audit), copies=pipeline.inboxes,
         )  # fmt: skip
         handlers: dict[str, Handler] = {STATUS_ALPN: self._serve_status, ADMIN_ALPN: admin.serve}
         return handlers | ({ALPN: self._peers.serve} if self._peers else {})

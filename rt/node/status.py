@@ -1,7 +1,7 @@
 """Status: what a node shows of itself, for scripts and operators alike."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from rt.node.settings import NodeSettings
 from rt.node.view import NodeView
 from rt.position import Position
 from rt.version import __version__
+from sequencer.newcomers import Stuck
 from sequencer.peers import Peers
 
 STATUS_ALPN: Final = "rt-status/1"
@@ -66,7 +67,7 @@ def node_status(
         "peer_bytes": peers.sent_bytes if peers else 0,
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
-        "sessions": _sessions(inboxes, sample),
+        "sessions": _sessions(inboxes, sample, waiting.stuck),
         "archived_to": str(view.archived_to),
         "policy": policy_of_notes(view.notes).text(),
         "disk_free": guard.available,
@@ -94,7 +95,9 @@ def _sampled(sample: NodeSample) -> dict[str, Any]:
     }
 
 
-def _sessions(inboxes: Collection[NodeInbox], sample: NodeSample) -> list[dict[str, Any]]:
+def _sessions(
+    inboxes: Collection[NodeInbox], sample: NodeSample, stuck: Mapping[str, Stuck]
+) -> list[dict[str, Any]]:
     sampled = {each.session: each for each in sample.sessions}
     return [
         {
@@ -102,6 +105,7 @@ def _sessions(inboxes: Collection[NodeInbox], sample: NodeSample) -> list[dict[s
             "pushed_by": inbox.peer,
             "durable": str(inbox.durable),
             "merged": str(inbox.merged),
+            "stuck": stuck[inbox.session].words if inbox.session in stuck else "",
             **_counted(sampled.get(inbox.session)),
         }
         for inbox in sorted(inboxes, key=lambda each: each.session)

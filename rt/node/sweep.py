@@ -36,6 +36,9 @@ class Inputs(Protocol):
     def every(self) -> Collection[Input]:
         """Return all copies."""
 
+    def begun_after(self, session: str) -> int:
+        """Return the instruction that last dropped the copies of a session; 0 if none did."""
+
 
 class Sweep:
     """Empties archived files of the merged log, archives merged inputs, removes old empty files.
@@ -84,10 +87,17 @@ class Sweep:
         self._empty(merged, snapshot_end)
         self._fold(merged)
 
-    def sweep_inputs(self, merged_to: Mapping[str, Position]) -> None:
-        """Archive the rolled files of inputs, by session up to `merged_to`."""
+    def sweep_inputs(self, merged_to: Mapping[str, Position], index: int) -> None:
+        """Archive the rolled files of inputs, by session up to `merged_to`.
+
+        Args:
+            merged_to: as of an instruction.
+            index: this instruction; it says nothing of a copy that was begun after it.
+        """
         for each in self._inputs.every():
             target = merged_to.get(each.session, START)
+            if self._inputs.begun_after(each.session) > index:
+                continue
             log, swept_to = self._swept.get(each.session, (None, START))
             is_new = log is not each.appender or target > swept_to
             if target > START and is_new and not self.is_stopping:

@@ -118,7 +118,7 @@ class NodeSweeper:
         self._sweep.sweep_merged(merged, saved[-1].end if saved else START)
         settled = [each for each in saved if each.instruction <= settled_index]
         if settled:
-            self._sweep.sweep_inputs(settled[-1].sessions)
+            self._sweep.sweep_inputs(settled[-1].sessions, settled[-1].instruction)
 
     def _run(self, failed: Callable[[Exception], None]) -> None:
         while True:

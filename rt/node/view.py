@@ -1,12 +1,13 @@
 """NodeView: what other threads may know of a node's sequencing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rt.node.fork import FoundFork
 from rt.node.keep_up import LogCopy
 from rt.position import Position
+from sequencer.newcomers import Stuck
 from sequencer.raft.consensus import Status
 
 
@@ -21,6 +22,7 @@ class Waiting:
             itself before it takes part in the consensus.
         older_copy: why this node was an older copy of itself when it started, or "".
         fork: why this node merges nothing any more.
+        stuck: on the leader, the sessions that it cannot merge, and why.
     """
 
     missing: tuple[str, Position] | None = None
@@ -28,6 +30,7 @@ class Waiting:
     confirmations: int = 0
     older_copy: str = ""
     fork: FoundFork | None = None
+    stuck: Mapping[str, Stuck] = field(default_factory=dict)
 
 
 class NodeView(NamedTuple):

@@ -9,10 +9,12 @@ from archiver.decide import DISK
 from archiver.lease import Lease
 from archiver.policy import Policy
 from rt.errors import Refused
+from rt.events import SessionChange
 from rt.log.appender import Appender
 from rt.node.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
 from sequencer.instruction import Archive, Instruction, Note, Roll
+from sequencer.life import Life
 
 from .archiving import paced_ns
 from .checkers import Violation
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 SHIP_US = 8_000
 CUTTING_SHARE = 0.15
 RESTORING_SHARE = 0.5  # of those
+RESETTING_SHARE = 0.15
+RESETS_US = 600_000  # between two losses of a publisher's log at most
 CUTS_US = 400_000  # between two power cuts of publishers at most
 
 
@@ -181,6 +185,7 @@ class MergeCluster(Cluster):
         self.publishers = {
             name: Publisher(name, Random(chance.getrandbits(32))) for name in SESSIONS
         }
+        self.stream.logs = {each.name: each.identity.id for each in self.publishers.values()}
         self.frail = chance.sample(self.names, len(self.names) - self.majority)
         self._links: dict[tuple[str, str], float] = {}
         self._link_chance = Random(chance.getrandbits(32))
@@ -199,6 +204,12 @@ class MergeCluster(Cluster):
         self.has_restores = self.has_cuts and self._cutting.random() < RESTORING_SHARE
         if self.has_cuts:
             self.clock.after(self._cutting.randrange(CUTS_US), self._cut_publisher)
+        # and in some worlds a publisher loses its log, and an operator resets its session
+        self._resetting = Random(f"{self.seed} resets")
+        self._resets: dict[str, str] = {}  # by session, the log that is to be retired
+        if not self.has_cuts and self._resetting.random() < RESETTING_SHARE:
+            self.clock.after(self._resetting.randrange(RESETS_US), self._lose_log)
+            self.clock.after(RESETS_US // 20, self._reset)
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
         MergeNemesis.world = self  # of the one cluster that lives at a time
@@ -289,9 +300,44 @@ class MergeCluster(Cluster):
             if node.alive:
                 node.lose_publisher(session)
 
+    def _lose_log(self) -> None:
+        """A publisher of no group loses its log, and begins another one under its name."""
+        if not self.nodes or not self.nemesis.active:
+            return
+        self.clock.after(self._resetting.randrange(1, RESETS_US), self._lose_log)
+        session = self._resetting.choice([name for name, group in SESSIONS.items() if not group])
+        publisher = self.publishers[session]
+        # Where nothing of it is merged, the nodes would take the next log without a reset.
+        if publisher.alive and session not in self._resets and self.stream.merged.get(session):
+            self.trace(f"{session} loses its log at {publisher.end}")
+            self.stream.begun_again.add(session)
+            self._resets[session] = publisher.begin_again()
+            self.stream.next_logs[session] = publisher.identity.id
+            for node in self.nodes.values():
+                if node.alive:
+                    node.lose_publisher(session)
+
+    def _reset(self) -> None:
+        """Order the resets that are due, as `SessionAdmin` does, until they are made."""
+        self.clock.after(RESETS_US // 20, self._reset)
+        for node in self.nodes.values():
+            if not (node.alive and node.raft.leads):
+                continue
+            ledger = node.member.executor.ledger
+            for session, log in list(self._resets.items()):
+                if ledger.remembered.begun.get(session, (0, ""))[1] == log:
+                    del self._resets[session]
+                elif node.archiver.settled_index >= ledger.index:
+                    before = ledger.merged_to(session)
+                    node.order(Life(1, SessionChange.RESET, session, before, log=log))
+
     def _merged_by_majority(self, session: str) -> Position:
         inboxes = (node.inboxes.get(session) for node in self.nodes.values() if node.alive)
-        merged = [START if each is None else each.confirmations.merged for each in inboxes]
+        ours = self.publishers[session].identity
+        merged = [
+            START if each is None or each.appender.identity != ours else each.confirmations.merged
+            for each in inboxes
+        ]
         merged += [START] * self.majority
         return sorted(merged, reverse=True)[self.majority - 1]
 
@@ -321,7 +367,7 @@ class MergeCluster(Cluster):
     # Progress
 
     def _recovered(self) -> bool:
-        if self._proposed < self._proposals_max:
+        if self._proposed < self._proposals_max or self._resets:
             return False
         if self._full is not None:  # the others merge without it, and then there is room again
             if not all(self._is_merged(each) for each in self.publishers.values()):

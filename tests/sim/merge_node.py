@@ -21,6 +21,7 @@ from rt.errors import (
 from rt.format.manifest import LogIdentity
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
+from rt.node.begun import Begun
 from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail, Ports, Timing
 from rt.node.inbox import NodeInbox
@@ -62,10 +63,21 @@ class SimInboxes(Inboxes):
     def give_up(self, session: str, *, diverged: bool = False) -> None:
         """Set a copy aside."""
         if self.node is not None:
-            if not self.node.world.publishers[session].lives:
+            world = self.node.world  # a node without a copy takes the next log before the reset
+            if not world.publishers[session].lives and session not in world.stream.begun_again:
                 self.node.alarm(f"gives up {session}")
             self.node.world.stream.loses(self.node.name, session)
         super().give_up(session, diverged=diverged)
+
+    def drop(self, session: str, begun: Begun) -> bool:
+        """Remove a copy that an instruction ended."""
+        is_dropped = super().drop(session, begun)
+        if is_dropped and self.node is not None:
+            self.node.world.stream.loses(self.node.name, session)
+        return is_dropped
+
+    def _remove(self, path: str) -> None:
+        """Keep it aside: simulated disks remove no directories."""
 
     def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         inbox = super()._open(name, identity, merged_to)
@@ -404,7 +416,9 @@ class MergeNode(SimNode):
 
     def _hold(self, end: Durable, session: str) -> None:
         # a rolled file that has rotted is found out when it is read
-        self.world.stream.holds(self.name, None if self.rotted else self.disk, session, end)
+        disk = None if self.rotted else self.disk
+        log = self.inboxes._inboxes[session].appender.identity.id  # its lock is held already
+        self.world.stream.holds(self.name, disk, session, end, log)
         self._mail.synced[session] = None
         self.wake()
 
@@ -482,7 +496,7 @@ class MergeNode(SimNode):
 
     def _send(self, to: str, data: bytes) -> None:
         if data[:1] == HOLDINGS:
-            for session, end in decode_report(data[1:])[1].items():
+            for session, end in decode_report(data[9:])[1].items():
                 self.world.stream.reports(self.name, session, end)
         if self.is_older_copy and data[:1] == CONSENSUS:
             raise Violation(f"{self.name} is an older copy of itself, and speaks to {to}")
@@ -500,7 +514,7 @@ class MergeNode(SimNode):
             pipe = self.hang_up(session)
         if session in self.relays:
             self._ask_to_leave(self.world.publishers[session].identity, "p", relays=False)
-        elif pipe is not None and pipe.inbox.is_wanted:
+        elif pipe is not None and pipe.inbox.leave:
             self.hang_up(session)
         elif pipe is None:
             self._received(session, lambda: self._connect(session))
@@ -547,6 +561,10 @@ class MergeNode(SimNode):
             source[2].doubted()
         differs = code == "diverged" or isinstance(error, PeerError)
         is_cut = differs and self.world.publishers[session].lives > 0
+        if code in {"other-log", "diverged"} and session in self.world.stream.begun_again:
+            is_cut = (
+                True  # before the reset is executed here, or by a node that relays the last log
+            )
         if code not in {"reserve", "busy"} and not (is_rotten or is_behind or is_cut):
             self.alarm(f"{session} cannot be received: {error}")
         self.hang_up(session)
@@ -593,7 +611,7 @@ class MergeNode(SimNode):
             self._received(session, lambda: self._connect_relay(session, source, held))
         elif self.relays.get(session) != (source, source.life, held):
             self._ask_to_leave(held.appender.identity, source.name, relays=True)
-        elif pipe.inbox is not self.inboxes.get(session) or pipe.inbox.is_wanted:
+        elif pipe.inbox is not self.inboxes.get(session) or pipe.inbox.leave:
             self.hang_up(session)
         elif pipe.is_behind:
             self._received(session, pipe.step)
@@ -607,7 +625,8 @@ class MergeNode(SimNode):
         def end() -> Position:
             durable = copy.durable()
             disk = None if source.rotted else source.disk
-            self.world.stream.holds(source.name, disk, session, durable)
+            log = held.appender.identity.id
+            self.world.stream.holds(source.name, disk, session, durable, log)
             return durable
 
         try:
@@ -624,7 +643,7 @@ class MergeNode(SimNode):
         try:
             self.inboxes.claim(identity, peer, _NoBell(), START, relays=relays).release()
         except Refused as error:
-            if error.code not in {"busy", "reserve", "diverged"}:
+            if error.code not in {"busy", "reserve", "diverged", "other-log"}:
                 raise
 
     def has_all_of(self, publisher: Publisher) -> bool:

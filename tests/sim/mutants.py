@@ -5,6 +5,7 @@ acknowledgement of an older term that is counted, and an admission that outlives
 `tests/sim/test_merge.py` a copy that was set aside and is read on, since the node then copies from
 another what such a copy lacks; in `tests/sim/test_archiving.py` archived files that are emptied
 before this node has a snapshot covering them, since it then continues with another node's state.
+In `tests/unit/test_session_ends.py`, a report of what was held before a reset counts for nothing.
 `tests/unit/test_node_duties.py` tests that a planned snapshot is dropped before a file it covers is
 set aside, and that an order is proposed in no later term than its own.
 """
@@ -15,6 +16,7 @@ from . import (
     mutants_merge,
     mutants_node,
     mutants_raft,
+    mutants_session,
     mutants_state,
 )
 from .mutants_members import CHANGING
@@ -24,5 +26,6 @@ from .mutation import MUTANTS, switched_on
 
 __all__ = [
     "CHANGING", "MERGING", "MUTANTS", "RESTORING", "mutants_archive", "mutants_members",
-    "mutants_merge", "mutants_node", "mutants_raft", "mutants_state", "switched_on",
+    "mutants_merge", "mutants_node", "mutants_raft", "mutants_session", "mutants_state",
+    "switched_on",
 ]  # fmt: skip

@@ -112,6 +112,18 @@ class Publisher:
         self._next_file = following
         self._frames.clear()
 
+    def begin_again(self) -> str:
+        """Begin another log under the same name; return the id of the last one, which is lost."""
+        last = self.identity.id
+        self.news += 1
+        self.disk = SimDisk(self._chance)
+        tag = crc32(f"{self.name} after {last}".encode())
+        identity = self.identity._replace(id=f"{tag:032x}")
+        self._log = Appender(self.disk, self.name, identity)
+        self._next_file, self._sequence, self.confirmed = START, 0, Confirmations()
+        self._frames.clear()
+        return last
+
     def lose_unsynced(self) -> None:
         """Lose some of the last frames in a power cut, and continue with other bytes.
 

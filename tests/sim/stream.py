@@ -1,5 +1,7 @@
 """What must hold of the merged bytes, whatever the world did."""
 
+import json
+
 from archiver.decide import DISK
 from archiver.plan import rolled_files
 from rt.format.columns import decode_columns
@@ -44,7 +46,9 @@ class Stream:
         self._durable_ends: dict[str, Position] = {}
         self._archived_to = START
         self._decided: dict[str, Position] = {}  # merged up to here by whole or half instructions
-        self._held: dict[str, dict[str, Position]] = {name: {} for name in SESSIONS}
+        self._held: dict[str, dict[str, Position]] = {}  # per log of a session, and node
+        self.logs: dict[str, str] = {}  # per session, the log that is merged now
+        self.next_logs: dict[str, str] = {}  # and the one that follows its reset
         self._holds: dict[tuple[str, str], Position] = {}  # per node and session, at this time
         # per session and end of a merged frame, where the frame is, and its header
         self._last_frames: dict[tuple[str, Position], tuple[Position, bytes]] = {}
@@ -52,15 +56,16 @@ class Stream:
         self._latest_ns = 0  # of all clocks
         self._number = 0
         self._time_ns = 0
+        self.begun_again: set[str] = set()  # sessions: what is held of their logs is not told apart
         self.ranges = 0
         self.repeats = 0
 
-    def holds(self, name: str, disk: SimDisk | None, session: str, end: Position) -> None:
-        """A node says that it has a session durably up to `end`."""
+    def holds(self, name: str, disk: SimDisk | None, session: str, end: Position, log: str) -> None:
+        """A node says that it has a log of a session durably up to `end`."""
         there = len(disk.durable(f"in/{session}/{end.file_name}")) if disk else end.offset
         if disk and there < end.offset and not self._is_archived(disk, session, end):
             raise Violation(f"{name} holds {session} up to {end}; durable are {there} bytes")
-        held = self._held[session]
+        held = self._held.setdefault(log, {})
         held[name] = max(held.get(name, START), end)
         self._holds[name, session] = end
 
@@ -70,7 +75,7 @@ class Stream:
 
     def reports(self, name: str, session: str, end: Position) -> None:
         """A node tells the leader that it has a session durably up to `end`."""
-        if end > self._holds.get((name, session), START):
+        if end > self._holds.get((name, session), START) and session not in self.begun_again:
             raise Violation(f"{name} tells the leader of {session} {end}, which it does not hold")
 
     def _is_archived(self, disk: SimDisk, session: str, end: Position) -> bool:
@@ -78,7 +83,8 @@ class Stream:
         return text in disk.durable(f"in/{session}/manifest")
 
     def _demand_held(self, what: str, session: str, end: Position) -> None:
-        holders = [name for name, held in self._held[session].items() if held >= end]
+        held = self._held.get(self.logs[session], {})
+        holders = [name for name, there in held.items() if there >= end]
         if end == START:
             return
         if len(holders) < self._majority:
@@ -86,6 +92,8 @@ class Stream:
 
     def confirms(self, name: str, session: str, replicated: Position, merged: Position) -> None:
         """A node tells a publisher how far its session has come."""
+        if session in self.begun_again:
+            return  # a node may not know yet, and confirm what the last log had
         self._demand_held("replicated", session, replicated)
         if merged > self._decided.get(session, START):
             raise Violation(f"{name} says that {session} is merged up to {merged}")
@@ -214,6 +222,9 @@ class Stream:
 
     def _read_range(self, index: int, new: Range, data: bytes) -> None:
         self.ranges += 1
+        if not new.messages and not new.skip:
+            self._end_log(new, data)
+            return
         after = self.merged.get(new.session, START)
         if new.first != after and (new.first.offset or new.first < after):
             raise Violation(f"{new.session} was merged up to {after}, then from {new.first}")
@@ -234,6 +245,24 @@ class Stream:
         self.merged[new.session] = Position(new.first + new.length)
         self._number, self._time_ns = self._number + new.messages, new.time_ns
         self._count(new, found)
+
+    def _end_log(self, new: Range, data: bytes) -> None:
+        """A session was reset: it begins again with other bytes, from number 0."""
+        header = parse_header(data)
+        event = json.loads(data[HEADER_BYTES : HEADER_BYTES + header.length])
+        merged_to = self.merged.pop(new.session, START)
+        if event != {"event": "reset", "before": merged_to, "after": 0}:
+            raise Violation(
+                f"{new.session} was merged up to {merged_to}, and has the event {event}"
+            )
+        if new.number != self._number or new.time_ns < self._time_ns:
+            raise Violation(f"{new} after number {self._number} at {self._time_ns}")
+        self._time_ns = new.time_ns
+        self.logs[new.session] = self.next_logs[new.session]
+        self._next.pop(new.session, None)
+        self.replicated.pop(new.session, None)
+        for place in [place for place in self._last_frames if place[0] == new.session]:
+            del self._last_frames[place]
 
     def _count(self, new: Range, found: list[tuple[int, bytes]]) -> None:
         source = SESSIONS[new.session] or new.session

@@ -9,6 +9,7 @@ from rt.errors import SessionDiverged
 from rt.position import START, Position
 from sequencer.copies import Copies
 from sequencer.holdings import Holdings
+from sequencer.remembered import Remembered
 
 END = Position(1_000)
 
@@ -18,7 +19,7 @@ class Executor:
 
     def __init__(self, *errors):
         self.errors = list(errors)
-        self.ledger = SimpleNamespace(merged_to=lambda _session: START)
+        self.ledger = SimpleNamespace(merged_to=lambda _session: START, remembered=Remembered())
         self.checks = 0
 
     def check_copy(self, _session):

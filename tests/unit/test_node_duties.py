@@ -40,7 +40,7 @@ class Bench:
         self.held = {}
         self.leads, self.term, self.leader = True, 7, "n1"
         self.suspended, self.missing, self.agreed_ns, self.is_executing = False, None, (), False
-        self.handlers, self.engine, self.has_backlog = {}, self, False
+        self.handlers, self.engine, self.has_backlog, self.stuck = {}, self, False, {}
         self.greeting = SimpleNamespace(waits_for=0, finding="")
         self.holdings = Holdings("n1", ["n1", *others])
         ledger = Ledger(end=Position(8))
@@ -53,7 +53,7 @@ class Bench:
         )  # fmt: skip
         self.run = list
         self.rolled, self.damage = set(), CorruptLog("out/log.0.0", START, "rot")
-        self.sessions = {}
+        self.sessions, self.begun, self.dropped = {}, {}, []
         self.snapshots = SimpleNamespace(
             turn=lambda _now: None, await_sync=lambda: self.did.append("await sync"),
             drop=lambda: self.did.append("drop"), end=lambda: self.did.append("end"),
@@ -73,12 +73,28 @@ class Bench:
         """Put them together."""
         sessions = self.sessions
         ports = Ports(
-            SimpleNamespace(get=sessions.get, every=sessions.values, give_up=self.give_up),
+            SimpleNamespace(
+                get=sessions.get, every=sessions.values, give_up=self.give_up,
+                begun_after=lambda session: self.begun.get(session, 0), drop=self.drop,
+            ),
             snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None), self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
             self.served.append, self.refused.append,
         )  # fmt: skip
         return Duties(self, ports, TIMING)
+
+    def take_dropped(self):
+        """The sessions whose copies may have been dropped."""
+        dropped, self.dropped = self.dropped, []
+        return dropped
+
+    def drop(self, session, begun):
+        """Remove a copy, unless it was begun later."""
+        if self.begun.get(session, 0) >= begun.after:
+            return False
+        self.did.append(f"drop {session}")
+        self.begun[session] = begun.after
+        return True
 
     def copy_log(self, _begin):
         """Begin the copy that was prepared."""

@@ -118,11 +118,11 @@ def test_a_connection_leaves_a_session_to_the_next_if_either_relays(first, secon
     assert inbox.is_fed != first
     with pytest.raises(Refused, match="first"):
         inbox.claim("second", Bell(), relays=second)
-    assert inbox.is_wanted
+    assert inbox.leave
     assert bell.rung == 1
     inbox.release()
     inbox.claim("second", bell, relays=second)
-    assert not inbox.is_wanted
+    assert not inbox.leave
 
 
 def test_a_publisher_does_not_take_a_session_from_another():
@@ -131,7 +131,7 @@ def test_a_publisher_does_not_take_a_session_from_another():
     inbox.claim("first", bell)
     with pytest.raises(Refused, match="first"):
         inbox.claim("second", Bell())
-    assert not inbox.is_wanted
+    assert not inbox.leave
     assert bell.rung == 0
 
 

@@ -1,5 +1,6 @@
 """Instructions, ledger, planner and executor: what is agreed on, and what becomes of it."""
 
+import itertools
 import shutil
 from collections import Counter
 from contextlib import closing
@@ -23,9 +24,17 @@ from rt.node.fork import first_range_from
 from rt.position import START
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report
-from sequencer.instruction import Merge, Roll, Slice, decode_instruction, encode_instruction
+from sequencer.instruction import (
+    Instruction,
+    Merge,
+    Roll,
+    Slice,
+    decode_instruction,
+    encode_instruction,
+)
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.planner import SLICE_BYTES_MAX, Planner
+from sequencer.remembered import Remembered, Sample
 from sequencer.session_log import SessionLogs
 from tests.logs import make_frame
 
@@ -146,11 +155,16 @@ class Bench:
 
     def merge_all(self, names: str = "abxy") -> None:
         """Plan and execute until there is nothing left."""
-        planner = Planner(self.logs)
+        planner = self.planner = Planner(self.logs)
         durable = {name: end_of(LogDirectory(str(self.top / name))) for name in names}
         while merge := planner.plan(self.ledger, durable, len(self.commands) + 1):
             self.commands.append(encode_instruction(merge))
             self.executor.execute(len(self.commands), 1, merge)
+
+    def order(self, instruction: Instruction) -> None:
+        """Execute an instruction that was not planned."""
+        self.commands.append(encode_instruction(instruction))
+        self.executor.execute(len(self.commands), 1, instruction)
 
     def repeat(self, *, alone: bool = True) -> None:
         """Start again and execute everything once more."""
@@ -188,21 +202,69 @@ def test_a_group_gets_each_number_once(merged, tmp_path):
         assert [message.payload for message in subscriber] == [b"g%d" % n for n in range(800)]
 
 
-def test_a_session_that_joins_a_group_below_its_watermark_is_reported(merged, tmp_path, caplog):
-    """Its messages are taken for repeats: right for a redundant publisher, a loss for any other."""
-    caplog.clear()
-    with Publisher(str(tmp_path), stream="s", session="late", group="g") as publisher:
-        publisher.publish_many([b"other%d" % number for number in range(10)])
+def join(bench: Bench, root: Path, payloads: list[bytes], first: int = 0) -> dict[str, str]:
+    """Publish with a newcomer to the group, merge what can be, and return what cannot."""
+    with Publisher(str(root), stream="s", session="late", group="g") as publisher:
+        if first > publisher.next_sequence:
+            publisher.skip_to(first)
+        publisher.publish_many(payloads)
+    bench.merge_all(["late"])
+    return {name: each.words for name, each in bench.planner.stuck.items()}
+
+
+def payloads_of(root: Path, session: str) -> list[bytes]:
+    """What a session has in the merged log."""
+    with Subscriber(str(root), stream="s", sessions=[session], follow=False) as subscriber:
+        return [message.payload for message in subscriber]
+
+
+def test_a_session_with_other_messages_than_its_group_is_not_merged(merged, tmp_path):
+    """They were left out as repeats, and its publisher heard that they are merged."""
+    stuck = join(merged, tmp_path, [b"other%d" % number for number in range(10)])
+    assert "does not have message 0 as its group 'g' has merged it" in stuck["late"]
+    assert "late" not in merged.ledger.sessions
+    assert merged.planner.stuck["late"].is_refused
+
+
+def test_a_redundant_session_joins_its_group_whenever_it_comes(merged, tmp_path):
+    """It has the same messages, however they are framed; what is new continues the group."""
+    with Publisher(
+        str(tmp_path), stream="s", session="late", group="g", batching=Batching(frame_bytes=1024)
+    ) as publisher:
+        for number in range(900):
+            publisher.publish(b"g%d" % number)
     merged.merge_all(["late"])
-    assert "session late of group g begins below message 800" in caplog.text
-    with Publisher(str(tmp_path), stream="s", session="late", group="g") as publisher:
-        publisher.skip_to(800)
-        publisher.publish(b"more")
-    caplog.clear()
-    merged.merge_all(["late"])
-    assert not caplog.text
-    with Subscriber(str(tmp_path), stream="s", sessions=["late"], follow=False) as subscriber:
-        assert [message.payload for message in subscriber] == [b"more"]
+    assert not merged.planner.stuck
+    assert payloads_of(tmp_path, "late") == [b"g%d" % number for number in range(800, 900)]
+
+
+def test_a_redundant_session_that_begins_late_joins_once_it_can_be_compared(merged, tmp_path):
+    """It begins where the other publisher was when it started, which nodes do not remember."""
+    numbers = range(300, 700)
+    stuck = join(merged, tmp_path, [b"g%d" % number for number in numbers], first=300)
+    if stuck:  # none of the messages that the group remembers was among them
+        assert "begins below message 800" in stuck["late"]
+    assert not join(merged, tmp_path, [b"g%d" % number for number in range(700, 900)])
+    assert payloads_of(tmp_path, "late") == [b"g%d" % number for number in range(800, 900)]
+
+
+def test_a_session_that_skips_what_its_group_has_merged_is_merged_from_there(merged, tmp_path):
+    """The way out for a publisher with messages of its own."""
+    assert not join(merged, tmp_path, [b"more"], first=800)
+    assert payloads_of(tmp_path, "late") == [b"more"]
+
+
+def test_what_is_remembered_of_a_group_stays_small_and_reaches_back_to_its_first_message():
+    """It is in every snapshot."""
+    known = Remembered()
+    for number in range(20_000):
+        known.sample("g", [Sample(number, b"")])
+    numbers = [each.number for each in known.samples["g"]]
+    assert len(numbers) == 32
+    assert numbers == sorted(numbers)
+    assert (numbers[0], numbers[-1]) == (0, 19_999)
+    ages = [19_999 - number for number in numbers]
+    assert all(before <= 2 * after + 2 for before, after in itertools.pairwise(ages))
 
 
 def test_the_merge_is_repeatable_after_a_cut_at_any_byte(merged):

@@ -1,0 +1,149 @@
+"""`rt session`: shows the sessions of a stream, and decides what becomes of one."""
+
+from typing import Any, Final
+
+import click
+
+from rt.cli.console import note, print_json, say, table
+from rt.cli.groups import CommandGroup
+from rt.cli.link import reading_answers
+from rt.cli.options import click_options, json_option
+from rt.client.settings import ConnectionSettings
+from rt.text import printable
+
+_HEADINGS: Final = ("session", "pushed by", "replicated to", "merged to", "note")
+
+
+@click.group(cls=CommandGroup)
+def session() -> None:
+    """Show the sessions of a stream, and decide what becomes of one.
+
+    \b
+    rt session list --config flights/clients.toml
+    rt session adopt jfk --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+
+
+@session.command("list")
+@click_options(ConnectionSettings, "session")
+@json_option("the sessions")
+def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
+    """List the sessions that the leader knows, and why one is not merged.
+
+    \b
+    rt session list --nodes a:7420 --identity subscriber
+    rt session list --config flights/clients.toml --json
+    """  # noqa: D301 - click reads the backspace character
+    rows = _rows(settings, {"do": "sessions"})
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        note("the nodes know no session; rt push ships those of a publisher")
+    else:
+        click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@json_option("the session")
+def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
+    """Show one session: up to where each node holds it, and up to where it is merged.
+
+    \b
+    rt session show jfk --nodes a:7420 --identity subscriber
+    """  # noqa: D301 - click reads the backspace character
+    rows = _rows(settings, {"do": "sessions", "session": name})
+    if as_json:
+        print_json(rows[0])
+        return
+    with reading_answers():
+        _print(rows[0])
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@click.option("--at", metavar="POSITION", help="Start of the file to continue at, as in 0.3.0.")
+@json_option("the outcome")
+def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: bool) -> None:
+    """Let a session continue whose beginning was archived before it was merged.
+
+    That happens when it was shipped to another cluster before, or this one has lost its state.
+    What was archived is missing from the merged log: an event there says so, which subscribers
+    receive. Without --at, the session continues with the first file that is still there. Needs an
+    operator's certificate.
+
+    \b
+    rt session adopt jfk --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    _change(settings, {"do": "adopt-session", "session": name, "at": at}, as_json=as_json)
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@json_option("the outcome")
+def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
+    """Let a session begin again with another log, from sequence number 0.
+
+    For a publisher whose directory was lost or deleted and made again: its session is refused as
+    another log. The nodes remove their copies, also of what is not merged; the log that they hold
+    may not be pushed under this name again. What is merged stays, and an event in the merged log
+    says that numbers may repeat. Refused while the session is being pushed. Needs an operator's
+    certificate.
+
+    \b
+    rt session reset jfk --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    _change(settings, {"do": "reset-session", "session": name}, as_json=as_json)
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@json_option("the outcome")
+def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
+    """Drop what the nodes know and hold of a session that has ended.
+
+    All nodes do so at the same instruction, and free the space of their copies. What is merged
+    stays. The log that they hold may not be pushed under this name again; another one may. Refused
+    while the session is being pushed. Needs an operator's certificate.
+
+    \b
+    rt session forget jfk --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    _change(settings, {"do": "forget-session", "session": name}, as_json=as_json)
+
+
+def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: bool) -> None:
+    answer = settings.ask({key: value for key, value in request.items() if value is not None})
+    if as_json:
+        print_json(answer)
+        return
+    with reading_answers():
+        name, change = printable(str(answer["session"])), printable(str(answer["change"]))
+        before, after = printable(str(answer["before"])), printable(str(answer["after"]))
+        next_ = f", and continues at {after}" if change == "adopted" else ""
+        say(f"session {name} is {change}; it was merged up to {before}{next_}")
+
+
+def _rows(settings: ConnectionSettings, request: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = settings.ask(request)
+    with reading_answers():
+        return [dict(each) for each in answer["sessions"]]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    with reading_answers():
+        cells = (row["session"], row["pushed_by"] or "-", row["replicated"], row["merged"])
+        return [printable(str(each)) for each in (*cells, row["stuck"])]
+
+
+def _print(row: dict[str, Any]) -> None:
+    say(printable(f"session {row['session']}, merged up to {row['merged']}"))
+    note(printable(f"pushed by {row['pushed_by'] or 'no one now'}"))
+    for node, end in dict(row["durable"]).items():
+        note(printable(f"{node} holds it durably up to {end}"))
+    if row["stuck"]:
+        note(printable(f"not merged: {row['stuck']}"))

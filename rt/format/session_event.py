@@ -1,0 +1,75 @@
+"""Session events: what the nodes have decided about a session, as the merged log records it.
+
+A range that adds no messages and holds one control frame. Ranges of a session's own frames always
+hold messages, so no publisher can make one.
+"""
+
+import json
+from typing import Any, Final
+
+from rt.errors import FrameError
+from rt.events import SessionChange, SessionEvent
+from rt.format.frame import Encoded, FrameKind, Header, encode_frame, session_tag
+from rt.format.ranges import Range
+from rt.position import Position
+
+_BODY_BYTES_MAX: Final = 1024
+_CHANGES: Final = frozenset(SessionChange)
+_POSITION_END: Final = 1 << 63
+
+
+def event_frame(
+    change: SessionChange, session: str, before: Position, after: Position, time_ns: int
+) -> Encoded:
+    """Encode the control frame of an event.
+
+    Args:
+        change: what was decided.
+        session: its name.
+        before: up to where the session was merged.
+        after: where it continues; the start of a file.
+        time_ns: merge time.
+    """
+    body = json.dumps(
+        {"event": change.value, "before": int(before), "after": int(after)}, separators=(",", ":")
+    )
+    return encode_frame(
+        body.encode(), position=after, sequence=0, time_ns=time_ns, messages=0,
+        kind=FrameKind.CONTROL, session_tag=session_tag(session),
+    )  # fmt: skip
+
+
+def is_event(current: Range) -> bool:
+    """Whether a range is an event rather than frames of its session."""
+    return not current.messages and not current.skip
+
+
+def decode_event(
+    header: Header, body: bytes | memoryview, current: Range, position: Position
+) -> SessionEvent | None:
+    """Return the event of a control frame, its CRC checked; None if it is of an unknown kind.
+
+    Args:
+        header: of the frame.
+        body: its body.
+        current: the range it is in.
+        position: of the frame in the merged log.
+
+    Raises:
+        FrameError: it is not a session event.
+    """
+    if header.kind != FrameKind.CONTROL or len(body) > _BODY_BYTES_MAX:
+        raise FrameError("the frame is not a session event")
+    try:
+        fields: dict[str, Any] = json.loads(bytes(body))
+        change, before, after = fields["event"], fields["before"], fields["after"]
+        if not all(type(each) is int and 0 <= each < _POSITION_END for each in (before, after)):
+            raise ValueError("a position is out of range")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise FrameError("the session event cannot be read") from None
+    if change not in _CHANGES:
+        return None
+    return SessionEvent(
+        SessionChange(change), current.session, position, Position(before), Position(after),
+        current.time_ns, current.number,
+    )  # fmt: skip

@@ -1,0 +1,229 @@
+"""SessionAdmin: what an operator may ask about the sessions of a stream, and decide for them."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from rt.errors import Misuse, Refused
+from rt.events import SessionChange
+from rt.format.manifest import Manifest
+from rt.log.appender import Appender
+from rt.names import SessionName, parse_session
+from rt.net.exchange import Fields
+from rt.node.sequencer import leader_words
+from rt.node.view import NodeView
+from rt.position import Position
+from sequencer.life import Life
+from sequencer.member import Member
+
+Answer = TypeVar("Answer")
+
+
+class Asked(Protocol):
+    """A node's sequencing, between two steps."""
+
+    @property
+    def view(self) -> NodeView:
+        """The state after the last step."""
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """Answer a question when what it reads does not change."""
+
+
+class SessionCopy(Protocol):
+    """One session's copy on this node."""
+
+    @property
+    def appender(self) -> Appender:
+        """Its log."""
+
+    @property
+    def peer(self) -> str:
+        """The name in the certificate of the connection that fills it; "" without one."""
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its publisher fills it now."""
+
+
+class SessionCopies(Protocol):
+    """All copies of sessions on this node."""
+
+    def get(self, session: str) -> SessionCopy | None:
+        """Return the copy of a session, or None."""
+
+
+class SessionAdmin:
+    """Reads the leader's ledger and copies, and orders changes of sessions.
+
+    Threads: any connection's; `_member` is used only inside `_sequencer.ask`.
+    """
+
+    def __init__(
+        self,
+        sequencer: Asked,
+        member: Member,
+        copies: SessionCopies,
+        *,
+        decide: Callable[[Life, Callable[[], bool]], None],
+        settle: Callable[[int], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            sequencer: answers questions between two steps.
+            member: of this node.
+            copies: of sessions, on this node.
+            decide: orders a change and waits until the given question is answered with yes.
+            settle: waits until a majority has durably what was merged up to an instruction.
+        """
+        self._sequencer = sequencer
+        self._member = member
+        self._copies = copies
+        self._decide = decide
+        self._settle = settle
+
+    def sessions(self, request: Fields) -> Fields:
+        """Return a row for each session that this leader knows, or for the one that is named.
+
+        Raises:
+            Refused: this node does not lead.
+            Misuse: no node knows the session that is named.
+        """
+        name = str(request.get("session", ""))
+        self._demand_leader()
+        return {"sessions": self._sequencer.ask(lambda: self._rows(name))}
+
+    def adopt(self, request: Fields) -> Fields:
+        """Let a session whose beginning is archived continue at the first file that is there.
+
+        Raises:
+            Refused: this node does not lead, or the session has changed meanwhile.
+            Misuse: nothing keeps the session from being merged, or it has no such file.
+        """
+        session, wanted = _named(request), _wanted(request)
+        self._demand_leader()
+        life = self._sequencer.ask(lambda: self._adoption(session, wanted))
+        self._decide(life, lambda: self._merged_to(session) != life.before)
+        if self._merged_to(session) < life.after:
+            raise Refused("changed", f"session {session!r} has changed meanwhile; look again")
+        return self._answer(life)
+
+    def reset(self, request: Fields) -> Fields:
+        """Let a session begin again with another log; errors as for `forget`."""
+        return self._end(_named(request), SessionChange.RESET)
+
+    def forget(self, request: Fields) -> Fields:
+        """Drop what the nodes know and hold of a session; its log may not be pushed again.
+
+        Raises:
+            Refused: this node does not lead, the session is being pushed, or it has changed
+                meanwhile.
+            Misuse: no node knows the session.
+        """
+        return self._end(_named(request), SessionChange.FORGOTTEN)
+
+    def _end(self, session: SessionName, change: SessionChange) -> Fields:
+        self._demand_leader()
+        life, known, index = self._sequencer.ask(lambda: self._ending(session, change))
+        # Until then the copies may be all that a power cut of every node leaves of what is merged.
+        self._settle(index)
+        self._decide(life, lambda: self._begun(session) != known)
+        return self._answer(life)
+
+    def _ending(self, session: SessionName, change: SessionChange) -> tuple[Life, int, int]:
+        """Return the change that ends a session's log, its last such change, and the state's."""
+        [_] = self._rows(session)
+        copy, ledger = self._copies.get(session), self._member.executor.ledger
+        if copy is not None and copy.is_fed:
+            words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
+            raise Refused("live", words)
+        log = "" if copy is None else copy.appender.identity.id
+        life = Life(time.time_ns(), change, session, ledger.merged_to(session), log=log)
+        return life, self._last_change(session), ledger.index
+
+    def _begun(self, session: str) -> int:
+        return self._sequencer.ask(lambda: self._last_change(session))
+
+    def _last_change(self, session: str) -> int:
+        begun = self._member.executor.ledger.remembered.begun
+        return begun[session][0] if session in begun else 0
+
+    def _answer(self, life: Life) -> Fields:
+        rows = self._sequencer.ask(lambda: self._rows(life.session, known=False))
+        row = rows[0] if rows else {}
+        changed = {"before": str(life.before), "after": str(life.after)}
+        return {"session": life.session, "change": life.change.value, **changed, "now": row}
+
+    def _adoption(self, session: SessionName, wanted: Position | None) -> Life:
+        """Return the change that adopts a session; between two steps."""
+        copy, before = self._copies.get(session), self._member.executor.ledger.merged_to(session)
+        if copy is None:
+            raise Misuse(f"the leader holds nothing of session {session!r}; push it first")
+        known = copy.appender.manifest
+        lost = [file for file in known.archived.copy() if _file_end(known, file) > before]
+        if not lost:
+            raise Misuse(
+                f"session {session!r} is merged up to {before}, and nothing that follows is "
+                "archived; it needs no adoption"
+            )
+        there = sorted({*known.order, copy.appender.end.file} - set(known.archived))
+        starts = [file for file in there if file > max(lost)]
+        if not starts:
+            raise Misuse(
+                f"nothing of session {session!r} has arrived that follows what is archived; adopt "
+                "it when its publisher has pushed more"
+            )
+        if wanted is not None and wanted not in starts:
+            raise Misuse(
+                f"session {session!r} has no file at {wanted} that follows what is archived; the "
+                f"first is at {starts[0]}"
+            )
+        at = starts[0] if wanted is None else wanted
+        return Life(time.time_ns(), SessionChange.ADOPTED, session, before, at)
+
+    def _rows(self, name: str, *, known: bool = True) -> list[dict[str, Any]]:
+        """Return what is known of sessions; between two steps."""
+        member = self._member
+        ledger, holdings = member.executor.ledger, member.holdings
+        names = ledger.sessions.keys() | {each for each, end in holdings.own.items() if end}
+        if name:
+            if known and name not in names:
+                raise Misuse(f"no session {name!r} is known here; rt session list shows them all")
+            names = names & {name}
+        return [
+            {
+                "session": each,
+                "merged": str(ledger.merged_to(each)),
+                "replicated": str(holdings.agreed(each)),
+                "durable": {
+                    node: str(end)
+                    for node in (*holdings.others, member.name)
+                    if (end := holdings.of(node).get(each))
+                },
+                "pushed_by": "" if (copy := self._copies.get(each)) is None else copy.peer,
+                "stuck": member.stuck[each].words if each in member.stuck else "",
+            }
+            for each in sorted(names)
+        ]
+
+    def _merged_to(self, session: str) -> Position:
+        return self._sequencer.ask(lambda: self._member.executor.ledger.merged_to(session))
+
+    def _demand_leader(self) -> None:
+        view = self._sequencer.view
+        if not view.leads:
+            raise Refused("not-leader", leader_words(view.engine.leader))
+
+
+def _named(request: Fields) -> SessionName:
+    return parse_session(str(request.get("session", "")))
+
+
+def _wanted(request: Fields) -> Position | None:
+    text = request.get("at")
+    return None if text is None else Position.parse(str(text))
+
+
+def _file_end(known: Manifest, file: Position) -> int:
+    return file + (known.rolled_end(file) or 0)

@@ -1,0 +1,180 @@
+"""Sessions that end by decision: reset and forgotten on all nodes at the same instruction."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from replicator.messages import Ack
+from replicator.progress import SessionProgress
+from rt import Position, SessionChange
+from rt.errors import FlushTimeout, Refused
+from rt.log.confirmations import ConfirmationsFile, Level
+from rt.log.disk import OsDisk
+from rt.node.begun import Begun, BegunCopies
+from rt.position import START
+from sequencer.holdings import Holdings
+from sequencer.ledger import decode_ledger
+from sequencer.life import Life
+from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.commands import run
+from tests.replicator_host import eventually
+from tests.unit.test_sequencing import Bench, publish
+from tests.unit.test_session_life import events_of
+
+PATIENCE_S = 20
+LOG = "0123456789abcdef" * 2
+
+
+def decided(cluster, *words):
+    """Run `rt session`, and return its answer."""
+    config = os.path.join(cluster.root, "clients.toml")
+    done = run("session", *words, "--config", config, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def merged(cluster, payloads, session="jfk"):
+    """Publish, wait until it is merged, and end both publisher and pusher."""
+    push = cluster.push()
+    with cluster.publisher(session) as publisher:
+        publisher.publish_many(payloads)
+        publisher.flush(Level.MERGED, PATIENCE_S)
+    push.stop()
+
+
+def are_equal(cluster):
+    """Whether all nodes have executed the same."""
+    return len({cluster.ledger(name).encode() for name in cluster.nodes}) == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_session_whose_directory_was_made_again_goes_on_after_a_reset(tmp_path, nodes):
+    """Its owner was refused as another log for ever."""
+    with ArchiveCluster(tmp_path, nodes=nodes) as cluster:
+        directory = tmp_path / "pub" / STREAM / "jfk"
+        merged(cluster, [b"old%d" % number for number in range(10)])
+        directory.rename(tmp_path / "zombie")
+        publisher, push = cluster.publisher(), cluster.push()
+        publisher.publish_many([b"new%d" % number for number in range(4)])
+        assert eventually(lambda: "is another log here" in publisher.shipping_note, PATIENCE_S)
+        push.stop()
+        answer = decided(cluster, "reset", "jfk")
+        assert (answer["change"], answer["now"].get("merged", "0.0.0")) == ("reset", "0.0.0")
+        push = cluster.push()
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        assert eventually(lambda: are_equal(cluster), PATIENCE_S)
+        push.stop()
+        publisher.close()
+        shutil.rmtree(directory)
+        (tmp_path / "zombie").rename(directory)
+        publisher, push = cluster.publisher(), cluster.push()
+        assert eventually(lambda: "was retired" in publisher.shipping_note, PATIENCE_S)
+        publisher.publish(b"late")
+        with pytest.raises(FlushTimeout, match="was retired"):
+            publisher.flush(Level.MERGED, 0.1)
+        pull = cluster.pull()
+        assert pull.wait_caught_up(PATIENCE_S)
+        events, count = events_of(tmp_path / "sub", stream=STREAM)
+        assert [each.change for each in events] == [SessionChange.RESET]
+        assert count == 14
+        for name in list(cluster.nodes):  # each repeats the instruction from its journal
+            cluster.stop(name)
+            cluster.start(name)
+        other = cluster.publisher("lga")
+        other.publish(b"x")
+        other.flush(Level.MERGED, PATIENCE_S)
+        assert eventually(lambda: are_equal(cluster), PATIENCE_S)
+
+
+def test_a_forgotten_session_leaves_no_copy_on_any_node_and_its_name_is_free(tmp_path):
+    """Nodes kept every session there ever was."""
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        merged(cluster, [b"old"])
+        copies = [tmp_path / name / STREAM / "in" / "jfk" for name in cluster.nodes]
+        assert all(each.exists() for each in copies)
+        decided(cluster, "forget", "jfk")
+        assert eventually(lambda: not any(each.exists() for each in copies), PATIENCE_S)
+        assert not decided(cluster, "list")
+        assert all("jfk" not in cluster.ledger(name).sessions for name in cluster.nodes)
+        shutil.rmtree(tmp_path / "pub" / STREAM / "jfk")
+        merged(cluster, [b"another"])
+        assert eventually(lambda: are_equal(cluster), PATIENCE_S)
+        assert cluster.ledger("n1").number == 2
+
+
+def test_a_session_that_is_being_pushed_is_neither_reset_nor_forgotten(tmp_path):
+    """A live owner is never displaced."""
+    with ArchiveCluster(tmp_path) as cluster:
+        publisher, _ = cluster.publisher(), cluster.push()
+        publisher.publish(b"one")
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        config = ["--config", os.path.join(cluster.root, "clients.toml")]
+        for act in ("reset", "forget"):
+            refused = run("session", act, "jfk", *config)
+            assert refused.exit_code == 3
+            assert "is being pushed by 'publisher'; stop it first" in refused.output
+            unknown = run("session", act, "ewr", *config)
+            assert (unknown.exit_code, "no session 'ewr' is known" in unknown.output) == (2, True)
+
+
+def test_the_ledger_after_a_reset_is_the_same_from_a_snapshot(tmp_path):
+    """A node that receives the state instead of the instruction must drop its copy as well."""
+    publish(tmp_path)
+    bench = Bench(tmp_path)
+    bench.merge_all()
+    digest = bench.ledger.digest
+    bench.order(Life(9, SessionChange.RESET, "a", bench.ledger.merged_to("a"), log=LOG))
+    ledger = bench.ledger
+    assert ledger.merged_to("a") == START
+    assert (ledger.watermark("a"), "a" in ledger.tails) == (0, False)
+    assert ledger.remembered.begun["a"] == (ledger.index, LOG)
+    assert ledger.digest != digest
+    assert decode_ledger(ledger.encode()) == ledger
+    assert ledger.remembered.dropped_after(ledger.index - 1) == ["a"]
+    assert ledger.remembered.dropped_after(ledger.index) == []
+
+
+def test_what_a_node_held_before_it_executed_a_reset_counts_for_nothing():
+    """The leader would call a majority durable what one node alone has."""
+    leader, other = Holdings("a", "abc"), Holdings("b", "abc")
+    other.hold("jfk", Position(800))
+    leader.hold("jfk", Position(800))
+    [report] = other.whole()
+    leader.take_report("b", report)
+    assert leader.agreed("jfk") == 800
+    leader.drop("jfk")
+    leader.hold("jfk", Position(64))
+    leader.take_report("b", report, ["jfk"])
+    assert leader.agreed("jfk") == 0
+
+
+def test_a_copy_that_was_begun_after_an_instruction_survives_its_repetition(tmp_path):
+    """After a crash a node executes again what it had executed, and the new copy has new bytes."""
+    begun = BegunCopies(OsDisk(), str(tmp_path))
+    assert begun.get("jfk") == Begun()
+    begun.note("jfk", Begun(10, LOG))
+    again = BegunCopies(OsDisk(), str(tmp_path))
+    assert again.get("jfk") == Begun(10, LOG)
+    again.demand_not_retired("jfk", "f" * 32)
+    with pytest.raises(Refused, match="was retired"):
+        again.demand_not_retired("jfk", LOG)
+    (tmp_path / ".begun").write_bytes(b"{")
+    assert BegunCopies(OsDisk(), str(tmp_path)).get("jfk") == Begun()
+
+
+def test_what_was_confirmed_of_a_log_says_nothing_of_the_one_made_in_its_place(tmp_path):
+    """`merged` would be confirmed for messages that no node has seen, and files archived."""
+    far, near = (
+        Ack(0, *[Position(end)] * 4, Position(1)) for end in (800, 64)
+    )  # fmt: skip
+    progress = SessionProgress(str(tmp_path))
+    assert progress.take("n1", far, "old")
+    progress.note()
+    os.unlink(tmp_path / "confirmed")
+    assert progress.take("n1", near, "new")
+    progress.note()
+    assert ConfirmationsFile(str(tmp_path)).read().merged == 64
+    assert not progress.take("n2", far, "old"), "it is late"
+    assert progress.released == 64
