@@ -32,11 +32,12 @@ def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
     Position('0.0.8')
     """
     newer = ack.merged > known.merged
-    return known._replace(
+    return Confirmations(
         received=max(known.received, ack.durable),
         replicated=max(known.replicated, ack.replicated),
         merged=ack.merged if newer else known.merged,
         merged_at=ack.merged_at if newer else known.merged_at,
+        released=known.released,
     )
 
 
@@ -160,7 +161,7 @@ class SessionProgress:
         """
         with self._lock:
             known, noted = self._known, self._noted
-            if known == noted or (not whole and known._replace(released=noted.released) == noted):
+            if known == noted or (not whole and known[:-1] == noted[:-1]):
                 return
             self._file.write(known)
             self._noted = known

@@ -224,7 +224,7 @@ class PushConnection:
         if self._book.acked(session, self.name, ack, channel.identity.id):
             self._dialer.progressed()
             self._errors.progressed(session)
-        self._note(session, whole=False)
+            self._note(session, whole=False)
 
     def _note(self, session: str, *, whole: bool) -> None:
         """Let the publisher know what was confirmed; a failure is retried at the next look."""

@@ -36,7 +36,8 @@ class Level(IntEnum):
 class Confirmations(NamedTuple):
     """Session positions up to which each level was reached, as the nodes report them.
 
-    The process that ships a session writes this, and the process that publishes reads it.
+    The process that ships a session writes this, and the process that publishes reads it. It may
+    wait for any field but the last.
     """
 
     received: Position = START
