@@ -47,7 +47,7 @@ else
 	@touch $@
 
 .venv/dev: pyproject.toml | .venv/bin/python
-	$(PIP) -e '.[dev,arrow,demo,spark]'
+	$(PIP) -e '.[dev,arrow,demo,iceberg,spark]'
 	@touch $@
 endif
 

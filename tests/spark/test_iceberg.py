@@ -1,0 +1,138 @@
+"""Export to Iceberg: each message once, whatever interrupts a run or runs beside it."""
+
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from rt import Publisher
+from rt.errors import GapError, Misuse
+from rt.position import Position
+from tests.spark.random_logs import STREAM, plain_rows, random_log
+
+pytest.importorskip("pyiceberg")
+from pyiceberg.transforms import IdentityTransform
+
+from rt.cli.program import rt
+from rt.spark import iceberg
+from rt.spark.iceberg import IcebergSettings, local_catalog, to_iceberg
+
+ALL = IcebergSettings(include_active=True)
+TABLE = "flights.messages"
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    """A catalog in a directory."""
+    return local_catalog(str(tmp_path / "warehouse"))
+
+
+def numbers(catalog):
+    """The numbers in the table, in order."""
+    return sorted(catalog.load_table(TABLE).scan().to_arrow()["number"].to_pylist())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_message_is_in_the_table_once(tmp_path, catalog, seed):
+    """First the rolled files, then what grew, then nothing."""
+    with random_log(str(tmp_path / "data"), seed) as merging:
+        rows = plain_rows(merging.directory)
+        rolled = to_iceberg(merging.directory, TABLE, catalog)
+        rest = to_iceberg(merging.directory, TABLE, catalog, ALL)
+        again = to_iceberg(merging.directory, TABLE, catalog, ALL)
+    assert (rolled.messages + rest.messages, again.messages) == (len(rows), 0)
+    assert numbers(catalog) == [row.number for row in rows]
+    payloads = catalog.load_table(TABLE).scan().to_arrow().sort_by("number")["payload"]
+    assert payloads.to_pylist() == [row.payload for row in rows]
+
+
+def test_a_run_that_dies_before_its_commit_has_added_nothing(tmp_path, catalog, monkeypatch):
+    """And one that dies after it is not repeated."""
+
+    def die(*_args, **_options):
+        raise KeyboardInterrupt
+
+    with random_log(str(tmp_path / "data"), 1) as merging:
+        rows = plain_rows(merging.directory)
+        monkeypatch.setattr("pyiceberg.table.Table._do_commit", die)
+        with pytest.raises(KeyboardInterrupt):
+            to_iceberg(merging.directory, TABLE, catalog, ALL)
+        assert numbers(catalog) == []
+        monkeypatch.undo()
+        to_iceberg(merging.directory, TABLE, catalog, ALL)
+        to_iceberg(merging.directory, TABLE, catalog, ALL)
+    assert numbers(catalog) == [row.number for row in rows]
+
+
+def test_of_two_runs_at_once_each_message_is_added_by_one(tmp_path, catalog, monkeypatch):
+    """The second is made while the first has its rows ready and has not committed yet."""
+    append, nested = iceberg._Export._append, []
+    with random_log(str(tmp_path / "data"), 1) as merging:
+        rows = plain_rows(merging.directory)
+        to_iceberg(merging.directory, TABLE, catalog)
+
+        def overtaken(export, batches, stop):
+            if not nested:
+                nested.append(to_iceberg)
+                to_iceberg(
+                    merging.directory, TABLE, local_catalog(str(tmp_path / "warehouse")), ALL
+                )
+            return append(export, batches, stop)
+
+        monkeypatch.setattr(iceberg._Export, "_append", overtaken)
+        done = to_iceberg(merging.directory, TABLE, catalog, ALL)
+    assert nested
+    assert done.messages == 0
+    assert numbers(catalog) == [row.number for row in rows]
+
+
+def test_small_commits_and_partitions_lose_nothing(tmp_path, catalog, monkeypatch):
+    """A table may exist before, with partitions of its own; rows are then held by the commit."""
+    monkeypatch.setattr(iceberg, "COMMIT_BYTES_PARTITIONED", 1000)
+    with random_log(str(tmp_path / "data"), 2) as merging:
+        rows = plain_rows(merging.directory)
+        table = iceberg._table_of(catalog, TABLE)
+        with table.update_spec() as update:
+            update.add_field("session", IdentityTransform(), "session")
+        done = to_iceberg(merging.directory, TABLE, catalog, ALL)
+    assert done.messages == len(rows)
+    assert len(catalog.load_table(TABLE).history()) > 1
+    assert numbers(catalog) == [row.number for row in rows]
+
+
+def test_a_beginning_that_is_not_wanted_is_left_out(tmp_path, catalog):
+    """By position."""
+    with random_log(str(tmp_path / "data"), 2) as merging:
+        rows = plain_rows(merging.directory)
+        middle = Position(rows[len(rows) // 2].position)
+        to_iceberg(
+            merging.directory, TABLE, catalog, IcebergSettings(include_active=True, start=middle)
+        )
+    assert numbers(catalog) == [row.number for row in rows[len(rows) // 2 :]]
+
+
+def test_archived_messages_are_an_error_unless_allowed(tmp_path, catalog):
+    """As for a Parquet export, and the message names the ways to go on."""
+    with random_log(str(tmp_path / "data"), 1, rounds=10) as merging:
+        log = merging.directory
+        merging.archive(1)
+    with pytest.raises(GapError, match="--allow-gaps"):
+        to_iceberg(log, TABLE, catalog, ALL)
+    done = to_iceberg(log, TABLE, catalog, IcebergSettings(include_active=True, allow_gaps=True))
+    assert done.gaps
+
+
+def test_the_command_says_what_it_added(tmp_path):
+    """And refuses in one line what it cannot do."""
+    with Publisher(str(tmp_path), stream=STREAM, session="jfk") as publisher:
+        publisher.publish_many([b"a", b"b"])
+    log, warehouse = os.path.join(tmp_path, STREAM, "jfk"), str(tmp_path / "warehouse")
+    command = ["export", "iceberg", log, TABLE, "--warehouse", warehouse, "--include-active"]
+    found = CliRunner().invoke(rt, command)
+    assert found.exit_code == 0
+    assert "added 1 file with 2 messages to flights.messages" in found.stderr
+    refused = CliRunner().invoke(rt, ["export", "iceberg", log, TABLE])
+    assert refused.exit_code == 2
+    assert "--warehouse DIR" in refused.stderr
+    with pytest.raises(Misuse, match="namespace"):
+        to_iceberg(log, "messages", local_catalog(warehouse))
