@@ -3,8 +3,8 @@
     python tools/spark_matrix.py                       # all versions, on the Pythons there are
     python tools/spark_matrix.py --spark 4.2.1 --python 3.11 --tests tests/spark/test_spark_batch.py
 
-Each has an environment of its own, kept in .venv/matrix, so a second run installs nothing. Versions that are too old
-must be refused in one line, and are tested for that. Returns 1 if a combination fails.
+Each has an environment of its own, kept in .venv/matrix, so a second run installs nothing. Versions
+that are too old must be refused in one line, and are tested for that. Returns 1 if one fails.
 """
 
 import argparse
