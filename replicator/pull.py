@@ -335,6 +335,12 @@ class PullClient:
         """Whether it is still copying; not after `stop`, nor after the disk has failed."""
         return not self._dialer.stopping
 
+    @property
+    def traffic(self) -> Traffic:
+        """What was copied since the start."""
+        log = self._copy.log
+        return Traffic() if log is None else log.traffic
+
     def status(self) -> PullStatus:
         """Return the status of the copy."""
         self._guard.demand_owner()

@@ -18,6 +18,7 @@ from rt.log.forked import ForkGuard
 from rt.names import parse_glob
 from rt.net.tls import Contexts
 from rt.position import START
+from rt.traffic import Traffic
 
 _DRAIN_POLL_S: Final = 0.01
 _STOP_S: Final = 2.0
@@ -142,6 +143,10 @@ class PushClient:
         self._guard.demand_owner()
         names = sorted(self._book.names())
         return [each for name in names for each in self._statuses(name)]
+
+    def traffic(self) -> dict[str, Traffic]:
+        """Return what was sent to each node since the start."""
+        return {each.name: each.traffic for each in self._connections}
 
     def _abandon(self) -> None:
         """In a forked child: close the connections that it inherited."""

@@ -16,6 +16,7 @@ from replicator.source_connection import SourceConnection
 from rt.errors import CorruptLog, Refused, spoken
 from rt.log.directory import LogDirectory
 from rt.position import START, Position
+from rt.traffic import Traffic
 
 
 class ShippedSessions(Protocol):
@@ -59,7 +60,8 @@ class PushConnection:
     Threads: the dialer's thread runs `_serve`. `_turn` guards `_side`, `_channels` and what they
     hold, and `_errors`: it is held by the connection's thread during a turn and tried by `offer`,
     which any thread may call. `_hints` and `_is_to_look` are set by any thread and cleared during a
-    turn. `all_sent`, `sent` and `error` read without the turn: they see whole entries.
+    turn. `traffic` is added to during a turn, and read by any. `all_sent`, `sent` and `error` read
+    without the turn: they see whole entries.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class PushConnection:
         self._channels: dict[str, SourceChannel] = {}  # by session
         self._hints: set[str] = set()  # sessions to be looked at
         self._is_to_look = False  # at all of them
+        self.traffic = Traffic()  # what was sent
         self._turn = threading.Lock()
         self._side: SourceConnection | None = None
 
@@ -155,7 +158,9 @@ class PushConnection:
     def _begin(self, link: Link) -> SourceConnection:
         self._errors.reconnected()
         self._is_to_look = True
-        self._side = SourceConnection(link, acked=self._take_ack, refused=self._take_refusal)
+        self._side = SourceConnection(
+            link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic
+        )
         return self._side
 
     def _end(self) -> None:

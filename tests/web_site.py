@@ -12,34 +12,11 @@ from rt.web.server import WebServer
 from tests.archive_cluster import ArchiveCluster
 
 
-class ShownNode:
-    """A cluster whose first node has an HTTP port."""
+class Port:
+    """An HTTP port."""
 
-    def __init__(self, root, nodes=1, settings=None, **options):
-        """Start it; `stop` ends it."""
-        self.undo = ExitStack()
-        self.cluster = ArchiveCluster(root, nodes, **options)
-        self.undo.callback(self._stop_nodes)
-        self.node: Node = self.cluster.nodes["n1"]
-        self.events = keep_events()
-        self.undo.callback(forget_events, self.events)
-        self.site = NodeSite(self.node, self.events)
-        self.web = WebServer(settings or HttpSettings("127.0.0.1:0"), self.site)
-        self.site.start()
-        self.web.start()
-        self.undo.callback(self.site.stop)
-        self.undo.callback(self.web.stop)
-        self.address = self.web.url.partition("//")[2]
-
-    def _stop_nodes(self):
-        self.cluster.close()
-
-    def publish(self, count=100, session="jfk"):
-        """Publish to a session, and have the node look at itself."""
-        publisher = self.cluster.publisher(session)
-        publisher.publish_many([b"x" * 100] * count)
-        publisher.flush("merged", 20)
-        self.node.lookout.look()
+    def __init__(self, url):
+        self.address = url.partition("//")[2]
 
     def ask(self, path, method="GET", **headers):
         """Return the status, the headers and the body of an answer."""
@@ -75,6 +52,36 @@ class ShownNode:
         ]
         assert len(found) == 1, (name, labels, found)
         return found[0]
+
+
+class ShownNode(Port):
+    """A cluster whose first node has an HTTP port."""
+
+    def __init__(self, root, nodes=1, settings=None, **options):
+        """Start it; `stop` ends it."""
+        self.undo = ExitStack()
+        self.cluster = ArchiveCluster(root, nodes, **options)
+        self.undo.callback(self._stop_nodes)
+        self.node: Node = self.cluster.nodes["n1"]
+        self.events = keep_events()
+        self.undo.callback(forget_events, self.events)
+        self.site = NodeSite(self.node, self.events)
+        self.web = WebServer(settings or HttpSettings("127.0.0.1:0"), self.site)
+        self.site.start()
+        self.web.start()
+        self.undo.callback(self.site.stop)
+        self.undo.callback(self.web.stop)
+        super().__init__(self.web.url)
+
+    def _stop_nodes(self):
+        self.cluster.close()
+
+    def publish(self, count=100, session="jfk"):
+        """Publish to a session, and have the node look at itself."""
+        publisher = self.cluster.publisher(session)
+        publisher.publish_many([b"x" * 100] * count)
+        publisher.flush("merged", 20)
+        self.node.lookout.look()
 
     def stop(self):
         """End it."""

@@ -87,9 +87,7 @@ def take(cluster: ArchiveCluster, url: str, target: Path) -> None:
         show(wide, url, "Healthy")
         time.sleep(40)
         save(wide, target / "page.png")
-        dark = browser.new_page(
-            viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2
-        )
+        dark = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
         show(dark, url, "Healthy")
         time.sleep(5)
         save(dark, target / "page-phone.png")
@@ -112,8 +110,8 @@ def show(page: Page, url: str | None, level: str) -> None:
 
 
 def save(page: Page, path: Path) -> None:
-    """Save a picture of all of the page."""
-    page.screenshot(path=str(path), full_page=True)
+    """Save a picture of all of the page; on a phone, of what is seen first."""
+    page.screenshot(path=str(path), full_page="phone" not in path.name)
     print(path)
 
 

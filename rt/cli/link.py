@@ -3,16 +3,26 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 import click
 
 from rt.cli.options import Seconds
 from rt.cli.stop_signals import StopSignals
+from rt.client.settings import ConnectionSettings
 from rt.errors import PeerError
+from rt.node.http import HttpSettings
 
 _POLL_S: Final = 0.5
 _POLL_END_S: Final = 0.05  # for a command that ends by itself
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings(ConnectionSettings):
+    """What a client that runs for long needs: how to reach the nodes, and where it shows itself."""
+
+    web: HttpSettings = field(default_factory=HttpSettings)
 
 
 @contextmanager

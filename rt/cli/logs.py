@@ -1,13 +1,16 @@
 """Logs: what `-v` and `--debug` show, on every command, one safe line a record."""
 
+import json
 import logging
 import sys
 from typing import Any, Final
 
 import click
 
-from rt.text import printable
+from rt.text import printable, time_text
 
+TEXT, JSON = "text", "json"
+_DETAILS: Final = ("event", "term", "hop", "session", "node", "position")  # of `extra`
 _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -23,15 +26,47 @@ class LineFormatter(logging.Formatter):
         return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
-def configure_log(level: int) -> None:
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object a line, for a program that collects logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object: time, level, logger, message, what happened, and its details."""
+        fields = {
+            "ts": time_text(int(record.created * 1e9)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": printable(record.getMessage()),
+            **{name: getattr(record, name) for name in _DETAILS if hasattr(record, name)},
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def configure_log(level: int, form: str = TEXT) -> None:
     """Log to stderr from now on.
 
     Args:
         level: The lowest level that is shown.
+        form: `TEXT` or `JSON`.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(_FORMAT))
+    handler.setFormatter(_formatter(form))
+    handler.setLevel(level)  # others, such as the page, may want more than stderr shows
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def _formatter(form: str) -> logging.Formatter:
+    return JsonFormatter() if form == JSON else LineFormatter(_FORMAT)
+
+
+def format_option() -> click.Option:
+    """Return the option `--log-format`; where it is not given, nothing changes."""
+    return click.Option(
+        ["--log-format"], type=click.Choice([TEXT, JSON]), envvar="RT_LOG_FORMAT",
+        expose_value=False, callback=_take_format,
+        help="Log lines as text, or as one JSON object each.  [RT_LOG_FORMAT; default text]",
+    )  # fmt: skip
 
 
 def add_verbosity(command: click.Command) -> None:
@@ -43,6 +78,7 @@ def add_verbosity(command: click.Command) -> None:
                      callback=_lower(logging.INFO), help="Log to stderr what is going on."),
         click.Option(["--debug"], is_flag=True, expose_value=False,
                      callback=_lower(logging.DEBUG), help="Log everything."),
+        format_option(),
     ]  # fmt: skip
     if isinstance(command, click.Group):
         for part in command.commands.values():
@@ -54,5 +90,13 @@ def _lower(level: int) -> Any:
         root = logging.getLogger()
         if value and root.level > level:
             root.setLevel(level)
+            for handler in root.handlers:
+                handler.setLevel(level)
 
     return lower
+
+
+def _take_format(_context: click.Context, _param: click.Parameter, value: Any) -> None:
+    if value is not None:
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(_formatter(value))

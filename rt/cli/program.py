@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem, shell_complete
 from rt.cli.console import complain
 from rt.cli.exits import CODES_HELP, exit_code, sentence
 from rt.cli.groups import CommandGroup
-from rt.cli.logs import add_verbosity, configure_log
+from rt.cli.logs import JSON, TEXT, add_verbosity, configure_log
 from rt.cli.parent import end_with_parent
 from rt.version import __version__
 
@@ -99,7 +99,11 @@ class Program(CommandGroup):
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Log to stderr what is going on.")
 @click.option("--debug", is_flag=True, help="Log everything, with the traceback of an error.")
-def rt(*, verbose: bool, debug: bool) -> None:
+@click.option(
+    "--log-format", type=click.Choice([TEXT, JSON]), default=TEXT, envvar="RT_LOG_FORMAT",
+    help="Log lines as text, or as one JSON object each.  [RT_LOG_FORMAT]",
+)  # fmt: skip
+def rt(*, verbose: bool, debug: bool, log_format: str) -> None:
     """A log-shipping reliable transport.
 
     \b
@@ -107,7 +111,8 @@ def rt(*, verbose: bool, debug: bool) -> None:
     rt subscribe --stream numbers --own-session one --no-follow --from last:3
     rt demo
     """  # noqa: D301 - click reads the backspace character
-    configure_log(logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING)
+    level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
+    configure_log(level, log_format)
 
 
 def main() -> None:

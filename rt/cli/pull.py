@@ -1,8 +1,9 @@
 """`rt pull`: keeps a copy of a stream's merged log."""
 
 import os
+import time
 from contextlib import nullcontext
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -10,10 +11,10 @@ from archiver.keep import parse_keep
 from replicator.mirror import Mirror
 from replicator.pull import PullClient, PullStatus
 from rt.cli.console import print_json
-from rt.cli.link import timeout_option, wait_until
+from rt.cli.link import ServiceSettings, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.stop_signals import StopSignals
-from rt.client.settings import ConnectionSettings
+from rt.cli.web import shown_over_http
 from rt.errors import RtError
 from rt.log.start import parse_start
 from rt.names import stream_directory
@@ -22,13 +23,17 @@ from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
 from rt.node.settings import parse_address
 from rt.subscriber import MERGED_NAME
+from rt.web.recent import RecentEvents
+
+if TYPE_CHECKING:
+    from rt.web.site import Site
 
 _SERVING: Final = (CertificateRole.MIRROR,)
 _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, CertificateRole.MIRROR)
 
 
 @click.command()
-@click_options(ConnectionSettings, "pull")
+@click_options(ServiceSettings, "pull")
 @click.option(
     "--keep", "kept", default="follow", show_default=True,
     help="What to keep: what the nodes keep (follow), all, a time (14d), or a size (90Gi).",
@@ -46,7 +51,7 @@ _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, Certificate
 @timeout_option("--once")
 @json_option("the outcome")
 def pull(
-    settings: ConnectionSettings,
+    settings: ServiceSettings,
     *,
     kept: str,
     start: str,
@@ -78,10 +83,11 @@ def pull(
     )  # fmt: skip
     with StopSignals() as signals, mirror or nullcontext():
         client.start()
-        done = wait_until(
-            signals, lambda: not client.running or (once and client.wait_caught_up(0)), timeout_s,
-            ends=once,
-        )  # fmt: skip
+        with shown_over_http(settings.web, lambda events: _site(client, settings, events)):
+            done = wait_until(
+                signals, lambda: not client.running or (once and client.wait_caught_up(0)),
+                timeout_s, ends=once,
+            )  # fmt: skip
         broken = not client.running  # read first: the status then says what broke it
         status = client.status()
         client.stop()
@@ -90,7 +96,17 @@ def pull(
     _report(status, complete=done or not once, once=once, as_json=as_json)
 
 
-def _mirror(settings: ConnectionSettings, serve: str) -> Mirror:
+def _site(client: PullClient, settings: ServiceSettings, events: RecentEvents) -> "Site":
+    from rt.web.program import ShownProgram  # noqa: PLC0415 - imports what is optional
+    from rt.web.pull_site import PullSite  # noqa: PLC0415
+
+    files = certificate_files(settings.certs, settings.identity)
+    program = ShownProgram("pull", settings.stream, files, events, time.time_ns())
+    directory = os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME)
+    return PullSite(client, directory, program)
+
+
+def _mirror(settings: ServiceSettings, serve: str) -> Mirror:
     """Return what serves the copy, by the certificate that it is pulled with."""
     files = certificate_files(settings.certs, settings.identity)
     mirror = Mirror(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -10,12 +10,17 @@ from replicator.progress import Release, SessionStatus
 from replicator.push import PushClient
 from rt.cli.console import note, print_json
 from rt.cli.descriptors import raise_descriptor_limit
-from rt.cli.link import timeout_option, wait_until
+from rt.cli.link import ServiceSettings, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.stop_signals import StopSignals
-from rt.client.settings import ConnectionSettings
+from rt.cli.web import shown_over_http
 from rt.errors import Misuse
+from rt.net.certificates import certificate_files
 from rt.net.identity import CertificateRole
+from rt.web.recent import RecentEvents
+
+if TYPE_CHECKING:
+    from rt.web.site import Site
 
 _REPORT_S: Final = 5.0  # how often a drain may say what it waits for
 _NAMED_MAX: Final = 3  # sessions
@@ -23,7 +28,7 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
 
 @click.command()
-@click_options(ConnectionSettings, "push")
+@click_options(ServiceSettings, "push")
 @click.option("--session", "sessions", multiple=True, default=("*",), help="Name or glob to ship.")
 @click.option(
     "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
@@ -34,7 +39,7 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 @timeout_option("--drain")
 @json_option("the outcome")
 def push(
-    settings: ConnectionSettings,
+    settings: ServiceSettings,
     sessions: tuple[str, ...],
     *,
     release: str,
@@ -62,13 +67,22 @@ def push(
     with StopSignals() as signals:
         client.start()
         watch = _DrainWatch(client)
-        merged = wait_until(signals, lambda: drain and watch.is_over(), timeout_s, ends=drain)
+        with shown_over_http(settings.web, lambda events: _site(client, settings, events)):
+            merged = wait_until(signals, lambda: drain and watch.is_over(), timeout_s, ends=drain)
         merged = merged and not client.blocked()
         status = client.status()
         connected = any(each.connected for each in status)
         synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
     reasons = sorted({each.error for each in status if each.error})
     _report(reasons, done=merged if drain else merged or synced, drain=drain, as_json=as_json)
+
+
+def _site(client: PushClient, settings: ServiceSettings, events: RecentEvents) -> "Site":
+    from rt.web.program import ShownProgram  # noqa: PLC0415 - imports what is optional
+    from rt.web.push_site import PushSite  # noqa: PLC0415
+
+    files = certificate_files(settings.certs, settings.identity)
+    return PushSite(client, ShownProgram("push", settings.stream, files, events, time.time_ns()))
 
 
 class _DrainWatch:

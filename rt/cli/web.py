@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
+from rt.cli.console import note
 from rt.node.http import HttpSettings
 from rt.web.recent import RecentEvents, forget_events, keep_events
 from rt.web.server import WebServer, demand_installed
@@ -34,7 +33,7 @@ def shown_over_http(
     try:
         site.start()
         server.start()
-        click.echo(f"metrics, health and a page at {server.url}")
+        note(f"metrics, health and a page at {server.url}")
         yield server
     finally:
         site.stop()

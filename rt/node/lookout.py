@@ -20,9 +20,10 @@ class Lookout:
     """Publishes a sample of a node once a second, and logs stalls and a line of statistics.
 
     Threads:
-        The thread that `start` starts uses `_sampler`, replaces `sample`, and alone uses
-        `_stalled` and `_said_s`. `sample` is a value that never changes; any thread may read it.
-        `pause_s` may be set before `start`. `_stopping` is an event.
+        Any thread may call `look`; the one that `start` starts does so again and again. `_turn` is
+        held during a look, whose thread uses `_sampler`, `_stalled` and `_said`, and replaces
+        `sample`: a value that never changes, and that any thread may read. `pause_s` is read before
+        each pause. `_stopping` is an event.
     """
 
     def __init__(self, sampler: NodeSampler) -> None:
@@ -32,6 +33,7 @@ class Lookout:
         self._sampler = sampler
         self._stalled: dict[str, str] = {}  # what was said of each stall that lasts
         self._said: NodeSample = self.sample  # when statistics were last logged
+        self._turn = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="look out", daemon=True)
 
@@ -54,11 +56,12 @@ class Lookout:
 
     def look(self) -> None:
         """Take a sample and log what follows from it."""
-        self.sample = self._sampler.sample()
-        self._tell_stalls(self.sample)
-        if self.sample.at_s - self._said.at_s >= STATISTICS_S:
-            _log.info("%s", statistics(self._said, self.sample), extra={"event": "statistics"})
-            self._said = self.sample
+        with self._turn:
+            sample = self.sample = self._sampler.sample()
+            self._tell_stalls(sample)
+            if sample.at_s - self._said.at_s >= STATISTICS_S:
+                _log.info("%s", statistics(self._said, sample), extra={"event": "statistics"})
+                self._said = sample
 
     def _tell_stalls(self, sample: NodeSample) -> None:
         """Log each hop once when it stalls, and once when it moves again."""

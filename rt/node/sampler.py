@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from replicator.clients import PULLS, ClientView, ServerRecord
@@ -62,14 +62,14 @@ class _Seen:
     """What was last seen of a session.
 
     Attributes:
-        bytes: that had come by then.
+        traffic: that had come by then.
         bytes_per_s: lately.
         last_ns: when bytes last came.
         peer: that filled it.
         connected_ns: since when.
     """
 
-    bytes: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
     bytes_per_s: float = 0.0
     last_ns: int = 0
     peer: str = ""
@@ -89,7 +89,6 @@ class NodeSampler:
         self._at_s = time.monotonic()
         self._seen: dict[str, _Seen] = {}  # by session
         self._received = Traffic()
-        self._counted: dict[str, Traffic] = {}  # of each session, in `_received`
         self._flow = Flow(Hop(Traffic()), Hop(Traffic()), Hop(Traffic()))
         self._stalls = Stalls()
         self._waits = Waits()
@@ -109,7 +108,7 @@ class NodeSampler:
             times, view, sessions, clients,
             watched.peers.problems() if watched.peers else {},
             DiskView(watched.guard.available, watched.guard.reserve, not watched.guard.is_closed),
-            self._flowed(sessions, passed_s),
+            self._flowed(passed_s),
             {name: each.counted() for name, each in watched.latencies.items()},
             ChangesView(
                 watched.leadership.changes, watched.leadership.elections,
@@ -123,18 +122,24 @@ class NodeSampler:
 
     def _session(self, inbox: NodeInbox, now_ns: int, now_s: float, passed_s: float) -> SessionView:
         seen, peer, merged = self._seen[inbox.session], inbox.peer, inbox.merged
-        durable, received = inbox.durable, inbox.appender.end
-        traffic = Traffic()
-        traffic.take(inbox.traffic)
-        if traffic.bytes != seen.bytes:
-            seen.last_ns = now_ns
+        durable, received, now = inbox.durable, inbox.appender.end, inbox.traffic
+        before, traffic = seen.traffic, Traffic(now.bytes, now.messages, now.frames)
+        if traffic.bytes < before.bytes:
+            before = Traffic()  # another copy was begun
+        if traffic.bytes != before.bytes:
+            seen.last_ns, seen.traffic = now_ns, traffic
+            self._received.add(
+                traffic.bytes - before.bytes, traffic.messages - before.messages,
+                traffic.frames - before.frames,
+            )  # fmt: skip
         if passed_s >= _RATE_S:
-            seen.bytes_per_s = max(0, traffic.bytes - seen.bytes) / passed_s
-        seen.bytes = traffic.bytes
+            seen.bytes_per_s = (traffic.bytes - before.bytes) / passed_s
         if peer != seen.peer:
             seen.peer, seen.connected_ns = peer, now_ns if peer else 0
-        name = f"{MERGE} {inbox.session}"
-        waiting_s = self._waits.look(name, reached=merged, end=durable, now_s=now_s)
+        waiting_s = 0.0
+        if merged < durable:
+            name = f"{MERGE} {inbox.session}"
+            waiting_s = self._waits.look(name, reached=merged, end=durable, now_s=now_s)
         return SessionView(
             inbox.session, peer, received, durable, merged, traffic, seen.bytes_per_s,
             seen.connected_ns, seen.last_ns, waiting_s,
@@ -147,15 +152,7 @@ class NodeSampler:
         waiting_s = self._waits.look(name, reached=client.position, end=end, now_s=now_s)
         return replace(client, waiting_s=waiting_s)
 
-    def _flowed(self, sessions: Collection[SessionView], passed_s: float) -> Flow:
-        for each in sessions:
-            known, now = self._counted.get(each.session, Traffic()), each.traffic
-            if now.bytes < known.bytes:
-                known = Traffic()  # another copy was begun
-            self._received.add(
-                now.bytes - known.bytes, now.messages - known.messages, now.frames - known.frames
-            )
-            self._counted[each.session] = now
+    def _flowed(self, passed_s: float) -> Flow:
         merged, last = Traffic(), self._flow
         merged.take(self._watched.merged)
         received = Traffic()
@@ -178,13 +175,16 @@ def _hop(total: Traffic, last: Hop, passed_s: float) -> Hop:
 
 
 def progress_of(sample: NodeSample) -> dict[str, HopProgress]:
-    """Return how far each hop has come, by `hop name`."""
+    """Return how far each hop that has work has come, by `hop name`."""
     found: dict[str, HopProgress] = {}
     for each in sample.sessions:
-        found[f"{SYNC} {each.session}"] = HopProgress(each.durable, each.durable < each.received)
-        found[f"{MERGE} {each.session}"] = HopProgress(each.merged, each.merged < each.durable)
+        if each.durable < each.received:
+            found[f"{SYNC} {each.session}"] = HopProgress(each.durable, waits=True)
+        if each.merged < each.durable:
+            found[f"{MERGE} {each.session}"] = HopProgress(each.merged, waits=True)
     for client in sample.clients:
         if client.kind == PULLS and client.ended_ns is None and client.position is not None:
             waits = client.position < sample.view.end
-            found[f"{PULL} {client.peer} at {client.address}"] = HopProgress(client.position, waits)
+            name = f"{PULL} {client.peer} at {client.address}"
+            found[name] = HopProgress(client.position, waits)
     return found

@@ -45,9 +45,9 @@ def node_metrics(
     yield from _consensus(sample, settings)
     yield from _latencies(sample)
     for name, words in (
-        ("received", "from publishers and from nodes that relay"),
-        ("merged", "into the merged log, range frames among them"),
-        ("sent", "of the merged log to subscribers and to nodes that copy it"),
+        ("received", "from publishers and from nodes that relay for them"),
+        ("merged", "here since the node started"),
+        ("sent", "to subscribers and to nodes that copy the merged log"),
     ):
         yield from _hop(name, words, getattr(sample.flow, name), stream)
     yield from _merging(sample, stream)

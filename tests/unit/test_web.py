@@ -117,6 +117,8 @@ def test_log_history_has_the_fields_of_the_system_we_follow(node):
 
 def test_rt_clients_has_the_fields_of_the_system_we_follow(node):
     """Which publisher is connected, how far it is replicated, how fast it sends."""
+    end = node.node.pipeline.feeds.end
+    assert eventually(lambda: node.node.lookout.look() or sent_to(node) == end)
     result = node.json("/rt-clients")["result"]
     assert result["node"] == "n1"
     [row] = result["publishers"]["publisher"]
@@ -130,6 +132,11 @@ def test_rt_clients_has_the_fields_of_the_system_we_follow(node):
     assert row["replicated_pos"] == row["merged_pos"] > 0
     [subscriber] = result["subscribers"]["subscriber"]
     assert (subscriber["active"], subscriber["lag_bytes"]) == (True, 0)
+
+
+def sent_to(node):
+    """Up to where the merged log was sent to the subscriber, as of the last sample."""
+    return next(each.position for each in node.node.lookout.sample.here(PULLS))
 
 
 def test_sessions_are_found_by_a_part_of_their_name(node):
@@ -286,7 +293,7 @@ def many(sample, count):
     client = ClientView("c", PULLS, "", 1, None, Position(0), 1)
     return replace(
         sample,
-        sessions=tuple(replace(session, session=f"s{each}") for each in range(count)),
+        sessions=tuple(session._replace(session=f"s{each}") for each in range(count)),
         clients=tuple(replace(client, peer=f"c{each}") for each in range(count)),
     )
 

@@ -1,0 +1,112 @@
+"""PullSite: what `rt pull` shows over HTTP."""
+
+import time
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+
+from replicator.pull import PullClient
+from rt.text import printable, size_text
+from rt.web.collector import counter, gauge
+from rt.web.files import MergedFiles, planned
+from rt.web.program import ShownProgram, tile
+from rt.web.site import Fields, SiteHealth
+from rt.web.verdict import BROKEN, DEGRADED, OK
+
+
+class PullSite:
+    """A puller (`rt.web.site.Site`); any thread may call any method.
+
+    How far a copy is behind is measured by the node that it is copied from (`rt_pull_lag_seconds`):
+    a puller cannot know what it was not sent.
+    """
+
+    def __init__(self, client: PullClient, directory: str, program: ShownProgram) -> None:
+        """Show this client, which copies into `directory`."""
+        self._client = client
+        self._program = program
+        self._directory = directory
+        self._files = MergedFiles(directory)
+
+    def start(self) -> None:
+        """Nothing has to be started."""
+
+    def stop(self) -> None:
+        """Nothing has to be stopped."""
+
+    def metrics(self) -> Iterable[Metric]:
+        """Yield everything that is measured."""
+        yield from self._program.metrics()
+        stream, status, rows = self._program.stream, self._client.status(), self._files.rows()
+        key, label = (stream,), ("stream",)
+        yield gauge("rt_pull_connected", "Whether a node is connected.",
+                    {key: float(bool(status.node))}, label)  # fmt: skip
+        yield gauge("rt_pull_caught_up", "Whether it has had all that the node had.",
+                    {key: float(status.caught_up)}, label)  # fmt: skip
+        yield gauge("rt_pull_running", "0 after the copy has ended by itself.",
+                    {key: float(self._client.running)}, label)  # fmt: skip
+        for unit in ("bytes", "messages", "frames"):
+            amount = getattr(self._client.traffic, unit)
+            words = f"{unit.title()} copied since the start."
+            yield counter(f"rt_pulled_{unit}", words, {key: amount}, label)
+        live = [row for row in rows if row.gone is None]
+        yield gauge("rt_log_bytes", "Bytes of the merged log that are here.",
+                    {key: sum(row.bytes for row in live)}, label)  # fmt: skip
+
+    def health(self) -> SiteHealth:
+        """Return how it is: ready once it is connected and has caught up."""
+        status = self._client.status()
+        unready = []
+        if not status.node:
+            unready.append(f"not-connected: {printable(status.error)}")
+        elif not status.caught_up:
+            unready.append(f"catching-up: the copy ends at {status.position}")
+        stuck = "" if self._client.running else f"stuck: {printable(status.error)}"
+        return SiteHealth(stuck, tuple(unready), 0.0)
+
+    def status(self) -> list[Fields]:
+        """Return the status of the copy."""
+        status = self._client.status()
+        return [{
+            "node": status.node, "position": str(status.position), "durable": str(status.durable),
+            "caught_up": status.caught_up, "error": printable(status.error),
+        }]  # fmt: skip
+
+    def overview(self) -> Fields:
+        """Return what the page shows."""
+        status, traffic = self._client.status(), self._client.traffic
+        if not self._client.running:
+            level, words = BROKEN, printable(status.error)
+        elif not status.node:
+            level, words = BROKEN, f"Nothing is copied: {printable(status.error)}."
+        elif not status.caught_up:
+            level, words = DEGRADED, f"The copy is catching up with {status.node}."
+        else:
+            level, words = OK, f"The copy follows {status.node}."
+        return self._program.overview(level, words) | {
+            "nodes": [], "merged_end": str(status.position),
+            "tiles": [
+                tile("Copied", size_text(traffic.bytes), "since the start", traffic.bytes),
+                tile("Messages", f"{traffic.messages:,}", "since the start", traffic.messages),
+                tile("Copied to", str(status.position), f"synced to {status.durable}", 0),
+                tile("From", status.node or "no node", "", 0),
+            ],
+        }  # fmt: skip
+
+    def sessions(self, _search: str, _limit: int) -> Fields:
+        """Return none: a copy does not list its sessions."""
+        return {"total": 0, "found": 0, "rows": []}
+
+    def clients(self) -> Fields:
+        """Return none: clients connect to nodes."""
+        return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
+
+    def history(self) -> list[str]:
+        """Return a JSON object for each file of the copy."""
+        return self._files.texts()
+
+    def files(self) -> list[Fields]:
+        """Return the files of the copy; the nodes decide what is archived."""
+        never = {"policy": '{"time":0,"disk":100}'}
+        rows = planned(self._files.rows(), never, time.time_ns(), nodes=1)
+        return [row | {"is_next": False} for row in rows]

@@ -1,0 +1,127 @@
+"""Alert rules and dashboard against the metrics that exist, so that a rename mutes nothing."""
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from replicator.clients import REASONS
+from rt.net.certificates import certificate_files
+from rt.web.node_metrics import node_metrics
+from rt.web.program import ShownProgram
+from rt.web.pull_site import PullSite
+from rt.web.push_site import PushSite
+from rt.web.recent import RecentEvents
+from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.layout import ROOT
+
+RULES = ROOT / "deploy/prometheus/rt-rules.yml"
+RULES_TEST = ROOT / "deploy/prometheus/rt-rules-test.yml"
+DASHBOARD = ROOT / "deploy/grafana/rt-dashboard.json"
+NAME = re.compile(r"\b(?:rt|process)_[a-z_]+\b|\bup\b")
+MATCHER = re.compile(r"([a-z_]+)\s*\{([^}]*)\}")
+PROMTOOL = shutil.which("promtool")
+# of prometheus-client's own collector, and of Prometheus itself
+OTHERS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "up"}
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory):
+    """Every series that a node, a pusher or a puller exposes: its name, and its labels."""
+    cluster = ArchiveCluster(tmp_path_factory.mktemp("alerts"), 1)
+    try:
+        pull, node = cluster.pull(), cluster.nodes["n1"]
+        publisher, push = cluster.publisher(), cluster.push()
+        publisher.publish(b"x")
+        publisher.flush("merged", 20)
+        node.lookout.look()
+        files = certificate_files(f"{cluster.root}/certs", "publisher")
+        program = ShownProgram("push", STREAM, files, RecentEvents(), time.time_ns())
+        pushing = PushSite(push, program)
+        pushing._watch.look()
+        rows = cluster.rows("n1")
+        families = [
+            *node_metrics(node.lookout.sample, node.settings, rows, {"own": 1.0, "ca": 2.0}),
+            *pushing.metrics(), *PullSite(pull, cluster.out("sub"), program).metrics(),
+        ]  # fmt: skip
+    finally:
+        cluster.close()
+    found = {}
+    for family in families:
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def rules():
+    """Every rule."""
+    return [
+        each for group in yaml.safe_load(RULES.read_text())["groups"] for each in group["rules"]
+    ]
+
+
+def expressions():
+    """Every expression of the rules and the dashboard."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    shown = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    return [*(rule["expr"] for rule in rules()), *shown]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_every_metric_that_is_asked_for_exists_with_the_labels_that_are_named(expression, exposed):
+    """Renames have emptied dashboards and muted alerts elsewhere, and nothing said so."""
+    names = set(NAME.findall(expression)) - OTHERS
+    assert names <= set(exposed), names - set(exposed)
+    for name, matchers in MATCHER.findall(expression):
+        labels = set(re.findall(r"([a-z]+)\s*[=!]", matchers)) - {"job"}
+        assert name in OTHERS or labels <= exposed[name], (name, labels)
+
+
+def test_reasons_that_alerts_name_are_reasons_that_are_counted():
+    """A misspelt reason never fires."""
+    named = {
+        reason
+        for rule in rules()
+        for pattern in re.findall(r'reason=~"([^"]+)"', rule["expr"])
+        for reason in pattern.split("|")
+    }
+    assert named <= set(REASONS)
+
+
+def test_every_alert_says_what_it_means_and_where_to_read_what_to_do():
+    """It is read by someone who was asleep a minute ago."""
+    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs/OPERATIONS.md").read_text(), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
+    for rule in rules():
+        assert rule["labels"]["severity"] in {"warning", "page"}, rule["alert"]
+        assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
+        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert (path, anchor) == ("docs/OPERATIONS.md", rule["alert"].lower())
+        assert anchor in anchors, anchor
+
+
+def test_every_metric_is_in_the_table_of_the_document(exposed):
+    """What is not documented is not stable."""
+    text = (ROOT / "docs/OPERATIONS.md").read_text()
+    stems = {re.sub(r"_(bucket|count|sum)$", "", name) for name in exposed}
+    assert not {each for each in stems if f"`{each}`" not in text}
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (apt install prometheus)")
+def test_the_rules_fire_when_they_should_and_only_then():
+    """An alert elsewhere used `rate` for `increase`, and had never fired."""
+    for command in (["check", "rules", RULES], ["test", "rules", RULES_TEST]):
+        done = subprocess.run([PROMTOOL, *command], capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+
+def test_names_of_the_rules_test_are_those_of_the_rules():
+    """A test of a rule that is gone passes for ever."""
+    tested = set(re.findall(r"alertname: (\w+)", Path(RULES_TEST).read_text()))
+    assert tested <= {rule["alert"] for rule in rules()}
+    assert len(tested) >= 9

@@ -1,0 +1,248 @@
+"""The page in a real headless browser: what it shows, and what it says when it hears nothing."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from rt.node.http import HttpSettings
+from rt.web.server import WebServer
+from tests.replicator_host import eventually
+from tests.web_site import shown
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (apt install chromium)"),
+]
+NAME = "img.onerror-1"  # names of sessions cannot hold markup; a certificate's may
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser, without a window."""
+    with playwright_api.sync_playwright() as playwright:
+        arguments = ["--disable-dev-shm-usage"]
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A node of three with a stream through it, and its port."""
+    with shown(tmp_path_factory.mktemp("page"), 3) as made:
+        made.cluster.push()
+        made.cluster.pull()
+        for session in ("jfk", "lga", NAME):
+            made.publish(200, session)
+        made.node.lookout.pause_s = 0.5
+        yield made
+
+
+class Visit:
+    """A page, and all that went wrong or elsewhere while it was open."""
+
+    def __init__(self, browser, url, **options):
+        self.page = browser.new_page(**options)
+        self.errors, self.requests = [], []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._said)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(url)
+        self.level("Healthy")
+
+    def _said(self, message):
+        if message.type == "error":
+            self.errors.append(message.text)
+
+    def level(self, word):
+        """Wait until the verdict is this."""
+        self.page.locator("#level", has_text=word).wait_for(timeout=PATIENCE_MS)
+
+    def text(self, selector):
+        """The text of an element."""
+        return self.page.locator(selector).inner_text()
+
+
+@pytest.fixture
+def visit(browser, site):
+    """Return a function that opens the page; it is closed with the test."""
+    opened = []
+
+    def begin(path="/", **options):
+        opened.append(Visit(browser, site.web.url + path, **options))
+        return opened[-1]
+
+    yield begin
+    for each in opened:
+        each.page.close()
+
+
+def test_the_page_shows_nodes_sessions_subscribers_files_and_events(site, visit):
+    """Each question of the night has its place, in the order in which it is asked."""
+    seen = visit()
+    seen.page.locator("#nodes tr").nth(2).wait_for(timeout=PATIENCE_MS)
+    assert {"n1 (this page)", "n2", "n3"} == set(
+        seen.page.locator("#nodes tr td:first-child").all_inner_texts()
+    )
+    leader = site.node.pipeline.sequencer.view.engine.leader
+    assert f"{leader} leads" in seen.text("#words")
+    assert {"jfk", "lga", NAME} == set(
+        seen.page.locator("#sessions td:first-child").all_inner_texts()
+    )
+    seen.page.locator("#clients tr").first.wait_for(timeout=PATIENCE_MS)
+    seen.page.locator("#axis rect").first.wait_for(timeout=PATIENCE_MS)
+    assert "leads, in term" in seen.text("#events")
+    assert seen.page.locator("#live").inner_text() == "● live"
+    assert seen.errors == []
+
+
+def test_nothing_is_asked_of_any_other_machine(site, visit):
+    """It runs where there is no way out, and must not tell others that it runs."""
+    seen = visit()
+    assert eventually(lambda: any("/files" in each for each in polled(seen)), 20)
+    assert {each.partition("://")[2].partition("/")[0] for each in seen.requests} == {site.address}
+
+
+def polled(seen):
+    """The requests so far; events are only handled while the page is asked something."""
+    seen.page.evaluate("1")
+    return seen.requests
+
+
+def test_a_search_finds_a_session_and_its_name_leads_to_its_page(visit):
+    """By keyboard alone."""
+    seen = visit()
+    seen.page.keyboard.press("/")
+    seen.page.keyboard.type("jf")
+    rows = seen.page.locator("#sessions tr")
+    rows.nth(1).wait_for(state="detached", timeout=PATIENCE_MS)
+    seen.page.keyboard.press("Tab")
+    seen.page.keyboard.press("Enter")
+    seen.page.locator("#session-facts", has_text="Merged to").wait_for(timeout=PATIENCE_MS)
+    assert seen.text("#session-name") == "jfk"
+    assert "200 messages" in seen.text("#session-facts")
+    seen.page.keyboard.press("Escape")
+    seen.page.locator("#stream-page").wait_for(state="visible", timeout=PATIENCE_MS)
+    assert seen.errors == []
+
+
+def test_a_name_is_only_ever_text(site, visit):
+    """Names are the input of strangers."""
+    seen = visit()
+    hostile = "<img src=x onerror=alert(1)>"
+    seen.page.evaluate(
+        "name => { const data = structuredClone(seen); data.sessions.rows[0].session = name;"
+        " data.nodes[0].trouble = name; data.clients = [{...data.clients[0], peer: name,"
+        " node: name, address: name, bytes: 0, lag_bytes: 0, waiting_s: 0, since_ns: 1}];"
+        " data.events[0] = {...data.events[0], key: 'x', text: name};"
+        " source.close(); show(data); }",
+        hostile,
+    )
+    assert seen.page.locator("img").count() == 0
+    assert hostile in seen.text("#sessions")
+    assert hostile in seen.text("#events")
+
+
+def test_the_verdict_changes_when_the_leader_dies_and_the_page_names_the_node(visit, tmp_path):
+    """Two seconds is how long an operator looks before trusting it."""
+    with shown(tmp_path, 3) as made:
+        page = Visit(visit().page.context.browser, made.web.url)
+        gone = next(name for name in ("n2", "n3") if name in made.cluster.nodes)
+        made.node.lookout.pause_s = 0.5
+        made.cluster.stop(gone)
+        page.level("Degraded")
+        assert f"without {gone}" in page.text("#words")
+        assert "One more loss stops it" in page.text("#words")
+        page.page.close()
+
+
+def test_a_page_that_hears_nothing_says_so_and_recovers(browser, site):
+    """A frozen green page is the worst that can be shown."""
+    port = WebServer(HttpSettings("127.0.0.1:0"), site.site)
+    address = port.url.partition("//")[2]
+    port.start()
+    seen = Visit(browser, port.url)
+    port.stop()
+    seen.page.locator("body.stale").wait_for(timeout=PATIENCE_MS)
+    assert "stale: nothing heard for" in seen.text("#live")
+    again = WebServer(HttpSettings(address), site.site)
+    again.start()
+    try:
+        seen.page.locator("body:not(.stale)").wait_for(timeout=PATIENCE_MS)
+        assert seen.text("#live") == "● live"
+    finally:
+        again.stop()
+        seen.page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_in_light_and_dark(visit, scheme):
+    """The first look is often taken from bed."""
+    seen = visit(viewport={"width": 320, "height": 640}, color_scheme=scheme)
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 320
+    for selector in ("#words", "#level", "#about", "th"):
+        assert contrast(seen.page, selector) >= 4.5, selector
+
+
+def contrast(page, selector):
+    """The contrast between an element's text and its background, as WCAG has it."""
+    ink, ground = page.evaluate(
+        """selector => {
+          let node = document.querySelector(selector);
+          const ink = getComputedStyle(node).color;
+          const ground = () => getComputedStyle(node || document.body).backgroundColor;
+          while (node && ground() === "rgba(0, 0, 0, 0)") node = node.parentElement;
+          return [ink, ground()];
+        }""",
+        selector,
+    )  # fmt: skip
+    light, dark = sorted((luminance(ink), luminance(ground)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour):
+    """The relative luminance of `rgb(r, g, b)`."""
+    parts = [int(each) / 255 for each in colour.strip("rgba()").split(",")[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_readers_of_the_screen_hear_the_verdict_and_headings(visit):
+    """The verdict is announced when it changes, and the numbers are not."""
+    seen = visit()
+    tree = seen.page.locator("body").aria_snapshot()
+    assert "- status" in tree
+    for heading in ("Flow", "Nodes", "Sessions", "Subscribers", "Merged log", "Events"):
+        assert f'heading "{heading}' in tree
+    assert "columnheader" in tree
+
+
+def test_the_page_is_small_and_whole():
+    """One small page, without anything to build or to fetch."""
+    folder = os.path.join(os.path.dirname(__import__("rt.web").web.__file__), "page")
+    total = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
+    assert total < 50_000
+
+
+def test_a_thousand_sessions_stay_live(site, visit):
+    """The page shows the fifty that need a look; the rest is found by searching."""
+    seen = visit()
+    milliseconds = seen.page.evaluate(
+        """() => {
+          source.close();
+          const row = seen.sessions.rows[0], data = structuredClone(seen);
+          data.sessions.rows = Array.from({length: 50}, (_, i) => ({...row, session: `s${i}`}));
+          data.sessions.total = 1000;
+          show(data);
+          const began = performance.now();
+          for (let i = 0; i < 10; i++) { data.sessions.rows.reverse(); show(data); }
+          return (performance.now() - began) / 10;
+        }"""
+    )
+    assert milliseconds < 250  # once a second
+    assert json.loads(site.ask("/overview")[2])["sessions"]["total"] == 3
