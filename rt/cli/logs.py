@@ -43,21 +43,22 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
-def configure_log(level: int, form: str = TEXT) -> None:
-    """Log to stderr from now on.
+def configure_log(level: int) -> None:
+    """Log to stderr from now on, as text.
 
     Args:
         level: The lowest level that is shown.
-        form: `TEXT` or `JSON`.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_formatter(form))
+    handler.setFormatter(LineFormatter(_FORMAT))
     handler.setLevel(level)  # others, such as the page, may want more than stderr shows
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def _formatter(form: str) -> logging.Formatter:
-    return JsonFormatter() if form == JSON else LineFormatter(_FORMAT)
+def use_format(form: str) -> None:
+    """Log as `TEXT` or as `JSON` from now on."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonFormatter() if form == JSON else LineFormatter(_FORMAT))
 
 
 def format_option() -> click.Option:
@@ -98,5 +99,4 @@ def _lower(level: int) -> Any:
 
 def _take_format(_context: click.Context, _param: click.Parameter, value: Any) -> None:
     if value is not None:
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(_formatter(value))
+        use_format(value)

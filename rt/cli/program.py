@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem, shell_complete
 from rt.cli.console import complain
 from rt.cli.exits import CODES_HELP, exit_code, sentence
 from rt.cli.groups import CommandGroup
-from rt.cli.logs import JSON, TEXT, add_verbosity, configure_log
+from rt.cli.logs import JSON, TEXT, add_verbosity, configure_log, use_format
 from rt.cli.parent import end_with_parent
 from rt.version import __version__
 
@@ -111,8 +111,8 @@ def rt(*, verbose: bool, debug: bool, log_format: str) -> None:
     rt subscribe --stream numbers --own-session one --no-follow --from last:3
     rt demo
     """  # noqa: D301 - click reads the backspace character
-    level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
-    configure_log(level, log_format)
+    configure_log(logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING)
+    use_format(log_format)
 
 
 def main() -> None:

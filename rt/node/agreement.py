@@ -31,7 +31,10 @@ class AgreementSettings:
     )
     on_role: str = field(
         default="",
-        metadata={"help": "Command to run when this node becomes leader or follower (RT_ROLE)."},
+        metadata={
+            "help": "Command to run when this node becomes leader or follower; it finds how in "
+            "RT_ROLE, RT_TERM, RT_LEADER, RT_NODE and RT_STREAM."
+        },
     )
 
     def __post_init__(self) -> None:

@@ -144,6 +144,16 @@ class NodeSample:
         """When it was taken, by a clock that only goes forward."""
         return self.times.at_s
 
+    @property
+    def members(self) -> list[str]:
+        """The nodes of the cluster, as this one knows them now."""
+        return sorted(self.view.engine.members)
+
+    @property
+    def voters(self) -> list[str]:
+        """Those that vote."""
+        return sorted(name for name, seat in self.view.engine.members.items() if seat.votes)
+
     def here(self, kind: str) -> list[ClientView]:
         """Return the clients of a kind that are connected."""
         return [each for each in self.clients if each.kind == kind and each.ended_ns is None]

@@ -70,10 +70,11 @@ def _consensus(sample: NodeSample, settings: NodeSettings) -> Iterator[Metric]:
     yield gauge("rt_member_role", "1 for the role of this node.", roles, ("stream", "role"))
     yield _of(stream, "rt_has_leader", "Whether this node knows a leader, and so a majority.",
               float(bool(engine.leader)))  # fmt: skip
-    yield _of(stream, "rt_voters", "Nodes of the cluster.", len(settings.member_names))
-    yield _of(stream, "rt_voters_reachable", "Nodes that this one is connected to, and itself.",
-              len(settings.member_names) - len(sample.unreachable))  # fmt: skip
-    others = [name for name in settings.member_names if name != settings.name]
+    yield _of(stream, "rt_voters", "Nodes of the cluster that vote.", len(sample.voters))
+    reachable = sum(name not in sample.unreachable for name in sample.voters)
+    words = "Of them, those that this one is connected to, and itself."
+    yield _of(stream, "rt_voters_reachable", words, reachable)
+    others = [name for name in sample.members if name != settings.name]
     yield gauge(
         "rt_node_reachable", "Whether this node is connected to another.",
         {(stream, name): float(name not in sample.unreachable) for name in others},

@@ -35,7 +35,7 @@ def overview(
     nodes = [
         _own(sample, settings, warning, answers) if name == settings.name
         else _other(name, answers.get(name), sample)
-        for name in settings.member_names
+        for name in sample.members
     ]  # fmt: skip
     level, words = verdict_of(sample.view.engine.leader, [_row(each) for each in nodes],
                               _stalls(sample))  # fmt: skip

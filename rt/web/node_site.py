@@ -14,6 +14,7 @@ from rt.net.certificates import certificate_files, load_certificate
 from rt.net.contexts import Contexts, client_context, offering
 from rt.node.node import Node
 from rt.node.sample import NodeSample, SessionView
+from rt.node.settings import parse_address
 from rt.node.status import STATUS_ALPN
 from rt.text import time_text
 from rt.web.files import MergedFiles, planned
@@ -51,9 +52,8 @@ class NodeSite:
         contexts = Contexts(
             self._certificates, lambda *paths: offering(client_context(*paths), STATUS_ALPN)
         )
-        others = {name: each for name, each in settings.addresses.items() if name != settings.name}
         sequencer = node.pipeline.sequencer
-        self._others = OtherNodes(others, contexts, lambda: sequencer.view.number)
+        self._others = OtherNodes(self._addresses, contexts, lambda: sequencer.view.number)
         self.is_draining = False
 
     def start(self) -> None:
@@ -64,6 +64,12 @@ class NodeSite:
         """Ask them no more."""
         self.is_draining = True
         self._others.stop()
+
+    def _addresses(self) -> dict[str, tuple[str, int]]:
+        """Return where the other nodes are now."""
+        name, members = self._node.settings.name, self._sample.view.engine.members
+        found = {each: seat.address for each, seat in members.items() if each != name}
+        return {each: parse_address(address) for each, address in found.items() if address}
 
     @property
     def _sample(self) -> NodeSample:
@@ -159,7 +165,7 @@ class NodeSite:
 
     def files(self) -> list[Fields]:
         """Return the files of the merged log as the page shows them."""
-        notes, nodes = self._sample.view.notes, len(self._node.settings.member_names)
+        notes, nodes = self._sample.view.notes, len(self._sample.voters)
         return planned(self._files.rows(), notes, time.time_ns(), nodes=nodes)
 
     def _expires(self) -> dict[str, float]:

@@ -11,6 +11,7 @@ from rt.net.contexts import Contexts
 from rt.node.cluster import ask_status
 
 _PERIOD_S: Final = 2.0
+_ASKED_MAX: Final = 6  # at once; a cluster has seven nodes
 _WANTED_S: Final = 10.0  # after the last look at the page
 BEFORE, AFTER = "merged_here_before", "merged_here_after"
 Answers = Mapping[str, dict[str, Any]]
@@ -26,30 +27,29 @@ class OtherNodes:
 
     def __init__(
         self,
-        addresses: Mapping[str, tuple[str, int]],
+        addresses: Callable[[], Mapping[str, tuple[str, int]]],
         contexts: Contexts,
         number: Callable[[], int],
     ) -> None:
         """Ask nothing yet.
 
         Args:
-            addresses: of the other nodes, by name.
+            addresses: returns those of the other nodes, by name.
             contexts: with the certificate of this node.
             number: returns how many messages are merged here.
         """
         self.answers: Answers = {}
-        self._addresses = dict(addresses)
+        self._addresses = addresses
         self._contexts = contexts
         self._number = number
         self._wanted_s = float("-inf")
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._pool = ThreadPoolExecutor(max(1, len(self._addresses)), "ask")
+        self._pool = ThreadPoolExecutor(_ASKED_MAX, "ask")
         self._thread = threading.Thread(target=self._run, name="others", daemon=True)
 
     def start(self) -> None:
         """Be ready to ask."""
-        if self._addresses:
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Ask no more."""
@@ -71,18 +71,19 @@ class OtherNodes:
                 self._wake.wait()
                 self._wake.clear()
                 continue
-            names = list(self._addresses)
-            self.answers = dict(zip(names, self._pool.map(self._ask, names), strict=True))
+            places = self._addresses()
+            answers = self._pool.map(self._ask, places.values())
+            self.answers = dict(zip(places, answers, strict=True))
             self._stopping.wait(_PERIOD_S)
 
-    def _ask(self, name: str) -> dict[str, Any]:
+    def _ask(self, address: tuple[str, int]) -> dict[str, Any]:
         """Return an answer, and how many messages were merged here before and after it came.
 
         Compared with what is merged here later, every node would seem to be behind.
         """
         before = self._number()
         try:
-            answer = ask_status(self._addresses[name], self._contexts)
+            answer = ask_status(address, self._contexts)
             return {**answer, BEFORE: before, AFTER: self._number()}
         except (OSError, RtError) as error:
             return {"error": spoken(error)}

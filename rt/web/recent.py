@@ -32,6 +32,7 @@ class RecentEvents(logging.Handler):
         super().__init__(logging.INFO)
         self._kept: deque[_Kept] = deque(maxlen=KEPT)
         self._number = 0
+        self.lowered: list[logging.Logger] = []  # loggers that let INFO pass for the page's sake
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record, if it is ours."""
@@ -57,14 +58,17 @@ def keep_events() -> RecentEvents:
     logging.getLogger().addHandler(events)
     for name in _OURS:
         logger = logging.getLogger(name)
-        if logger.getEffectiveLevel() > logging.INFO:
+        if logger.level == logging.NOTSET and logger.getEffectiveLevel() > logging.INFO:
             logger.setLevel(logging.INFO)
+            events.lowered.append(logger)
     return events
 
 
 def forget_events(events: RecentEvents) -> None:
     """Stop keeping lines."""
     logging.getLogger().removeHandler(events)
+    for logger in events.lowered:
+        logger.setLevel(logging.NOTSET)
 
 
 def _event(record: logging.LogRecord, number: int, more: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from rt.cli.logs import JSON, configure_log
+from rt.cli.logs import JSON, configure_log, use_format
 from rt.web.recent import forget_events, keep_events
 from tests.commands import run
 
@@ -22,7 +22,8 @@ def restored():
 
 def test_a_json_line_is_one_object_whatever_is_in_it():
     """A collector splits at newlines, and a peer chooses some of the text."""
-    configure_log(logging.INFO, JSON)
+    configure_log(logging.INFO)
+    use_format(JSON)
     [handler] = logging.getLogger().handlers
     record = logging.makeLogRecord(
         {"name": "rt.node", "levelno": logging.INFO, "levelname": "INFO",
@@ -50,6 +51,7 @@ def test_stderr_shows_no_more_because_the_page_listens():
         forget_events(events)
     assert [each.getMessage() for each in shown] == ["no leader"]
     assert [each["text"] for each in events.latest(9)] == ["no leader", "n1 leads"]
+    assert logging.getLogger("rt").level == logging.NOTSET  # or --debug would show no more later
 
 
 def test_lines_of_one_kind_in_a_row_are_one_event():

@@ -26,6 +26,7 @@ from rt.web.node_metrics import SERIES_MAX, node_metrics
 from rt.web.node_overview import overview
 from rt.web.server import WebServer, demand_installed
 from rt.web.verdict import NodeRow, verdict_of
+from sequencer.raft.consensus import Seat
 from tests.replicator_host import eventually
 from tests.web_site import shown
 
@@ -328,7 +329,9 @@ def test_a_thousand_sessions_are_scraped_in_50_ms(node, monkeypatch):
 def test_what_another_node_answers_cannot_break_the_page(node):
     """It is a peer: its answer is shown as text, or not at all."""
     sample, settings = node.node.lookout.sample, node.node.settings
-    settings = replace(settings, members=("n1=a:1", "n2=b:1", "n3=c:1"), cluster_id="c" * 32)
+    members = {name: Seat(1) for name in ("n1", "n2", "n3")}
+    engine = replace(sample.view.engine, members=members)
+    sample = replace(sample, view=sample.view._replace(engine=engine))
     answers = {
         "n2": {"role": 7, "messages": "many", "clients": [3, {"kind": "pull", "peer": []}]},
         "n3": {"role": "<b>", "messages": -1, "disk_free": 1 << 90, "clients": "x"},
