@@ -7,7 +7,7 @@ from replicator.messages import PULL, PUSH, Hello
 from replicator.wire import VERSION, encode
 from rt.errors import Refused
 from rt.net.grants import GRANTS_NAME
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.identity import PULLING, CertificateRole, PeerIdentity
 from rt.version import __version__
 
 _PUSHING: Final = (CertificateRole.PUBLISHER, CertificateRole.NODE)  # a node relays
@@ -47,7 +47,7 @@ def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
     if hello.direction == PUSH and peer.role not in _PUSHING:
         raise Refused("role", f"{peer.name!r} is a {peer.role}; only a publisher may push")
     if hello.direction == PULL and not peer.may_pull(stream):
-        if peer.role is not CertificateRole.SUBSCRIBER:
+        if peer.role not in PULLING:
             raise Refused("role", f"{peer.name!r} is a {peer.role}; only a subscriber may pull")
         raise Refused("role", f"{GRANTS_NAME} does not grant {peer.title} the stream {stream!r}")
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rt.client.client import Client, connect
     from rt.client.publisher import ClientPublisher
+    from rt.client.registered import Registered
     from rt.client.subscription import Subscription
     from rt.errors import (
         CorruptLog,
+        Fenced,
         FlushTimeout,
         GapError,
         Misuse,
@@ -41,6 +43,7 @@ __all__ = [
     "Confirmations",
     "Confirmed",
     "CorruptLog",
+    "Fenced",
     "FlushTimeout",
     "Fsync",
     "Gap",
@@ -56,6 +59,7 @@ __all__ = [
     "Position",
     "Publisher",
     "Refused",
+    "Registered",
     "RtError",
     "SessionChange",
     "SessionEvent",
@@ -80,6 +84,7 @@ _MODULES: Final = {
     "Confirmations": "rt.log.confirmations",
     "Confirmed": "rt.publisher",
     "CorruptLog": "rt.errors",
+    "Fenced": "rt.errors",
     "FlushTimeout": "rt.errors",
     "Fsync": "rt.log.writer",
     "Gap": "rt.events",
@@ -95,6 +100,7 @@ _MODULES: Final = {
     "Position": "rt.position",
     "Publisher": "rt.publisher",
     "Refused": "rt.errors",
+    "Registered": "rt.client.registered",
     "RtError": "rt.errors",
     "SessionChange": "rt.events",
     "SessionEvent": "rt.events",

@@ -148,6 +148,18 @@ class FlushTimeout(RtError, TimeoutError):  # noqa: N818
         return f"{late}; the messages stay in the log and go on shipping; is `rt push` running?"
 
 
+class Fenced(RtError):  # noqa: N818
+    """Another reader took over a registered cursor; what this one acknowledges now is refused."""
+
+    def __init__(self, cursor: str, reason: str) -> None:
+        super().__init__(cursor, reason)
+        self.cursor = cursor
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cursor {self.cursor!r}: {self.reason}; open it again to read on"
+
+
 class GapError(RtError):
     """Messages were archived before they were read; `gap` says which, and what is left."""
 

@@ -19,6 +19,7 @@ _NAME: Final = re.compile(r"[a-z0-9]+(?:[-._][a-z0-9]+)*")  # one reading per te
 _GLOB: Final = re.compile(r"[-._a-z0-9*]+")
 
 # Directories and files of our own; a peer that could take one of these names could shadow it.
+_CURSOR: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 _OURS: Final = frozenset({"in", "out", "log", "manifest", "state", "quarantine", "lock", "certs"})
 _OUR_BEGINNINGS: Final = ("log", "quarantine")  # log.0.0, quarantine.jfk.0
 _OUR_ENDINGS: Final = (".idx", ".lock", ".old", ".tmp")
@@ -59,6 +60,25 @@ def parse_node(text: str) -> NodeName:
 def parse_peer(text: str) -> PeerName:
     """Return `text` as the name in a certificate; `Misuse` as for `parse_session`."""
     return PeerName(_parse("peer", text))
+
+
+def is_cursor(text: str) -> bool:
+    """Whether `text` is the name of a cursor."""
+    return _CURSOR.fullmatch(text) is not None
+
+
+def parse_cursor(text: str) -> str:
+    """Return `text` as the name of a cursor; `Misuse` if it is not one.
+
+    >>> parse_cursor("billing-eu")
+    'billing-eu'
+    """
+    if not isinstance(text, str) or not _CURSOR.fullmatch(text):
+        raise Misuse(
+            f"{shown(text)} is not a name for a cursor; use up to 64 of a-z, 0-9, dash and "
+            "underscore, beginning and ending with a letter or digit"
+        )
+    return text
 
 
 def parse_group(text: str) -> str:

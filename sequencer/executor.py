@@ -114,7 +114,7 @@ class Executor:
         elif isinstance(instruction, Archive):
             self._archive(index, instruction)
         elif isinstance(instruction, Note):
-            self.ledger.note(instruction.name, instruction.text)
+            self.ledger.carry_out(instruction)
         elif isinstance(instruction, Life):
             change_session(instruction, term, self.ledger, self.appender, self._roll)
         else:

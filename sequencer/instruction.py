@@ -17,6 +17,7 @@ _ARCHIVE: Final = 3
 _NOTE: Final = 4
 _MERGE: Final = 5
 _LIFE: Final = 6
+_NOTE_IF: Final = 7
 _HEAD: Final = struct.Struct("<BqH")  # kind, time, number of slices, files or bytes
 _SLICE: Final = struct.Struct("<QQIIIQQBB")
 _FILE: Final = struct.Struct("<QB")
@@ -26,6 +27,7 @@ SLICES_MAX: Final = 4096
 # Recording a file takes some 20 us: this many delay merging by 5 ms and one sync.
 FILES_MAX: Final = 256
 NOTE_BYTES_MAX: Final = 1024
+NOTE_DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +122,15 @@ class Archive:
 class Note:
     """Store a text under a name, on every node; an empty text deletes the name.
 
-    The policy is a note, and so is each read lease. The sequencer does not interpret them.
+    The policy is a note, and so is each read lease and each registered cursor. The sequencer does
+    not interpret them. With `expected` it is a compare-and-set: if the name holds another text when
+    this is executed, no node changes anything.
     """
 
     time_ns: int
     name: str
     text: str
+    expected: bytes = b""  # `note_digest` of the text to be replaced; b"" replaces any
 
     def __post_init__(self) -> None:
         """Refuse here, to the caller, what could not be proposed."""
@@ -135,6 +140,15 @@ class Note:
             raise Misuse(f"a note must be text: {error}") from None
         if not 0 < len(name) < 256 or len(text) > NOTE_BYTES_MAX:
             raise Misuse(f"a note has a name, and at most {NOTE_BYTES_MAX} bytes, not {len(text)}")
+
+    def replaces(self, text: str) -> bool:
+        """Whether this is to replace what the name holds now; "" if it holds nothing."""
+        return not self.expected or self.expected == note_digest(text)
+
+
+def note_digest(text: str) -> bytes:
+    """Return what `Note.expected` says of a text."""
+    return blake2b(text.encode(), digest_size=NOTE_DIGEST_BYTES).digest()
 
 
 Instruction = Merge | Roll | Archive | Note | Life
@@ -161,8 +175,8 @@ def decode_instruction(command: bytes) -> Instruction:
             return Roll(time_ns)
         if what == _ARCHIVE:
             return Archive(time_ns, _decode_files(command, count))
-        if what == _NOTE:
-            return _decode_note(command, time_ns, count)
+        if what in {_NOTE, _NOTE_IF}:
+            return _decode_note(command, time_ns, count, NOTE_DIGEST_BYTES * (what == _NOTE_IF))
         if what == _LIFE and not count:
             return decode_life(time_ns, command[_HEAD.size :])
         if what not in {_MERGE, _MERGE_BARE} or count > SLICES_MAX:
@@ -217,14 +231,17 @@ def _decode_files(command: bytes, count: int) -> tuple[ArchivedFile, ...]:
 
 def _encode_note(note: Note) -> bytes:
     name, text = note.name.encode(), note.text.encode()
-    return _HEAD.pack(_NOTE, note.time_ns, len(name)) + name + text
+    kind = _NOTE_IF if note.expected else _NOTE
+    return _HEAD.pack(kind, note.time_ns, len(name)) + note.expected + name + text
 
 
-def _decode_note(command: bytes, time_ns: int, length: int) -> Note:
-    end = _HEAD.size + length
+def _decode_note(command: bytes, time_ns: int, length: int, digest_bytes: int) -> Note:
+    begin = _HEAD.size + digest_bytes
+    end = begin + length
     if not 0 < length < 256 or not 0 <= len(command) - end <= NOTE_BYTES_MAX:
         raise PeerError("a note of an impossible size")
-    return Note(time_ns, command[_HEAD.size : end].decode(), command[end:].decode())
+    expected = command[_HEAD.size : begin]
+    return Note(time_ns, command[begin:end].decode(), command[end:].decode(), expected)
 
 
 def _decode_slices(command: bytes, count: int, digest_bytes: int) -> tuple[Slice, ...]:

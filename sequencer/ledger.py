@@ -9,7 +9,7 @@ from rt.events import SessionChange
 from rt.format.frame import HEADER_BYTES, position_in
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import FILE_BYTES_MAX, START, Position
-from sequencer.instruction import Slice
+from sequencer.instruction import Note, Slice
 from sequencer.life import DROPPING, Life
 from sequencer.remembered import Remembered, Tail, tail_digest, take_remembered
 
@@ -160,6 +160,11 @@ class Ledger:
     def archives(self, file: Position) -> bool:
         """Whether a file may be archived now: it is rolled and not archived yet."""
         return self.archived_to <= file < self.end.file
+
+    def carry_out(self, note: Note) -> None:
+        """Store a note, if it expects what is there."""
+        if note.replaces(self.notes.get(note.name, "")):
+            self.note(note.name, note.text)
 
     def note(self, name: str, text: str) -> None:
         """Store a text, or delete an empty one; names beyond the limit are left out."""

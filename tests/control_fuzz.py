@@ -23,6 +23,11 @@ REQUESTS = [
     {"do": "lease", "start": "0.0.0", "seconds": 60, "bytes": 1000},
     {"do": "release", "holder": "spark"},
     {"do": "offloaded", "text": '{"url": "/backup", "to": "0.1.0"}'},
+    {"do": "cursors"},
+    {"do": "cursor-open", "name": "etl", "takeover": "fence", "silence_s": 1.0, "pin_bytes": 0},
+    {"do": "cursor-ack", "name": "etl", "epoch": 1, "position": "0.0.64"},
+    {"do": "cursor-reset", "name": "etl", "start": "earliest"},
+    {"do": "cursor-forget", "name": "etl"},
 ]
 HEAD = {
     "directory": "out", "node": "n1", "bytes": 0, "offloaded": {"url": "/b", "to": "0.1.0"},
@@ -63,12 +68,14 @@ class Sequencer:
     def __init__(self):
         self.view = SimpleNamespace(
             notes={}, archived_to=Position(0), end=Position(0), leads=True, is_executing=False,
-            executed=0,
+            executed=0, number=0, time_ns=0,
         )  # fmt: skip
 
     def order(self, instruction):
         self.view.executed += 1
         if isinstance(instruction, Note):
+            if not instruction.replaces(self.view.notes.get(instruction.name, "")):
+                return
             self.view.notes.pop(instruction.name, None)
             if instruction.text:
                 self.view.notes[instruction.name] = instruction.text

@@ -15,6 +15,7 @@ PRINTED = [
     "10",
     "1000",
     "[b'B6 2']",
+    "b'order 7'",
     "b'UA4 departed'",
     "[b'AA1 departed', b'B6 2 departed', b'DL3 departed']",
 ]
@@ -34,6 +35,6 @@ def test_the_guides_python_runs_in_order_and_prints_what_it_says(tmp_path, monke
         for block in blocks():
             exec(compile(block, GUIDE, "exec"), names)
     lines = capsys.readouterr().out.splitlines()
-    assert len(blocks()) == 9
+    assert len(blocks()) == 10
     for line in PRINTED:
         assert line in lines, line

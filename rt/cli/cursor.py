@@ -9,6 +9,7 @@ import click
 from rt.cli.console import note, print_json, table
 from rt.cli.groups import CommandGroup
 from rt.cli.options import click_options, json_option
+from rt.cli.registered import registered
 from rt.cli.subscribe import ReadSettings
 from rt.client.cursor import CursorState, LocalCursor, is_held, read_cursors, remove_cursor
 from rt.errors import Misuse
@@ -24,13 +25,15 @@ _HEADINGS: Final = ("cursor", "position", "bytes behind", "stored", "reader")
 
 @click.group(cls=CommandGroup)
 def cursor() -> None:
-    """Show and change the cursors that are kept beside a copy of a stream.
+    """Show and change the cursors that are kept beside a copy of a stream, or by its nodes.
 
     A cursor is the name under which a program remembers what it has handled
-    (rt.connect(...).subscriber(cursor="etl")).
+    (rt.connect(...).subscriber(cursor="etl")). Those that the nodes keep are shown and changed by
+    `rt cursor registered`.
 
     \b
     rt cursor list --stream flights
+    rt cursor registered list --nodes n1:7420 --identity spark
     rt cursor reset etl --to 2013-01-01T05:17:00Z
     """  # noqa: D301 - click reads the backspace character
 
@@ -168,3 +171,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         row["cursor"], row["position"], f"{row['bytes_behind']:,}", row["stored"][:19], reader,
     ]  # fmt: skip
+
+
+cursor.add_command(registered)

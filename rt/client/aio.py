@@ -9,6 +9,7 @@ from rt.client.client import Client
 from rt.client.client import connect as connect_blocking
 from rt.client.publisher import ClientPublisher
 from rt.client.receipts import Receipt
+from rt.client.registered import Registered
 from rt.client.subscription import Subscription
 from rt.log.confirmations import Confirmations, Level
 from rt.publisher import Confirmed
@@ -114,7 +115,7 @@ class AsyncClient:
     async def subscriber(
         self,
         *,
-        cursor: str | None = None,
+        cursor: str | Registered | None = None,
         sessions: Collection[str] | None = None,
         **settings: Any,
     ) -> Subscriber | Subscription:

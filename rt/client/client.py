@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from replicator.pull import PullClient
 from rt.client.cursor import LocalCursor
 from rt.client.publisher import ClientPublisher
+from rt.client.registered import Registered, RegisteredReader
 from rt.client.settings import ConnectionSettings
 from rt.client.subscription import Acknowledgement, Subscription
 from rt.config.settings import load
@@ -22,7 +23,9 @@ from rt.log.directory import LogDirectory
 from rt.log.start import Start, checked_start, resolve
 from rt.log.writer import WriterSettings
 from rt.names import stream_directory
+from rt.net.admin import AdminClient
 from rt.net.identity import CertificateRole
+from rt.net.tls import Contexts
 from rt.position import START, Position
 from rt.publisher import Batching
 from rt.subscriber import MERGED_NAME, OnGap, Subscriber
@@ -90,7 +93,7 @@ class Client:
         with self._lock:
             self._demand_open()
             publisher = ClientPublisher(
-                self._publishing, contexts, session,
+                self._publishing, contexts, session, ask=self._ask,
                 confirm=confirm, group=group, writer=writer, batching=batching,
             )  # fmt: skip
             self._open.append(publisher)
@@ -99,7 +102,7 @@ class Client:
     def subscriber(
         self,
         *,
-        cursor: str | None = None,
+        cursor: str | Registered | None = None,
         ack: Acknowledgement = "auto",
         start: Start | str = "earliest",
         follow: bool = True,
@@ -114,7 +117,8 @@ class Client:
         """Read the merged stream.
 
         Args:
-            cursor: a name to remember the place by; without one, begin at `start` each time.
+            cursor: a name to remember the place by on this machine, or `rt.Registered` to have the
+                nodes remember it; without one, begin at `start` each time.
             ack: with a cursor, `auto` or `explicit`; see `rt.client.subscription.Subscription`.
             start: as of `rt.Subscriber`, or as text: `earliest`, `latest`, `last:100`, a position
                 or a time. A cursor that exists goes on where it is. A new copy begins at the file
@@ -136,36 +140,30 @@ class Client:
             A `Subscription` if a cursor is named, otherwise a `Subscriber`.
 
         Raises:
-            Misuse: an argument is wrong, the cursor has a reader, or the certificate is not a
+            Misuse: an argument is wrong, a local cursor has a reader, or the certificate is not a
                 subscriber's.
-            TimeoutError: the copy is not up to date; the message says why.
+            TimeoutError: the copy is not up to date, or a registered cursor is still held.
+            Refused: a registered cursor is held by another reader, or is not granted.
             Stopped: the client is closed.
         """
         begin, root = checked_start(start), self._reading.root
         with ExitStack() as undo:
-            held = None
-            if cursor is not None:
-                held = LocalCursor(root, self.stream, cursor)
+            held = None if cursor is None else self._take(cursor)
+            if held is not None:
                 undo.callback(held.close)
                 begin = begin if held.is_new else held.state.position
             begin = self._copy_from(begin, timeout_s, follow=follow)
-            reader: Subscriber | Subscription
-            if held is None:
-                reader = Subscriber(
-                    root, stream=self.stream, start=begin, follow=follow, sessions=sessions,
-                    key_prefix=key_prefix, where=where, on_gap=on_gap, on_poison=on_poison,
-                    on_event=on_event,
-                )  # fmt: skip
-            else:
-                reader = Subscription(
-                    root, self.stream, held, start=begin, ack=ack, follow=follow, sessions=sessions,
-                    key_prefix=key_prefix, where=where, on_gap=on_gap, on_poison=on_poison,
-                    on_event=on_event,
-                )  # fmt: skip
+            reader = Subscriber(
+                root, stream=self.stream, start=begin, follow=follow, sessions=sessions,
+                key_prefix=key_prefix, where=where, on_gap=on_gap, on_poison=on_poison,
+                on_event=on_event,
+            )  # fmt: skip
+            undo.callback(reader.close)
+            handed_out = reader if held is None else Subscription(reader, held, ack)
             undo.pop_all()
         with self._lock:
-            self._open.append(reader)
-        return reader
+            self._open.append(handed_out)
+        return handed_out
 
     def wait_caught_up(self, timeout_s: float = 30.0) -> None:
         """Wait until the local copy has everything that the node it comes from has.
@@ -209,6 +207,22 @@ class Client:
         nodes = ", ".join(self._publishing.nodes)
         return f"<Client of stream {self.stream!r} at {nodes}{', closed' * self._is_closed}>"
 
+    def _take(self, cursor: str | Registered) -> LocalCursor | RegisteredReader:
+        """Take a cursor; errors as for `subscriber`."""
+        if isinstance(cursor, str):
+            return LocalCursor(self._reading.root, self.stream, cursor)
+        return RegisteredReader(self._leader().ask, cursor)
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Make a request of the nodes, as a subscriber."""
+        return self._leader().ask(request)
+
+    def _leader(self) -> AdminClient:
+        return AdminClient(self._reading.addresses(), self._contexts())
+
+    def _contexts(self) -> Contexts:
+        return self._reading.contexts(*_READERS)
+
     def _copy_from(self, begin: Start, timeout_s: float, *, follow: bool) -> Start:
         """Have a copy in which a reader can begin there; return where it is to begin."""
         with self._lock:
@@ -241,7 +255,7 @@ class Client:
         if self._pull is not None:
             return
         settings = self._reading
-        contexts = settings.contexts(*_READERS)
+        contexts = self._contexts()
         try:
             pull = PullClient(
                 settings.root, settings.stream, settings.addresses(), contexts, start=begin

@@ -1,7 +1,6 @@
 """Cursor: a named place in a stream, remembered in a small file beside the local copy."""
 
 import os
-import re
 import struct
 import threading
 import time
@@ -12,12 +11,11 @@ from rt.errors import CorruptLog, Misuse
 from rt.format.checksum import crc32
 from rt.log.disk import Disk, OsDisk
 from rt.log.lock import take_lock
-from rt.names import shown, stream_directory
+from rt.names import is_cursor, parse_cursor, stream_directory
 from rt.position import Position
 
 DIRECTORY: Final = ".cursors"  # no session's name begins with a dot
 # Without dots, so that no cursor is called like the lock or the new file of another.
-_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 _MAGIC: Final = b"RTK\x01"
 _BODY: Final = struct.Struct("<QQq16s")  # position, epoch, when it was stored in ns, id of the log
 _RECORD_BYTES: Final = 8 + _BODY.size
@@ -57,20 +55,6 @@ def decode_cursor(data: bytes) -> CursorState | None:
     )  # fmt: skip
 
 
-def parse_cursor(name: str) -> str:
-    """Return the name of a cursor; `Misuse` if it is not one.
-
-    >>> parse_cursor("billing-eu")
-    'billing-eu'
-    """
-    if not _NAME.fullmatch(name):
-        raise Misuse(
-            f"{shown(name)} is not a name for a cursor; use up to 64 of a-z, 0-9, dash and "
-            "underscore, beginning and ending with a letter or digit"
-        )
-    return name
-
-
 def read_cursors(root: str, stream: str) -> dict[str, CursorState]:
     """Return the cursors of a stream by name, for people who want to look.
 
@@ -79,7 +63,7 @@ def read_cursors(root: str, stream: str) -> dict[str, CursorState]:
     """
     directory = os.path.join(stream_directory(root, stream), DIRECTORY)
     try:
-        names = sorted(name for name in os.listdir(directory) if _NAME.fullmatch(name))
+        names = sorted(name for name in os.listdir(directory) if is_cursor(name))
     except FileNotFoundError:
         return {}
     return {name: _read(os.path.join(directory, name)) for name in names}
@@ -218,6 +202,9 @@ class LocalCursor:
                 )  # fmt: skip
             if sync or time.monotonic() - self._stored_s >= self._interval_s:
                 self._flush()
+
+    def demand_held(self) -> None:
+        """Do nothing: the lock holds a local cursor until it is closed."""
 
     def close(self) -> None:
         """Store what is acknowledged and let another reader take the cursor. Idempotent."""

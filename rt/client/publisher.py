@@ -9,17 +9,19 @@ from typing import Final, Self
 
 from replicator.push import PushClient
 from rt.client.receipts import Receipt, Receipts
+from rt.client.registered import Ask
 from rt.client.settings import ConnectionSettings
 from rt.errors import FlushTimeout, Misuse
 from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
 from rt.log.writer import WriterSettings
-from rt.names import session_directory
+from rt.names import parse_cursor, session_directory
 from rt.net.tls import Contexts
 from rt.position import Position
 from rt.publisher import Batching, Confirmed, Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
+_CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
 
 
 def checked_level(level: str | Level, argument: str) -> Level:
@@ -47,6 +49,7 @@ class ClientPublisher:
         contexts: Contexts,
         session: str,
         *,
+        ask: Ask,
         confirm: str | Level = Level.MERGED,
         group: str = "",
         writer: WriterSettings | None = None,
@@ -58,6 +61,7 @@ class ClientPublisher:
             settings: where the stream is.
             contexts: TLS, of the publisher's certificate.
             session: its name; one live publisher at a time.
+            ask: makes a request of the nodes as a subscriber.
             confirm: what `publish_future` waits for unless told otherwise.
             group: as of `rt.Publisher`.
             writer: durability, sizes, compression.
@@ -67,6 +71,7 @@ class ClientPublisher:
             Misuse: a name or level is wrong, or the session has a live publisher.
             CorruptLog: the session's log is damaged.
         """
+        self._ask = ask
         self._confirm = checked_level(confirm, "confirm")
         self._publisher = Publisher(
             settings.root, stream=settings.stream, session=session, group=group,
@@ -168,6 +173,32 @@ class ClientPublisher:
     def confirmed(self) -> Confirmations:
         """Return how far the nodes have confirmed the session, also from before this process."""
         return self._confirmations.read()
+
+    def await_consumed(self, position: Position, cursor: str, timeout_s: float = 30.0) -> None:
+        """Wait until a registered cursor has acknowledged everything before a position.
+
+        Args:
+            position: in the merged log, such as `merged_at` of what `publish_future` gives.
+            cursor: its name.
+            timeout_s: how long.
+
+        Raises:
+            TimeoutError: it has not; the message says how far it has come.
+            Refused: there is no such cursor, or the certificate may not look.
+            RtError: no node answers.
+        """
+        parse_cursor(cursor)
+        end_s, pause_s = time.monotonic() + timeout_s, _CONSUMED_FIRST_S
+        while True:
+            found = self._ask({"do": "cursors", "name": cursor})["cursors"][0]
+            reached = Position.parse(str(found.get("next", found["position"])))
+            if reached >= position:
+                return
+            if time.monotonic() + pause_s > end_s:
+                words = f"cursor {cursor!r} has acknowledged up to {reached} after {timeout_s:g} s"
+                raise TimeoutError(f"{words}, and not up to {position}")
+            time.sleep(pause_s)
+            pause_s = min(_CONSUMED_LAST_S, 2 * pause_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Wait for open futures and for the nodes, then release the session. Idempotent.

@@ -1,16 +1,15 @@
 """Subscription: the messages of a stream under a name that is remembered."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, Literal, Self
 
 from rt.client.cursor import LocalCursor
+from rt.client.registered import RegisteredReader
 from rt.errors import Misuse
-from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.log.directory import LogDirectory
-from rt.log.start import Start
 from rt.position import Position
-from rt.subscriber import OnGap, Subscriber
+from rt.subscriber import Subscriber
 
 Acknowledgement = Literal["auto", "explicit"]
 _ACKNOWLEDGEMENTS: Final = ("auto", "explicit")
@@ -29,51 +28,30 @@ class Subscription:
 
     def __init__(
         self,
-        root: str,
-        stream: str,
-        cursor: LocalCursor,
-        *,
-        start: Start = "earliest",
+        subscriber: Subscriber,
+        cursor: LocalCursor | RegisteredReader,
         ack: Acknowledgement = "auto",
-        follow: bool = True,
-        sessions: Collection[str] | None = None,
-        key_prefix: bytes = b"",
-        where: str | Collection[str] | None = None,
-        on_gap: OnGap = "raise",
-        on_poison: OnGap = "raise",
-        on_event: Callable[[Event], None] | None = None,
     ) -> None:
         """Take up the cursor; it is released by `close`.
 
         Args:
-            root: directory under which streams live.
-            stream: name of the stream.
-            cursor: held by this process.
-            start: where a new cursor begins; one that exists goes on where it is.
+            subscriber: of the merged stream, which starts where the cursor is.
+            cursor: held by this process. If another reader takes over a registered one, iterating
+                and acknowledging raise `Fenced`.
             ack: `auto` or `explicit`.
-            follow: as of `rt.Subscriber`, and so are the rest.
-            sessions: names or globs of the sessions wanted.
-            key_prefix: only messages whose key begins with this.
-            where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
-            on_gap: `raise`, `notify` or `skip`.
-            on_poison: the same, for a frame whose messages cannot be decoded.
-            on_event: is called with each event.
 
         Raises:
-            Misuse: an argument is wrong, or the cursor belongs to another log.
+            Misuse: `ack` is wrong.
         """
         if ack not in _ACKNOWLEDGEMENTS:
             raise Misuse(f"ack is {ack!r}; use auto or explicit")
         self._cursor = cursor
         self._is_auto = ack == "auto"
         self._handed_out: Position | None = None
-        begin = start if cursor.is_new else cursor.state.position
-        self._subscriber = Subscriber(
-            root, stream=stream, start=begin, follow=follow, sessions=sessions,
-            key_prefix=key_prefix, where=where, on_gap=on_gap, on_poison=on_poison,
-            on_event=on_event,
-        )  # fmt: skip
+        self._subscriber = subscriber
         self._is_open = False
+        if isinstance(cursor, RegisteredReader):
+            cursor.lost = subscriber.stop
 
     @property
     def name(self) -> str:
@@ -92,25 +70,31 @@ class Subscription:
         """Iterate over messages; as `rt.Subscriber.messages`."""
         self._open()
         for message in self._subscriber.messages(timeout_s):
+            self._cursor.demand_held()
             self._handed_out = message.next_position
             yield message
             self._ack_handed_out()
+        self._cursor.demand_held()
 
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
         """Iterate over whole frames; `auto` acknowledges a frame when the next is asked for."""
         self._open()
         for batch in self._subscriber.batches(timeout_s):
+            self._cursor.demand_held()
             self._handed_out = batch.next_position
             yield batch
             self._ack_handed_out()
+        self._cursor.demand_held()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate inside asyncio; waiting happens in a thread."""
         self._open()
         async for message in self._subscriber:
+            self._cursor.demand_held()
             self._handed_out = message.next_position
             yield message
             self._ack_handed_out()
+        self._cursor.demand_held()
 
     def ack(self, upto: Message | Batch | Position | None = None, *, sync: bool = False) -> None:
         """Acknowledge everything up to and including a message, or all that was handed out.
@@ -120,6 +104,7 @@ class Subscription:
             sync: store it durably before this returns; otherwise within a second.
 
         Raises:
+            Fenced: another reader has taken the registered cursor.
             OSError: it cannot be stored now; it is kept, and tried with the next one.
         """
         if isinstance(upto, Message | Batch):

@@ -44,17 +44,36 @@ def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -
         Refused: a node refused for a reason other than that another node leads.
         RtError: no node answers, or none leads.
     """
-    reasons = []
-    for address in addresses:
-        try:
-            return ask(address, contexts, request)
-        except Refused as error:
-            if error.code != "not-leader":
-                raise
-            reasons.append(str(error))
-        except (OSError, PeerError) as error:
-            reasons.append(f"{_where(address)}: {spoken(error)}")
-    raise RtError(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
+    return AdminClient(addresses, contexts).ask(request)
+
+
+class AdminClient:
+    """Makes requests of the node that leads, and remembers which one that was.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, addresses: Sequence[Address], contexts: Contexts) -> None:
+        """Arguments as for `ask_any`."""
+        self._addresses = addresses
+        self._contexts = contexts
+        self._place = 0  # of the node to ask first
+
+    def ask(self, request: Fields) -> Fields:
+        """Ask the node that answered last, and then the others; errors as for `ask_any`."""
+        reasons = []
+        for _ in self._addresses:
+            address = self._addresses[self._place]
+            try:
+                return ask(address, self._contexts, request)
+            except Refused as error:
+                if error.code != "not-leader":
+                    raise
+                reasons.append(str(error))
+            except (OSError, PeerError) as error:
+                reasons.append(f"{_where(address)}: {spoken(error)}")
+            self._place = (self._place + 1) % len(self._addresses)
+        raise RtError(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row], Fields]:

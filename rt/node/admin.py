@@ -17,6 +17,7 @@ from rt.net.exchange import Fields, address_of, decode_fields, receive_line, sen
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
 from rt.node.audit import AuditLog
+from rt.node.cursors import NodeCursors
 from rt.node.member_admin import MemberAdmin
 from rt.node.retention import (
     LEASE_NOTE,
@@ -107,12 +108,27 @@ class NodeAdmin:
             "release": Verb(self._release, changes=True, leases=True),
             "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
             **MemberAdmin(settings, sequencer, member, archiver).verbs,
+            **self._cursor_verbs(),
         }
         if copies is not None:
             sessions = SessionAdmin(
                 sequencer, member, copies, decide=self._decide, settle=self._settle
             )
             self._verbs |= _verbs_of(sessions)
+
+    def _cursor_verbs(self) -> "dict[str, Verb]":
+        """Return what is asked of cursors; acknowledgements come by the second: not recorded."""
+        directory = self._member.executor.appender.directory
+        cursors = NodeCursors(
+            lambda: self._sequencer.view, self._decide, self._settings.stream, directory
+        )
+        return {
+            "cursors": Verb(cursors.show),
+            "cursor-ack": Verb(cursors.ack),
+            "cursor-open": Verb(cursors.open, changes=True),
+            "cursor-reset": Verb(cursors.reset, changes=True),
+            "cursor-forget": Verb(cursors.forget, changes=True),
+        }
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Take one request and answer it; for the thread of an accepted connection."""

@@ -19,6 +19,7 @@ from tests.control_fuzz import REQUESTS, node_admin
 
 LOOKS = ("policy", "plan")
 OWN = ("lease", "release")
+CURSORS = ("cursors", "cursor-open", "cursor-ack", "cursor-reset", "cursor-forget")
 ROLES = {
     "operator": PeerIdentity("alice", CertificateRole.OPERATOR),
     "node": PeerIdentity("n1", CertificateRole.NODE),
@@ -34,8 +35,8 @@ ROLES = {
 MAY = {
     "operator": {each["do"] for each in REQUESTS},
     "node": {each["do"] for each in REQUESTS},
-    "subscriber": {*LOOKS},
-    "subscriber with leases": {*LOOKS, *OWN},
+    "subscriber": {*LOOKS, *CURSORS},
+    "subscriber with leases": {*LOOKS, *OWN, *CURSORS},
     "other stream's subscriber": set(),
     "publisher": set(),
 }

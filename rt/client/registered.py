@@ -1,0 +1,202 @@
+"""RegisteredReader: a cursor that the nodes keep, held by this process until another takes it."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from rt.client.cursor import CursorState
+from rt.errors import Fenced, Misuse, Refused, RtError, spoken
+from rt.names import parse_cursor
+from rt.position import START, Position
+
+_log: Final = logging.getLogger("rt.client")
+_STORE_S: Final = 1.0  # how often acknowledgements are sent
+_STANDBY_S: Final = 0.2  # how often a standby asks
+_SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
+
+Takeover = Literal["refuse", "fence", "wait"]
+_TAKEOVERS: Final = ("refuse", "fence", "wait")
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A cursor that the nodes keep, so that a reader on another machine can go on.
+
+    Attributes:
+        name: of the cursor; its readers show certificates of one name.
+        takeover: where another reader holds it: `refuse` raises, `wait` waits until it has died or
+            closed, and `fence` takes the cursor from it.
+        silence_s: after so long without a sign of life, another reader may take it.
+        pin_bytes: how much of what is not acknowledged the nodes keep from the rules `time` and
+            `limit`, at most; the certificate needs a grant of leases for it.
+        wait_s: how long `wait` waits; None waits for ever.
+    """
+
+    name: str
+    takeover: Takeover = "refuse"
+    silence_s: float = 0.75
+    pin_bytes: int = 0
+    wait_s: float | None = None
+
+    def __post_init__(self) -> None:
+        parse_cursor(self.name)
+        if self.takeover not in _TAKEOVERS:
+            raise Misuse(f"takeover is {self.takeover!r}; use refuse, fence or wait")
+
+
+class _Sent(NamedTuple):
+    """The last position that the nodes have taken, and when one was last sent."""
+
+    position: Position
+    at_s: float
+
+
+class RegisteredReader:
+    """The holder of one registered cursor (the interface of `LocalCursor`).
+
+    It shows the nodes several times in `silence_s` that it is alive, and sends what was
+    acknowledged once a second. After a takeover everything raises `Fenced`.
+
+    Threads:
+        `_lock` guards `_position` and `_fenced`, and `_asking` guards `_sent` and `_ask`: requests
+        are made by the thread that shows signs of life, by `ack` with `sync`, and by `open_at` and
+        `close`, one at a time. `lost` is set once, before the cursor can be lost.
+    """
+
+    def __init__(self, ask: Ask, cursor: Registered) -> None:
+        """Take the cursor.
+
+        Args:
+            ask: makes a request of the node that leads.
+            cursor: its name, and how to take it.
+
+        Raises:
+            Refused: `held` by another reader, or not granted.
+            TimeoutError: it is still held after `wait_s`.
+            Misuse: a setting is out of range.
+            RtError: no node answers, or none leads.
+        """
+        self.name = cursor.name
+        self.lost: Callable[[], None] = lambda: None  # is called once another has taken it
+        self._ask = ask
+        request = {
+            "do": "cursor-open", "name": self.name, "silence_s": cursor.silence_s,
+            "pin_bytes": cursor.pin_bytes, "holder": f"{socket.gethostname()}:{os.getpid()}",
+            "takeover": "fence" if cursor.takeover == "fence" else "refuse",
+        }  # fmt: skip
+        found = _taken(ask, request, cursor.wait_s if cursor.takeover == "wait" else 0.0)
+        self._epoch = int(found["epoch"])
+        self._position = Position.parse(str(found["position"]))
+        self.is_new = self._position == START
+        self._sent = _Sent(self._position, time.monotonic())
+        self._fenced: Fenced | None = None
+        self._lock, self._asking = threading.Lock(), threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(cursor.silence_s / _SIGNS,), name=f"cursor {self.name}",
+            daemon=True,
+        )  # fmt: skip
+        self._thread.start()
+
+    @property
+    def state(self) -> CursorState:
+        """What is acknowledged, stored or not."""
+        return CursorState(self._position, self._epoch, 0, "")
+
+    def open_at(self, position: Position, _log_id: str) -> None:
+        """Store where a new cursor begins; errors as for `ack` with `sync`."""
+        if position > self._position:
+            self.ack(position, sync=True)
+
+    def ack(self, position: Position, *, sync: bool = False) -> None:
+        """Acknowledge everything before `position`; it never goes back.
+
+        Args:
+            position: a message's `next_position`.
+            sync: have the nodes agree on it before this returns, and not within a second.
+
+        Raises:
+            Fenced: another reader has taken the cursor; nothing was acknowledged.
+            Refused: with `sync`, no majority decided it in time; it is sent again.
+            RtError: with `sync`, no node answers, or none leads; it is sent again.
+        """
+        self.demand_held()
+        with self._lock:
+            self._position = max(self._position, position)
+        if sync:
+            self._send()
+
+    def demand_held(self) -> None:
+        """Raise `Fenced` if another reader has taken the cursor."""
+        if self._fenced is not None:
+            raise self._fenced
+
+    def close(self) -> None:
+        """Send what is acknowledged, and let another reader take the cursor at once. Idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join()
+        if self._fenced is None:
+            try:
+                self._send(release=True)
+            except (RtError, OSError) as error:
+                _log.warning("cursor %s: not released: %s", self.name, spoken(error))
+
+    def _run(self, pause_s: float) -> None:
+        """Show signs of life until the cursor is closed or lost."""
+        troubled = False
+        while not self._closing.wait(pause_s):
+            try:
+                self._send(is_sign=True)
+                troubled = False
+            except Fenced as error:
+                _log.warning("%s", error)
+                self.lost()
+                return
+            except (RtError, OSError) as error:
+                if not troubled:
+                    _log.warning("cursor %s: %s; trying again", self.name, spoken(error))
+                troubled = True
+
+    def _send(self, *, is_sign: bool = False, release: bool = False) -> None:
+        """Make a request; a mere sign of life says the position only when that is due."""
+        with self._asking:
+            request: dict[str, Any] = {
+                "do": "cursor-ack", "name": self.name, "epoch": self._epoch, "release": release,
+            }  # fmt: skip
+            position, now_s = self._position, time.monotonic()
+            is_due = position > self._sent.position and now_s - self._sent.at_s >= _STORE_S
+            if is_due or not is_sign:
+                request["position"] = str(position)
+                self._sent = self._sent._replace(at_s=now_s)
+            try:
+                self._ask(request)
+            except Refused as error:
+                if error.code not in ("fenced", "unknown-cursor"):
+                    raise
+                with self._lock:
+                    self._fenced = Fenced(self.name, str(error))
+                raise self._fenced from None
+            if "position" in request:
+                self._sent = self._sent._replace(position=position)
+
+
+def _taken(ask: Ask, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
+    """Open the cursor, waiting for its holder's end."""
+    end_s = None if wait_s is None else time.monotonic() + wait_s
+    while True:
+        try:
+            return ask(request)
+        except Refused as error:
+            if error.code != "held" or wait_s == 0:
+                raise
+            if end_s is not None and time.monotonic() > end_s:
+                raise TimeoutError(f"{error} after {wait_s:g} s") from None
+        time.sleep(_STANDBY_S)

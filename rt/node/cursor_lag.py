@@ -1,0 +1,55 @@
+"""CursorLag: how much of the merged log follows a position."""
+
+from typing import Any
+
+from rt.errors import CorruptLog
+from rt.format.message import Batch
+from rt.log.directory import LogDirectory
+from rt.log.reader import Reader
+from rt.node.view import NodeView
+from rt.position import Position
+
+_NS = 1_000_000_000
+
+
+def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, Any]:
+    """Return what follows a position, in messages, bytes and seconds.
+
+    Args:
+        log: the merged log.
+        position: what precedes it is acknowledged.
+        view: says where the log ends, and how many messages it holds.
+
+    Returns:
+        `next`, where the first message is that is not acknowledged, or the end of the log;
+        `messages`, `bytes`, and `seconds` between the merging of that message and of the last one.
+        What was archived is not counted. Empty if the log is damaged there.
+    """
+    try:
+        first = _first_after(log, position)
+    except (CorruptLog, OSError):
+        return {}
+    if first is None or first.position >= view.end:
+        return {"next": str(view.end), "messages": 0, "bytes": 0, "seconds": 0.0}
+    seconds = max(0.0, (view.time_ns - (first.merge_time_ns or 0)) / _NS)
+    return {
+        "next": str(Position(first.position + first.first)),
+        "messages": max(0, view.number - first.number),
+        "bytes": _bytes_between(log, first.position, view.end),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _first_after(log: LogDirectory, position: Position) -> Batch | None:
+    log.refresh()
+    reader = Reader(log, position)
+    while (found := reader.poll()) is not None:
+        if isinstance(found, Batch):
+            return found
+    return None
+
+
+def _bytes_between(log: LogDirectory, begin: Position, end: Position) -> int:
+    rolled = log.manifest.rolled
+    whole = sum(rolled[file].end for file in log.manifest.order if begin.file <= file < end.file)
+    return whole + end.offset - begin.offset

@@ -1,0 +1,240 @@
+"""NodeCursors: opens, acknowledges and moves the cursors that the nodes of a stream keep."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+from rt.errors import Misuse, Refused
+from rt.log.directory import LogDirectory
+from rt.log.start import parse_start, resolve
+from rt.net.exchange import Fields
+from rt.net.identity import PeerIdentity
+from rt.node.cursor_lag import lag_of
+from rt.node.registered_cursor import (
+    CURSOR_NOTE,
+    CURSORS_MAX,
+    RegisteredCursor,
+    cursors_of_notes,
+    parse_registered,
+)
+from rt.node.sequencer import leader_words
+from rt.node.view import NodeView
+from rt.position import Position
+from sequencer.instruction import Note, note_digest
+
+_TAKEOVERS: Final = ("refuse", "fence")
+_TRIES: Final = 8  # another change came first, each time
+
+Change = Callable[[RegisteredCursor | None], RegisteredCursor | None]
+
+
+class NodeCursors:
+    """The cursors of a stream, on the node that leads.
+
+    Every change is a compare-and-set in the ledger, so whatever two leaders believe, one of two
+    changes is made, and the other sees it. That a holder is alive is known by the leader only, from
+    what it has heard since it leads: it decides when a takeover is allowed, not which one counts.
+
+    Threads: any connection's. `_lock` guards `_heard`.
+    """
+
+    def __init__(
+        self,
+        view: Callable[[], NodeView],
+        decide: Callable[[Note, Callable[[], bool]], None],
+        stream: str,
+        directory: str,
+        *,
+        steady_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            view: returns the node's latest view.
+            decide: has a note agreed on, and waits until the view shows what came of it.
+            stream: its name.
+            directory: of the merged log.
+            steady_s: a clock that never goes back.
+        """
+        self._view = view
+        self._decide = decide
+        self._stream = stream
+        self._directory = directory
+        self._steady_s = steady_s
+        self._lock = threading.Lock()
+        self._heard: dict[str, tuple[int, float]] = {}  # by name: which epoch, and when
+
+    def open(self, request: Fields, identity: PeerIdentity) -> Fields:
+        """Take a cursor; a new one begins at the start. Refused as `held` if another reads.
+
+        With `takeover` `fence` it is taken from a holder that is alive.
+        """
+        takeover = request.get("takeover", "refuse")
+        if takeover not in _TAKEOVERS:
+            raise Misuse("takeover is refuse or fence")
+        name = str(request.get("name"))
+
+        def change(known: RegisteredCursor | None) -> RegisteredCursor:
+            cursor = known or RegisteredCursor(name, identity.name)
+            _demand_owner(cursor, identity)
+            if request.get("pin_bytes") and not identity.may_lease(self._stream):
+                words = f"{identity.title} is not granted leases, and so may not pin files"
+                raise Refused("role", words)
+            if takeover == "refuse" and self._is_held(cursor):
+                raise Refused("held", f"cursor {name!r} is held by {cursor.holder}")
+            return replace(
+                cursor, epoch=cursor.epoch + 1, holder=str(request.get("holder", identity.name)),
+                silence_s=_number(request, "silence_s", cursor.silence_s),
+                pin_bytes=int(_number(request, "pin_bytes", cursor.pin_bytes)),
+            )  # fmt: skip
+
+        cursor = self._change(name, change)
+        self._hear(name, cursor.epoch if cursor else 0)
+        return _facts(cursor)
+
+    def ack(self, request: Fields, identity: PeerIdentity) -> Fields:
+        """Acknowledge up to a position, if one is given; show in any case that the holder lives."""
+        name, epoch = str(request.get("name")), _number(request, "epoch", 0)
+        position = _position(request)
+        is_last = bool(request.get("release"))
+
+        def change(known: RegisteredCursor | None) -> RegisteredCursor:
+            cursor = _existing(known, name)
+            _demand_owner(cursor, identity)
+            if cursor.epoch != epoch:
+                holder = cursor.holder or "an operator"
+                raise Refused("fenced", f"it was taken over by {holder}, epoch {cursor.epoch}")
+            moved = replace(cursor, position=max(cursor.position, position))
+            return replace(moved, holder="") if is_last else moved
+
+        cursor = self._change(name, change)
+        self._hear(name, int(epoch))
+        return _facts(cursor)
+
+    def reset(self, request: Fields, identity: PeerIdentity) -> Fields:
+        """Move a cursor to any place of the stream; its holder, if any, is fenced."""
+        name, start = str(request.get("name")), parse_start(str(request.get("start")))
+        with closing(LogDirectory(self._directory)) as log:
+            position = resolve(log, start)
+
+        def change(known: RegisteredCursor | None) -> RegisteredCursor:
+            cursor = _existing(known, name)
+            _demand_owner(cursor, identity, or_operator=True)
+            return replace(cursor, position=position, epoch=cursor.epoch + 1, holder="")
+
+        return _facts(self._change(name, change))
+
+    def forget(self, request: Fields, identity: PeerIdentity) -> Fields:
+        """Remove a cursor; its holder, if any, is refused from then on."""
+        name = str(request.get("name"))
+
+        def change(known: RegisteredCursor | None) -> None:
+            _demand_owner(_existing(known, name), identity, or_operator=True)
+
+        self._change(name, change)
+        return {"forgotten": name}
+
+    def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        """Return all cursors, or the one that is named, with its lag; any node answers."""
+        view, wanted = self._view(), request.get("name")
+        cursors = cursors_of_notes(view.notes)
+        if wanted is not None:
+            cursors = [each for each in cursors if each.name == wanted]
+            _existing(next(iter(cursors), None), str(wanted))
+        with closing(LogDirectory(self._directory)) as log:
+            rows = [_facts(each) | lag_of(log, each.position, view) for each in cursors]
+        return {"cursors": rows, "end": str(view.end)}
+
+    def _change(self, name: str, change: Change) -> RegisteredCursor | None:
+        """Carry out a change, on whatever the ledger holds by then; nothing if it changes nothing.
+
+        Raises:
+            Refused: this node does not lead, or the change is refused; or nothing is decided now.
+        """
+        noted = CURSOR_NOTE + name
+        for _ in range(_TRIES):
+            view = self._view()
+            if not view.leads:
+                raise Refused("not-leader", leader_words(view.engine.leader))
+            before = view.notes.get(noted, "")
+            wanted = change(parse_registered(before) if before else None)
+            if wanted is not None and before and wanted == parse_registered(before):
+                return wanted
+            self._demand_room(view, before)
+            now_ns = time.time_ns()
+            wanted = None if wanted is None else replace(wanted, stored_ns=now_ns)
+            text = wanted.text() if wanted else ""
+            note = Note(now_ns, noted, text, note_digest(before))
+            self._decide(note, self._differs(noted, before))
+            if self._view().notes.get(noted, "") == text:
+                return wanted
+        raise Refused("busy", f"cursor {name!r} is changed by others all the time; ask again")
+
+    def _differs(self, noted: str, before: str) -> Callable[[], bool]:
+        return lambda: self._view().notes.get(noted, "") != before
+
+    @staticmethod
+    def _demand_room(view: NodeView, before: str) -> None:
+        if not before and len(cursors_of_notes(view.notes)) >= CURSORS_MAX:
+            words = f"{CURSORS_MAX} cursors are registered; forget one (rt cursor registered list)"
+            raise Refused("cursors", words)
+
+    def _is_held(self, cursor: RegisteredCursor) -> bool:
+        """Whether the holder is alive; one that was not heard of yet is given its time first."""
+        if not cursor.holder:
+            return False
+        now_s = self._steady_s()
+        with self._lock:
+            epoch, heard_s = self._heard.get(cursor.name, (0, now_s))
+            if epoch != cursor.epoch:
+                self._heard[cursor.name] = (cursor.epoch, now_s)
+                return True
+        return now_s - heard_s < cursor.silence_s
+
+    def _hear(self, name: str, epoch: int) -> None:
+        with self._lock:
+            self._heard[name] = (epoch, self._steady_s())
+            if len(self._heard) > 2 * CURSORS_MAX:  # of cursors that were forgotten
+                self._heard.pop(min(self._heard, key=lambda each: self._heard[each][1]))
+
+
+def _existing(cursor: RegisteredCursor | None, name: str) -> RegisteredCursor:
+    if cursor is None:
+        raise Refused("unknown-cursor", f"no cursor {name[:64]!r} is registered")
+    return cursor
+
+
+def _demand_owner(
+    cursor: RegisteredCursor, identity: PeerIdentity, *, or_operator: bool = False
+) -> None:
+    if identity.name != cursor.owner and not (or_operator and identity.may_operate):
+        words = f"cursor {cursor.name!r} belongs to {cursor.owner!r}; only its certificates may"
+        raise Refused("role", words)
+
+
+def _number(request: Fields, field: str, default: float) -> float:
+    value = request.get(field, default)
+    if type(value) not in (int, float) or not -(2**53) < value < 2**53:
+        raise Misuse(f"{field} is a number")
+    number: float = value
+    return number
+
+
+def _position(request: Fields) -> Position:
+    try:
+        return Position.parse(str(request.get("position", "0.0.0")))
+    except ValueError as error:
+        raise Misuse(str(error)) from None
+
+
+def _facts(cursor: RegisteredCursor | None) -> dict[str, Any]:
+    if cursor is None:
+        return {}
+    return {
+        "cursor": cursor.name, "owner": cursor.owner, "position": str(cursor.position),
+        "epoch": cursor.epoch, "holder": cursor.holder, "silence_s": cursor.silence_s,
+        "pin_bytes": cursor.pin_bytes, "stored_ns": cursor.stored_ns,
+    }  # fmt: skip

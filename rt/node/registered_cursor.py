@@ -1,0 +1,87 @@
+"""RegisteredCursor: how far the readers of one name have come, as all nodes know it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from archiver.lease import Lease
+from rt.errors import Misuse
+from rt.names import parse_cursor, parse_peer, shown
+from rt.position import START, Position
+
+CURSOR_NOTE: Final = "cursor "  # followed by the name
+CURSORS_MAX: Final = 48  # of the 128 notes of a stream; 64 are for leases
+HOLDER_LENGTH_MAX: Final = 100
+SILENCE_S_MIN, SILENCE_S_MAX = 0.2, 3600.0
+PIN_BYTES_MAX: Final = 1 << 40
+_FOR_EVER_NS: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredCursor:
+    """A note of the ledger; it changes when the cursor is opened, acknowledged, moved or released.
+
+    Attributes:
+        name: of the cursor.
+        owner: name in the certificate of its readers; others may look only.
+        position: everything before it is acknowledged.
+        epoch: how often it was opened or moved; what an older epoch acknowledges is refused.
+        holder: who reads now, for people; "" if it was released.
+        silence_s: after this long without a message of its holder, another may take it over.
+        pin_bytes: so much of what is not acknowledged is kept from the rules `time` and `limit`;
+            0 keeps nothing.
+        stored_ns: when this was stored, ns since the epoch.
+    """
+
+    name: str
+    owner: str
+    position: Position = START
+    epoch: int = 0
+    holder: str = ""
+    silence_s: float = 0.75
+    pin_bytes: int = 0
+    stored_ns: int = 0
+
+    def __post_init__(self) -> None:
+        parse_cursor(self.name)
+        parse_peer(self.owner)
+        if not (0 <= self.position < 1 << 63 and 0 <= self.epoch < 1 << 62):
+            raise Misuse("a cursor has a position and an epoch")
+        if len(self.holder) > HOLDER_LENGTH_MAX or not self.holder.isprintable():
+            raise Misuse(f"not a holder: {shown(self.holder)}; use up to 100 printable characters")
+        if not SILENCE_S_MIN <= self.silence_s <= SILENCE_S_MAX:
+            raise Misuse(f"silence_s is {self.silence_s}; use 0.2 to 3600 seconds")
+        if not 0 <= self.pin_bytes <= PIN_BYTES_MAX:
+            raise Misuse(f"pin_bytes is {self.pin_bytes}; use 0 to {PIN_BYTES_MAX}")
+
+    def text(self) -> str:
+        """Return it as JSON, the same text for the same cursor."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    def pin(self) -> Lease | None:
+        """Return the lease that keeps what is not acknowledged; None if nothing does."""
+        if not self.pin_bytes:
+            return None
+        return Lease(f"cursor.{self.name}", self.position, _FOR_EVER_NS, self.pin_bytes)
+
+
+def parse_registered(text: str) -> RegisteredCursor:
+    """Read what `RegisteredCursor.text` wrote; `Misuse` if it is something else."""
+    try:
+        fields = json.loads(text)
+        return RegisteredCursor(**{**fields, "position": Position(fields["position"])})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Misuse(f"not a cursor: {error}") from None
+
+
+def cursors_of_notes(notes: Mapping[str, str]) -> list[RegisteredCursor]:
+    """Return the registered cursors of a stream, by name."""
+    names = sorted(name for name in notes if name.startswith(CURSOR_NOTE))
+    return [parse_registered(notes[name]) for name in names]
+
+
+def pins_of_notes(notes: Mapping[str, str]) -> list[Lease]:
+    """Return the leases of the cursors that pin what they have not acknowledged."""
+    pins = (each.pin() for each in cursors_of_notes(notes))
+    return [pin for pin in pins if pin is not None]

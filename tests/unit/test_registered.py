@@ -1,0 +1,405 @@
+"""Registered cursors: one reader at a time acknowledges, whatever dies, pauses or leads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+from archive_cluster import ArchiveCluster
+from commands import clean_environment, run
+from logs import MergedLog
+
+import rt
+from archiver.decide import RolledFile
+from rt.errors import Misuse, Refused
+from rt.net.identity import CertificateRole, PeerIdentity
+from rt.node.cursors import NodeCursors
+from rt.node.registered_cursor import (
+    CURSOR_NOTE,
+    CURSORS_MAX,
+    RegisteredCursor,
+    cursors_of_notes,
+    parse_registered,
+    pins_of_notes,
+)
+from rt.position import START, Position
+from sequencer.instruction import Note, decode_instruction, encode_instruction, note_digest
+from sequencer.ledger import Ledger
+
+PATIENCE_S = 30
+SPARK = PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",))
+LEASING = PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",), leases=True)
+NAS = PeerIdentity("nas", CertificateRole.SUBSCRIBER, streams=("*",))
+ALICE = PeerIdentity("alice", CertificateRole.OPERATOR)
+
+
+class Nodes:
+    """A ledger, and leaders of it; more than one may believe that it leads."""
+
+    def __init__(self):
+        self.ledger, self.now_s = Ledger(), 100.0
+        self.between = lambda: None  # what happens after a leader has looked, before it decides
+
+    def view(self):
+        return SimpleNamespace(
+            notes=dict(self.ledger.notes), leads=True, end=START, number=0, time_ns=0
+        )
+
+    def decide(self, note, is_done):
+        self.between()
+        note = decode_instruction(encode_instruction(note))
+        self.ledger.carry_out(note)
+        assert is_done()
+
+    def leader(self, directory="nowhere"):
+        return NodeCursors(
+            self.view, self.decide, "flights", str(directory), steady_s=lambda: self.now_s
+        )
+
+    def cursor(self, name="etl"):
+        return parse_registered(self.ledger.notes[CURSOR_NOTE + name])
+
+
+@pytest.fixture
+def nodes():
+    """Return a ledger without cursors."""
+    return Nodes()
+
+
+def opened(leader, who=SPARK, **request):
+    """Open the cursor; return its epoch."""
+    return leader.open({"name": "etl", "holder": "h", "silence_s": 1.0, **request}, who)["epoch"]
+
+
+def acked(leader, epoch, place=None, **request):
+    """Acknowledge up to a place; return where the cursor is."""
+    position = {} if place is None else {"position": str(Position(place))}
+    return leader.ack({"name": "etl", "epoch": epoch, **position, **request}, SPARK)["position"]
+
+
+def code_of(work, *arguments, **options):
+    """The code with which something is refused."""
+    with pytest.raises(Refused) as raised:
+        work(*arguments, **options)
+    return raised.value.code
+
+
+def test_one_reader_holds_a_cursor_until_it_is_silent(nodes):
+    """A second one would get the same messages again."""
+    leader = nodes.leader()
+    assert opened(leader) == 1
+    assert code_of(opened, leader) == "held"
+    for _ in range(5):
+        nodes.now_s += 0.9
+        acked(leader, 1)
+        assert code_of(opened, leader) == "held"
+    nodes.now_s += 1.0
+    assert opened(leader) == 2
+
+
+def test_the_old_holder_is_fenced(nodes):
+    """It may only have paused; what it has handled meanwhile was handled by the new one too."""
+    leader = nodes.leader()
+    opened(leader)
+    acked(leader, 1, 64)
+    assert opened(leader, takeover="fence", holder="h2") == 2
+    with pytest.raises(Refused, match="taken over by h2, epoch 2") as raised:
+        acked(leader, 1, 128)
+    assert raised.value.code == "fenced"
+    assert nodes.cursor().position == 64
+    assert acked(leader, 2, 128) == "0.0.128"
+
+
+def test_an_acknowledgement_never_goes_back_and_a_sign_of_life_costs_no_agreement(nodes):
+    """Signs come several times a second from each reader."""
+    leader = nodes.leader()
+    opened(leader)
+    acked(leader, 1, 128)
+    stored = nodes.cursor()
+    nodes.between = lambda: pytest.fail("the nodes had to agree on something")
+    assert acked(leader, 1, 64) == "0.0.128"
+    assert acked(leader, 1) == "0.0.128"
+    assert nodes.cursor() == stored
+
+
+def test_a_released_cursor_is_taken_at_once(nodes):
+    """A program that ends well makes no other wait."""
+    leader = nodes.leader()
+    opened(leader)
+    acked(leader, 1, 64, release=True)
+    assert nodes.cursor().holder == ""
+    assert opened(leader) == 2
+
+
+def test_a_new_leader_gives_the_holder_its_time(nodes):
+    """It has heard nothing yet; that is no sign of death."""
+    opened(nodes.leader())
+    other = nodes.leader()
+    assert code_of(opened, other) == "held"
+    nodes.now_s += 0.5
+    acked(other, 1)
+    nodes.now_s += 0.9
+    assert code_of(opened, other) == "held"
+    nodes.now_s += 0.2
+    assert opened(other) == 2
+
+
+def test_a_takeover_between_look_and_decision_fences(nodes):
+    """Two nodes may believe that they lead; the ledger decides which of them was first."""
+    first, second = nodes.leader(), nodes.leader()
+    opened(first)
+
+    def takeover():
+        nodes.between = lambda: None
+        opened(second, takeover="fence")
+
+    nodes.between = takeover
+    assert code_of(acked, first, 1, 64) == "fenced"
+    assert nodes.cursor().position == 0
+    assert nodes.cursor().epoch == 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_acknowledgement_counts_after_a_takeover(nodes, seed):
+    """Readers that open, pause, acknowledge and die, through two leaders, in any order."""
+    random = Random(seed)
+    leaders = [nodes.leader(), nodes.leader()]
+    readers = dict.fromkeys("abcd", 0)  # the epoch that each believes to hold
+    highest, depth, codes = 0, 0, set()
+
+    def act():
+        nonlocal highest, depth
+        name, leader = random.choice(list(readers)), random.choice(leaders)
+        nodes.now_s += random.choice([0, 0.1, 0.7])
+        depth += 1
+        try:
+            if random.random() < 0.4:
+                takeover = random.choice(["refuse", "fence"])
+                epoch = opened(leader, takeover=takeover, holder=name)
+                assert epoch > highest, "two readers were given one epoch"
+                readers[name] = highest = epoch
+            else:
+                place, before = random.randrange(1 << 20), highest
+                acked(leader, readers[name], place, release=random.random() < 0.1)
+                assert readers[name] >= before, "an old reader acknowledged after a takeover"
+        except Refused as error:
+            codes.add(error.code)
+        finally:
+            depth -= 1
+
+    def between():
+        if depth < 4 and random.random() < 0.3:
+            act()
+
+    nodes.between = between
+    last = START
+    for _ in range(200):
+        act()
+        if nodes.ledger.notes:
+            assert nodes.cursor().position >= last
+            last = nodes.cursor().position
+    assert codes >= {"held", "fenced"}
+
+
+def test_a_cursor_belongs_to_its_certificates_and_operators_may_move_it(nodes, tmp_path):
+    """One subscriber must not move what another relies on."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("jfk", [b"one"], [b"two"])
+        middle = log.appender.end
+        log.merge("jfk", [b"three"])
+    leader = nodes.leader(tmp_path)
+    opened(leader)
+    assert code_of(opened, leader, NAS, takeover="fence") == "role"
+    assert code_of(leader.reset, {"name": "etl", "start": "earliest"}, NAS) == "role"
+    assert code_of(leader.forget, {"name": "etl"}, NAS) == "role"
+    moved = leader.reset({"name": "etl", "start": "last:1"}, ALICE)
+    assert Position.parse(moved["position"]) >= middle
+    assert code_of(acked, leader, 1, 64) == "fenced"
+    leader.forget({"name": "etl"}, ALICE)
+    assert code_of(acked, leader, 1, 64) == "unknown-cursor"
+    assert not nodes.ledger.notes
+
+
+def test_a_pin_needs_a_grant_and_holds_files_as_a_lease_does(nodes):
+    """Leases and pins are two ways to hold files; the rule disk heeds neither."""
+    leader = nodes.leader()
+    assert code_of(opened, leader, pin_bytes=1000) == "role"
+    opened(leader, LEASING, pin_bytes=250)
+    acked(leader, 1, Position.parse("0.1.64"))
+    files = [RolledFile(Position.parse(f"0.{roll}.0"), 100, 0) for roll in range(5)]
+    (pin,) = pins_of_notes(nodes.ledger.notes)
+    assert pin.first_held(files, 1) == 3, "no more than its bytes, the newest"
+    acked(leader, 1, Position.parse("0.4.0"))
+    (pin,) = pins_of_notes(nodes.ledger.notes)
+    assert pin.first_held(files, 1) == 4, "not what was acknowledged"
+
+
+def test_there_is_room_for_so_many_cursors_and_no_more(nodes):
+    """Notes of a stream are few; leases and the policy keep their room."""
+    leader = nodes.leader()
+    for number in range(CURSORS_MAX):
+        leader.open({"name": f"c{number}"}, SPARK)
+    assert code_of(leader.open, {"name": "more"}, SPARK) == "cursors"
+    assert len(cursors_of_notes(nodes.ledger.notes)) == CURSORS_MAX
+    leader.forget({"name": "c7"}, SPARK)
+    leader.open({"name": "more"}, SPARK)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"name": "../x"}, {"name": "etl", "takeover": "wait"}, {"name": "etl", "silence_s": 0.1},
+        {"name": "etl", "silence_s": "1"}, {"name": "etl", "holder": "a\nb"}, {"name": ""},
+        {"name": "etl", "silence_s": float("nan")},
+    ],
+)  # fmt: skip
+def test_a_wrong_request_is_refused_and_stores_nothing(nodes, request_):
+    """A peer's words become the state of every node."""
+    with pytest.raises(Misuse):
+        nodes.leader().open(request_, SPARK)
+    assert not nodes.ledger.notes
+
+
+def test_a_note_with_an_expectation_is_a_compare_and_set():
+    """The same on every node, since each executes it on the same state."""
+    first = Note(7, "cursor x", "a", note_digest(""))
+    assert decode_instruction(encode_instruction(first)) == first
+    assert first.replaces("")
+    assert not first.replaces("b")
+    assert Note(7, "policy", "a").replaces("anything")
+    cursor = RegisteredCursor("etl", "spark", Position(64), 3, "h", 0.5, 7, 9)
+    assert parse_registered(cursor.text()) == cursor
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Three nodes, and a session with messages that every test may read."""
+    with ArchiveCluster(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
+        running.set_policy()
+        with connect(running, tmp_path_factory.mktemp("pub")) as client:
+            publisher = client.publisher("numbers")
+            publisher.publish_many([b"%d" % number for number in range(1000)])
+            publisher.flush("merged", PATIENCE_S)
+        yield running
+
+
+def connect(cluster, root):
+    """A client with a directory of its own, as on another machine."""
+    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
+
+
+def test_a_reader_on_another_machine_goes_on_and_fences_the_first(cluster, tmp_path):
+    """Its acknowledgements come too late, and it learns so."""
+    cursor = rt.Registered("moving", takeover="fence")
+    with connect(cluster, tmp_path / "a") as one, connect(cluster, tmp_path / "b") as two:
+        first = one.subscriber(cursor=cursor, ack="explicit")
+        messages = first.messages(PATIENCE_S)
+        for _ in range(10):
+            message = next(messages)
+        first.ack(message, sync=True)
+        second = two.subscriber(cursor=cursor, ack="explicit")
+        found = next(second.messages(PATIENCE_S))
+        assert found.payload == b"10"
+        with pytest.raises(rt.Fenced, match=r"taken over by .*, epoch 2; open it again"):
+            first.ack(next(messages), sync=True)
+        with pytest.raises(rt.Fenced):
+            list(first.messages(PATIENCE_S))
+        second.ack(found, sync=True)
+        rows = one._ask({"do": "cursors", "name": "moving"})["cursors"]
+        assert rows[0]["epoch"] == 2
+        assert rows[0]["messages"] == 989
+
+
+READER = """
+import sys, rt
+with rt.connect(sys.argv[1], root=sys.argv[2]) as client:
+    reader = client.subscriber(cursor=rt.Registered("killed"), ack="explicit")
+    for message in reader:
+        reader.ack(message)
+        print(int(message.payload), flush=True)
+"""
+
+
+def test_a_standby_goes_on_when_the_holder_is_killed(cluster, tmp_path):
+    """Within silence_s and a fifth of a second, where the nodes know the cursor to be."""
+    clients = os.path.join(cluster.root, "clients.toml")
+    process = subprocess.Popen(
+        [sys.executable, "-c", READER, clients, str(tmp_path / "holder")],
+        stdout=subprocess.PIPE, env=clean_environment(), text=True,
+    )  # fmt: skip
+    try:
+        seen = [int(process.stdout.readline()) for _ in range(500)]
+        with connect(cluster, tmp_path / "standby") as client:
+            taken = []
+            standby = threading.Thread(target=lambda: taken.append(take_over(client)))
+            standby.start()
+            while not cursor_epoch(client, "killed"):
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+            killed_s = time.monotonic()
+            standby.join(PATIENCE_S)
+            first, taken_s = taken[0]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert seen == list(range(500))
+    assert 0 <= first <= 1000, "it begins where the nodes know that the holder had come"
+    assert taken_s - killed_s < 5  # 0.6 to 0.9 s on two cores with a load of 13
+
+
+def take_over(client):
+    """Wait for the cursor; return the number of its first message, and when it was taken."""
+    reader = client.subscriber(cursor=rt.Registered("killed", takeover="wait", wait_s=PATIENCE_S))
+    taken_s = time.monotonic()
+    message = next(reader.messages(5), None)
+    return (1000 if message is None else int(message.payload)), taken_s
+
+
+def cursor_epoch(client, name):
+    """The epoch of a cursor, 0 if there is none."""
+    rows = client._ask({"do": "cursors"})["cursors"]
+    return next((row["epoch"] for row in rows if row["cursor"] == name), 0)
+
+
+def test_a_publisher_waits_until_its_message_was_consumed(cluster, tmp_path):
+    """The one confirmation that the nodes cannot give."""
+    with connect(cluster, tmp_path / "a") as client:
+        publisher = client.publisher("orders")
+        placed = publisher.publish_future(b"order").result(PATIENCE_S).merged_at
+        reader = client.subscriber(cursor=rt.Registered("billing"), ack="explicit")
+        with pytest.raises(TimeoutError, match="'billing' has acknowledged up to"):
+            publisher.await_consumed(placed, "billing", 0.1)
+        for message in reader.messages(PATIENCE_S):
+            reader.ack(message)
+            if message.payload == b"order":
+                break
+        publisher.await_consumed(placed, "billing", PATIENCE_S)
+        with pytest.raises(Refused, match="no cursor 'unknown' is registered"):
+            publisher.await_consumed(placed, "unknown")
+
+
+def test_the_commands_list_show_reset_and_forget(cluster, tmp_path):
+    """For operators, from any machine with a certificate."""
+    with connect(cluster, tmp_path / "a") as client:
+        reader = client.subscriber(cursor=rt.Registered("etl"), sessions="numbers")
+        assert next(reader.messages(PATIENCE_S)).payload == b"0"
+        reader.close()
+    options = ("--config", os.path.join(cluster.root, "clients.toml"))
+    listed = run("cursor", "registered", "list", *options)
+    assert "messages behind" in listed.output
+    assert "etl" in listed.output
+    moved = run("cursor", "registered", "reset", "etl", "--to", "latest", *options)
+    assert "cursor etl moved to" in moved.output
+    shown = json.loads(run("cursor", "registered", "show", "etl", "--json", *options).stdout)
+    assert shown["messages"] == 0
+    assert "forgotten" in run("cursor", "registered", "forget", "etl", *options).output
+    gone = run("cursor", "registered", "show", "etl", *options)
+    assert gone.exit_code == 3
+    assert "no cursor 'etl' is registered" in gone.output
