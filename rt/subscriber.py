@@ -61,6 +61,7 @@ class Subscriber:
         sessions: Collection[str] | None = None,
         key_prefix: bytes | bytearray | memoryview = b"",
         where: str | Collection[str] | None = None,
+        share: str = "",
         on_gap: OnGap = "raise",
         on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
@@ -83,6 +84,8 @@ class Subscriber:
             key_prefix: give out only messages whose key begins with this.
             where: conditions that all must hold, such as `"key=AA*"` or `".delay>=30"`, on session,
                 key and fields of a JSON payload; see `rt.format.where.Where`.
+            share: `2/4` for the second of four equal shares of all keys, each for a reader of its
+                own: all messages of a key, in order, are in one share.
             on_gap: what to do where messages were archived before they were read: `raise` a
                 `GapError`, `notify` through `on_event` and continue, or `skip` silently.
             on_poison: what to do with a frame that is whole but cannot be decoded, because its
@@ -95,14 +98,14 @@ class Subscriber:
                 from there, each verified before any of its messages is given out.
 
         Raises:
-            Misuse: a name, `start`, `on_gap`, `on_poison`, `key_prefix` or `where` is not valid, or
-                nothing installed can read `copies`.
+            Misuse: a name, `start`, `on_gap`, `on_poison`, `key_prefix`, `where` or `share` is not
+                valid, or nothing installed can read `copies`.
         """
         _check_policies(on_gap=on_gap, on_poison=on_poison)
         if not isinstance(key_prefix, bytes | bytearray | memoryview):
             raise Misuse(f"key_prefix is bytes, not {type(key_prefix).__name__}; encode it first")
         self.directory = _directory(os.fspath(root), stream, session)
-        self._where = Where.parse(where, bytes(key_prefix))
+        self._where = Where.parse(where, bytes(key_prefix), share)
         self._follower = Follower(
             _opened(self.directory, copies), checked_start(start),
             SessionFilter(sessions, self._where),
@@ -161,8 +164,8 @@ class Subscriber:
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
         """Iterate frame by frame over messages in columns, for programs that need speed.
 
-        Batches of unwanted sessions are left out; `key_prefix`, and `where` on keys and payloads,
-        are not applied. Ends and raises like `messages`.
+        Batches of unwanted sessions are left out; `key_prefix`, `share`, and `where` on keys and
+        payloads, are not applied. Ends and raises like `messages`.
         """
         while (batch := self.next_batch(timeout_s)) is not None:
             yield batch

@@ -60,6 +60,10 @@ class ReadSettings:
     help="Only if session, key or a JSON field matches; repeat for more, all of which must hold.",
 )  # fmt: skip
 @click.option(
+    "--share", metavar="K/N", default="",
+    help="Only the K-th of N equal shares of all keys, for N readers side by side.",
+)  # fmt: skip
+@click.option(
     "--timeout", "timeout_s", type=Seconds(), metavar="S",
     help="End when nothing has come for this many seconds.",
 )  # fmt: skip
@@ -89,6 +93,7 @@ def subscribe(
     own_session: str | None,
     key_prefix: str,
     where: tuple[str, ...],
+    share: str,
     timeout_s: float | None,
     on_gap: OnGap,
     on_poison: OnGap,
@@ -116,11 +121,11 @@ def subscribe(
     with Subscriber(
         settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
         follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix),
-        where=where, on_gap=on_gap, on_poison=on_poison, on_event=_show_event,
+        where=where, share=share, on_gap=on_gap, on_poison=on_poison, on_event=_show_event,
         copies=copies,
     ) as subscriber:  # fmt: skip
         _demand_log(subscriber.directory, follow=follow)
-        chosen = Where.parse(where, os.fsencode(key_prefix))
+        chosen = Where.parse(where, os.fsencode(key_prefix), share)
         out = _MessageWriter(subscriber, Output(output), chosen, count)
         with StopSignals(on_stop=subscriber.stop) as stop:
             out.run(timeout_s)

@@ -8,11 +8,14 @@ from functools import reduce
 from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
+from rt.format.checksum import crc32
 from rt.format.frame import KEYS_COLUMN
 from rt.format.message import Batch, Message
 from rt.names import NameGlob, glob_matches, parse_glob
 
 TERMS_MAX: Final = 64
+SHARES_MAX: Final = 1024
+_SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 _TERM: Final = re.compile(
     r"\s*(session|key|(?:\.[^.=!<>\s]+)+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL
 )
@@ -47,7 +50,7 @@ class Where:
         self,
         *,
         sessions: "Iterable[_Session]" = (),
-        keys: "Iterable[_Key]" = (),
+        keys: "Iterable[_Key | _Share]" = (),
         fields: "Iterable[_Field]" = (),
     ) -> None:
         """Use `parse` instead."""
@@ -56,20 +59,24 @@ class Where:
         self._fields = tuple(fields)
 
     @classmethod
-    def parse(cls, terms: str | Collection[str] | None, key_prefix: bytes = b"") -> "Where":
+    def parse(
+        cls, terms: str | Collection[str] | None, key_prefix: bytes = b"", share: str = ""
+    ) -> "Where":
         """Return the condition that these terms state; without terms it holds for all.
 
         Args:
             terms: one or several, as above.
             key_prefix: only messages whose key begins with this.
+            share: `2/4` for the second of four equal shares of all keys.
 
         Raises:
-            Misuse: a term is not understood; the message quotes it.
+            Misuse: a term or the share is not understood; the message quotes it.
         """
         given = [terms] if isinstance(terms, str) else list(terms or ())
         if len(given) > TERMS_MAX:
             raise Misuse(f"{len(given)} terms; use {TERMS_MAX} at most")
-        sessions, keys, fields = [], [], []
+        sessions, fields = [], []
+        keys: list[_Key | _Share] = [_parse_share(share)] if share else []
         if key_prefix:
             keys.append(_Key(key_prefix, is_prefix=True, is_wanted=True))
         for term in given:
@@ -148,6 +155,14 @@ class _Key(NamedTuple):
         return found == self.is_wanted
 
 
+class _Share(NamedTuple):
+    member: int
+    members: int
+
+    def matches(self, key: bytes) -> bool:
+        return crc32(key) % self.members == self.member
+
+
 class _Field(NamedTuple):
     path: tuple[str, ...]
     compare: Callable[[Any, Any], bool]
@@ -190,6 +205,14 @@ def _is_equal(term: str, sign: str) -> bool:
     if sign in ("=", "!="):
         return sign == "="
     raise Misuse(f"not a condition: {term[:60]!r}; session and key are compared by = or !=")
+
+
+def _parse_share(text: str) -> _Share:
+    match = _SHARE.fullmatch(text)
+    member, members = map(int, match.groups()) if match else (0, 0)
+    if not 0 < member <= members <= SHARES_MAX:
+        raise Misuse(f"not a share: {text[:40]!r}; 2/4 is the second of 4, of {SHARES_MAX} at most")
+    return _Share(member - 1, members)
 
 
 def _parse_key(text: str, *, is_wanted: bool) -> _Key:

@@ -112,6 +112,46 @@ def test_too_many_terms_are_refused():
         Where.parse(["key!=a"] * 65)
 
 
+def test_shares_divide_all_keys_and_keep_each_in_one():
+    """Four workers handle everything, once, and each key in order."""
+    flights = [(b"%s%d" % (name, number % 7), b"%d" % number) for number in range(200)
+               for name in (b"AA", b"B6", b"")]  # fmt: skip
+    shares = [
+        list(Where.parse(None, share=f"{member}/4").messages(batch(flights)))
+        for member in (1, 2, 3, 4)
+    ]
+    every = [message for share in shares for message in share]
+    assert sorted(message.number for message in every) == list(range(len(flights)))
+    keys_of = [{message.key for message in share} for share in shares]
+    assert all(not keys_of[a] & keys_of[b] for a in range(4) for b in range(a))
+    for share in shares:
+        assert [message.number for message in share] == sorted(message.number for message in share)
+    assert min(map(len, shares)) > 0
+
+
+def test_the_share_of_a_key_never_changes():
+    """Readers of any version and machine must agree; no key counts as an empty one."""
+    share_of = {
+        key: next(n for n in range(1, 9) if Where.parse(None, share=f"{n}/8").wanted(one(key))[0])
+        for key in (b"", b"AA1", b"AA2", b"\xff")
+    }
+    assert share_of == {b"": 1, b"AA1": 4, b"AA2": 2, b"\xff": 1}
+    plain = Batch(make_frame(0, [b"x"]).header, memoryview(b""), START, "jfk", None, 0, 0)
+    assert Where.parse(None, share="1/8").wanted(plain) == [True]
+
+
+def one(key):
+    """A batch of one message."""
+    return batch([(key, b"x")])
+
+
+@pytest.mark.parametrize("share", ["0/4", "5/4", "4", "1/0", "1/2000", "a/b", "-1/4"])
+def test_an_impossible_share_is_refused(share):
+    """Nine of ten readers would otherwise wait for messages that none gets."""
+    with pytest.raises(Misuse, match=r"not a share: .*; 2/4 is the second of 4"):
+        Where.parse(None, share=share)
+
+
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-9, 9), st.sampled_from(["a", "\\", 'q"', "é", "\ud800"])
 )
