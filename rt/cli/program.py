@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from rt.cli.console import complain
+from rt.cli.environment import check_environment
 from rt.cli.exits import CODES_HELP, exit_code, sentence
 from rt.cli.groups import CommandGroup
 from rt.cli.logs import JSON, TEXT, add_verbosity, configure_log, use_format
@@ -111,6 +112,7 @@ def rt(*, verbose: bool, debug: bool, log_format: str) -> None:
     rt subscribe --stream numbers --own-session one --no-follow --from last:3
     rt demo
     """  # noqa: D301 - click reads the backspace character
+    check_environment(os.environ)
     configure_log(logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING)
     use_format(log_format)
 
