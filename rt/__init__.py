@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rt.client.client import Client, connect
+    from rt.client.flight import FlightLimit
     from rt.client.publisher import ClientPublisher
     from rt.client.registered import Registered
     from rt.client.subscription import Subscription
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
         Fenced,
         FlushTimeout,
         GapError,
+        LimitReached,
         Misuse,
         PeerError,
         PoisonError,
@@ -44,12 +46,14 @@ __all__ = [
     "Confirmed",
     "CorruptLog",
     "Fenced",
+    "FlightLimit",
     "FlushTimeout",
     "Fsync",
     "Gap",
     "GapError",
     "Last",
     "Level",
+    "LimitReached",
     "Message",
     "Misuse",
     "NewRun",
@@ -85,12 +89,14 @@ _MODULES: Final = {
     "Confirmed": "rt.publisher",
     "CorruptLog": "rt.errors",
     "Fenced": "rt.errors",
+    "FlightLimit": "rt.client.flight",
     "FlushTimeout": "rt.errors",
     "Fsync": "rt.log.writer",
     "Gap": "rt.events",
     "GapError": "rt.errors",
     "Last": "rt.log.start",
     "Level": "rt.log.confirmations",
+    "LimitReached": "rt.errors",
     "Message": "rt.format.message",
     "Misuse": "rt.errors",
     "NewRun": "rt.events",

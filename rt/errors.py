@@ -160,6 +160,21 @@ class Fenced(RtError):  # noqa: N818
         return f"cursor {self.cursor!r}: {self.reason}; open it again to read on"
 
 
+class LimitReached(RtError):  # noqa: N818
+    """A publisher is as far ahead of the nodes as its limit allows; nothing was published."""
+
+    def __init__(self, messages: int, size: int) -> None:
+        super().__init__(messages, size)
+        self.messages = messages
+        self.size = size
+
+    def __str__(self) -> str:
+        return (
+            f"{self.messages} messages of {self.size} bytes are published and not merged yet, as "
+            "many as the flight limit allows; publish again when the nodes have merged some"
+        )
+
+
 class GapError(RtError):
     """Messages were archived before they were read; `gap` says which, and what is left."""
 

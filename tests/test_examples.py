@@ -46,7 +46,37 @@ def test_second_run_of_the_subscriber_gets_what_is_new_and_nothing_twice(tmp_pat
     ]
 
 
-@pytest.mark.parametrize("name", ["publish.py", "subscribe.py"])
+def test_counts_are_exact_however_often_the_reader_is_killed(tmp_path):
+    """Position and result commit together, or not at all."""
+    killed = 0
+    for _ in range(2):
+        example("publish.py", tmp_path)
+        command = [sys.executable, os.path.join(EXAMPLES, "exactly_once.py"), tmp_path, "jfk"]
+        for delay_s in (0.1, 0.16, 0.22):
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as reader:
+                try:
+                    reader.wait(delay_s)
+                except subprocess.TimeoutExpired:
+                    reader.kill()
+                    killed += 1
+    code, out, err = example("exactly_once.py", tmp_path, "jfk")
+    assert code == 0, err
+    assert sum(int(line.split()[1]) for line in out.splitlines()) == 200
+    assert killed
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_divide_a_session_among_processes(tmp_path, method):
+    """Together they have every message once."""
+    example("publish.py", tmp_path)
+    code, out, err = example("workers.py", tmp_path, "jfk", 3, method)
+    assert code == 0, err
+    counts = [int(line.split()[-2]) for line in out.splitlines()]
+    assert len(counts) == 3
+    assert sum(counts) == 100
+
+
+@pytest.mark.parametrize("name", ["publish.py", "subscribe.py", "exactly_once.py", "workers.py"])
 @pytest.mark.parametrize("arguments", [(), ("root", "../jfk")])
 def test_wrong_use_of_an_example_is_a_sentence(tmp_path, name, arguments):
     """A traceback is a poor first impression."""

@@ -15,6 +15,8 @@ PRINTED = [
     "10",
     "1000",
     "[b'B6 2']",
+    "1002",
+    "range(0, 1000)",
     "b'order 7'",
     "b'UA4 departed'",
     "[b'AA1 departed', b'B6 2 departed', b'DL3 departed']",
@@ -35,6 +37,6 @@ def test_the_guides_python_runs_in_order_and_prints_what_it_says(tmp_path, monke
         for block in blocks():
             exec(compile(block, GUIDE, "exec"), names)
     lines = capsys.readouterr().out.splitlines()
-    assert len(blocks()) == 10
+    assert len(blocks()) == 12
     for line in PRINTED:
         assert line in lines, line

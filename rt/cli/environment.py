@@ -1,12 +1,15 @@
 """Environment: refuses variables that look like ours, or like another product's, and set none."""
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Final
+
+import click
 
 from rt.errors import Misuse
 
-# Every setting of every command; a test holds this to their options.
+# Settings of our commands, so that usually no command but the one that runs has to be imported.
 KNOWN: Final = frozenset((
     "RT_ADDRESS_HANDSHAKES", "RT_CERTS", "RT_CLUSTER_ID", "RT_COMPRESSION", "RT_CONFIG",
     "RT_CONNECTIONS", "RT_CONSENSUS", "RT_ELECTION_S", "RT_FILE_AGE_S", "RT_FILE_BYTES", "RT_FLUSH",
@@ -35,24 +38,43 @@ FOREIGN: Final = {
     "RAFT_CHUNK_SIZE": "nothing: the log of Raft holds no messages",
 }
 _DEVELOPERS: Final = frozenset({"RT_BENCH_DIR", "RT_ARCHIVER_SEEDS"})  # of tests and benchmarks
+_VARIABLE: Final = re.compile("RT_[A-Z0-9_]+")
 _PREFIXES: Final = ("RT_", "RAFT_")
 
 
-def check_environment(environment: Mapping[str, str]) -> None:
+def check_environment(environment: Mapping[str, str], program: click.Group) -> None:
     """Refuse a variable that someone meant for us and that no command reads.
+
+    Args:
+        environment: of the process.
+        program: all commands; they are imported only if a variable is not among `KNOWN`.
 
     Raises:
         Misuse: names it, and what to set instead.
-
-    >>> check_environment({"RT_ROOT": "/data", "PATH": "/bin"})
     """
-    for name in sorted(environment):
-        if name.startswith(_PREFIXES) and name not in KNOWN | _DEVELOPERS:
-            raise Misuse(f"the environment sets {name[:60]}, which no command reads; {_hint(name)}")
+    ours = KNOWN | _DEVELOPERS
+    strange = sorted(
+        name for name in environment if name.startswith(_PREFIXES) and name not in ours
+    )
+    known = variables(program, click.Context(program)) if strange else frozenset()
+    for name in strange:
+        if name not in known:
+            hint = _hint(name, known)
+            raise Misuse(f"the environment sets {name[:60]}, which no command reads; {hint}")
 
 
-def _hint(name: str) -> str:
+def variables(command: click.Command, context: click.Context) -> frozenset[str]:
+    """Return the variables that the options of a command and its subcommands read."""
+    helps = (getattr(option, "help", None) or "" for option in command.params)
+    found = frozenset(name for text in helps for name in _VARIABLE.findall(text))
+    if isinstance(command, click.Group):
+        below = (command.get_command(context, name) for name in command.list_commands(context))
+        return found.union(*(variables(each, context) for each in below if each is not None))
+    return found
+
+
+def _hint(name: str, known: Collection[str]) -> str:
     if name in FOREIGN:
         return f"instead use {FOREIGN[name]}, and unset it"
-    near = difflib.get_close_matches(name, KNOWN, n=1)
+    near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else "unset it; docs/COMING-FROM.md has our names"

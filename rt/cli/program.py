@@ -112,7 +112,7 @@ def rt(*, verbose: bool, debug: bool, log_format: str) -> None:
     rt subscribe --stream numbers --own-session one --no-follow --from last:3
     rt demo
     """  # noqa: D301 - click reads the backspace character
-    check_environment(os.environ)
+    check_environment(os.environ, rt)
     configure_log(logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING)
     use_format(log_format)
 

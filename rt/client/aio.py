@@ -11,6 +11,7 @@ from rt.client.publisher import ClientPublisher
 from rt.client.receipts import Receipt
 from rt.client.registered import Registered
 from rt.client.subscription import Subscription
+from rt.errors import Misuse
 from rt.log.confirmations import Confirmations, Level
 from rt.publisher import Confirmed
 from rt.subscriber import Subscriber
@@ -108,7 +109,14 @@ class AsyncClient:
         return self._client.stream
 
     async def publisher(self, session: str, **settings: Any) -> AsyncPublisher:
-        """Open a session for publishing; arguments as of `Client.publisher`."""
+        """Open a session for publishing; arguments as of `Client.publisher`.
+
+        Raises:
+            Misuse: as there, or `flight` blocks, which would stop the event loop.
+        """
+        flight = settings.get("flight")
+        if flight is not None and flight.on_full == "block":
+            raise Misuse("a flight limit that blocks stops the event loop; use on_full='error'")
         opened = await asyncio.to_thread(self._client.publisher, session, **settings)
         return AsyncPublisher(opened)
 

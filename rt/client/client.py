@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from replicator.pull import PullClient
 from rt.client.cursor import LocalCursor
+from rt.client.flight import FlightLimit
 from rt.client.publisher import ClientPublisher
 from rt.client.registered import Registered, RegisteredReader
 from rt.client.settings import ConnectionSettings
@@ -73,6 +74,7 @@ class Client:
         group: str = "",
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
+        flight: FlightLimit | None = None,
     ) -> ClientPublisher:
         """Open a session for publishing and ship it from this process.
 
@@ -83,6 +85,7 @@ class Client:
             group: as of `rt.Publisher`.
             writer: durability, sizes, compression.
             batching: how messages become frames.
+            flight: how much may be published and not merged yet; no limit unless given.
 
         Raises:
             Misuse: a name or level is wrong, the session has a live publisher, or the certificate
@@ -95,6 +98,7 @@ class Client:
             publisher = ClientPublisher(
                 self._publishing, contexts, session, ask=self._ask,
                 confirm=confirm, group=group, writer=writer, batching=batching,
+                flight=flight,
             )  # fmt: skip
             self._open.append(publisher)
         return publisher
@@ -109,6 +113,7 @@ class Client:
         sessions: Collection[str] | None = None,
         key_prefix: bytes = b"",
         where: str | Collection[str] | None = None,
+        share: str = "",
         on_gap: OnGap = "raise",
         on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
@@ -130,6 +135,7 @@ class Client:
             sessions: names or globs of the sessions wanted.
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
+            share: `2/4` for the second of four equal shares of all keys.
             on_gap: `raise`, `notify` or `skip`.
             on_poison: the same, for a frame whose messages cannot be decoded.
             on_event: is called with each event.
@@ -155,8 +161,8 @@ class Client:
             begin = self._copy_from(begin, timeout_s, follow=follow)
             reader = Subscriber(
                 root, stream=self.stream, start=begin, follow=follow, sessions=sessions,
-                key_prefix=key_prefix, where=where, on_gap=on_gap, on_poison=on_poison,
-                on_event=on_event,
+                key_prefix=key_prefix, where=where, share=share, on_gap=on_gap,
+                on_poison=on_poison, on_event=on_event,
             )  # fmt: skip
             undo.callback(reader.close)
             handed_out = reader if held is None else Subscription(reader, held, ack)

@@ -8,6 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Final, Self
 
 from replicator.push import PushClient
+from rt.client.flight import Flight, FlightLimit
 from rt.client.receipts import Receipt, Receipts
 from rt.client.registered import Ask
 from rt.client.settings import ConnectionSettings
@@ -54,6 +55,7 @@ class ClientPublisher:
         group: str = "",
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
+        flight: FlightLimit | None = None,
     ) -> None:
         """Open the session and begin to ship it.
 
@@ -66,6 +68,7 @@ class ClientPublisher:
             group: as of `rt.Publisher`.
             writer: durability, sizes, compression.
             batching: how messages become frames.
+            flight: how much may be published and not merged yet.
 
         Raises:
             Misuse: a name or level is wrong, or the session has a live publisher.
@@ -79,6 +82,7 @@ class ClientPublisher:
         )  # fmt: skip
         directory = session_directory(settings.root, settings.stream, session)
         self._confirmations = ConfirmationsFile(directory)
+        self._flight = None if flight is None else Flight(flight, self._written, self._merged)
         self._receipts = Receipts(self._publisher, self._confirmations)
         self._push = PushClient(
             settings.root, settings.stream, settings.addresses(), contexts, [session]
@@ -116,10 +120,11 @@ class ClientPublisher:
 
         Raises:
             FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
+            LimitReached: the flight limit is reached; nothing was published.
             As `rt.Publisher.publish`.
         """
         level = None if confirm is None else checked_level(confirm, "confirm")
-        sequence = self._publisher.publish(payload, key, time_ns)
+        sequence = self._publish(payload, key, time_ns)
         if level is not None:
             self._await(self._receipts.future(level), level, timeout_s)
         return sequence
@@ -130,7 +135,16 @@ class ClientPublisher:
         keys: Iterable[bytes] | None = None,
         times_ns: Iterable[int] | None = None,
     ) -> range:
-        """Publish messages in order and return their sequence numbers; as `rt.Publisher`."""
+        """Publish messages in order and return their sequence numbers; as `rt.Publisher`.
+
+        `LimitReached` as for `publish`; a flight limit counts them as one.
+        """
+        if self._flight is None:
+            return self._publisher.publish_many(payloads, keys, times_ns)
+        payloads = list(payloads)
+        keys = None if keys is None else list(keys)
+        size = sum(map(_size, payloads)) + sum(map(_size, keys or ()))
+        self._flight.admit(len(payloads), size)
         return self._publisher.publish_many(payloads, keys, times_ns)
 
     def publish_future(
@@ -162,7 +176,7 @@ class ClientPublisher:
             As `publish`.
         """
         level = self._confirm if confirm is None else checked_level(confirm, "confirm")
-        self._publisher.publish(payload, key, time_ns)
+        self._publish(payload, key, time_ns)
         return self._receipts.future(level)
 
     def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
@@ -237,6 +251,17 @@ class ClientPublisher:
     def __repr__(self) -> str:
         return f"<ClientPublisher {self.name!r}, next sequence {self.next_sequence}>"
 
+    def _publish(self, payload: bytes, key: bytes | None, time_ns: int | None) -> int:
+        if self._flight is not None:
+            self._flight.admit(1, _size(payload) + _size(key))
+        return self._publisher.publish(payload, key, time_ns)
+
+    def _written(self) -> Position:
+        return self._publisher.flush(Level.WRITTEN).position
+
+    def _merged(self) -> Position:
+        return self._confirmations.read().merged
+
     def _await_replicated(self, end: Position, deadline: float) -> bool:
         """Wait until a majority has everything, even if it is `rt push` that ships it."""
         while self.confirmed().replicated < end:
@@ -260,3 +285,8 @@ class ClientPublisher:
         end, known = self._publisher.flush(Level.WRITTEN).position, self._confirmations.read()
         levels = (Level.RECEIVED, Level.REPLICATED, Level.MERGED)
         return max((each for each in levels if known.reached(each) >= end), default=Level.WRITTEN)
+
+
+def _size(value: object) -> int:
+    """Bytes of a payload or key; publishing refuses what is neither, with its own message."""
+    return len(value) if isinstance(value, bytes | bytearray | memoryview) else 0

@@ -247,6 +247,18 @@ def test_every_test_says_why_anyone_would_care(path):
             assert function.name.count("_") >= 3, f"{function.name} is not a sentence"
 
 
+def test_every_feature_names_tests_that_exist():
+    """A row that claims a feature of another system shows where it is held."""
+    there = {f"{path}::{each.name}" for path in TESTS for each in functions(path)} | set(TESTS)
+    rows = [line for line in source("docs/FEATURES.md").splitlines() if line.startswith("| ")]
+    assert len(rows) > 50
+    for row in rows:
+        named = re.findall(r"`(tests/[^`]+)`", row)
+        is_claim = not re.search(r"not (?:yet|here|needed)|^\| feature |Python only", row)
+        assert named or not is_claim, row
+        assert set(named) <= there, row
+
+
 def test_every_promise_names_a_test_that_exists():
     """A promise without a test is a hope."""
     there = {f"{path}::{each.name}" for path in TESTS for each in functions(path)}

@@ -1,0 +1,136 @@
+"""Flight: bounds how much a publisher may be ahead of what the nodes have merged."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from rt.errors import LimitReached, Misuse
+from rt.position import Position
+
+_GRANTS: Final = 8  # in so many parts a limit is granted
+_POLL_S: Final = 0.002
+_NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class FlightLimit:
+    """The most that may be published and not merged yet.
+
+    Threads that publish at once may exceed it by a message each. A message that is larger than the
+    limit is taken when nothing else is in flight. What an earlier run left is not counted.
+
+    Attributes:
+        messages: how many; None for no limit.
+        bytes: of payloads and keys; None for no limit.
+        on_full: `block` until there is room, or raise an `error`.
+        timeout_s: how long to block; None for ever. A `LimitReached` says that it was too short.
+    """
+
+    messages: int | None = None
+    bytes: int | None = None
+    on_full: Literal["block", "error"] = "block"
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("messages", self.messages), ("bytes", self.bytes)):
+            if value is not None and value < 1:
+                raise Misuse(
+                    f"a flight limit of {value} {name} lets nothing through; use 1 or more"
+                )
+        if self.messages is None and self.bytes is None:
+            raise Misuse("a flight limit needs messages or bytes")
+        if self.on_full not in ("block", "error"):
+            raise Misuse(f"on_full is {self.on_full!r}; use block or error")
+
+
+class _Amount(NamedTuple):
+    messages: int
+    bytes: int
+
+
+class Flight:
+    """What one publisher has in flight; room for an eighth of the limit is granted at a time.
+
+    Each grant marks where the session's log ends, and how much was published by then. Once that
+    place is merged, so is that much. So most messages cost two subtractions.
+
+    Threads: any thread may call `admit`. `_lock` guards everything.
+    """
+
+    def __init__(
+        self, limit: FlightLimit, end: Callable[[], Position], merged: Callable[[], Position]
+    ) -> None:
+        """Begin with nothing in flight.
+
+        Args:
+            limit: how much may be.
+            end: writes what is published, and returns where the session's log ends then.
+            merged: returns up to where the nodes have merged it.
+        """
+        self._limit = limit
+        self._most = _Amount(limit.messages or _NO_LIMIT, limit.bytes or _NO_LIMIT)
+        self._end = end
+        self._merged = merged
+        self._lock = threading.Lock()
+        self._messages = self._bytes = 0  # room that was granted and is left
+        self._granted = _Amount(0, 0)  # ever
+        self._marked = _Amount(0, 0)  # published up to the last mark
+        self._done = _Amount(0, 0)  # of that, merged
+        self._marks: deque[tuple[Position, _Amount]] = deque()
+
+    def admit(self, messages: int, size: int) -> None:
+        """Wait until so many messages of so many bytes may be published, and count them.
+
+        Raises:
+            LimitReached: they may not, and the limit says not to wait, or not so long.
+        """
+        with self._lock:
+            if self._take(messages, size):
+                return
+        timeout_s = self._limit.timeout_s if self._limit.on_full == "block" else 0.0
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                held = self._grant(messages, size)
+                if self._take(messages, size):
+                    return
+            if end_s is not None and time.monotonic() >= end_s:
+                raise LimitReached(held.messages, held.bytes)
+            time.sleep(_POLL_S)
+
+    def _take(self, messages: int, size: int) -> bool:
+        messages_left, bytes_left = self._messages - messages, self._bytes - size
+        if messages_left < 0 or bytes_left < 0:
+            return False
+        self._messages, self._bytes = messages_left, bytes_left
+        return True
+
+    def _grant(self, messages: int, size: int) -> _Amount:
+        """Make what room there is, for these messages at least; return what is in flight."""
+        granted, most = self._granted, self._most
+        used = _Amount(granted.messages - self._messages, granted.bytes - self._bytes)
+        if used != self._marked:
+            self._mark(used)
+        merged = self._merged()
+        while self._marks and self._marks[0][0] <= merged:
+            self._done = self._marks.popleft()[1]
+        held = _Amount(used.messages - self._done.messages, used.bytes - self._done.bytes)
+        if not held.messages:  # then even one that is larger than the limit goes
+            most = _Amount(max(most.messages, messages), max(most.bytes, size))
+        self._messages = _room(most.messages, held.messages, messages)
+        self._bytes = _room(most.bytes, held.bytes, size)
+        self._granted = _Amount(used.messages + self._messages, used.bytes + self._bytes)
+        return held
+
+    def _mark(self, used: _Amount) -> None:
+        with suppress(OSError):  # the disk is full for now: marked later, as nothing is merged
+            self._marks.append((self._end(), used))
+            self._marked = used
+
+
+def _room(most: int, held: int, wanted: int) -> int:
+    return max(0, min(most - held, max(wanted, most // _GRANTS)))

@@ -1,0 +1,136 @@
+"""Flight limits: a publisher is never further ahead of the nodes than it was allowed."""
+
+import asyncio
+import os
+import threading
+import time
+
+import pytest
+from archive_cluster import ArchiveCluster
+
+import rt
+from rt.client import aio
+from rt.client.flight import Flight, FlightLimit
+from rt.errors import LimitReached, Misuse
+from rt.position import Position
+
+PATIENCE_S = 30
+
+
+class Session:
+    """A session whose log grows by a byte a message, and nodes that merge when they are told to."""
+
+    def __init__(self):
+        self.published = self.merged = self.flushes = 0
+
+    def end(self):
+        self.flushes += 1
+        return Position(self.published)
+
+    def flight(self, **limit):
+        return Flight(FlightLimit(**limit), self.end, lambda: Position(self.merged))
+
+    def publish(self, flight, messages=1, size=1):
+        flight.admit(messages, size)
+        self.published += messages
+
+
+def test_so_many_messages_are_in_flight_and_no_more():
+    """Room comes back as the nodes merge, and only then."""
+    session = Session()
+    flight = session.flight(messages=100, on_full="error")
+    for round_ in range(1, 5):
+        while session.published < 100 * round_:
+            session.publish(flight)
+        with pytest.raises(LimitReached, match="100 messages of 100 bytes are published and not"):
+            session.publish(flight)
+        session.merged = session.published
+    assert session.flushes < 60, "the log is flushed by the step, not by the message"
+
+
+def test_a_part_that_was_merged_makes_room_for_as_much():
+    """In steps of an eighth."""
+    session = Session()
+    flight = session.flight(bytes=800, on_full="error")
+    for _ in range(80):
+        session.publish(flight, size=10)
+    session.merged = 40
+    for _ in range(40):
+        session.publish(flight, size=10)
+    with pytest.raises(LimitReached):
+        session.publish(flight, size=10)
+
+
+def test_a_message_larger_than_the_limit_goes_alone():
+    """Otherwise it could never be published."""
+    session = Session()
+    flight = session.flight(bytes=10, on_full="error")
+    session.publish(flight, size=500)
+    with pytest.raises(LimitReached):
+        session.publish(flight, size=1)
+    session.merged = 1
+    session.publish(flight, size=500)
+
+
+def test_a_publisher_waits_for_room_or_says_that_it_took_too_long():
+    """Blocking is for programs that may wait; a time-out for those that may not wait for ever."""
+    session = Session()
+    flight = session.flight(messages=1)
+    session.publish(flight)
+    waiting = threading.Thread(target=session.publish, args=(flight,))
+    waiting.start()
+    time.sleep(0.02)
+    assert session.published == 1
+    session.merged = 1
+    waiting.join(PATIENCE_S)
+    assert session.published == 2
+    short = session.flight(messages=1, timeout_s=0.01)
+    session.publish(short)
+    with pytest.raises(LimitReached):
+        session.publish(short)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({}, "needs messages or bytes"), ({"messages": 0}, "0 messages lets nothing through"),
+        ({"bytes": -1}, "-1 bytes lets"), ({"bytes": 9, "on_full": "drop"}, "use block or error"),
+    ],
+)  # fmt: skip
+def test_an_impossible_limit_is_refused_with_a_reason(limit, words):
+    """It would block for ever, or never."""
+    with pytest.raises(Misuse, match=words):
+        FlightLimit(**limit)
+
+
+def test_a_real_publisher_blocks_until_the_nodes_merge(tmp_path):
+    """With the nodes away it stops at the limit; with them back it goes on by itself."""
+    with ArchiveCluster(tmp_path / "cluster") as cluster:
+        clients = os.path.join(cluster.root, "clients.toml")
+        with rt.connect(clients, root=tmp_path / "root") as client:
+            limit = rt.FlightLimit(messages=50, on_full="error")
+            publisher = client.publisher("jfk", flight=limit)
+            cluster.stop("n1")
+            for _ in range(50):
+                publisher.publish(b"x", key=b"k")
+            with pytest.raises(LimitReached):
+                publisher.publish(b"x", key=b"k")
+            cluster.start("n1")
+            publisher.flush("merged", PATIENCE_S)
+            assert len(publisher.publish_many([b"x"] * 50)) == 50
+            publisher.flush("merged", PATIENCE_S)
+            blocking = client.publisher("lga", flight=rt.FlightLimit(bytes=1000))
+            for _ in range(200):
+                blocking.publish(bytes(100))
+            blocking.flush("merged", PATIENCE_S)
+
+
+def test_a_limit_that_blocks_is_refused_in_asyncio(tmp_path):
+    """The event loop would be blocked."""
+
+    async def main():
+        async with aio.connect(root=tmp_path, nodes=["localhost:1"]) as client:
+            await client.publisher("jfk", flight=rt.FlightLimit(messages=1))
+
+    with pytest.raises(Misuse, match="stops the event loop; use on_full='error'"):
+        asyncio.run(main())
