@@ -102,8 +102,9 @@ def forget(settings: ConnectionSettings, *, name: str) -> None:
 
 
 def _cursors(settings: ConnectionSettings, request: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = settings.ask(request)
     with reading_answers():
-        return [dict(row) for row in settings.ask(request)["cursors"]]
+        return [dict(row) for row in answer["cursors"]]
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
