@@ -80,6 +80,8 @@ class MemberChecker(Checker):
             differing = [each for each in {*before, *after} if before.get(each) != after.get(each)]
             if len(differing) > 1:  # none, if a node moves to where it is
                 raise Violation(f"{name} changes {sorted(differing)} in one entry")
+            if core.log.term_at(core.commit) != core.term:
+                raise Violation(f"{name} changes the members before an entry of its own is decided")
             if at > core.commit:
                 raise Violation(f"{name} changes the members of an undecided configuration")
 
@@ -167,7 +169,7 @@ class MemberNemesis(Nemesis):
                 raft.promote(name)
             elif chance.random() < 0.2:
                 raft.move(name, f"{name}:{chance.randrange(9)}")
-            elif name == leader.name:
+            elif name == leader.name and chance.random() < 0.5:
                 raft.transfer(chance.choice(cluster.names))
             else:
                 raft.remove(name)
@@ -263,8 +265,10 @@ class MemberCluster(Cluster):
         """Live through the faults, demand progress, and then that the leader stays."""
         hashed = super().run()
         self._proposals_max = 0
+        quiet = QUIET_TIMEOUTS * self.settings.election_ticks
+        self._until(quiet, lambda: False)  # what was sent during the faults may still arrive
         term = max(node.raft.status().term for node in self.nodes.values() if node.raft.leads)
-        self._until(QUIET_TIMEOUTS * self.settings.election_ticks, lambda: False)
+        self._until(quiet, lambda: False)
         leading = [n.raft.status().term for n in self.nodes.values() if n.alive and n.raft.leads]
         if leading != [term]:
             raise Violation(f"the leader of term {term} fell without a fault: {self._states()}")

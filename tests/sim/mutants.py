@@ -1,13 +1,16 @@
 """Known mistakes, each switched on by name: the simulation must notice every one.
 
-Four that it does not reach in 2,000 worlds have tests of their own: in `tests/unit/test_raft.py` an
+Some that it does not reach in 2,000 worlds have tests of their own: in `tests/unit/test_raft.py` an
 acknowledgement of an older term that is counted, and an admission that outlives its entry; in
 `tests/sim/test_merge.py` a copy that was set aside and is read on, since the node then copies from
 another what such a copy lacks; in `tests/sim/test_archiving.py` archived files that are emptied
 before this node has a snapshot covering them, since it then continues with another node's state.
 In `tests/unit/test_session_ends.py`, a report of what was held before a reset counts for nothing.
-`tests/unit/test_node_duties.py` tests that a planned snapshot is dropped before a file it covers is
-set aside, and that an order is proposed in no later term than its own.
+In `tests/unit/test_raft_members.py`: a snapshot with an undecided configuration, and an earlier
+copy of a member that is promoted again; in `tests/unit/test_cluster_members.py` a removed member
+that is not sent its removal. `tests/unit/test_node_duties.py` tests that a planned snapshot is
+dropped before a file it covers is set aside, and that an order is proposed in no later term than
+its own.
 """
 
 from . import (

@@ -69,11 +69,13 @@ def learner_counts() -> list[Patch]:
 @changing
 def quorum_of_the_old_list() -> list[Patch]:
     """The size of a majority is that of the members at the start."""
+    right = Roster._changed
 
-    def majority(self: Roster) -> int:
-        return majority_of(sum(seat.votes for seat in self._history[0][1].values()))
+    def changed(self: Roster) -> None:
+        right(self)
+        self.majority = majority_of(sum(seat.votes for seat in self._history[0][1].values()))
 
-    return [(Roster, "majority", property(majority))]
+    return [(Roster, "_changed", changed)]
 
 
 @changing
@@ -116,16 +118,6 @@ def appended_configuration_forgotten_on_restart() -> list[Patch]:
 
 
 @changing
-def snapshot_holds_an_undecided_configuration() -> list[Patch]:
-    """A snapshot has the newest configuration, though its entry is not in it (canonical 250)."""
-
-    def at(self: Roster, index: int) -> tuple[tuple[str, Any], ...]:
-        return tuple(sorted(self.now.items()))
-
-    return [(Roster, "at", at)]
-
-
-@changing
 def several_members_in_one_entry() -> list[Patch]:
     """A member is swapped for another in one step: old and new majorities need not meet."""
     right = MemberChanges.promote
@@ -149,20 +141,6 @@ def removal_believed_before_it_is_decided() -> list[Patch]:
 
 
 @changing
-def removed_member_dropped_at_once() -> list[Patch]:
-    """A leader stops sending to a node that it removes, which then never learns of it (camunda)."""
-    right = Leader.change
-
-    def change(self: Leader, seats: Configuration) -> Entry:
-        entry = right(self, seats)
-        for name in [each for each in self._peers if each not in seats]:
-            del self._peers[name]
-        return entry
-
-    return [(Leader, "change", change)]
-
-
-@changing
 def removed_node_disrupts() -> list[Patch]:
     """A node that does not know of its removal stands for election, and voters that hear a leader
     take up its term (logcabin 56).
@@ -179,23 +157,6 @@ def removed_node_disrupts() -> list[Patch]:
 
     right, admits = Raft._campaign, Raft._admit_term
     return [(Raft, "_campaign", campaign), (Raft, "_admit_term", admit)]
-
-
-@changing
-def old_copy_promoted() -> list[Patch]:
-    """What is known of an earlier member of the same name is taken for the new one."""
-
-    def change(self: Leader, seats: Configuration) -> Entry:
-        peers = dict(self._peers)
-        entry = right(self, seats)
-        self._peers.update({name: peers[name] for name in seats if name in peers})
-        return entry
-
-    right = Leader.change
-    return [
-        (Leader, "change", change),
-        (MemberChanges, "_is_old", lambda self, name, seat, incarnation: False),
-    ]
 
 
 @changing

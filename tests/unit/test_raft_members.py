@@ -148,6 +148,16 @@ def test_a_copy_that_was_removed_is_not_promoted_again() -> None:
     assert node.members["n4"].incarnation == 78
 
 
+def test_a_snapshot_holds_the_configuration_of_its_own_entry() -> None:
+    """A later one may never be decided; a node that installed the snapshot could not undo it."""
+    node = a_leader()
+    decided = node.status().commit
+    node.add("n4", "d:4")
+    snapshot = node.compact(decided, b"")
+    assert snapshot is not None
+    assert [name for name, _ in snapshot.roster] == ["n1", "n2", "n3"]
+
+
 def test_a_cluster_shrinks_to_one_node_and_grows_again() -> None:
     """A node that is a majority by itself commits its own changes."""
     node = a_leader()
