@@ -118,10 +118,10 @@ class NodeAdmin:
 
     def _cursor_verbs(self) -> "dict[str, Verb]":
         """Return what is asked of cursors; acknowledgements come by the second: not recorded."""
-        directory = self._member.executor.appender.directory
         cursors = NodeCursors(
-            lambda: self._sequencer.view, self._decide, self._settings.stream, directory
-        )
+            lambda: self._sequencer.view, self._decide, lambda: self._settings.stream,
+            lambda: self._member.executor.appender.directory,
+        )  # fmt: skip
         return {
             "cursors": Verb(cursors.show),
             "cursor-ack": Verb(cursors.ack),

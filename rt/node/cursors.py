@@ -45,8 +45,8 @@ class NodeCursors:
         self,
         view: Callable[[], NodeView],
         decide: Callable[[Note, Callable[[], bool]], None],
-        stream: str,
-        directory: str,
+        stream: Callable[[], str],
+        directory: Callable[[], str],
         *,
         steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -55,8 +55,8 @@ class NodeCursors:
         Args:
             view: returns the node's latest view.
             decide: has a note agreed on, and waits until the view shows what came of it.
-            stream: its name.
-            directory: of the merged log.
+            stream: returns its name.
+            directory: returns that of the merged log.
             steady_s: a clock that never goes back.
         """
         self._view = view
@@ -80,7 +80,7 @@ class NodeCursors:
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
             cursor = known or RegisteredCursor(name, identity.name)
             _demand_owner(cursor, identity)
-            if request.get("pin_bytes") and not identity.may_lease(self._stream):
+            if request.get("pin_bytes") and not identity.may_lease(self._stream()):
                 words = f"{identity.title} is not granted leases, and so may not pin files"
                 raise Refused("role", words)
             if takeover == "refuse" and self._is_held(cursor):
@@ -117,7 +117,7 @@ class NodeCursors:
     def reset(self, request: Fields, identity: PeerIdentity) -> Fields:
         """Move a cursor to any place of the stream; its holder, if any, is fenced."""
         name, start = str(request.get("name")), parse_start(str(request.get("start")))
-        with closing(LogDirectory(self._directory)) as log:
+        with closing(LogDirectory(self._directory())) as log:
             position = resolve(log, start)
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
@@ -144,7 +144,7 @@ class NodeCursors:
         if wanted is not None:
             cursors = [each for each in cursors if each.name == wanted]
             _existing(next(iter(cursors), None), str(wanted))
-        with closing(LogDirectory(self._directory)) as log:
+        with closing(LogDirectory(self._directory())) as log:
             rows = [_facts(each) | lag_of(log, each.position, view) for each in cursors]
         return {"cursors": rows, "end": str(view.end)}
 

@@ -59,7 +59,11 @@ class Nodes:
 
     def leader(self, directory="nowhere"):
         return NodeCursors(
-            self.view, self.decide, "flights", str(directory), steady_s=lambda: self.now_s
+            self.view,
+            self.decide,
+            lambda: "flights",
+            lambda: str(directory),
+            steady_s=lambda: self.now_s,
         )
 
     def cursor(self, name="etl"):
