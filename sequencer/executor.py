@@ -309,7 +309,7 @@ class Executor:
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
         log = self._logs[each.session]
-        if log.ends_before(each.end):
+        if log.ends_before(each.end) or log.lacks_file(each.first):
             raise self._diverged(each.session, each.first, "the leader has more of this file")
         try:
             headings = log.headers(each.first, each.end, each.length)

@@ -89,6 +89,14 @@ class SessionLog:
         rolled = self.log.manifest.rolled_end(end.file)
         return rolled is not None and rolled < end.offset
 
+    def lacks_file(self, position: Position) -> bool:
+        """Whether the file of a position is missing, and not all of the copy: it has later ones."""
+        try:
+            self.file(position.file)  # stays open: it is read next
+        except FileNotFoundError:
+            return bool(self.log.disk.names(self.log.path))
+        return False
+
     def headers(self, first: Position, end: Position, limit: int) -> list[Heading]:
         """Return the headers of the frames between two places of one file.
 

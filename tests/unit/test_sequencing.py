@@ -383,6 +383,19 @@ def test_a_copy_that_is_not_what_was_agreed_on_is_named_and_nothing_of_it_is_mer
     assert ours.executor.appender.end == 0
 
 
+def test_a_copy_that_lacks_the_agreed_file_and_has_later_ones_differs(diverged):
+    """Merging paused for ever: a publisher restored from a backup goes on in its next run."""
+    _, ours, merge, held = diverged
+    (ours.top / "a" / "log.0.0").rename(ours.top / "a" / "log.1.0")
+    (ours.top / "a" / "log.0.0.idx").unlink()
+    with pytest.raises(SessionDiverged, match="has more of this file"):
+        ours.executor.execute(1, 1, merge)
+    assert ours.executor.lacking(merge, held) is None
+    shutil.rmtree(ours.top / "a")
+    with pytest.raises(FileNotFoundError):  # set aside just now, and not given up once more
+        ours.executor.execute(1, 1, merge)
+
+
 def test_a_copy_that_differs_twice_is_replaced_by_the_output_of_a_node_that_has_executed(diverged):
     """Publisher and nodes may fill it with the same wrong bytes for ever."""
     theirs, ours, merge, held = diverged
