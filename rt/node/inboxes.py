@@ -78,29 +78,34 @@ class Inboxes:
         self._lock = threading.Lock()
         self._syncer = InboxSyncer(self._tell)
 
-    def open_all(self, merged_to: Callable[[str], Position]) -> list[str]:
+    def open_all(self, merged_to: Callable[[str], Position], index: int = 0) -> list[str]:
         """Open the copies on the disk; return a sentence for each that is damaged.
 
         Args:
             merged_to: returns how far a session is merged, which proves that much durable; called
                 by several threads at once.
+            index: of the last instruction that `merged_to` knows of. A later one, which will be
+                executed again, may have begun a copy whose first bytes are not merged yet.
         """
-        names = sorted(self.found())
-        return [said for said in self._map(lambda name: self._open_found(name, merged_to), names)
-                if said]  # fmt: skip
+
+        def open_one(name: str) -> str:
+            is_newer = self.begun_after(name) > index
+            return self._open_found(name, START if is_newer else merged_to(name))
+
+        return [said for said in self._map(open_one, sorted(self.found())) if said]
 
     def _map(self, act: Callable[[str], str], names: list[str]) -> Iterable[str]:
         """Call `act` with each name, several at once: one commit serves many syncs."""
         with ThreadPoolExecutor(_OPEN_THREADS, "open") as pool:
             return list(pool.map(act, names))
 
-    def _open_found(self, name: str, merged_to: Callable[[str], Position]) -> str:
+    def _open_found(self, name: str, merged_to: Position) -> str:
         """Open one copy on the disk; return what to say if it is damaged, otherwise ""."""
         log = LogDirectory(os.path.join(self._root, name), self._disk)
         try:
             log.refresh()
             if log.manifest.identity is not None:  # else a crash interrupted its creation
-                self._open(parse_session(name), log.manifest.identity, merged_to(name))
+                self._open(parse_session(name), log.manifest.identity, merged_to)
         except (CorruptLog, ManifestError) as error:
             return self._give_up(name, error)
         except Misuse as error:

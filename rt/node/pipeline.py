@@ -111,7 +111,8 @@ class NodePipeline:
 
     def start(self) -> list[str]:
         """Open the copies of sessions and start the threads; return a sentence for each damaged."""
-        damaged = self.inboxes.open_all(self.member.executor.ledger.merged_to)
+        ledger = self.member.executor.ledger
+        damaged = self.inboxes.open_all(ledger.merged_to, ledger.index)
         for sentence in damaged:
             _log.error("%s", sentence)
         for thread in self._threads:

@@ -340,7 +340,7 @@ class MergeNode(SimNode):
             Timing(tick_s, world.missing_us / 1e6, tick_s, world.patience),
         )  # fmt: skip
         self.alive = True
-        for words in self.inboxes.open_all(ledger.merged_to):
+        for words in self.inboxes.open_all(ledger.merged_to, ledger.index):
             self.alarm(words)
         self.wake()
 
