@@ -118,9 +118,9 @@ class PulledLog:
 class LocalCopy:
     """The directory of a copy, locked, and the thread that syncs it.
 
-    Threads: the connection's thread calls `claim` and appends to `log`; the sync thread syncs and
-    sweeps it; the owner calls `start`, `stop` and `close`. `log` is set once, when it is whole;
-    `failure` by the sync thread only.
+    Threads: the owner calls `open` before there is another thread, and `start`, `stop` and `close`;
+    the connection's thread calls `claim` and appends to `log`; the sync thread syncs and sweeps it.
+    `log` is set once, when it is whole; `failure` by the sync thread only.
     """
 
     def __init__(
@@ -161,15 +161,18 @@ class LocalCopy:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sync copy", daemon=True)
 
-    def start(self) -> None:
-        """Begin to sync; a copy that is also served is opened now, as nodes may be away."""
-        if self._grown is not None:
+    def open(self) -> None:
+        """Open a copy that is also served, as nodes may be away; before a connection claims it."""
+        if self._grown is not None and self.log is None:
             with closing(LogDirectory(self.directory, self._disk)) as log:
                 log.refresh()
                 identity = log.manifest.identity
             if identity is not None:
                 self.log = self._open(identity)
                 self.log.written()
+
+    def start(self) -> None:
+        """Begin to sync."""
         self._thread.start()
 
     def claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
@@ -302,6 +305,7 @@ class PullClient:
     def start(self) -> None:
         """Begin to copy; `CorruptLog` if a copy that is also served is damaged."""
         self._guard.demand_owner()
+        self._copy.open()
         self._dialer.start()
         self._copy.start()
 

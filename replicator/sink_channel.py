@@ -124,8 +124,11 @@ class SinkChannel:
     def take_archived(self, message: ArchivedNotice) -> None:
         """Give up the bytes of a file, if the host agrees; errors as for `take_data`.
 
+        A source that begins later never had the file: that is no reason to give it up here.
+
         Raises:
             Refused: part of the file is here and the host still needs it; it is asked again soon.
+                Or the source lacks what comes next here, and another may have it.
         """
         known = self._appender.manifest
         file = message.line.file
@@ -138,11 +141,14 @@ class SinkChannel:
         if do is Do.ROLL:
             self._appender.follow_roll(message.rolled)
             self.inbox.written()
-        if not self.inbox.keeps(message.line):
+        if message.line.reason != NOT_COPIED and not self.inbox.keeps(message.line):
             self._appender.archive(message.line)
 
     def _skip(self, message: ArchivedNotice) -> None:
         file, end = message.line.file, self._appender.end
+        if message.line.reason == NOT_COPIED and _has_bytes(self._appender):
+            words = f"the source begins after {file.file_name}, and this log ends at {end}"
+            raise Refused("behind", words)
         if end.file == file and end.offset and self.inbox.needs(end):
             words = f"{file.file_name} was archived before it was merged here up to {end}"
             raise Refused("busy", words)
@@ -207,6 +213,11 @@ def _holds_nothing(appender: Appender) -> bool:
     last = known.archived.get(known.order[-1]) if known.order else None
     passed_over = not known.order or (last is not None and last.reason == NOT_COPIED)
     return passed_over and not appender.is_open
+
+
+def _has_bytes(appender: Appender) -> bool:
+    """Whether the copy has a file that is not archived; it must not pass over the next one."""
+    return appender.is_open or len(appender.manifest.archived) < len(appender.manifest.order)
 
 
 def messages_in(headers: Sequence[Header]) -> int:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import threading
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
@@ -13,6 +14,7 @@ import rt
 from replicator.mirror import Mirror
 from replicator.pull import PullClient
 from replicator.push import PushClient
+from rt.log.appender import Appender
 from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
@@ -98,6 +100,25 @@ def test_a_mirror_that_starts_without_its_nodes_serves_what_it_has(cluster, tmp_
         copy = puller(cluster, tmp_path / "copy", edge.address)
         assert eventually(lambda: copy.status().position == end)
         copy.stop()
+
+
+def test_a_served_copy_is_opened_once_however_long_that_takes(cluster, tmp_path, monkeypatch):
+    """A connection that came meanwhile would open it too, and both would write its files."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        assert edge.pull.wait_caught_up(PATIENCE_S)
+    opened, twice, recover = [], threading.Event(), Appender.recover
+
+    def slowly(appender):
+        opened.append(appender)
+        if len(opened) == 2:
+            twice.set()
+        twice.wait(0.5)
+        return recover(appender)
+
+    monkeypatch.setattr(Appender, "recover", slowly)
+    with Edge(cluster, tmp_path / "edge") as edge:
+        assert edge.pull.wait_caught_up(PATIENCE_S)
+    assert len(opened) == 1
 
 
 def test_a_copy_of_a_copy_may_start_anywhere(cluster, tmp_path):

@@ -141,3 +141,42 @@ def test_a_session_is_copied_from_its_beginning(tmp_path, source):
     assert source.number == 4 * FILES
     dialogue = copy_all(tmp_path / "out", tmp_path / "sink", start="latest")
     assert {code for _, code, _ in dialogue.refusals} == {"protocol"}
+
+
+@pytest.fixture
+def late(tmp_path, source):
+    """A copy that begins at the fourth file, which others copy from."""
+    copy_all(tmp_path / "out", tmp_path / "late", end=everything(source), start="0.3.0")
+    return tmp_path / "late"
+
+
+def test_a_copy_keeps_what_the_one_it_goes_on_from_never_had(tmp_path, source, late):
+    """That a copy begins later is no reason to give up bytes that the nodes still have."""
+    whole = tmp_path / "whole"
+    copy_all(tmp_path / "out", whole, end=lambda: Position.parse("0.5.0"))
+    assert not copy_all(late, whole, end=everything(source)).refusals
+    assert log_bytes(whole) == log_bytes(tmp_path / "out")
+    assert numbers_and_gaps(whole) == (list(range(4 * FILES)), [])
+
+
+@pytest.mark.parametrize("end", ["0.0.0", "0.1.0", "0.1.400", "0.2.0"])
+def test_a_copy_does_not_go_on_from_one_that_lacks_what_comes_next(tmp_path, source, late, end):
+    """It would skip files that the nodes still have; they are asked instead."""
+    part = tmp_path / "part"
+    copy_all(tmp_path / "out", part, end=lambda: Position.parse(end))
+    before = log_bytes(part)
+    dialogue = copy_all(late, part, end=everything(source))
+    held = any(before.values())
+    assert {code for _, code, _ in dialogue.refusals} == ({"behind"} if held else set())
+    if held:
+        assert log_bytes(part) == before
+        copy_all(tmp_path / "out", part, end=everything(source))
+        assert numbers_and_gaps(part) == (list(range(4 * FILES)), [])
+
+
+def test_a_copy_that_ends_where_another_begins_goes_on_from_it(tmp_path, source, late):
+    """It lacks nothing that the other has not."""
+    part = tmp_path / "part"
+    copy_all(tmp_path / "out", part, end=lambda: Position.parse("0.3.0"))
+    assert not copy_all(late, part, end=everything(source)).refusals
+    assert numbers_and_gaps(part) == (list(range(4 * FILES)), [])
