@@ -65,7 +65,10 @@ class PooledDisk(OsDisk):
         return self._adopt(super().open_read(path), path, os.O_RDONLY)
 
     def _adopt(self, file: OsFile, path: str, flags: int) -> "PooledFile":
-        pooled = PooledFile(self, file, path, flags, self._syncs)
+        try:
+            pooled = PooledFile(self, file, path, flags, self._syncs)
+        finally:
+            file.close()
         with self._lock:
             self._open[pooled] = None
         return pooled
@@ -77,6 +80,8 @@ class PooledDisk(OsDisk):
             OSError: it was closed, cannot be opened again, or another file has its name.
         """
         with self._lock:
+            if file.is_closed:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF), file.path)
             if not file.is_open:
                 self._close_idle(self.files_max - 1)
                 file.reopen()
@@ -89,13 +94,22 @@ class PooledDisk(OsDisk):
         """Let a file give up its descriptor when others need it."""
         with self._lock:
             file.pins -= 1
+            if file.is_closed:
+                self._release_unused(file)
 
     def forget(self, file: "PooledFile") -> None:
-        """Close a file for good."""
+        """Close a file for good; a thread that is using it still ends what it is doing.
+
+        If the descriptor were closed under that thread, it could write into the next file that is
+        given the same number.
+        """
         with self._lock:
-            if self._open.pop(file, _NEVER) is None:
-                file.release()
             file.is_closed = True
+            self._release_unused(file)
+
+    def _release_unused(self, file: "PooledFile") -> None:
+        if not file.pins and self._open.pop(file, _NEVER) is None:
+            file.release()
 
     def _make_room(self) -> None:
         with self._lock:
@@ -115,16 +129,15 @@ class PooledFile(OsFile):
     """A file of a `PooledDisk`; its use is that of an `OsFile`."""
 
     __slots__ = (
-        "_disk", "_flags", "_inode", "_path", "_synced", "_written", "is_closed", "pins",
+        "_disk", "_flags", "_inode", "_synced", "_written", "is_closed", "path", "pins",
     )  # fmt: skip
 
     def __init__(
         self, disk: PooledDisk, file: OsFile, path: str, flags: int, syncs: Latencies | None
     ) -> None:
-        """Take over an open file of the disk, and remember how to open it again."""
+        """Use an open file of the disk, which the caller closes, and know how to open it again."""
         super().__init__(os.dup(file.fileno()), path, syncs)
-        file.close()
-        self._disk, self._path, self._flags = disk, path, flags
+        self._disk, self.path, self._flags = disk, path, flags
         self._inode = super().inode
         self._written = self._synced = 0
         self.pins = 0  # how many threads are using it
@@ -138,17 +151,15 @@ class PooledFile(OsFile):
     @property
     def is_dirty(self) -> bool:
         """Whether it was written and not synced since; an index, which can be rebuilt, never is."""
-        return self._written != self._synced and not self._path.endswith(SUFFIX)
+        return self._written != self._synced and not self.path.endswith(SUFFIX)
 
     def reopen(self) -> None:
-        """Open it again; `OSError` if it was closed, or is not the same file any more."""
-        if self.is_closed:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
-        fd = os.open(self._path, self._flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        """Open it again; `OSError` if it is not the same file any more."""
+        fd = os.open(self.path, self._flags | os.O_CLOEXEC | os.O_NOFOLLOW)
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != self._inode:
             os.close(fd)
-            raise FileNotFoundError(errno.ENOENT, "the file was replaced", self._path)
+            raise FileNotFoundError(errno.ENOENT, "the file was replaced", self.path)
         self._fd = fd
 
     def release(self) -> None:

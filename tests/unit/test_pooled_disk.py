@@ -1,5 +1,6 @@
 """PooledDisk: more files than descriptors, without a promise being lost."""
 
+import errno
 import os
 import threading
 from random import Random
@@ -57,6 +58,39 @@ def test_a_closed_file_is_not_opened_again_and_neither_is_another_of_its_name(tm
     other.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         other.append([b"x"])
+
+
+def test_a_file_that_is_closed_during_a_write_is_not_closed_under_it(tmp_path, monkeypatch):
+    """Else the write could go into the file that is given the same descriptor next."""
+    disk, path = PooledDisk(4), tmp_path / "f"
+    file = disk.open(str(path), create=True)
+    before, pwritev = descriptors(), os.pwritev
+
+    def closed_meanwhile(fd, parts, offset):
+        file.close()
+        (tmp_path / "g").touch()
+        disk.open(str(tmp_path / "g"))  # would get the descriptor
+        return pwritev(fd, parts, offset)
+
+    monkeypatch.setattr(os, "pwritev", closed_meanwhile)
+    file.append([b"x"])
+    assert (path.read_bytes(), (tmp_path / "g").read_bytes()) == (b"x", b"")
+    assert descriptors() == before
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.append([b"y"])
+
+
+def test_a_file_that_cannot_be_opened_leaves_no_descriptor(tmp_path, monkeypatch):
+    """Short of descriptors, each attempt would take another one for good."""
+    disk, before = PooledDisk(4), descriptors()
+
+    def failing(_fd):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", failing)
+    with pytest.raises(OSError, match="Too many"):
+        disk.open(str(tmp_path / "f"), create=True)
+    assert descriptors() == before
 
 
 def test_threads_that_share_descriptors_read_and_write_their_own_files(tmp_path):
