@@ -111,9 +111,13 @@ class Holdings:
         return encode_reports(items, whole=False)
 
     def whole(self) -> list[bytes]:
-        """Return reports of everything: earlier ones may have been lost."""
+        """Return reports of everything: earlier ones may have been lost.
+
+        They retract what they do not name, so sessions of which nothing is held are left out: there
+        may be any number of them that were forgotten.
+        """
         self._unreported.clear()
-        return encode_reports(self.own, whole=True)
+        return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)
 
 
 def encode_reports(items: Mapping[str, Position], *, whole: bool) -> list[bytes]:

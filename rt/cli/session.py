@@ -126,6 +126,11 @@ def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: b
         before, after = printable(str(answer["before"])), printable(str(answer["after"]))
         next_ = f", and continues at {after}" if change == "adopted" else ""
         say(f"session {name} is {change}; it was merged up to {before}{next_}")
+        if change != "adopted" and not answer.get("retired", "unknown"):
+            note(
+                "no node holds a copy, so its log cannot be told from another: delete the "
+                "publisher's directory, or all that it still holds is merged again when pushed"
+            )
 
 
 def _rows(settings: ConnectionSettings, request: dict[str, Any]) -> list[dict[str, Any]]:

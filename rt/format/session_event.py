@@ -65,10 +65,10 @@ def decode_event(
         change, before, after = fields["event"], fields["before"], fields["after"]
         if not all(type(each) is int and 0 <= each < _POSITION_END for each in (before, after)):
             raise ValueError("a position is out of range")
+        if change not in _CHANGES:
+            return None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise FrameError("the session event cannot be read") from None
-    if change not in _CHANGES:
-        return None
     return SessionEvent(
         SessionChange(change), current.session, position, Position(before), Position(after),
         current.time_ns, current.number,

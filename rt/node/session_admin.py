@@ -12,7 +12,7 @@ from rt.names import SessionName, parse_session
 from rt.net.exchange import Fields
 from rt.node.sequencer import leader_words
 from rt.node.view import NodeView
-from rt.position import Position
+from rt.position import START, Position
 from sequencer.life import Life
 from sequencer.member import Member
 
@@ -125,9 +125,13 @@ class SessionAdmin:
 
     def _end(self, session: SessionName, change: SessionChange) -> Fields:
         self._demand_leader()
-        life, known, index = self._sequencer.ask(lambda: self._ending(session, change))
+        first, _, index = self._sequencer.ask(lambda: self._ending(session, change))
         # Until then the copies may be all that a power cut of every node leaves of what is merged.
         self._settle(index)
+        # That takes seconds, in which its publisher may have come back.
+        life, known, _ = self._sequencer.ask(lambda: self._ending(session, change))
+        if life.before != first.before:
+            raise Refused("changed", f"session {session!r} was merged further meanwhile")
         self._decide(life, lambda: self._begun(session) != known)
         return self._answer(life)
 
@@ -138,9 +142,25 @@ class SessionAdmin:
         if copy is not None and copy.is_fed:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
             raise Refused("live", words)
+        self._demand_log(session, copy)
         log = "" if copy is None else copy.appender.identity.id
         life = Life(time.time_ns(), change, session, ledger.merged_to(session), log=log)
         return life, self._last_change(session), ledger.index
+
+    def _demand_log(self, session: str, copy: SessionCopy | None) -> None:
+        """Refuse if the log that was merged is not here, but elsewhere.
+
+        Its id would not be known, so that it could be pushed again, and be merged twice.
+        """
+        member = self._member
+        own, others = member.holdings.own.get(session, START), member.holdings.others
+        more = [each for each in others if member.holdings.of(each).get(session, START) > own]
+        if more and (copy is None or not member.vouches_for(session)):
+            raise Refused(
+                "elsewhere",
+                f"node {member.name} leads, and does not hold all of session {session!r}, as "
+                f"{more[0]} does; restart {member.name}, so that another node leads, and ask again",
+            )
 
     def _begun(self, session: str) -> int:
         return self._sequencer.ask(lambda: self._last_change(session))
@@ -152,7 +172,7 @@ class SessionAdmin:
     def _answer(self, life: Life) -> Fields:
         rows = self._sequencer.ask(lambda: self._rows(life.session, known=False))
         row = rows[0] if rows else {}
-        changed = {"before": str(life.before), "after": str(life.after)}
+        changed = {"before": str(life.before), "after": str(life.after), "retired": life.log}
         return {"session": life.session, "change": life.change.value, **changed, "now": row}
 
     def _adoption(self, session: SessionName, wanted: Position | None) -> Life:
@@ -161,14 +181,16 @@ class SessionAdmin:
         if copy is None:
             raise Misuse(f"the leader holds nothing of session {session!r}; push it first")
         known = copy.appender.manifest
-        lost = [file for file in known.archived.copy() if _file_end(known, file) > before]
-        if not lost:
+        active = copy.appender.end.file
+        left = [file for file in known.order if _file_end(known, file) > before]
+        if active not in known.rolled:
+            left.append(active)
+        if not left or left[0] not in known.archived:
             raise Misuse(
-                f"session {session!r} is merged up to {before}, and nothing that follows is "
-                "archived; it needs no adoption"
+                f"session {session!r} is merged up to {before}, and what follows is not archived; "
+                "it needs no adoption"
             )
-        there = sorted({*known.order, copy.appender.end.file} - set(known.archived))
-        starts = [file for file in there if file > max(lost)]
+        starts = [file for file in left if file not in known.archived]
         if not starts:
             raise Misuse(
                 f"nothing of session {session!r} has arrived that follows what is archived; adopt "

@@ -99,7 +99,7 @@ def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | No
     of its frame was published.
     """
     first: _Step | None = None
-    last: _Step | None = None
+    after = 0
     for file, file_end in view.files():
         if file + file_end <= start or file >= end:
             continue
@@ -107,19 +107,23 @@ def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | No
         try:
             if first is None:
                 first = _first_from(view, opened, max(start, file), file_end)
-            last = _last_before(view, opened, file, file_end) or last
+            number = _number_after(view, opened, file, file_end)
+            after = after if number is None else number
         finally:
             opened.close()
-    if first is None or last is None:
+    if first is None:
         return 0, None
     skipped = max(0, start - first.position - first.first)
-    after = last.number + last.messages - last.first
     return max(0, after - first.number - skipped), first.time_ns
 
 
-def _last_before(view: LogView, file: File, start: Position, end: int) -> _Step | None:
+def _number_after(view: LogView, file: File, start: Position, end: int) -> int | None:
+    """The number of the message that follows a file's; None if it does not say."""
     walk = view.walk_to(file, start, lambda entry: entry.offset >= end)
-    return max(_steps(view, file, walk, end), default=None)
+    last = max(_steps(view, file, walk, end), default=None)
+    if last is not None:
+        return last.number + last.messages - last.first
+    return None if walk.range is None else walk.range.number  # of an event, which adds none
 
 
 def _first_from(view: LogView, file: File, start: Position, end: int) -> _Step | None:

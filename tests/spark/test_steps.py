@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from rt import SessionChange
 from rt.errors import CorruptLog, Misuse
 from rt.format.index import ENTRY_BYTES
 from rt.log.directory import LogDirectory
@@ -13,8 +14,10 @@ from rt.position import Position
 from rt.spark.options import read_options
 from rt.spark.plan import LogView
 from rt.spark.steps import after_bytes, after_messages, place_of_number, unread
+from sequencer.life import Life
 from tests.spark.random_logs import plain_rows, random_log
 from tests.spark.reading import Load
+from tests.unit.test_sequencing import Bench, publish
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,19 @@ def test_what_is_unread_is_counted_with_the_time_of_its_first_message(log):
         row = rows[first]
         expected = len(rows) - first, row.merge_time_ns
         assert unread(view, Position(row.position), view.end()) == expected
+    view.close()
+
+
+def test_what_is_unread_before_an_event_that_ends_the_log_is_counted(tmp_path):
+    """The last range adds no message: a query that is behind would be shown as up to date."""
+    publish(tmp_path)
+    bench = Bench(tmp_path)
+    bench.merge_all("bxy")
+    bench.order(Life(9, SessionChange.FORGOTTEN, "b", bench.ledger.merged_to("b")))
+    (bench.top / "out" / "log.0.0.idx").unlink()  # a fresh one names the event, as a synced one
+    view = LogView(str(bench.top / "out"))
+    view.refresh()
+    assert unread(view, Position(0), view.end())[0] == bench.ledger.number == 2800
     view.close()
 
 

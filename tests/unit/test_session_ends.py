@@ -150,6 +150,20 @@ def test_what_a_node_held_before_it_executed_a_reset_counts_for_nothing():
     assert leader.agreed("jfk") == 0
 
 
+def test_forgotten_sessions_are_not_reported_for_ever():
+    """Every node would repeat to every other, several times a second, each that there ever was."""
+    leader, other = Holdings("a", "abc"), Holdings("b", "abc")
+    for holdings in (leader, other):
+        holdings.hold("jfk", Position(800))
+    leader.take_report("b", other.whole()[0])
+    other.drop("jfk")
+    other.hold("lga", Position(64))
+    [report] = other.whole()
+    assert b"jfk" not in report
+    assert leader.take_report("b", report) == ["lga"]
+    assert leader.of("b") == {"lga": 64}
+
+
 def test_a_copy_that_was_begun_after_an_instruction_survives_its_repetition(tmp_path):
     """After a crash a node executes again what it had executed, and the new copy has new bytes."""
     begun = BegunCopies(OsDisk(), str(tmp_path))

@@ -157,6 +157,7 @@ def test_a_publisher_cannot_forge_an_event():
         b"[]",
         b'{"event":"adopted"}',
         b'{"event":1,"before":-1,"after":0}',
+        b'{"event":[],"before":0,"after":0}',
         b"{" * 900,
     ):
         with pytest.raises(FrameError):
