@@ -136,7 +136,7 @@ class Ledger:
     def changes(self, life: Life) -> bool:
         """Whether a change of a session was decided on this state, and was not made before."""
         _, retired = self.remembered.begun.get(life.session, (0, ""))
-        is_made = bool(life.log) and life.log == retired
+        is_made = life.log in retired.split()
         return self.merged_to(life.session) == life.before and not is_made
 
     def change(self, life: Life, merged: Range, size: int) -> None:

@@ -9,6 +9,7 @@ from rt.position import Position
 
 _TAIL_DIGEST_BYTES: Final = 8  # against accidents; a hostile publisher harms only its own session
 _BEGUN_MAX: Final = 10_000  # sessions: 1 MB of a snapshot
+_RETIRED_MAX: Final = 8  # logs of one session; 3 MB more if all sessions have so many
 _SAMPLES_MAX: Final = 32  # of a group: some 60 bytes each in a snapshot
 
 
@@ -38,8 +39,9 @@ class Remembered:
         tails: per session, the last frame that was merged, if it was read.
         samples: per group, a few of its messages in order: the first, the last, and between them
             fewer the older they are.
-        begun: per session whose copies were dropped, by which instruction, and which log may not
-            be pushed under its name again. In the order of the instructions.
+        begun: per session whose copies were dropped, by which instruction, and which logs may not
+            be pushed under its name again, the latest first, with spaces between their ids. In the
+            order of the instructions.
     """
 
     tails: dict[str, Tail] = field(default_factory=dict)
@@ -47,10 +49,14 @@ class Remembered:
     begun: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def begin_again(self, session: str, index: int, log: str) -> None:
-        """Remember that copies from before an instruction are gone; of the latest sessions only."""
+        """Remember that copies from before an instruction are gone; of the latest sessions only.
+
+        Logs that were retired before stay so: what they hold was merged under this name too.
+        """
         self.tails.pop(session, None)
-        self.begun.pop(session, None)
-        self.begun[session] = (index, log)
+        _, before = self.begun.pop(session, (0, ""))
+        retired = dict.fromkeys([log, *before.split()] if log else before.split())
+        self.begun[session] = (index, " ".join([*retired][:_RETIRED_MAX]))
         if len(self.begun) > _BEGUN_MAX:
             del self.begun[next(iter(self.begun))]
 

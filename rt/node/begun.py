@@ -17,7 +17,7 @@ class Begun(NamedTuple):
 
     Attributes:
         after: the index of the instruction.
-        retired: the id of the log that may not be pushed again; "" if any may.
+        retired: the ids of logs that may not be pushed again, with spaces between; "" if any may.
     """
 
     after: int = 0
@@ -63,7 +63,7 @@ class BegunCopies:
 
     def demand_not_retired(self, session: str, log: str) -> None:
         """Raise `Refused` if this log of the session was retired."""
-        if log and log == self.get(session).retired:
+        if log in self.get(session).retired.split():
             raise Refused(
                 "other-log",
                 f"this log of session {session!r} was retired when the session was reset or "

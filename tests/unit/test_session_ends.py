@@ -136,6 +136,31 @@ def test_the_ledger_after_a_reset_is_the_same_from_a_snapshot(tmp_path):
     assert ledger.remembered.dropped_after(ledger.index) == []
 
 
+def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
+    """What it holds is merged: pushed again after a second reset, it would be merged twice."""
+    publish(tmp_path)
+    bench = Bench(tmp_path)
+    bench.merge_all()
+    bench.order(Life(9, SessionChange.RESET, "a", bench.ledger.merged_to("a"), log=LOG))
+    end = bench.ledger.end
+    bench.order(Life(9, SessionChange.RESET, "a", START, log=LOG))
+    assert bench.ledger.end == end, "ordered twice, it is made once"
+    others = [f"{number:032x}" for number in range(8)]
+    bench.order(Life(9, SessionChange.FORGOTTEN, "a", START, log=others[0]))
+    bench.order(Life(9, SessionChange.FORGOTTEN, "a", START))
+    ledger = decode_ledger(bench.ledger.encode())
+    assert ledger == bench.ledger
+    begun = BegunCopies(OsDisk(), str(tmp_path))
+    begun.note("a", Begun(*ledger.remembered.begun["a"]))
+    for log in (LOG, others[0]):
+        with pytest.raises(Refused, match="was retired"):
+            begun.demand_not_retired("a", log)
+    begun.demand_not_retired("a", others[1])
+    for log in others[1:]:
+        bench.order(Life(9, SessionChange.RESET, "a", START, log=log))
+    assert bench.ledger.remembered.begun["a"][1].split() == others[::-1], "the oldest is forgotten"
+
+
 def test_what_a_node_held_before_it_executed_a_reset_counts_for_nothing():
     """The leader would call a majority durable what one node alone has."""
     leader, other = Holdings("a", "abc"), Holdings("b", "abc")
