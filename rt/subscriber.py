@@ -141,7 +141,8 @@ class Subscriber:
         A later iteration continues where this one ended.
 
         Args:
-            timeout_s: end the iteration when no message came for this long; None waits for ever.
+            timeout_s: end the iteration when no wanted message came for this long, and all that is
+                there was read; None waits for ever.
 
         Raises:
             GapError: messages were archived before they were read, and `on_gap` is `raise`. The
@@ -151,14 +152,17 @@ class Subscriber:
             Misuse: the log ends before `start` and `follow` is False, or this is a copy of the
                 subscriber in a forked child.
         """
-        more = not self._stopped
+        message: Message | None = None
+        deadline, more = _deadline(timeout_s), not self._stopped
         while more:
             for message in self._current:
                 yield message
                 if self._stopped:
                     self._guard.demand_owner()
                     return
-            more = self._advance(timeout_s)
+            if message is not None:  # a batch of which none was wanted does not count
+                message, deadline = None, _deadline(timeout_s)
+            more = self._advance(deadline)
         self._guard.demand_owner()
 
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
@@ -172,7 +176,9 @@ class Subscriber:
 
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
         """Return the messages of the next frame, or None where `batches` would end."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return self._next(_deadline(timeout_s))
+
+    def _next(self, deadline: float | None) -> Batch | None:
         self._guard.demand_owner()
         while not self._stopped:
             batch = self._poll()
@@ -198,7 +204,7 @@ class Subscriber:
                 yield message
                 if self._stopped:
                     return
-            looking = asyncio.ensure_future(asyncio.to_thread(self._advance, POLL_S))
+            looking = asyncio.ensure_future(asyncio.to_thread(self._advance, _deadline(POLL_S)))
             try:
                 found = await asyncio.shield(looking)
             except asyncio.CancelledError:
@@ -237,9 +243,9 @@ class Subscriber:
         self._follower.close()
         self._waiter.close()
 
-    def _advance(self, timeout_s: float | None) -> bool:
+    def _advance(self, deadline: float | None) -> bool:
         """Make the next batch the current one; False where the iteration ends."""
-        batch = self.next_batch(timeout_s)
+        batch = self._next(deadline)
         if batch is None:
             return False
         # Set before decoding: a frame that cannot be decoded is where to resume, not passed over.
@@ -257,6 +263,10 @@ class Subscriber:
         if unheard is not None:
             raise unheard
         return self._follower.next()
+
+
+def _deadline(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else time.monotonic() + timeout_s
 
 
 def _check_policies(**policies: str) -> None:

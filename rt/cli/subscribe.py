@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import time
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import BinaryIO, Final
@@ -65,7 +66,7 @@ class ReadSettings:
 )  # fmt: skip
 @click.option(
     "--timeout", "timeout_s", type=Seconds(), metavar="S",
-    help="End when nothing has come for this many seconds.",
+    help="End when nothing wanted has come for this many seconds.",
 )  # fmt: skip
 @click.option(
     "--on-gap", type=click.Choice(["raise", "notify", "skip"]), default="raise", show_default=True,
@@ -153,17 +154,22 @@ class _MessageWriter:
         self._output = Output.TERMINAL if output is Output.LINES and sys.stdout.isatty() else output
         self._where = where
         self._next: Position | None = None
+        self._took_s = 0.0  # when a wanted message last came
         self._file: BinaryIO = sys.stdout.buffer
 
     def run(self, timeout_s: float | None) -> None:
         """Write until the iteration ends or enough messages have come."""
-        while self.left != 0 and (batch := self._subscriber.next_batch(timeout_s)) is not None:
+        left_s = timeout_s
+        self._took_s = time.monotonic()
+        while self.left != 0 and (batch := self._subscriber.next_batch(left_s)) is not None:
             try:
                 data = self._render(batch)
             except FrameError as error:
                 raise self._subscriber.poison(batch, error) from None
             self._file.write(data)
             self._file.flush()
+            if timeout_s is not None:
+                left_s = max(0.0, self._took_s + timeout_s - time.monotonic())
 
     def position(self) -> Position:
         """Return where to resume for whatever follows the last message written."""
@@ -185,6 +191,8 @@ class _MessageWriter:
 
     def _took(self, messages: int, following: Position) -> None:
         self._next = following
+        if messages:  # what is not wanted does not prolong the wait
+            self._took_s = time.monotonic()
         if self.left is not None:
             self.left -= messages
 

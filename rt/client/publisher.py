@@ -12,7 +12,7 @@ from rt.client.flight import Flight, FlightLimit
 from rt.client.receipts import Receipt, Receipts
 from rt.client.registered import Ask
 from rt.client.settings import ConnectionSettings
-from rt.errors import FlushTimeout, Misuse
+from rt.errors import FlushTimeout, Misuse, Stopped
 from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
 from rt.log.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
@@ -260,6 +260,9 @@ class ClientPublisher:
         return self._publisher.flush(Level.WRITTEN).position
 
     def _merged(self) -> Position:
+        """Return up to where it is merged; `Stopped` ends a wait for room that a close overtook."""
+        if self._closing.locked():
+            raise Stopped(f"publisher {self.name!r} is closed")
         return self._confirmations.read().merged
 
     def _await_replicated(self, end: Position, deadline: float) -> bool:

@@ -24,6 +24,7 @@ STREAMS_MAX: Final = 32  # open pages; more poll
 _LIVE_S: Final = 1.0
 _PING_S: Final = 15.0  # a proxy drops a connection on which nothing passes
 _ROWS_MAX: Final = 200
+_DIGITS_MAX: Final = 20  # Python refuses to read a number of more than 4,300
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -105,7 +106,8 @@ class Page:
 
     def _sessions(self, request: Request) -> Response:
         search, limit = request.query_params.get("search", ""), request.query_params.get("limit")
-        rows = int(limit) if limit is not None and limit.isascii() and limit.isdecimal() else 0
+        number = (limit or "")[:_DIGITS_MAX]
+        rows = int(number) if number.isascii() and number.isdecimal() else 0
         return _json(self._site.sessions(search, min(rows or _ROWS_MAX, _ROWS_MAX)))
 
     def _history(self, _request: Request) -> Response:

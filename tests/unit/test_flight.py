@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from archive_cluster import ArchiveCluster
@@ -11,7 +12,7 @@ from archive_cluster import ArchiveCluster
 import rt
 from rt.client import aio
 from rt.client.flight import Flight, FlightLimit
-from rt.errors import LimitReached, Misuse
+from rt.errors import LimitReached, Misuse, Stopped
 from rt.position import Position
 
 PATIENCE_S = 30
@@ -125,12 +126,30 @@ def test_a_real_publisher_blocks_until_the_nodes_merge(tmp_path):
             blocking.flush("merged", PATIENCE_S)
 
 
+def test_a_close_ends_a_wait_for_room(tmp_path):
+    """With the nodes away for good, the thread that publishes would never end."""
+    with ArchiveCluster(tmp_path / "cluster") as cluster:
+        clients = os.path.join(cluster.root, "clients.toml")
+        cluster.stop("n1")
+        client = rt.connect(clients, root=tmp_path / "root")
+        limit = rt.FlightLimit(messages=1, timeout_s=PATIENCE_S)
+        publisher = client.publisher("jfk", flight=limit)
+        publisher.publish(b"x")
+        with ThreadPoolExecutor() as pool:
+            blocked = pool.submit(publisher.publish, b"y")
+            with pytest.raises(TimeoutError):
+                blocked.result(0.1)
+            client.close(timeout_s=0.1)
+            with pytest.raises(Stopped, match="'jfk' is closed"):
+                blocked.result(5)
+
+
 def test_a_limit_that_blocks_is_refused_in_asyncio(tmp_path):
     """The event loop would be blocked."""
 
     async def main():
         async with aio.connect(root=tmp_path, nodes=["localhost:1"]) as client:
-            await client.publisher("jfk", flight=rt.FlightLimit(messages=1))
+            await client.publisher("jfk", flight=rt.FlightLimit(messages=1, timeout_s=PATIENCE_S))
 
     with pytest.raises(Misuse, match="stops the event loop; use on_full='error'"):
         asyncio.run(main())

@@ -18,6 +18,7 @@ from logs import MergedLog
 import rt
 from archiver.decide import RolledFile
 from rt.errors import Misuse, Refused
+from rt.format.manifest import Archived
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.cursors import NodeCursors
 from rt.node.registered_cursor import (
@@ -44,11 +45,12 @@ class Nodes:
 
     def __init__(self):
         self.ledger, self.now_s = Ledger(), 100.0
+        self.end = START
         self.between = lambda: None  # what happens after a leader has looked, before it decides
 
     def view(self):
         return SimpleNamespace(
-            notes=dict(self.ledger.notes), leads=True, end=START, number=0, time_ns=0
+            notes=dict(self.ledger.notes), leads=True, end=self.end, number=0, time_ns=0
         )
 
     def decide(self, note, is_done):
@@ -228,6 +230,27 @@ def test_a_cursor_belongs_to_its_certificates_and_operators_may_move_it(nodes, t
     leader.forget({"name": "etl"}, ALICE)
     assert code_of(acked, leader, 1, 64) == "unknown-cursor"
     assert not nodes.ledger.notes
+
+
+def test_what_was_archived_unread_is_not_acknowledged(nodes, tmp_path):
+    """A publisher that waits until it was consumed would be told that it was."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("jfk", [b"one"])
+        middle = log.appender.end
+        log.merge("jfk", [b"two"])
+        log.roll()
+        log.merge("jfk", [b"three"])
+        nodes.end = log.appender.end
+        leader = nodes.leader(tmp_path)
+        opened(leader)
+        acked(leader, 1, middle)
+        archived = log.appender.manifest.order[0]
+        log.appender.archive(Archived(archived, 9, "limit"))
+        (row,) = leader.show({}, SPARK)["cursors"]
+        assert (row["position"], row["next"]) == (str(middle), str(middle))
+        acked(leader, 1, Position.parse("0.1.0"))
+        (row,) = leader.show({}, SPARK)["cursors"]
+        assert Position.parse(row["next"]) >= Position.parse("0.1.0")
 
 
 def test_a_pin_needs_a_grant_and_holds_files_as_a_lease_does(nodes):

@@ -146,6 +146,7 @@ def test_sessions_are_found_by_a_part_of_their_name(node):
     assert node.json("/sessions?search=nothing")["rows"] == []
     assert node.json("/sessions?limit=-1")["found"] == 1
     assert node.json("/sessions?limit=99999999999999999999")["found"] == 1
+    assert node.json(f"/sessions?limit={'9' * 5000}")["found"] == 1
 
 
 def test_events_are_whole_overviews(node):

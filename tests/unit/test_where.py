@@ -1,6 +1,7 @@
 """Where: conditions on session, key and JSON fields select the same messages as plain Python."""
 
 import json
+import threading
 from itertools import product
 
 import pytest
@@ -245,3 +246,40 @@ def test_the_command_filters(published):
     wrong = run(*arguments, "--where", "delay>=30")
     assert wrong.exit_code == 2
     assert "not a condition: 'delay>=30'; write NAME OPERATOR VALUE" in wrong.output
+
+
+@pytest.fixture
+def busy(tmp_path):
+    """A session in which nothing that is wanted comes, again and again, for as long as it may."""
+    ended = threading.Event()
+
+    def publish():
+        with Publisher(tmp_path, stream="flights", session="jfk") as publisher:
+            for _ in range(500):
+                publisher.publish(b"{}", key=b"AA1")
+                if ended.wait(0.01):
+                    return
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    yield thread
+    ended.set()
+    thread.join()
+
+
+def test_messages_that_do_not_match_do_not_prolong_a_wait(busy, tmp_path):
+    """A program that asked for a second of patience would wait for as long as others publish."""
+    with Subscriber(tmp_path, stream="flights", session="jfk", where="key=B6*") as subscriber:
+        assert list(subscriber.messages(timeout_s=0.2)) == []
+    assert busy.is_alive()
+
+
+def test_the_command_ends_where_nothing_that_matches_comes(busy, tmp_path):
+    """It says that messages are missing instead of waiting on."""
+    result = run(
+        "subscribe", "--root", str(tmp_path), "--stream", "flights", "--own-session", "jfk",
+        "--where", "key=B6*", "--count", "1", "--timeout", "0.3",
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert "1 message wanted, 1 missing at 0.3 s without a message" in result.output
+    assert busy.is_alive()
