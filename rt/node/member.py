@@ -54,7 +54,7 @@ def build_member(
     logs = SessionLogs(directory.copies_disk, directory.inputs)
     engine = engine_of(agreement.consensus)(
         settings.name, settings.places or names, chance=SystemRandom(), state=state,
-        cluster=settings.cluster_id or settings.stream, settings=agreement.timers,
+        cluster=settings.founding_name, settings=agreement.timers,
     )  # fmt: skip
     _say_difference(settings, engine.members)
     return Member(

@@ -10,6 +10,7 @@ from rt.node.agreement import AgreementSettings
 from rt.node.http import HttpSettings
 from rt.node.limits import NodeLimits
 from rt.node.storage import StorageSettings
+from rt.position import FILE_BYTES_MAX
 from sequencer.raft.consensus import VOTERS_MAX
 
 PORT: Final = 7420
@@ -83,6 +84,17 @@ class NodeSettings:
     def member_names(self) -> list[str]:
         """The names of all nodes of the cluster, in order; just this one's if it runs alone."""
         return sorted(self.addresses) or [self.name]
+
+    @property
+    def founding_name(self) -> str:
+        """The cluster's id and whatever else all its nodes must have in common, for good.
+
+        Nodes that roll the merged log at other sizes would write different logs, so they must not
+        take each other for members of one cluster, and none may change its mind.
+        """
+        name = self.cluster_id or self.stream
+        file_bytes = self.storage.file_bytes
+        return name if file_bytes == FILE_BYTES_MAX else f"{name} (file_bytes {file_bytes})"
 
     @property
     def is_alone(self) -> bool:

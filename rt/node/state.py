@@ -32,7 +32,7 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         Refused: the directory is another node's.
     """
     path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, INCARNATION_END)
-    cluster, node = settings.cluster_id or settings.stream, settings.name
+    cluster, node = settings.founding_name, settings.name
     if founding or (settings.is_alone and not disk.names(path)):
         if disk.names(path) or disk.names(os.path.join(top, MERGED_NAME)):
             raise Misuse(
@@ -76,7 +76,7 @@ def adopt(disk: Disk, settings: NodeSettings, top: str) -> bool:
     path = os.path.join(top, "state")
     identity, place = read_identity(disk, path), _place(path)
     if identity is not None:
-        identity.demand(path, settings.cluster_id or settings.stream, settings.name, "")
+        identity.demand(path, settings.founding_name, settings.name, "")
     adopt_state(disk, path, place)
     return identity is not None and identity.place != "" and inode(identity.place) != place
 

@@ -13,7 +13,11 @@ class StorageSettings:
     """When a node rolls its merged files, removes empty ones, saves its state and refuses data."""
 
     file_bytes: Bytes = field(
-        default=FILE_BYTES_MAX, metadata={"help": "Roll a merged file before it exceeds this size."}
+        default=FILE_BYTES_MAX,
+        metadata={
+            "help": "Roll a merged file before it exceeds this size; the same on all nodes, and "
+            "fixed when the cluster is founded."
+        },
     )
     file_age_s: Seconds = field(
         default=86_400.0,

@@ -19,6 +19,12 @@ SETTINGS = {
     "spark__sql__shuffle__partitions": 2,
     "spark__task__maxFailures": 100,
     "spark__stage__maxConsecutiveAttempts": 100,
+    # two attempts of a task at once, as soon as one is slower than most; and no warm Python
+    "spark__speculation": True,
+    "spark__speculation__interval": "100ms",
+    "spark__speculation__multiplier": 1.1,
+    "spark__speculation__quantile": 0.5,
+    "spark__python__worker__reuse": False,
 }
 
 

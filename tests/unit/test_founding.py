@@ -1,0 +1,36 @@
+"""What a cluster is founded with holds for good: here the size of merged files."""
+
+from dataclasses import replace
+
+import pytest
+
+from rt.errors import PeerError, Refused
+from rt.log.disk import OsDisk
+from rt.node.settings import NodeSettings
+from rt.node.state import open_state
+from rt.node.storage import StorageSettings
+from sequencer.raft.codec import MessageCodec
+from sequencer.raft.messages import RequestVote
+
+ALONE = NodeSettings(root="unused", stream="flights", name="n1")
+SMALL = replace(ALONE, storage=StorageSettings(file_bytes=1 << 20))
+
+
+@pytest.mark.parametrize(("founded", "later"), [(ALONE, SMALL), (SMALL, ALONE)])
+def test_a_node_refuses_another_file_size_than_it_was_founded_with(tmp_path, founded, later):
+    """It would roll its merged log elsewhere than it did, or than the others do."""
+    open_state(OsDisk(), founded, str(tmp_path), founding=False).journal.close()
+    with pytest.raises(Refused, match="file_bytes 1048576") as refused:
+        open_state(OsDisk(), later, str(tmp_path), founding=False)
+    assert refused.value.code == "foreign"
+    open_state(OsDisk(), founded, str(tmp_path), founding=False).journal.close()
+
+
+def test_nodes_that_would_roll_at_other_sizes_do_not_take_each_other_for_members():
+    """They would write different logs from the first roll on, and the refusal says the sizes."""
+    ours, theirs = (
+        MessageCodec(each.founding_name, ["n1", "n2", "n3"], 1) for each in (ALONE, SMALL)
+    )
+    vote = RequestVote(term=1, last_index=0, last_term=0, pre_vote=False, transfer=False)
+    with pytest.raises(PeerError, match="flights \\(file_bytes 1048576\\)' of n1, n2, n3, ours is"):
+        ours.decode(theirs.encode(vote))
