@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import PeerError, Refused, spoken
+from rt.format.checksum import crc32
 from rt.net.identity import PeerIdentity
 from rt.net.tls import connect
 from rt.net.tls_errors import describe_tls_error
@@ -21,8 +22,8 @@ _log: Final = logging.getLogger("sequencer.peers")
 
 # Distinguishes these connections from replicators' on the same port. Version 2: slices carry a
 # digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and one that is
-# not answered takes no part. Version 4: the members may change. Other versions are refused in the
-# handshake, and do not end.
+# not answered takes no part. Version 4: the members may change. A node of another version, or of
+# another cluster, is given up before anything is said.
 ALPN: Final = "rt-peer/5"
 _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 64 * 1024
@@ -39,6 +40,15 @@ _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election 
 
 
 Address = tuple[str, int]
+
+
+def alpn_of(cluster: str) -> str:
+    """The protocol between the nodes of one cluster.
+
+    Nodes of two clusters may share an authority and have the same names; at a wrong address one
+    would be taken for the other, in what it holds and in what it remembers.
+    """
+    return f"{ALPN}/{crc32(cluster.encode()):08x}"
 
 
 class SendQueue:
@@ -74,7 +84,8 @@ class PeerDialer:
     Args:
         name: the member, which must authenticate itself by it.
         addresses: where it may listen; each is tried in turn.
-        context: returns the client context for the next connection, which offers `ALPN`.
+        context: returns the client context for the next connection, which offers `alpn_of` of
+            this node's cluster and nothing else.
     """
 
     def __init__(
@@ -85,7 +96,7 @@ class PeerDialer:
         self._turn = 0
 
     def dial(self) -> ssl.SSLSocket:
-        """Return a non-blocking connection; `PeerError` if another node answers."""
+        """Return a non-blocking connection; `PeerError` if anyone else answers."""
         addresses = self.addresses
         address = addresses[self._turn % len(addresses)]
         self._turn += 1  # unless this one is right
@@ -93,6 +104,10 @@ class PeerDialer:
         if not identity.is_node or identity.name != self._name:
             sock.close()
             raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
+        if sock.selected_alpn_protocol() is None:
+            sock.close()
+            words = "is of another cluster, or of another version"
+            raise PeerError(f"the {self._name} at {address[0]}:{address[1]} {words}")
         self._turn -= 1
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
@@ -240,7 +255,7 @@ class Peers:
         Args:
             name: this node.
             addresses: of all members; of each, one or more.
-            context: returns a client context that offers `ALPN`.
+            context: as for `PeerDialer`.
             heard: called with the sender's authenticated name and the messages that arrived
                 together, by a connection's thread.
         """

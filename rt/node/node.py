@@ -36,7 +36,7 @@ from rt.node.state import open_state
 from rt.node.status import STATUS_ALPN, STATUS_S, node_status
 from rt.position import Position
 from sequencer.journal.journal import Opened
-from sequencer.peers import ALPN, Peers
+from sequencer.peers import Peers, alpn_of
 
 _log: Final = logging.getLogger("rt.node")
 _LIVE: Final = {"limits", "storage", "reserve"}  # settings that `reload` changes
@@ -117,7 +117,9 @@ class Node:
         if settings.is_alone:
             return None
         files = certificate_files(settings.certs, settings.name)
-        contexts = Contexts(files, lambda *paths: offering(client_context(*paths), ALPN))
+        contexts = Contexts(
+            files, lambda *paths: offering(client_context(*paths), _peer_alpn(settings))
+        )
         peers = Peers(settings.name, self._places.now, contexts.current, self.pipeline.hear)
         self._places.listener = peers.follow
         return peers
@@ -130,7 +132,9 @@ class Node:
             AuditLog(self.directory.audit), copies=pipeline.inboxes,
         )  # fmt: skip
         handlers: dict[str, Handler] = {STATUS_ALPN: self._serve_status, ADMIN_ALPN: admin.serve}
-        return handlers | ({ALPN: self._peers.serve} if self._peers else {})
+        if self._peers is not None:
+            handlers[_peer_alpn(self.settings)] = self._peers.serve
+        return handlers
 
     def start(self) -> list[str]:
         """Begin to serve; return a sentence for each damaged session."""
@@ -279,6 +283,9 @@ def _days(files: CertificateFiles) -> float | None:
 
 def _server_contexts(settings: NodeSettings) -> Contexts:
     files = certificate_files(settings.certs, settings.name)
-    return Contexts(
-        files, lambda *paths: offering(server_context(*paths), ALPN, STATUS_ALPN, ADMIN_ALPN)
-    )
+    protocols = (_peer_alpn(settings), STATUS_ALPN, ADMIN_ALPN)
+    return Contexts(files, lambda *paths: offering(server_context(*paths), *protocols))
+
+
+def _peer_alpn(settings: NodeSettings) -> str:
+    return alpn_of(settings.cluster_id or settings.stream)

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from sequencer.peers import Outbox, PeerDialer, Peers
+from rt.config.settings import load
+from rt.errors import PeerError
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context, offering
+from rt.node.cluster import init_local_cluster
+from rt.node.node import Node
+from rt.node.settings import NodeSettings
+from sequencer.peers import Outbox, PeerDialer, Peers, alpn_of
 from tests.replicator_host import eventually
 
 
@@ -136,3 +143,25 @@ def test_a_member_that_connects_again_has_one_connection():
     assert not threads[2].is_alive()
     for each in far:
         each.close()
+
+
+def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up(tmp_path):
+    """At a wrong address, what it holds and remembers would be taken for the member's."""
+    place = init_local_cluster(str(tmp_path), "flights", 3)[0]
+    settings = load(NodeSettings, place.config, "node", {}, {"reserve": 0})
+    node = Node(settings, founding=True)
+    node.start()
+
+    def dial(cluster):
+        files = certificate_files(settings.certs, "n2")
+        contexts = Contexts(
+            files, lambda *paths: offering(client_context(*paths), alpn_of(cluster))
+        )
+        return PeerDialer("n1", [node.address], contexts.current).dial()
+
+    try:
+        with pytest.raises(PeerError, match="is of another cluster, or of another version"):
+            dial("trains")
+        dial(settings.cluster_id).close()
+    finally:
+        node.stop()
