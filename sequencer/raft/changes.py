@@ -114,3 +114,16 @@ class MemberChanges:
                 f"{words} {voters} nodes vote and {needed} have to be live, but only "
                 f"{', '.join(live)} would be",
             )
+        unheard = [name for name in live if self._is_unheard(name)]
+        if len(live) - len(unheard) < needed:
+            raise Refused(
+                "changing", f"{', '.join(unheard)} was not heard yet since {self._core.name} leads"
+            )
+
+    def _is_unheard(self, name: str) -> bool:
+        """Whether a peer passes for live only because this node began to lead just now.
+
+        A leader that was removed hands over first, so its successor is asked within moments.
+        """
+        peer = self._leader.peer(name)
+        return peer is not None and peer.incarnation == UNKNOWN

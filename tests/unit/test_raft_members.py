@@ -42,15 +42,15 @@ def settle(node: Raft) -> list[PeerMessage]:
     return said
 
 
-def a_leader() -> Raft:
-    """Node n1 of n1, n2 and n3, elected by n2, with its no-op committed."""
+def a_leader(heard: tuple[str, ...] = ("n2", "n3")) -> Raft:
+    """Node n1 of n1, n2 and n3, elected by n2, with its no-op committed by those it has heard."""
     node = Raft("n1", FOUNDERS, chance=Random(1))
     while not settle(node):
         node.tick()
     for pre_vote in (True, False):
         node.step("n2", THEIRS.encode(VoteReply(1, True, pre_vote)))
         settle(node)
-    acknowledge(node)
+    acknowledge(node, *heard)
     return node
 
 
@@ -120,6 +120,18 @@ def test_a_member_is_not_removed_if_the_others_would_be_no_quorum() -> None:
     node.remove("n3")
     acknowledge(node, "n2")
     assert list(node.members) == ["n1", "n2"]
+
+
+def test_a_new_leader_counts_no_node_as_live_before_it_has_heard_it() -> None:
+    """With n3 dead and n2 removed, n1 could decide nothing more, and n2 could not be elected."""
+    node = a_leader(heard=("n2",))
+    assert refusal(node, "remove", "n2") == "changing"
+    for _ in range(40):
+        node.tick()
+        acknowledge(node, "n2")
+    assert refusal(node, "remove", "n2") == "no-quorum"
+    acknowledge(node, "n3")
+    node.remove("n2")
 
 
 def test_a_node_that_was_founded_again_is_not_promoted() -> None:
