@@ -43,7 +43,7 @@ class Copies:
         """
         self._dropped[session] = None
         self._holdings.drop(session)
-        self._executor.forget(session)
+        self._executor.begin_again(session)
         self.lose(session)
 
     def take_dropped(self) -> list[str]:

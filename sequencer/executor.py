@@ -257,6 +257,11 @@ class Executor:
         """Forget the copy of a session: it was set aside, and another begins in its place."""
         self._logs.forget(session)
 
+    def begin_again(self, session: str) -> None:
+        """Forget a session's copy and how often one differed: that says nothing of its next log."""
+        self.forget(session)
+        self._differing.pop(session, None)
+
     def is_rolled(self, path: str) -> bool:
         """Whether this is a rolled file of the merged log."""
         return file_position(os.path.basename(path)) in self.appender.manifest.rolled

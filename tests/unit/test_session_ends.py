@@ -3,20 +3,26 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from replicator.messages import Ack
 from replicator.progress import SessionProgress
 from rt import Position, SessionChange
-from rt.errors import FlushTimeout, Refused
+from rt.errors import FlushTimeout, Refused, SessionDiverged
 from rt.log.confirmations import ConfirmationsFile, Level
+from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
+from rt.log.start import end_of
 from rt.node.begun import Begun, BegunCopies
 from rt.position import START
+from sequencer.copies import Copies
 from sequencer.holdings import Holdings
+from sequencer.instruction import Merge
 from sequencer.ledger import decode_ledger
 from sequencer.life import Life
+from sequencer.planner import Planner
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.replicator_host import eventually
@@ -159,6 +165,24 @@ def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
     for log in others[1:]:
         bench.order(Life(9, SessionChange.RESET, "a", START, log=log))
     assert bench.ledger.remembered.begun["a"][1].split() == others[::-1], "the oldest is forgotten"
+
+
+def test_copies_that_differed_before_a_reset_do_not_keep_the_next_one_from_being_merged(tmp_path):
+    """A node would wait for the output of the others, and they for its, if all had differed."""
+    publish(tmp_path)
+    bench = Bench(tmp_path)
+    held = {"b": end_of(LogDirectory(str(bench.top / "b")))}
+    merge = Planner(bench.logs).plan(bench.ledger, held, 1)
+    other = Merge(1, (replace(merge.slices[0], digest=bytes(16)),))
+    for _ in range(2):
+        with pytest.raises(SessionDiverged):
+            bench.executor.execute(1, 1, other)
+    assert bench.executor.lacking(merge, held) == merge.slices[0]
+    copies = Copies(bench.executor, Holdings("n1", ["n1"]))
+    copies.lose("b")
+    assert bench.executor.lacking(merge, held) == merge.slices[0]
+    copies.drop("b")
+    assert bench.executor.lacking(merge, held) is None
 
 
 def test_what_a_node_held_before_it_executed_a_reset_counts_for_nothing():
