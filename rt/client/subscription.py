@@ -135,9 +135,11 @@ class Subscription:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        if kind is None and self._is_auto:
-            self.ack()
-        self.close()
+        try:
+            if kind is None and self._is_auto:
+                self.ack()
+        finally:
+            self.close()
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r}, acknowledged up to {self.acked}>"

@@ -1,6 +1,7 @@
 """The client: programs publish and read through a cluster without any further process."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import rt
 from rt.client import aio
 from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
 from rt.client.handler import StreamHandler
+from rt.client.subscription import Subscription
 from rt.errors import CorruptLog, FlushTimeout, Misuse, Stopped
 from rt.position import Position
 
@@ -269,6 +271,25 @@ def test_a_cursor_has_one_reader_at_a_time(connected):
     with connected.subscriber(cursor="only"), refusal:
         connected.subscriber(cursor="only")
     connected.subscriber(cursor="only").close()
+
+
+def test_a_cursor_that_cannot_be_stored_is_released(tmp_path, monkeypatch):
+    """The disk was full when a program left its block: its next reader must not be locked out."""
+    with rt.Publisher(tmp_path, stream=STREAM, session="jfk") as publisher:
+        publisher.publish(b"x")
+
+    def full(_cursor, _state):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    reader = rt.Subscriber(tmp_path, stream=STREAM, session="jfk", follow=False)
+    cursor = LocalCursor(str(tmp_path), STREAM, "full", interval_s=0.0)
+    subscription = Subscription(reader, cursor, "auto")
+    assert next(iter(subscription)).payload == b"x"
+    monkeypatch.setattr(LocalCursor, "_store", full)
+    with pytest.raises(OSError, match="No space left"):
+        subscription.__exit__(None, None, None)
+    monkeypatch.undo()
+    LocalCursor(str(tmp_path), STREAM, "full").close()
 
 
 def test_a_cursor_of_another_log_is_refused(tmp_path):
