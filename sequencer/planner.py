@@ -79,7 +79,8 @@ class Planner:
         group = self._group(name, log)
         watermark = ledger.watermark(f"group {group}" if group else name)
         made = _cut(log, name, group, after, first, file_end, watermark, limit)
-        if made is not None and made.skip and name not in ledger.sessions:
+        # Only a session of which nothing is merged, or that was adopted, is merged up to a file.
+        if made is not None and made.skip and not after.offset:
             return self._joining(ledger, made, durable)
         return made
 

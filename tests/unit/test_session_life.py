@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rt import Position, SessionChange, SessionEvent, Subscriber
+from rt import Position, Publisher, SessionChange, SessionEvent, Subscriber
 from rt.errors import CorruptLog, FrameError, Misuse, PeerError
 from rt.format.ranges import Range
 from rt.format.scan import Scan
@@ -128,6 +128,22 @@ def test_a_change_decided_on_another_state_is_left_out_on_every_node(adopted):
     assert adopted.ledger.end == state.end
     assert adopted.ledger.merged_to("a") == state.merged_to("a")
     assert decode_ledger(adopted.ledger.encode()) == adopted.ledger
+
+
+@pytest.mark.parametrize("is_redundant", [True, False])
+def test_an_adopted_session_is_compared_with_its_group_as_one_that_joins(adopted, is_redundant):
+    """Messages of its own under old numbers would be taken for repeats, and be lost in silence."""
+    payloads = [b"g%d" % n if is_redundant else b"own-%d" % n for n in range(800)]
+    for begin in (0, 400):
+        with Publisher(str(adopted.top.parent), stream="s", session="late", group="g") as each:
+            each.publish_many(payloads[begin : begin + 400])
+    at = Position.of(1, 0, 0)
+    adopted.order(Life(8, SessionChange.ADOPTED, "late", START, at))
+    adopted.merge_all(["late"])
+    assert [each.is_refused for each in adopted.planner.stuck.values()] == [True] * (
+        not is_redundant
+    )
+    assert (adopted.ledger.merged_to("late") > at) == is_redundant
 
 
 def test_other_bytes_where_an_event_was_agreed_on_are_damage(adopted):
