@@ -148,7 +148,7 @@ class SinkChannel:
         file, end = message.line.file, self._appender.end
         if message.line.reason == NOT_COPIED and _has_bytes(self._appender):
             words = f"the source begins after {file.file_name}, and this log ends at {end}"
-            raise Refused("behind", words)
+            raise Refused("begins-later", words)
         if end.file == file and end.offset and self.inbox.needs(end):
             words = f"{file.file_name} was archived before it was merged here up to {end}"
             raise Refused("busy", words)

@@ -167,7 +167,7 @@ def test_a_copy_does_not_go_on_from_one_that_lacks_what_comes_next(tmp_path, sou
     before = log_bytes(part)
     dialogue = copy_all(late, part, end=everything(source))
     held = any(before.values())
-    assert {code for _, code, _ in dialogue.refusals} == ({"behind"} if held else set())
+    assert {code for _, code, _ in dialogue.refusals} == ({"begins-later"} if held else set())
     if held:
         assert log_bytes(part) == before
         copy_all(tmp_path / "out", part, end=everything(source))
