@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import SystemRandom
 from typing import Final
 
+from rt.errors import Misuse
 from rt.format import manifest
 from rt.format.manifest import LogIdentity
 from rt.log.identity import new_identity
@@ -48,6 +49,7 @@ def build_member(
 
     Raises:
         CorruptLog: the merged log is damaged.
+        Misuse: the configuration lists no other node, but the log has some.
     """
     state, agreement, names = opened.state, settings.agreement, settings.member_names
     ledger = _ledger_of(state.snapshot, settings.storage.file_bytes)
@@ -56,7 +58,7 @@ def build_member(
         settings.name, settings.places or names, chance=SystemRandom(), state=state,
         cluster=settings.founding_name, settings=agreement.timers,
     )  # fmt: skip
-    _say_difference(settings, engine.members)
+    _compare_members(settings, engine.members)
     return Member(
         settings.name,
         names,
@@ -74,9 +76,19 @@ def build_member(
     )  # fmt: skip
 
 
-def _say_difference(settings: NodeSettings, members: Configuration) -> None:
-    """Log it if the configuration file lists other members than the log, which is right."""
+def _compare_members(settings: NodeSettings, members: Configuration) -> None:
+    """Log it if the configuration file lists other members than the log, which is right.
+
+    Raises:
+        Misuse: it lists no other node, and the log has some: nothing would connect to them.
+    """
     listed = settings.places
+    if settings.is_alone and members.keys() - {settings.name}:
+        names = ", ".join(sorted(members))
+        raise Misuse(
+            f"node {settings.name} is not alone: its log has the members {names}, but its "
+            "configuration lists no other node; give it members again"
+        )
     actual = {name: seat.address or listed.get(name, "") for name, seat in members.items()}
     if listed and listed != actual:
         texts = ", ".join(f"{name}={address}" for name, address in sorted(actual.items()))

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from rt.config.settings import load
-from rt.errors import Refused
+from rt.errors import Misuse, Refused
 from rt.net.certificates import LOCAL_HOSTS, issue
 from rt.net.identity import CertificateRole
-from rt.node.cluster import free_addresses
+from rt.node.cluster import free_addresses, init_local_cluster
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
 from tests.archive_cluster import ArchiveCluster
@@ -134,3 +134,17 @@ def test_a_change_without_a_quorum_is_refused(cluster):
     with pytest.raises(Refused, match="2 nodes vote and 2 have to be live"):
         cluster.change("remove-member", others[1])
     assert cluster.voters() == ["n1", "n2", "n3"]
+
+
+def test_a_node_of_a_cluster_does_not_start_alone_because_its_file_lists_no_members(tmp_path):
+    """It would reach none of the others, refuse them all, and treat damage as if it had no peer."""
+    place = init_local_cluster(str(tmp_path), "flights", 3)[0]
+    settings = load(NodeSettings, place.config, "node", {}, {"reserve": 0})
+    node = Node(settings, founding=True)
+    node.start()
+    node.stop()
+    with pytest.raises(Misuse, match="its log has the members n1, n2, n3, but"):
+        Node(replace(settings, members=()))
+    again = Node(settings)
+    again.start()
+    again.stop()
