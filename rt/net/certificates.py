@@ -186,7 +186,8 @@ def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name:
         )
     holder = identity_of(certificate)
     if holder.role not in roles:
-        raise Misuse(f"{files.cert}: it is a {holder.role}'s; a {' or '.join(roles)}'s is wanted")
+        wanted = " or ".join(f"{each}'s" for each in roles)
+        raise Misuse(f"{files.cert}: it is a {holder.role}'s; a {wanted} is wanted")
     if name and holder.name != name:
         raise Misuse(f"{files.cert}: it is of {holder.name!r}, this is {name!r}")
 

@@ -162,8 +162,8 @@ def test_everything_acknowledged_is_kept_when_each_command_is_stopped(site):
         ('^listen = ".*"', 'listen = "203.0.113.1:7420"', exits.DISK_FAILED,
          "cannot listen at 203.0.113.1:7420: cannot assign requested address"),
         ('^certs = ".*"', 'certs = "nowhere"', exits.BAD_USE,
-         "nowhere/n1.pem: no such certificate; make one with rt certs issue"),
-        ('^name = ".*"', 'name = "n9"', exits.BAD_USE, "certs/n9.pem: no such certificate"),
+         "nowhere/ca.pem: no such file; make it with rt certs, or copy it here"),
+        ('^name = ".*"', 'name = "n9"', exits.BAD_USE, "certs/n9.pem: no such file; make it"),
         (r"\A", "[[node", exits.BAD_USE, "not TOML"),
     ],
 )  # fmt: skip
@@ -292,7 +292,7 @@ def test_a_session_that_the_certificate_does_not_grant_is_reported_on_both_sides
     issue(str(site.certs), "airport", CertificateRole.PUBLISHER, sessions=["jfk"])
     process = site.start("push", "--root", site.root / "data", *site.link("airport"),
                          "--session", "lga")  # fmt: skip
-    refusal = "the certificate of 'airport' does not grant the session 'lga'"
+    refusal = "grants.toml does not grant publisher airport the session 'lga'"
     assert refusal in process.stderr.readline().decode()
     code, out, said = ended(process)
     assert (code, said) == (0, "")
@@ -308,7 +308,7 @@ def test_a_pull_reports_what_it_could_not_get(site):
     assert "rt: the copy ends at 0.0.0, which is not everything the node has (no" in dead.stderr
     wrong = site.pull("--once", identity="publisher")
     assert wrong.exit_code == exits.BAD_USE
-    assert "a subscriber or node's is wanted" in wrong.stderr
+    assert "a subscriber's or node's or mirror's is wanted" in wrong.stderr
     assert site.pull("--timeout", 1).stderr.endswith("rt: --timeout goes with --once\n")
     process = site.start("pull", "--root", site.root / "copy", *site.link("subscriber", DEAD))
     process.stderr.readline()
