@@ -13,6 +13,9 @@ class NodeRelay:
     """A pusher for each other node, as the publisher of a session would have; see `Relay`.
 
     It pushes what is requested, and gives way when the publisher connects.
+
+    Threads: `pass_on` is called by the connections of other nodes, `stop` by the one that ends the
+    node. `_is_stopped` is set once; a pusher that is made at that moment ends with the process.
     """
 
     def __init__(self, stream: str, places: Places, inboxes: Inboxes, contexts: Contexts) -> None:
@@ -27,11 +30,12 @@ class NodeRelay:
         self._stream, self._places = stream, places
         self._inboxes, self._contexts = inboxes, contexts
         self._relays: dict[tuple[str, Address], Relay] = {}
+        self._is_stopped = False
 
     def pass_on(self, node: str, session: str) -> None:
         """Push a session for a while to a node that lacks it and repeats its request."""
         places = self._places.now.get(node)
-        if places:
+        if places and not self._is_stopped:
             self._relay(node, places[0]).want(session)
 
     def _relay(self, node: str, address: Address) -> Relay:
@@ -45,7 +49,8 @@ class NodeRelay:
         return relay
 
     def stop(self) -> None:
-        """Stop relaying."""
+        """Stop relaying, and begin nothing more."""
+        self._is_stopped = True
         for relay in list(self._relays.values()):
             relay.stop()
 
