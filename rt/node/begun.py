@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any, Final, NamedTuple
 
-from rt.errors import Refused
+from rt.errors import Misuse, Refused
 from rt.log.disk import Disk, File
 
 _NAME: Final = ".begun"  # no session has such a name
@@ -81,7 +81,12 @@ def _write(file: File, data: bytes) -> None:
 
 
 def _read(disk: Disk, path: str) -> dict[str, Begun]:
-    """Read the file; without it, or if it is damaged, copies count as older than they are."""
+    """Read the file, which no node has before its first session ends.
+
+    Raises:
+        Misuse: it is damaged. Without it a log that has ended could be merged a second time, and
+            copies that were begun after it would be removed.
+    """
     try:
         file = disk.open_read(path)
     except FileNotFoundError:
@@ -89,7 +94,10 @@ def _read(disk: Disk, path: str) -> dict[str, Begun]:
     try:
         found: Any = json.loads(file.pread(_BYTES_MAX, 0))
         return {str(name): Begun(int(after), str(log)) for name, (after, log) in found.items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise Misuse(
+            f"{path} is damaged, which says what sessions were reset or forgotten here; empty this "
+            "node's directory, and it learns everything from the others"
+        ) from None
     finally:
         file.close()

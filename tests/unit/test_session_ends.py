@@ -223,8 +223,6 @@ def test_a_copy_that_was_begun_after_an_instruction_survives_its_repetition(tmp_
     again.demand_not_retired("jfk", "f" * 32)
     with pytest.raises(Refused, match="was retired"):
         again.demand_not_retired("jfk", LOG)
-    (tmp_path / ".begun").write_bytes(b"{")
-    assert BegunCopies(OsDisk(), str(tmp_path)).get("jfk") == Begun()
 
 
 def test_what_was_confirmed_of_a_log_says_nothing_of_the_one_made_in_its_place(tmp_path):
