@@ -14,7 +14,7 @@ from rt.cli.options import Seconds, click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse, Refused, RtError
 from rt.names import parse_node
-from rt.net.admin import ask_any
+from rt.net.admin import AdminClient
 from rt.node.cluster import certify_node, write_member
 from rt.node.settings import parse_address
 
@@ -102,7 +102,7 @@ class ChangeRequests:
         """Ask whichever node leads, and wait while none does."""
         while True:
             try:
-                return ask_any(self._addresses(), self._settings.contexts(), request)
+                return AdminClient(self._addresses(), self._settings.contexts()).ask(request)
             except (Refused, Misuse):
                 raise
             except RtError as error:

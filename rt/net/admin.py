@@ -1,6 +1,7 @@
 """Admin client: asks a running node a question, or to change something."""
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,10 +18,18 @@ _CONNECT_S: Final = 3.0
 _REQUEST_S: Final = 10.0
 _ANSWER_S: Final = 60.0  # 10 s for a decision, and the rest for 256 MiB at 5 MiB/s
 _ANSWER_BYTES_MAX: Final = 256 << 20  # a manifest of a million files
+_ELECTION_S: Final = 8.0  # several elections with default timeouts
+_ELECTION_POLL_S: Final = 0.2
 _NUMBER_END: Final = 1 << 63
 _ACTIVE_NUMBERS: Final = 7  # of a `Rolled` line; a digest and session names may follow
 
 Address = tuple[str, int]
+
+_log = logging.getLogger(__name__)
+
+
+class NoLeader(RtError):  # noqa: N818
+    """Nodes answered, and none of those that can be reached leads."""
 
 
 def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
@@ -40,11 +49,26 @@ def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
 def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -> Fields:
     """Ask the nodes in turn until one answers; a change is answered by the leader alone.
 
+    While the nodes that answer have no leader, as after one was stopped, they are asked again for
+    some seconds.
+
     Raises:
         Refused: a node refused for a reason other than that another node leads.
-        RtError: no node answers, or none leads.
+        NoLeader: the nodes that answer have no leader.
+        RtError: no node answers.
     """
-    return AdminClient(addresses, contexts).ask(request)
+    client = AdminClient(addresses, contexts)
+    end_s, has_said = time.monotonic() + _ELECTION_S, False
+    while True:
+        try:
+            return client.ask(request)
+        except NoLeader:
+            if time.monotonic() > end_s:
+                raise
+        if not has_said:
+            _log.warning("no node leads yet; asking again for up to %g s", _ELECTION_S)
+        has_said = True
+        time.sleep(_ELECTION_POLL_S)
 
 
 class AdminClient:
@@ -60,8 +84,8 @@ class AdminClient:
         self._place = 0  # of the node to ask first
 
     def ask(self, request: Fields) -> Fields:
-        """Ask the node that answered last, and then the others; errors as for `ask_any`."""
-        reasons = []
+        """Ask the node that answered last, and then each other one; errors as for `ask_any`."""
+        reasons, failure = [], RtError
         for _ in self._addresses:
             address = self._addresses[self._place]
             try:
@@ -70,10 +94,11 @@ class AdminClient:
                 if error.code != "not-leader":
                     raise
                 reasons.append(str(error))
+                failure = NoLeader
             except (OSError, PeerError) as error:
                 reasons.append(f"{_where(address)}: {spoken(error)}")
             self._place = (self._place + 1) % len(self._addresses)
-        raise RtError(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
+        raise failure(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row], Fields]:

@@ -12,10 +12,10 @@ from random import Random
 import pytest
 from replicator_host import Certificates
 
-from rt.errors import Misuse, PeerError
+from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.format.checksum import crc32
 from rt.net import admin as admin_client
-from rt.net.admin import ADMIN_ALPN, ask, parse_history
+from rt.net.admin import ADMIN_ALPN, NoLeader, ask, ask_any, parse_history
 from rt.net.exchange import decode_fields
 from rt.net.tls import Contexts, accept, connect, offering, server_context
 from rt.node import admin as node_admin_module
@@ -224,3 +224,41 @@ def test_a_request_longer_than_its_bound_is_refused(certs, subscriber):
     thread.join(5)
     assert "at most 16384 bytes" in str(errors[0])
     node.listener.close()
+
+
+def test_a_change_waits_for_an_election(monkeypatch):
+    """An operator who stopped the leader a moment ago does not have to try again."""
+    asked = []
+
+    def answers(address, _contexts, request):
+        asked.append(address)
+        if address == ("dead", 1):
+            raise ConnectionRefusedError
+        if len(asked) <= 4:
+            raise Refused("not-leader", "no node is known to lead")
+        return {"did": request["do"]}
+
+    monkeypatch.setattr(admin_client, "ask", answers)
+    monkeypatch.setattr(admin_client, "_ELECTION_POLL_S", 0)
+    assert ask_any([("dead", 1), ("live", 1)], None, {"do": "roll"}) == {"did": "roll"}
+    assert asked.count(("live", 1)) == 3
+
+
+def test_a_change_does_not_wait_where_no_node_answers(monkeypatch):
+    """There is no election to wait for; an election that does not end is said as such."""
+
+    def refuses(*_):
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(admin_client, "ask", refuses)
+    with pytest.raises(RtError, match="no node accepted") as error:
+        ask_any([("dead", 1)], None, {"do": "roll"})
+    assert not isinstance(error.value, NoLeader)
+
+    def no_leader(*_):
+        raise Refused("not-leader", "no node is known to lead")
+
+    monkeypatch.setattr(admin_client, "ask", no_leader)
+    monkeypatch.setattr(admin_client, "_ELECTION_S", 0.01)
+    with pytest.raises(NoLeader, match="no node is known to lead"):
+        ask_any([("live", 1)], None, {"do": "roll"})
