@@ -47,24 +47,31 @@ def counted(number: int, noun: str = "message") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(names: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> str:
     """Return rows in aligned columns.
 
-    A pipe gets columns as wide as they need to be. On a terminal that is too narrow each row
-    becomes a block of lines, one per cell, so that nothing is cut off or wrapped out of its column.
+    A pipe gets columns as wide as they need to be. On a terminal that is too narrow, the spare
+    columns are left out, one after the other; if that is not enough, each row becomes a block of
+    lines, one per cell, so that nothing is cut off or wrapped out of its column.
 
     >>> print(table(["file", "bytes"], [["log.0.0", "12"]]))
     file     bytes
     log.0.0  12
     """
     safe = [[printable(cell) for cell in row] for row in rows]
-    columns = zip(names, *safe, strict=True)
-    widths = [max(map(len, column)) for column in columns]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    if sum(widths) + 2 * (len(widths) - 1) > room:
-        return _blocks(names, safe)
+    columns = [list(column) for column in zip(names, *safe, strict=True)]
+    for name in ("", *spare):
+        columns = [column for column in columns if column[0] != name]
+        widths = [max(map(len, column)) for column in columns]
+        if sum(widths) + 2 * (len(widths) - 1) <= room:
+            return _aligned(columns, widths)
+    return _blocks(names, safe)
+
+
+def _aligned(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
     layout = "  ".join(f"{{:<{width}}}" for width in widths).format
-    head, *lines = (layout(*row).rstrip() for row in [names, *safe])
+    head, *lines = (layout(*row).rstrip() for row in zip(*columns, strict=True))
     return "\n".join([_styled(head, to=sys.stdout, bold=True), *lines])
 
 

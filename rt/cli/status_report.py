@@ -6,17 +6,14 @@ answer, and one that is missing, as an older node's may be, counts as empty.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
+from rt.cli.answer_fields import checked, get, objects, position, seconds
+from rt.cli.node_problems import problems_of
 from rt.errors import PeerError
 from rt.position import Position
-from rt.text import printable
 
-_Type = TypeVar("_Type")
-_NUMBER_END: Final = 1 << 63
-_SECOND_END: Final = 253_402_300_799  # of the year 9999, the last that a date can have
 _LEADER: Final = "leader"
 _LEARNER: Final = "learner"
 
@@ -38,12 +35,45 @@ class SessionReport:
     durable: Position
     merged: Position
     stuck: str = ""  # why the leader cannot merge it
+    bytes: int = 0  # since the node started
+    bytes_per_s: int = 0
+    seen_s: float | None = None  # how long ago bytes came; None if none came since the node started
+    waiting_s: float = 0.0
 
     @property
     def unmerged(self) -> int | None:
         """The bytes that are durable and not merged; None where a file end lies between."""
         same_file = self.durable.file == self.merged.file
         return max(0, self.durable - self.merged) if same_file else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """One connection of a client to a node.
+
+    Attributes:
+        peer: The name in its certificate.
+        kind: `push` or `pull`.
+        address: host:port.
+        connected_s: For how long.
+        lag_bytes: Merged there and not sent to it; 0 for one that pushes.
+        waiting_s: How long the oldest of that has waited.
+    """
+
+    peer: str
+    kind: str
+    address: str
+    connected_s: float
+    lag_bytes: int
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficReport:
+    """What a node holds, and its connected clients."""
+
+    sessions: tuple[SessionReport, ...] = ()
+    clients: tuple[ClientReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +103,7 @@ class NodeReport:
         merge: How far it has merged.
         durability: What a merged message has survived.
         problems: What is wrong with it, one phrase each.
-        sessions: What it holds.
+        traffic: What it holds, and its connected clients.
     """
 
     address: str
@@ -87,7 +117,12 @@ class NodeReport:
     merge: MergeReport = MergeReport(Position(0), 0, 0, "")
     durability: str = ""
     problems: tuple[str, ...] = ()
-    sessions: tuple[SessionReport, ...] = field(default=(), repr=False)
+    traffic: TrafficReport = field(default=TrafficReport(), repr=False)
+
+    @property
+    def sessions(self) -> tuple[SessionReport, ...]:
+        """What it holds."""
+        return self.traffic.sessions
 
     @property
     def is_learner(self) -> bool:
@@ -157,7 +192,7 @@ class ClusterReport:
 
     @property
     def stuck(self) -> list[str]:
-        """Why sessions are not merged, a sentence each; the cluster is healthy all the same."""
+        """Why sessions are not merged, a sentence each; alone this does not degrade the cluster."""
         return [each.stuck for node in self.answering for each in node.sessions if each.stuck]
 
     @property
@@ -195,98 +230,46 @@ def node_report(address: str, answer: Any) -> NodeReport:
 def _node_report(address: str, answer: Any) -> NodeReport:
     if not isinstance(answer, dict):
         raise TypeError("it is not a JSON object")
-    sessions = (_checked(each, dict) for each in _get(answer, "sessions", list))
     return NodeReport(
         address,
-        name=_get(answer, "node", str),
-        stream=_get(answer, "stream", str),
-        members=tuple(_checked(each, str) for each in _get(answer, "members", list)),
-        role=_get(answer, "role", str),
-        term=_get(answer, "term", int),
-        leader=_get(answer, "leader", str),
+        name=get(answer, "node", str),
+        stream=get(answer, "stream", str),
+        members=tuple(checked(each, str) for each in get(answer, "members", list)),
+        role=get(answer, "role", str),
+        term=get(answer, "term", int),
+        leader=get(answer, "leader", str),
         merge=MergeReport(
-            _position(answer, "merged_end"), _get(answer, "messages", int),
-            _get(answer, "merge_time_ns", int), _get(answer, "digest", str),
-            _position(fork, "position") if (fork := _get(answer, "forked", dict)) else None,
+            position(answer, "merged_end"), get(answer, "messages", int),
+            get(answer, "merge_time_ns", int), get(answer, "digest", str),
+            position(fork, "position") if (fork := get(answer, "forked", dict)) else None,
         ),
-        durability=_get(answer, "durability", str),
-        problems=tuple(_problems(answer)),
-        sessions=tuple(
-            SessionReport(
-                _get(each, "session", str), _get(each, "pushed_by", str),
-                _position(each, "durable"), _position(each, "merged"), _get(each, "stuck", str),
-            )
-            for each in sessions
-        ),
+        durability=get(answer, "durability", str),
+        problems=tuple(problems_of(answer)),
+        traffic=_traffic(answer),
     )  # fmt: skip
 
 
-def _problems(answer: dict[str, Any]) -> list[str]:
-    return [*_state_problems(answer), *_running_problems(answer)]
+def _traffic(answer: dict[str, Any]) -> TrafficReport:
+    now_ns = get(answer, "now_ns", int)  # the node's clock, as are the times it is compared with
+    return TrafficReport(
+        tuple(_session(each, now_ns) for each in objects(answer, "sessions")),
+        tuple(_client(each, now_ns) for each in objects(answer, "clients")),
+    )
 
 
-def _state_problems(answer: dict[str, Any]) -> list[str]:
-    """What is wrong with what the node has on its disk."""
-    found = []
-    if fork := _get(answer, "forked", dict):
-        since = _time_text(_get(fork, "since_ns", int))
-        found.append(
-            f"is FORKED since {since}, from {_position(fork, 'position')} on "
-            f"({_get(fork, 'reason', str)}): keep a copy of its merged log if it is still needed, "
-            "then empty its directory and start it again"
-        )
-    if lost := _get(answer, "lost_state", str):
-        found.append(f"lost its state: {lost}")
-    if older := _get(answer, "older_copy", str):
-        found.append(
-            f"was an older copy of itself when it started ({older}), and what was merged since may "
-            "be undone: never restore a node's directory; empty it, and it learns everything"
-        )
-    if count := _get(answer, "unconfirmed_by", int):
-        nodes = f"{count} other nodes" if count > 1 else "another node"
-        found.append(f"does not vote before {nodes} confirmed that its state is not an older copy")
-    return found
+def _session(fields: dict[str, Any], now_ns: int) -> SessionReport:
+    last_ns = get(fields, "last_ns", int)
+    return SessionReport(
+        get(fields, "session", str), get(fields, "pushed_by", str),
+        position(fields, "durable"), position(fields, "merged"), get(fields, "stuck", str),
+        get(fields, "bytes", int), get(fields, "bytes_per_s", int),
+        max(0, now_ns - last_ns) / 1e9 if last_ns else None, seconds(fields, "waiting_s"),
+    )  # fmt: skip
 
 
-def _running_problems(answer: dict[str, Any]) -> list[str]:
-    """What keeps it from merging or serving now."""
-    found = []
-    if position := _get(answer, "copying_to", str):
-        reason = _get(answer, "copying_waits_for", str)
-        waits = f"; it waits for {reason}" if reason else ""
-        found.append(f"is copying the merged log, at {position}{waits}")
-    if waiting := _get(answer, "waiting_for", dict):
-        found.append(f"waits for session {_get(waiting, 'session', str)}")
-    if answer.get("takes_data") is False:
-        free = _get(answer, "disk_free", int)
-        found.append(f"refuses new data: {free:,} bytes of disk are left")
-    if refusal := _get(answer, "refusal", str):
-        found.append(f"refused a peer: {refusal}")
-    if unreachable := _get(answer, "unreachable", dict):
-        found.append(f"cannot reach {', '.join(map(printable, sorted(unreachable)))}")
-    if warning := _get(answer, "certificate", str):
-        found.append(f"has to renew its certificate: {warning}")
-    return found
-
-
-def _time_text(time_ns: int) -> str:
-    """A time in UTC, to the second."""
-    at = datetime.fromtimestamp(min(time_ns // 10**9, _SECOND_END), UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _position(fields: dict[str, Any], name: str) -> Position:
-    return Position.parse(_get(fields, name, str) or "0.0.0")
-
-
-def _get(fields: dict[str, Any], name: str, kind: type[_Type]) -> _Type:
-    value = fields.get(name)
-    return kind() if value is None else _checked(value, kind, name)
-
-
-def _checked(value: Any, kind: type[_Type], name: str = "an entry") -> _Type:
-    if not isinstance(value, kind) or type(value) is bool:
-        raise TypeError(f"{name} is of type {type(value).__name__}")
-    if isinstance(value, int) and not 0 <= value < _NUMBER_END:
-        raise ValueError(f"{name} is out of range")
-    return cast("_Type", printable(value)) if isinstance(value, str) else value
+def _client(fields: dict[str, Any], now_ns: int) -> ClientReport:
+    since_s = max(0, now_ns - get(fields, "since_ns", int)) / 1e9
+    return ClientReport(
+        get(fields, "peer", str), get(fields, "kind", str), get(fields, "address", str), since_s,
+        get(fields, "lag_bytes", int), seconds(fields, "waiting_s"),
+    )  # fmt: skip

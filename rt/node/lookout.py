@@ -6,14 +6,14 @@ from typing import Final
 
 from replicator.clients import PULLS, PUSHES
 from rt.node.sample import NodeSample
-from rt.node.sampler import PULL, SYNC, NodeSampler
+from rt.node.sampler import NodeSampler
+from rt.node.stalled import names_by_hop, stall_words
 from rt.text import size_text
 
 _log: Final = logging.getLogger("rt.node")
 LIVE_S: Final = 1.0  # between two samples while someone may look at them
 QUIET_S: Final = 5.0  # otherwise; enough to notice a stall
 STATISTICS_S: Final = 60.0
-_NAMED_MAX: Final = 3
 
 
 class Lookout:
@@ -65,10 +65,7 @@ class Lookout:
 
     def _tell_stalls(self, sample: NodeSample) -> None:
         """Log each hop once when it stalls, and once when it moves again."""
-        hops: dict[str, list[str]] = {}
-        for name in sample.stalled:
-            hop, _, what = name.partition(" ")
-            hops.setdefault(hop, []).append(what)
+        hops = names_by_hop(sample)
         for hop, names in hops.items():
             if hop not in self._stalled:
                 seconds = max(sample.stalled[f"{hop} {name}"] for name in names)
@@ -78,31 +75,6 @@ class Lookout:
         for hop in self._stalled.keys() - hops.keys():
             words = self._stalled.pop(hop)
             _log.info("it moves again: %s", words, extra={"event": "moves", "hop": hop})
-
-
-def stall_words(hop: str, names: list[str], sample: NodeSample) -> str:
-    """Return which hop does not move, for whom, and what it waits for if that is known."""
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    named = ", ".join(names[:_NAMED_MAX]) + more
-    if hop == SYNC:
-        return f"what was received is not synced ({named}): is the disk slow, or failing?"
-    if hop == PULL:
-        return f"what is merged is not taken by {named}: is its disk full, or the line down?"
-    return f"what is synced is not merged (session {named}): {merge_waits_for(sample)}"
-
-
-def merge_waits_for(sample: NodeSample) -> str:
-    """Return what merging waits for, as far as this node knows."""
-    waiting = sample.view.waiting
-    if waiting.copy is not None:
-        return "the merged log is being copied from another node first"
-    if waiting.missing is not None:
-        return f"session {waiting.missing[0]} has not arrived here up to {waiting.missing[1]}"
-    if not sample.view.engine.leader:
-        return "no node leads; a majority of the nodes has to be up and to reach each other"
-    if not sample.disk.takes_data:
-        return f"the disk has {size_text(sample.disk.available)} left"
-    return "fewer than a majority of the nodes hold it; can its publisher reach the others?"
 
 
 def statistics(before: NodeSample, now: NodeSample) -> str:

@@ -12,6 +12,7 @@ from rt.node.inbox import NodeInbox
 from rt.node.retention import policy_of_notes
 from rt.node.sample import Flow, Hop, NodeSample, SessionView, bytes_between
 from rt.node.settings import NodeSettings
+from rt.node.stalled import stalls_of
 from rt.node.view import NodeView
 from rt.position import Position
 from rt.version import __version__
@@ -91,6 +92,7 @@ def _sampled(sample: NodeSample) -> dict[str, Any]:
         "started_ns": sample.times.began_ns,
         "flow": _flow(sample.flow),
         "stalled_s": {name: round(seconds, 1) for name, seconds in sample.stalled.items()},
+        "stalls": stalls_of(sample),
         "clients": [_client(each, sample.view.end) for each in here],
     }
 

@@ -116,6 +116,8 @@ def _merging(sample: NodeSample, stream: str) -> Iterator[Metric]:
               sample.waiting_s)  # fmt: skip
     yield _of(stream, "rt_copying", "Whether the merged log is being copied from another node.",
               float(view.waiting.copy is not None))  # fmt: skip
+    yield _of(stream, "rt_forked", "Whether its log differs from the others', and merging ended.",
+              float(view.waiting.fork is not None))  # fmt: skip
     stalled = {each.partition(" ")[0] for each in sample.stalled}
     yield gauge(
         "rt_stalled", "1 if work waits at a hop and nothing has moved for 10 s.",

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from replicator.clients import PULLS, PUSHES, ClientView
-from rt.node.lookout import stall_words
 from rt.node.sample import Hop, NodeSample, SessionView, bytes_between
 from rt.node.settings import NodeSettings
+from rt.node.stalled import stalls_of
 from rt.position import Position
 from rt.text import printable
 from rt.version import __version__
 from rt.web.others import AFTER, BEFORE
 from rt.web.site import Fields
-from rt.web.verdict import NodeRow, verdict_of
+from rt.web.verdict import FORKED, NodeRow, verdict_of
 
 SESSIONS_MAX: Final = 50  # on the page without a search
 _CLIENTS_MAX: Final = 200
@@ -38,7 +38,7 @@ def overview(
         for name in sample.members
     ]  # fmt: skip
     level, words = verdict_of(sample.view.engine.leader, [_row(each) for each in nodes],
-                              _stalls(sample))  # fmt: skip
+                              list(stalls_of(sample).values()))  # fmt: skip
     sessions = troubled_first(sample.sessions)
     return {
         "kind": "node",
@@ -100,29 +100,23 @@ def _state(session: SessionView) -> str:
     return "idle" if session.pushed_by else "away"
 
 
-def _stalls(sample: NodeSample) -> list[str]:
-    hops: dict[str, list[str]] = {}
-    for name in sample.stalled:
-        hop, _, what = name.partition(" ")
-        hops.setdefault(hop, []).append(what)
-    return [stall_words(hop, names, sample) for hop, names in hops.items()]
-
-
 def _own(
     sample: NodeSample, settings: NodeSettings, warning: str, answers: Mapping[str, Any]
 ) -> Fields:
-    view, trouble = sample.view, warning
-    if view.waiting.copy is not None:
+    view, trouble, role = sample.view, warning, sample.view.engine.role.name.lower()
+    if view.waiting.fork is not None:
+        role, trouble = FORKED, _forked(str(view.waiting.fork.position))
+    elif view.waiting.copy is not None:
         trouble = f"is copying the merged log, at {view.waiting.copy.position}"
     elif not sample.disk.takes_data:
         trouble = "refuses new data: its disk is nearly full"
-    elif view.engine.role.name.lower() == "learner":
+    elif role == "learner":
         trouble = "is a learner: its state was lost, and it does not count yet"
     behind = max((-_behind(each, AFTER) for each in answers.values()), default=0)
     return {
         "behind": max(0, behind), "name": settings.name,
         "is_here": True, "is_away": False, "is_known": True,
-        "role": view.engine.role.name.lower(), "address": settings.listen,
+        "role": role, "address": settings.listen,
         "merged_end": str(view.end), "messages": view.number,
         "disk_free": sample.disk.available, "version": __version__, "trouble": trouble,
         "pushing": len(sample.here(PUSHES)), "pulling": len(sample.here(PULLS)),
@@ -141,7 +135,7 @@ def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
     return {
         "behind": max(0, _behind(known, BEFORE)) if known else None,
         "name": name, "is_here": False, "is_away": bool(away), "is_known": bool(known),
-        "role": _text(known, "role") or ("leader" if is_leader and not away else ""),
+        "role": _role(known) or ("leader" if is_leader and not away else ""),
         "address": "", "merged_end": _text(known, "merged_end"),
         "messages": _number(known, "messages"), "disk_free": _number(known, "disk_free"),
         "version": _text(known, "version"), "trouble": printable(away) or _trouble(known),
@@ -156,7 +150,20 @@ def _behind(answer: Mapping[str, Any], when: str) -> int:
     return 0 if theirs is None else (_number(answer, when) or 0) - theirs
 
 
+def _role(known: Mapping[str, Any]) -> str:
+    return FORKED if isinstance(known.get("forked"), dict) else _text(known, "role")
+
+
+def _forked(position: str) -> str:
+    return (
+        f"is FORKED: its log differs from {position} on, so it merges and serves nothing; keep a "
+        "copy if it is still needed, then empty its directory and start it again"
+    )
+
+
 def _trouble(known: Mapping[str, Any]) -> str:
+    if isinstance(fork := known.get("forked"), dict):
+        return _forked(_text(fork, "position"))
     if _text(known, "copying_to"):
         return f"is copying the merged log, at {_text(known, 'copying_to')}"
     if known.get("takes_data") is False:

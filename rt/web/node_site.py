@@ -98,6 +98,9 @@ class NodeSite:
             yield "no-quorum: no node leads"
         if view.engine.role.name.lower() == "learner":
             yield "learner: its state was lost, and it neither votes nor counts yet"
+        if view.waiting.fork is not None:
+            place = view.waiting.fork.position
+            yield f"forked: its log differs from the others' from {place} on; it merges nothing"
         if view.waiting.copy is not None:
             yield f"catching-up: the merged log is copied up to {view.waiting.copy.position}"
         if view.waiting.confirmations:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 OK, DEGRADED, BROKEN = "ok", "degraded", "broken"
+FORKED: Final = "forked"  # the role that is shown of a node whose log is not the majority's
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +14,7 @@ class NodeRow:
 
     Attributes:
         name: the node.
-        role: `leader`, `follower`, `candidate` or `learner`; "" if it is not known.
+        role: `leader`, `follower`, `candidate`, `learner` or `forked`; "" if it is not known.
         trouble: what is wrong with it, one phrase; "" if nothing is.
         is_away: it cannot be reached.
     """
@@ -24,8 +26,8 @@ class NodeRow:
 
     @property
     def counts(self) -> bool:
-        """Whether it is reachable and has a vote."""
-        return not self.is_away and self.role != "learner"
+        """Whether it is reachable and takes part."""
+        return not self.is_away and self.role not in ("learner", FORKED)
 
 
 def verdict_of(leader: str, nodes: Sequence[NodeRow], stalls: Sequence[str]) -> tuple[str, str]:

@@ -1,19 +1,21 @@
 """`rt status`: what it concludes from what nodes report, and that no answer can end it."""
 
+import io
 import json
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt.cli import status as cli_status
-from rt.cli.status import _text
+from rt.cli import asking, console
 from rt.cli.status_report import (
     Health,
     NodeReport,
     cluster_report,
     node_report,
 )
+from rt.cli.status_tables import TOP_SHOWN, Top, merged_sessions, status_text
 from rt.client.settings import ConnectionSettings
 from rt.errors import PeerError
 from tests.commands import run
@@ -50,7 +52,7 @@ def test_three_nodes_that_agree_are_healthy():
     """The exit code of a probe is 0 only then."""
     found = report(answer("n1"), answer("n2"), answer("n3"))
     assert (found.health, found.leader, found.problems) == (Health.HEALTHY, "n1", [])
-    assert "3 of 3 nodes answer, quorum yes (n1 leads)" in _text(found)
+    assert "3 of 3 nodes answer, quorum yes (n1 leads)" in status_text(found)
 
 
 def test_two_nodes_without_a_leader_are_not_a_quorum():
@@ -58,14 +60,14 @@ def test_two_nodes_without_a_leader_are_not_a_quorum():
     lost = {"role": "candidate", "leader": ""}
     found = report(answer("n1", **lost), answer("n2", **lost), None)
     assert found.health is Health.NO_QUORUM
-    assert "quorum NO" in _text(found)
+    assert "quorum NO" in status_text(found)
 
 
 def test_one_node_that_is_asked_and_knows_its_leader_is_a_quorum():
     """The probe of a machine asks its own node, and not two others."""
     found = report(answer("n2"))
     assert (found.health, found.leader) == (Health.HEALTHY, "n1")
-    assert "1 of 3 nodes answer, quorum yes" in _text(found)
+    assert "1 of 3 nodes answer, quorum yes" in status_text(found)
 
 
 def test_a_leader_of_an_older_term_is_not_believed():
@@ -79,9 +81,9 @@ def test_a_node_that_was_restored_says_why_it_does_not_count():
     """The operator has to learn what not to do again."""
     why = "this copy of the state lacks what the node had acknowledged"
     found = report(answer("n1"), answer("n2"), answer("n3", role="learner", lost_state=why))
-    assert f"n3 is a learner and does not count; n3 lost its state: {why}" in _text(found)
+    assert f"n3 is a learner and does not count; n3 lost its state: {why}" in status_text(found)
     waits = report(answer("n1"), answer("n2"), answer("n3", unconfirmed_by=1))
-    assert "does not vote before another node confirmed" in _text(waits)
+    assert "does not vote before another node confirmed" in status_text(waits)
     assert waits.health is Health.DEGRADED
 
 
@@ -94,19 +96,20 @@ def test_a_forked_node_is_named_with_what_it_alone_has_merged():
     ]
     found = report(answer("n1"), answer("n2"), answer("n3", forked=fork, sessions=sessions))
     assert found.health is Health.DEGRADED
-    text = _text(found)
+    text = status_text(found)
     assert "n3 is FORKED since 2023-11-14T22:13:20Z, from 0.0.2048 on (entry 9 is)" in text
     only = "session jfk from 0.0.100 to 0.0.200, of session lga from 0.0.0 to 0.0.80"
     assert f"only n3 has merged, of {only}" in text
     same = report(answer("n1"), answer("n2"), answer("n3", forked=fork))
-    assert "n3 has merged nothing of a session that the others lack" in _text(same)
+    assert "FORKED" in text.splitlines()[3].split()
+    assert "n3 has merged nothing of a session that the others lack" in status_text(same)
 
 
 def test_a_learner_is_named_and_does_not_make_a_quorum():
     """Its state was lost: it neither votes nor counts, and its word on the leader is not enough."""
     found = report(answer("n1"), answer("n2"), answer("n3", role="learner"))
     assert found.health is Health.DEGRADED
-    assert "learners, which neither vote nor count: n3" in _text(found)
+    assert "learners, which neither vote nor count: n3" in status_text(found)
     assert report(answer("n3", role="learner")).health is Health.NO_QUORUM
 
 
@@ -124,14 +127,14 @@ def test_whatever_ails_a_node_degrades_the_cluster_and_is_named(changed, problem
     """A probe sees it before the second failure does."""
     found = report(answer("n1"), answer("n2", **changed), answer("n3"))
     assert found.health is Health.DEGRADED
-    assert problem in _text(found)
+    assert problem in status_text(found)
     assert report(answer("n1"), answer("n2"), None).health is Health.DEGRADED
 
 
 def test_a_node_that_has_merged_nothing_is_not_57_years_behind():
     """It said 1795328754.0 s, which is the age of the epoch."""
     found = report(answer("n1"), answer("n2", merged_end="0.0.0", messages=0, merge_time_ns=0))
-    rows = _text(found).splitlines()
+    rows = status_text(found).splitlines()
     assert "4,096 B " in rows[2]
     assert " s" not in rows[2].split("4,096 B")[1]
 
@@ -139,14 +142,14 @@ def test_a_node_that_has_merged_nothing_is_not_57_years_behind():
 def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
     """`localhost` and `127.0.0.1` made two nodes of one, and a quorum of it."""
     found = report(answer("n1"), answer("n1"), None)
-    assert "1 of 3 nodes answer" in _text(found)
+    assert "1 of 3 nodes answer" in status_text(found)
     asked = []
 
     def ask(address, _contexts):
         asked.append(address)
         return answer("n1")
 
-    monkeypatch.setattr(cli_status, "ask_status", ask)
+    monkeypatch.setattr(asking, "ask_status", ask)
     monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     twice = run("status", "--nodes", "localhost:7420", "--nodes", "localhost:7420", "--json")
     assert len(asked) == len(json.loads(twice.stdout)) == 1
@@ -154,7 +157,102 @@ def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
 
 def test_bytes_that_wait_to_be_merged_are_shown():
     """Which session is stuck is the first question."""
-    assert "200 B" in _text(report(answer("n1")))
+    assert "200 B" in status_text(report(answer("n1")))
+
+
+def held(name, pushed_by="publisher", **changed):
+    """Return one session as a node answers it."""
+    return {
+        "session": name, "pushed_by": pushed_by, "durable": "0.0.300", "merged": "0.0.300",
+        "stuck": "", "bytes": 2048, "messages": 2, "bytes_per_s": 0, "last_ns": 0, "waiting_s": 0.0,
+    } | changed  # fmt: skip
+
+
+def busy(name, **changed):
+    """Return the answer of a node with sessions and clients, some of it changed."""
+    now_ns = 1_700_000_100 * SECOND_NS
+    puller = {"peer": "spark", "kind": "pull", "address": "10.0.0.7:4000", "waiting_s": 4.2,
+              "since_ns": now_ns - 3600 * SECOND_NS, "position": "0.0.96", "lag_bytes": 4000,
+              "bytes": 96}  # fmt: skip
+    pusher = puller | {"peer": "publisher", "kind": "push", "position": None, "lag_bytes": None}
+    return answer(name, now_ns=now_ns, **{"clients": [pusher], "sessions": [
+        held("aaa", last_ns=now_ns - 7 * SECOND_NS, bytes_per_s=3_000_000),
+        held("bbb", bytes=1 << 30, last_ns=now_ns - 400 * SECOND_NS),
+        held("ccc", merged="0.0.100", waiting_s=12.5, bytes=1024),
+    ]} | ({"clients": [pusher, puller]} if name == "n2" else {}) | changed)  # fmt: skip
+
+
+def names(text, heading):
+    """Return the first column of the table whose first heading is this."""
+    block = next(each for each in text.split("\n\n") if each.startswith(heading))
+    return [line.split()[0] for line in block.splitlines()[1:]]
+
+
+def test_sessions_have_bytes_rate_and_age_and_clients_their_lag():
+    """Volume, readers and lag can be seen without another tool."""
+    text = status_text(report(busy("n1"), busy("n2"), busy("n3")))
+    clients, sessions = text.split("\n\n")[2:4]
+    publisher, spark = (" ".join(line.split()) for line in clients.splitlines()[1:])
+    assert publisher == "publisher push n1 n2 n3 200 B 12 s 60 min 10.0.0.7:4000"
+    assert spark == "spark pull n2 3.91 KiB 4.2 s 60 min 10.0.0.7:4000"
+    first = " ".join(sessions.splitlines()[1].split())
+    assert first == "aaa publisher 2.00 KiB 2.86 MiB/s 7.0 s ago 0 B - 0.0.300 0.0.300"
+
+
+@pytest.mark.parametrize(
+    ("top", "first"), [(None, "aaa"), ("rate", "aaa"), ("lag", "ccc"), ("bytes", "bbb")]
+)
+def test_top_sorts_sessions_by_what_is_asked_for(top, first):
+    """At a thousand sessions the one that matters has to come first."""
+    text = status_text(report(busy("n1")), None if top is None else Top(top))
+    assert names(text, "session")[0] == first
+
+
+def test_top_shows_twenty_and_says_how_many_more_there_are():
+    """A list that is cut must not look whole."""
+    many = answer("n1", sessions=[held(f"s{each:03}", bytes=each) for each in range(1000)])
+    text = status_text(report(many), Top.BYTES)
+    assert names(text, "session")[:TOP_SHOWN] == [f"s{each:03}" for each in range(999, 979, -1)]
+    assert text.endswith("980 more sessions; without --top all are shown")
+    assert len(names(status_text(report(many)), "session")) == 1000
+
+
+def test_a_session_is_shown_as_far_as_any_node_has_it():
+    """A node that is behind must not hide what the others have."""
+    behind = busy("n2", sessions=[held("aaa", pushed_by="", durable="0.0.10", merged="0.0.10",
+                                       bytes=9, waiting_s=3.0)])  # fmt: skip
+    [aaa, *_] = merged_sessions(report(behind, busy("n1")).answering)
+    assert (aaa.pushed_by, str(aaa.durable), aaa.bytes, aaa.waiting_s, aaa.seen_s) == (
+        "publisher", "0.0.300", 2048, 3.0, 7.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_every_table_fits_its_terminal(columns, monkeypatch):
+    """A phone's terminal has 60 columns, and a wrapped table cannot be read."""
+    monkeypatch.setattr(console.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 9)))
+    monkeypatch.setattr(console.sys, "stdout", Terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = status_text(report(busy("n1"), busy("n2", takes_data=False), None), Top.LAG)
+    tables = [each for each in text.split("\n\n") if not each.startswith("stream")]
+    assert max(len(line) for each in tables for line in each.splitlines()) <= columns
+    assert [each.split()[0] for each in tables] == ["node", "client", "session"]
+
+
+class Terminal(io.StringIO):
+    """A stdout that is one."""
+
+    def isatty(self):
+        """Say so."""
+        return True
+
+
+def test_a_stall_is_a_problem_that_names_its_hop():
+    """Quorum alone says nothing of the data."""
+    words = "what is synced is not merged (session jfk): no node leads"
+    found = report(answer("n1"), answer("n2", stalls={"merge": words}), answer("n3"))
+    assert f"n2 does not move: {words}" in status_text(found)
+    assert found.health is Health.DEGRADED
 
 
 values = st.recursive(
@@ -164,14 +262,17 @@ values = st.recursive(
 )
 
 
-@given(st.one_of(values, st.dictionaries(st.sampled_from(sorted(answer("n1"))), values)), values)
-def test_no_answer_of_a_node_can_end_the_command(broken, session):
+@given(
+    st.one_of(values, st.dictionaries(st.sampled_from(sorted(busy("n1"))), values)),
+    st.one_of(values, st.dictionaries(st.sampled_from(sorted(held("x"))), values)),
+)
+def test_no_answer_of_a_node_can_end_the_command(broken, entry):
     """One bad node must not hide the others, nor show a traceback instead of them."""
-    for each in (broken, answer("n1", sessions=[session])):
+    for each in (broken, busy("n1", sessions=[entry]), busy("n1", clients=[entry])):
         if isinstance(broken, dict) and each is broken:
-            each = answer("n1") | broken
+            each = busy("n1") | broken
         try:
-            shown = _text(report(answer("n2"), each))
+            shown = status_text(report(answer("n2"), each))
         except PeerError as error:
             shown = str(error)
         assert "n" in shown
@@ -180,7 +281,7 @@ def test_no_answer_of_a_node_can_end_the_command(broken, session):
 def test_a_hostile_answer_is_escaped(monkeypatch):
     """A node's certificate does not make its text safe."""
     hostile = answer("n1", refusal="x\x1b[2J\nn2  healthy", stream="a\x9bb")
-    monkeypatch.setattr(cli_status, "ask_status", lambda *_: hostile)
+    monkeypatch.setattr(asking, "ask_status", lambda *_: hostile)
     monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     for options in ([], ["--json"]):
         done = run("status", *options)
@@ -200,7 +301,7 @@ def test_the_exit_code_is_for_probes(monkeypatch, found, code):
             raise found
         return found
 
-    monkeypatch.setattr(cli_status, "ask_status", ask)
+    monkeypatch.setattr(asking, "ask_status", ask)
     monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     done = run("status")
     assert done.exit_code == code

@@ -11,7 +11,8 @@ from replicator.clients import PULLS, ClientView, ServedClient, ServerRecord
 from rt.errors import Misuse
 from rt.latencies import BOUNDS_S, Latencies
 from rt.node.leadership import Leadership, RoleChange, RoleCommand
-from rt.node.lookout import Lookout, stall_words
+from rt.node.lookout import Lookout
+from rt.node.stalled import stall_words
 from rt.node.stalls import HopProgress, Stalls, Waits
 from rt.position import Position
 from rt.traffic import Traffic

@@ -16,6 +16,7 @@ from openmetrics_text import families_of
 from replicator.clients import PULLS, ClientView
 from rt.errors import Misuse
 from rt.net.certificates import certificate_files
+from rt.node.fork import FoundFork
 from rt.node.http import HttpSettings
 from rt.node.sample import SessionView
 from rt.position import Position
@@ -94,6 +95,28 @@ def test_what_makes_a_node_unready_leaves_it_alive(node, monkeypatch):
     monkeypatch.setattr(node.node.lookout, "sample", old)
     status, _, body = node.ask("/healthz")
     assert (status, "stuck" in json.loads(body)["reasons"][0]) == (503, True)
+
+
+def test_a_forked_node_is_named_by_page_probe_and_metric(node, monkeypatch):
+    """It serves nothing, so no service may send clients there, and only an operator can mend it."""
+    real = node.node.lookout.sample
+    fork = FoundFork(0.0, Position(2048), "entry 9 is another")
+    waiting = replace(real.view.waiting, fork=fork)
+    forked = replace(real, view=real.view._replace(waiting=waiting))
+    node.node.lookout.stop()
+    monkeypatch.setattr(node.node.lookout, "sample", forked)
+    status, _, body = node.ask("/readyz")
+    assert (status, json.loads(body)["reasons"][0].split(":")[0]) == (503, "forked")
+    assert node.ask("/healthz")[0] == 200
+    shown = node.json("/overview")
+    assert (shown["nodes"][0]["role"], shown["verdict"]["level"]) == ("forked", "degraded")
+    assert "n1 is FORKED: its log differs from 0.0.2048 on" in shown["verdict"]["text"]
+    assert node.metric("rt_forked") == 1
+    answers = {"n2": {"forked": {"position": "0.0.7"}, "role": "follower"}}
+    two = replace(real.view.engine, members={**real.view.engine.members, "n2": Seat(1)})
+    sample = replace(real, view=real.view._replace(engine=two))
+    other = overview(sample, node.node.settings, answers, "")["nodes"][1]
+    assert (other["role"], "differs from 0.0.7 on" in other["trouble"]) == ("forked", True)
 
 
 def test_status_is_what_rt_status_prints(node):
