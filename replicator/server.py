@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -68,6 +68,7 @@ class Reception:
     contexts: Contexts
     grants: Grants
     columns: ColumnsCheck
+    greets: Collection[str]  # protocols that nodes of which the host does not know may speak
 
     def __post_init__(self) -> None:
         live_connections.remind(os.path.abspath(self.grants.path), self.grants.warning)
@@ -89,6 +90,8 @@ class Server:
         host: Host,
         limits: ServerLimits | None = None,
         others: Mapping[str, Handler] | None = None,
+        *,
+        greets: Collection[str] = (),
     ) -> None:
         """Listen; nothing is served before `start`.
 
@@ -98,6 +101,8 @@ class Server:
             host: the node.
             limits: how much strangers, and the holders of one certificate, may take.
             others: serves a connection that speaks another protocol, by its ALPN name.
+            greets: those of them that any node may speak, since it may be a member that this node
+                has not heard of yet.
 
         Raises:
             OSError: the address is not available.
@@ -105,7 +110,7 @@ class Server:
         """
         self._large = LargeMessages()
         self._reception = Reception(
-            contexts, Grants(grants_path(contexts.files.ca)), ColumnsCheck()
+            contexts, Grants(grants_path(contexts.files.ca)), ColumnsCheck(), greets
         )
         self._host = host
         self._others = others or {}
@@ -248,13 +253,19 @@ class Server:
 
     def _admit(self, connection: ServedConnection, peer: PeerIdentity) -> None:
         try:
-            if peer.is_node and not self._host.is_member(peer.name):
+            if peer.is_node and not self._is_known(peer, connection.sock):
                 raise Refused("not-a-member", f"{peer.name!r} is not a node of this cluster")
             self._admission.admit(connection, peer)
             connection.is_admitted = True
         except Refused:
             pause(connection.wake, _REFUSAL_S)
             raise
+
+    def _is_known(self, peer: PeerIdentity, sock: socket.socket) -> bool:
+        is_greeting = isinstance(sock, ssl.SSLSocket) and (
+            sock.selected_alpn_protocol() in self._reception.greets
+        )
+        return is_greeting or self._host.is_member(peer.name)
 
     def _replicate(self, connection: ServedConnection, link: Link, peer: PeerIdentity) -> None:
         wake = connection.wake

@@ -99,7 +99,7 @@ class Greeting:
         """
         self.claim = claim
         self.finding = ""  # why this state is an older copy of itself, once that is known
-        self._others = tuple(others)
+        self._lists: tuple[frozenset[str], ...] = (frozenset(others),)
         self._is_over = False
         self._memories = {name: list(memories.get(name, ())) for name in {*memories, *others}}
         self._save = save
@@ -117,19 +117,25 @@ class Greeting:
 
     @property
     def _is_heard_out(self) -> bool:
-        missing = len(self._others) - len(self._confirming)
-        return not missing or (not self.waits_for and self._ticks >= PATIENCE_TICKS)
+        is_whole = any(each <= self._confirming for each in self._lists)
+        return is_whole or (not self.waits_for and self._ticks >= PATIENCE_TICKS)
 
     @property
     def waits_for(self) -> int:
         """How many more nodes have to confirm this start."""
-        needed = majority_of(len(self._others) + 1) - 1
-        return max(0, needed - len(self._confirming))
+        return min(self._lacking(each) for each in self._lists)
 
-    def follow(self, others: Sequence[str]) -> None:
-        """Take up another list of the other voters."""
-        self._others = tuple(others)
-        self._confirming &= set(others)
+    def _lacking(self, others: frozenset[str]) -> int:
+        needed = majority_of(len(others) + 1) - 1
+        return max(0, needed - len(self._confirming & others))
+
+    def follow(self, *lists: Iterable[str]) -> None:
+        """Take up the other voters: one list, or two of which it is not known which one counts.
+
+        A majority of either then confirms this start. While a change of the members is undecided, a
+        leader may be elected by those before it, and undo it.
+        """
+        self._lists = tuple(map(frozenset, lists))
 
     def tick(self) -> None:
         """Let a unit of time pass."""
@@ -171,7 +177,7 @@ class Greeting:
         if hello.memory is not None and (why := contradiction(hello.memory, self.claim)):
             self._find(f"node {sender} remembers that {why}")
         elif hello.confirmed == own:
-            self._confirming |= {sender} & set(self._others)
+            self._confirming.add(sender)
         return is_new or hello.confirmed != own
 
     def _find(self, finding: str) -> None:

@@ -180,7 +180,7 @@ class Member:
             if self.greeting.is_over:
                 self.engine.step(sender, body)
         elif kind == _MEMBERS:
-            self._membership.take(body)
+            self._membership.take(sender, body)
         elif self._membership.admits(sender):
             self._take(kind, sender, body)
 

@@ -2,7 +2,8 @@
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 from sequencer.greeting import Greeting
@@ -12,7 +13,15 @@ from sequencer.raft.entries import pack_configuration, unpack_configuration
 
 Dial = Callable[[Mapping[str, str]], None]
 ANNOUNCEMENTS: Final = 25  # 10 s: a removed node that lives has been sent its removal by then
-_INDEX: Final = struct.Struct("<Q")
+_PLACE: Final = struct.Struct("<QQ")  # term and index of the entry that made the configuration
+
+
+class Announced(NamedTuple):
+    """A configuration that another node has announced."""
+
+    place: tuple[int, int] = (0, 0)  # term and index, as logs are compared in an election
+    seats: Configuration = MappingProxyType({})
+    sender: str = ""
 
 
 class Membership:
@@ -39,16 +48,24 @@ class Membership:
         self._engine, self._holdings, self._dial = engine, holdings, dial
         self.greeting = greeting
         self._followed: Configuration | None = None
-        self._announced: tuple[int, Configuration] = (0, {})  # the newest, by others
+        self._is_undecided = False
+        self._announced = Announced()  # the newest, by others
         self._dialled: dict[str, str] = {}
         self._leaving: dict[str, int] = {}  # removed nodes, and how often to announce before a cut
         self._strangers: set[str] = set()
 
     def follow(self) -> None:
-        """Take up the configuration of the log, if it has changed."""
-        if self._engine.members is not self._followed:
+        """Take up the configuration of the log, if it has changed or was decided."""
+        is_new = self._engine.members is not self._followed
+        if is_new or self._is_decided_now or not self._believes(self._announced):
             self._followed = self._engine.members
+            if not self._believes(self._announced):
+                self._announced = Announced()
             self._apply()
+
+    @property
+    def _is_decided_now(self) -> bool:
+        return self._is_undecided and not self._engine.last_change.before
 
     def announcement(self) -> bytes:
         """What to tell the other nodes, now and then."""
@@ -56,21 +73,34 @@ class Membership:
         for name in [name for name, left in self._leaving.items() if not left]:
             del self._leaving[name], self._dialled[name]
             self._dial(self._dialled.copy())
-        status = self._engine.status()
-        return _INDEX.pack(status.members_index) + pack_configuration(status.members)
+        change = self._engine.last_change
+        return _PLACE.pack(change.term, change.index) + pack_configuration(change.now)
 
-    def take(self, body: bytes) -> None:
+    def take(self, sender: str, body: bytes) -> None:
         """Take another node's announcement; `PeerError` if it is malformed."""
         try:
-            [index] = _INDEX.unpack_from(body)
-            seats, end = unpack_configuration(body, _INDEX.size)
+            place = _PLACE.unpack_from(body)
+            seats, end = unpack_configuration(body, _PLACE.size)
         except (struct.error, ValueError) as error:
             raise PeerError(f"malformed list of members: {error}") from None
         if end != len(body):
             raise PeerError("malformed list of members: a tail")
-        if index > self._announced[0]:
-            self._announced = index, seats
+        announced = Announced((place[0], place[1]), seats, sender)
+        if announced.place > self._announced.place and self._believes(announced):
+            self._announced = announced
             self._apply()
+
+    def _believes(self, announced: Announced) -> bool:
+        """Whether to act on an announcement.
+
+        That of a node which this log does not list is needed only while there is no leader, or if
+        it is the leader: with another leader, the log will soon say who the members are. A removed
+        node that still runs is not believed by anyone who knows better: its log is older.
+        """
+        sender, leader = announced.sender, self._engine.leader
+        if not sender or sender in self._engine.members or sender == leader:
+            return True
+        return not leader and {sender, self._name} <= announced.seats.keys()
 
     def admits(self, sender: str) -> bool:
         """Whether a node is a member, as far as is known; a stranger is reported once.
@@ -87,15 +117,16 @@ class Membership:
 
     def _apply(self) -> None:
         """Talk to the members by the log and, if it is behind, to those of the announcement."""
-        own = self._engine.members
-        index, announced = self._announced
-        is_behind = index > self._engine.status().members_index
-        newest = announced if is_behind else own
-        others = {**own, **newest}
+        change, announced = self._engine.last_change, self._announced
+        is_behind = announced.place > (change.term, change.index)
+        newest = announced.seats if is_behind else change.now
+        others = {**change.before, **change.now, **newest}
         others.pop(self._name, None)
+        self._is_undecided = bool(change.before)
         self._strangers.clear()
-        self._holdings.follow([name for name, seat in own.items() if seat.votes], others)
-        self.greeting.follow([name for name in others if name in newest and newest[name].votes])
+        self._holdings.follow(_voters(change.now), others)
+        lists = [newest, change.before] if change.before and not is_behind else [newest]
+        self.greeting.follow(*({*_voters(each)} - {self._name} for each in lists))
         self._redial({name: seat.address for name, seat in others.items()})
 
     def _redial(self, addresses: Mapping[str, str]) -> None:
@@ -104,3 +135,7 @@ class Membership:
         self._leaving = {name: self._leaving.get(name, ANNOUNCEMENTS) for name in gone}
         self._dialled = {**{name: self._dialled[name] for name in gone}, **addresses}
         self._dial(self._dialled.copy())
+
+
+def _voters(seats: Configuration) -> list[str]:
+    return [name for name, seat in seats.items() if seat.votes]

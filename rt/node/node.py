@@ -99,8 +99,9 @@ class Node:
         self._peers = self._make_peers()
         limits = settings.limits.server()
         self._server = Server(
-            settings.address, _server_contexts(settings), self, limits, self._handlers()
-        )
+            settings.address, _server_contexts(settings), self, limits, self._handlers(),
+            greets=(_peer_alpn(settings),),
+        )  # fmt: skip
         self.pipeline.sequencer.on_status = self._leadership.saw
         self.lookout = Lookout(NodeSampler(self._watched()))
 

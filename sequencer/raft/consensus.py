@@ -220,7 +220,6 @@ class Status:
         peers: the others, by name.
         refusal: why messages of peers are refused, or "".
         members: the configuration as of the last entry of its log.
-        members_index: the entry that made it so; it is decided once that is committed.
     """
 
     name: str
@@ -234,7 +233,24 @@ class Status:
     peers: tuple[Peer, ...]
     refusal: str
     members: Configuration
-    members_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastChange:
+    """The configuration of a log, and where in it that was decided.
+
+    Attributes:
+        term: of the entry that made it so.
+        index: of that entry, or of a later one before which the log no longer holds any.
+        now: the configuration.
+        before: the one that it replaced, which returns if the entry is truncated; empty once the
+            entry is known to be committed.
+    """
+
+    term: int
+    index: int
+    now: Configuration
+    before: Configuration
 
 
 class Consensus(Protocol):
@@ -307,6 +323,10 @@ class Consensus(Protocol):
     @property
     def members(self) -> Configuration:
         """The configuration as of the last entry of the log; replaced whole, never changed."""
+
+    @property
+    def last_change(self) -> LastChange:
+        """The same, with where in the log it was decided."""
 
     def add(self, name: str, address: str) -> Entry:
         """Append a learner to the configuration.

@@ -12,6 +12,7 @@ from sequencer.raft.consensus import (
     EngineState,
     Entry,
     Fork,
+    LastChange,
     Ready,
     Snapshot,
     Status,
@@ -113,6 +114,15 @@ class Raft:
     def members(self) -> Configuration:
         """The configuration as of the last entry of the log."""
         return self._core.roster.now
+
+    @property
+    def last_change(self) -> LastChange:
+        """The configuration, and where in the log it was decided."""
+        core = self._core
+        index = max(core.roster.changed_at, core.log.base)
+        term = core.log.term_at(index) or 0
+        before = core.roster.before if core.commit < index else {}
+        return LastChange(term, index, core.roster.now, before)
 
     def add(self, name: str, address: str) -> Entry:
         """Append a learner to the configuration; `Refused` says why not."""
@@ -235,7 +245,6 @@ class Raft:
             peers=tuple(self._leader.peers()) if self._leader else (),
             refusal="; ".join(self._refusals.values()),
             members=core.roster.now,
-            members_index=core.roster.changed_at,
         )
 
     def _role(self) -> EngineRole:

@@ -105,6 +105,11 @@ class Roster:
         """The index of the entry that made this the configuration."""
         return self._history[-1][0]
 
+    @property
+    def before(self) -> Configuration:
+        """The configuration before this one, if it was not forgotten; otherwise this one."""
+        return self._history[max(0, len(self._history) - 2)][1]
+
     def counts(self, name: str, incarnation: int) -> bool:
         """Whether this copy of a node's state votes, and counts for a majority."""
         seat = self.now.get(name)

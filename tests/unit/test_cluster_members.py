@@ -148,3 +148,22 @@ def test_a_node_of_a_cluster_does_not_start_alone_because_its_file_lists_no_memb
     again = Node(settings)
     again.start()
     again.stop()
+
+
+def test_a_node_that_was_away_during_a_replacement_elects_a_leader_with_the_new_one(cluster):
+    """Its log does not list the new node, which has the newer log; the two are a majority."""
+    cluster.stop("n1")
+    [address] = free_addresses(1)
+    cluster.change("add-member", "n4", address)
+    cluster.join("n4", address)
+    cluster.change("promote-member", "n4")
+    answer = cluster.change("remove-member", "n2")
+    assert [each["name"] for each in answer["members"]] == ["n1", "n3", "n4"]
+    assert cluster.nodes["n2"].wait(10)
+    cluster.stop("n2")
+    cluster.stop("n3")
+    cluster.start("n1")
+    cluster.say.publish(b"after")
+    cluster.say.flush("merged", timeout_s=30)
+    cluster.wait_for_equal_logs()
+    assert cluster.nodes["n1"].status()["messages"] == 2001

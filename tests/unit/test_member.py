@@ -11,7 +11,7 @@ from sequencer.execution import SLICE, Committed
 from sequencer.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
-from sequencer.raft.consensus import Entry, EntryKind, Ready, Seat, Snapshot
+from sequencer.raft.consensus import Entry, EntryKind, LastChange, Ready, Seat, Snapshot
 from sequencer.raft.starts import Reach
 
 ENDS = {"jfk": Position(88), "lga": Position(96)}
@@ -22,8 +22,9 @@ class Engine:
 
     leader, leads = "", False
 
-    def status(self):
-        return SimpleNamespace(members_index=0, members=self.members)
+    @property
+    def last_change(self):
+        return LastChange(0, 0, self.members, {})
 
     def __init__(self, *duties):
         self.duties = list(duties)
@@ -65,7 +66,7 @@ class Executor:
 def member_of(engine, executor):
     """Return a member of three that does what the engine says."""
     journal = SimpleNamespace(persist=lambda _ready: None)
-    greeting = SimpleNamespace(is_over=True, is_due=False, follow=lambda _others: None)
+    greeting = SimpleNamespace(is_over=True, is_due=False, follow=lambda *_lists: None)
     return Member(
         "a", "abc", engine=engine, journal=journal, greeting=greeting, executor=executor,
         planner=None, send=lambda _to, _data: None, now_ns=lambda: 1,

@@ -94,6 +94,23 @@ def test_a_learner_counts_for_nothing_until_it_is_promoted() -> None:
     assert node.members["n4"] == Seat(77, True, "d:4")
 
 
+def test_the_last_change_names_its_entry_and_what_it_replaces_until_it_is_decided() -> None:
+    """Nodes compare configurations by it, and start with either while it is undecided."""
+    node = a_leader()
+    before = node.members
+    entry = node.add("n4", "d:4")
+    change = node.last_change
+    assert (change.term, change.index) == (entry.term, entry.index)
+    assert change.now.keys() - change.before.keys() == {"n4"}
+    acknowledge(node)
+    assert not node.last_change.before
+    last = node.propose(b"apple")
+    acknowledge(node)
+    node.compact(last.index, b"")
+    assert before.keys() < node.last_change.now.keys()
+    assert node.last_change.index >= entry.index
+
+
 def test_a_change_is_refused_with_the_reason() -> None:
     """It says what to do first."""
     node = a_leader()
