@@ -12,11 +12,11 @@ from rt.config.kinds import parse_seconds
 from rt.errors import Misuse
 from rt.format.manifest import Archived
 from rt.log.appender import Appender
+from rt.log.archived import KEPT
 from rt.names import shown
 
 FOLLOW: Final = "follow"
 ALL: Final = "all"
-_PREFIX: Final = "keep"  # goes before the rule where the copy itself decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Keep:
         active = log.end.offset if log.is_open else 0
         decisions = decide(self.policy, files, active, now_ns=now_ns)
         if decisions:
-            lines = [Archived(start, now_ns, f"{_PREFIX} {why}") for start, why in decisions]
+            lines = [Archived(start, now_ns, f"{KEPT} {why}") for start, why in decisions]
             log.archive_all(lines)
         return len(decisions)
 

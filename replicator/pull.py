@@ -200,8 +200,8 @@ class LocalCopy:
         return not self._thread.is_alive()
 
     def sync(self) -> None:
-        """Make durable what has arrived."""
-        if self._lock_fd >= 0 and self.log is not None:
+        """Make durable what has arrived, unless that has failed before."""
+        if self._lock_fd >= 0 and self.log is not None and not self.failure:
             self.log.sync()
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from rt.format.checksum import crc32
 from rt.format.frame import HEADER_BYTES, FrameKind, Header
 from rt.format.manifest import Manifest
 from rt.log.appender import Appender
-from rt.log.archived import NOT_COPIED
+from rt.log.archived import NOT_OFFERED, is_not_copied
 from rt.log.directory import LogDirectory
 from rt.position import START, Position
 
@@ -39,14 +39,19 @@ class SinkChannel:
     """One channel's sink side: the end of a copy, which only this appends to."""
 
     def __init__(
-        self, channel: int, inbox: Inbox, start: str = "", columns: ColumnsCheck | None = None
+        self,
+        channel: int,
+        inbox: Inbox,
+        start: str | None = None,
+        columns: ColumnsCheck | None = None,
     ) -> None:
         """Take over the copy in `inbox`.
 
         Args:
             channel: its number on the connection.
             inbox: the copy.
-            start: where to begin if the copy holds nothing; "" is the oldest file.
+            start: where a reader's copy is to begin if it holds nothing; "" is the oldest file.
+                None for other copies.
             columns: checks that the messages of frames can be decoded; None to take them as is.
         """
         self.channel = channel
@@ -67,7 +72,7 @@ class SinkChannel:
             tail = b"".join(self._read(span.position, span.length) for span in spans)
         except FileNotFoundError:  # a power cut left only the file's line, which is the proof
             spans, tail = (), b""
-        start = self._start if _holds_nothing(appender) else ""
+        start = (self._start or "") if _holds_nothing(appender) else ""
         return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail), start)
 
     def take_data(self, message: Data) -> None:
@@ -141,12 +146,12 @@ class SinkChannel:
         if do is Do.ROLL:
             self._appender.follow_roll(message.rolled)
             self.inbox.written()
-        if message.line.reason != NOT_COPIED and not self.inbox.keeps(message.line):
+        if not is_not_copied(message.line) and not self.inbox.keeps(message.line):
             self._appender.archive(message.line)
 
     def _skip(self, message: ArchivedNotice) -> None:
-        file, end = message.line.file, self._appender.end
-        if message.line.reason == NOT_COPIED and _has_bytes(self._appender):
+        file, end, line = message.line.file, self._appender.end, message.line
+        if is_not_copied(line) and _has_bytes(self._appender):
             words = f"the source begins after {file.file_name}, and this log ends at {end}"
             raise Refused("begins-later", words)
         if end.file == file and end.offset and self.inbox.needs(end):
@@ -154,7 +159,9 @@ class SinkChannel:
             raise Refused("busy", words)
         if not message.rolled.end:
             demand_frames(self._appender.manifest)
-        self._appender.skip_archived(message.rolled, message.line)
+        if is_not_copied(line) and self._start == "":
+            line = line._replace(reason=NOT_OFFERED)
+        self._appender.skip_archived(message.rolled, line)
         self.inbox.written()
 
     @property
@@ -211,7 +218,7 @@ def _holds_nothing(appender: Appender) -> bool:
     """Whether no byte was copied yet; files that are passed over may have been recorded."""
     known = appender.manifest
     last = known.archived.get(known.order[-1]) if known.order else None
-    passed_over = not known.order or (last is not None and last.reason == NOT_COPIED)
+    passed_over = not known.order or (last is not None and is_not_copied(last))
     return passed_over and not appender.is_open
 
 

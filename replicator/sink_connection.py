@@ -46,7 +46,7 @@ class SinkConnection:
         settle: Callable[[], None] = lambda: None,
         caught_up: Callable[[CaughtUpNotice], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
-        start: str = "",
+        start: str | None = None,
     ) -> None:
         """Start without a channel.
 
@@ -59,7 +59,8 @@ class SinkConnection:
             settle: is called when everything that had arrived was appended.
             caught_up: is called when the source has nothing more.
             refused: is called with the reason when a channel has ended.
-            start: where a copy that holds nothing yet is to begin; "" is the oldest file.
+            start: where a reader's copy that holds nothing yet is to begin; "" is the oldest
+                file. None for other copies.
         """
         self._link = link
         self._schedule = schedule

@@ -37,7 +37,7 @@ from rt.format.scan import Scan
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.limits import KIB, MIB, READ_BYTES
-from rt.log.archived import not_copied
+from rt.log.archived import is_own_choice, not_copied
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.growth import BadFrames, DamagedFrame, EmptiedFile
@@ -315,7 +315,8 @@ class SourceChannel:
         self.log.refresh()  # after the size: what the manifest says last is what counts
         rolled = self.log.manifest.rolled.get(start)
         archived = self.log.manifest.archived.get(start)
-        if rolled is not None and start < self._begins:
+        not_here = archived is not None and is_own_choice(archived)
+        if rolled is not None and (start < self._begins or not_here):
             archived = not_copied(rolled)
         if rolled is None:
             return Looked(limit)
@@ -335,13 +336,13 @@ class SourceChannel:
         return min((each for each in nexts if each is not None), default=None)
 
     def _tell_archived(self, send: Sender, source: Source) -> None:
-        """Announce files that were sent whole, and have been archived since."""
+        """Announce files that were sent whole, and that the nodes have archived since."""
         known, cursor = self.log.manifest, source.cursor
         if self._archived_sent == len(known.archived):
             return
         sent_to = cursor.file.next_file() if source.ended else cursor.file
         for line in list(known.archived.values())[self._archived_sent :]:
-            if line.file < sent_to and line.file in known.rolled:
+            if line.file < sent_to and line.file in known.rolled and not is_own_choice(line):
                 send(encode(ArchivedNotice(self.channel, known.rolled[line.file], line)))
         self._archived_sent = len(known.archived)
 

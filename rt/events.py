@@ -14,8 +14,9 @@ class Gap:
         begin: the position that would have been read next.
         end: the first position that can be read; where the rest of the log is gone, its end.
         files: names of the missing files; at most the first 100.
-        reason: from the manifest, for example `time`, `limit` or `disk`; `not copied` if
-            this copy begins later; `missing` if nothing accounts for the loss.
+        reason: from the manifest, for example `time`, `limit` or `disk`; `not copied` if this
+            copy begins later, with `: its source lacks it` if it was to begin earlier; `missing`
+            if nothing accounts for the loss.
         at_ns: when the last of the files was archived, ns since the epoch; 0 if unknown.
     """
 
@@ -27,9 +28,8 @@ class Gap:
 
     def __str__(self) -> str:
         names = ", ".join(self.files[:3]) + (", ..." if len(self.files) > 3 else "")
-        how = (
-            "was not copied (" if self.reason == "not copied" else f"was archived ({self.reason}; "
-        )
+        not_copied = self.reason.startswith("not copied")
+        how = f"was {self.reason} (" if not_copied else f"was archived ({self.reason}; "
         return (
             f"the log from {self.begin} to {self.end} {how}{names}); "
             f"start from {self.end} to continue after it"

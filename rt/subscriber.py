@@ -45,7 +45,9 @@ class Subscriber:
     Threads:
         One thread at a time iterates, and touches everything else. `stop` may be called by any
         thread or signal handler: it writes `_stopped`, which only ever becomes true, and `_waiter`
-        wakes the iterating thread. In asyncio the log is read in a worker thread, one call at a
+        wakes the iterating thread. `idle` is set before iterating begins; the iterating thread
+        calls it whenever all that is there was read, and what it raises ends the iteration. In
+        asyncio the log is read in a worker thread, one call at a
         time, while the event loop only hands out the batch at hand. After a fork the child's copy
         raises `Misuse`; the parent's continues.
     """
@@ -98,8 +100,7 @@ class Subscriber:
                 from there, each verified before any of its messages is given out.
 
         Raises:
-            Misuse: a name, `start`, `on_gap`, `on_poison`, `key_prefix`, `where` or `share` is not
-                valid, or nothing installed can read `copies`.
+            Misuse: an argument is not valid, or nothing installed can read `copies`.
         """
         _check_policies(on_gap=on_gap, on_poison=on_poison)
         if not isinstance(key_prefix, bytes | bytearray | memoryview):
@@ -119,6 +120,7 @@ class Subscriber:
         self._places_end = Position(0)
         self._unheard: BaseException | None = None  # raised while its caller was being cancelled
         self._stopped = False
+        self.idle: Callable[[], object] = lambda: None
         self._guard = ForkGuard("a Subscriber", self._abandon)
 
     @property
@@ -184,6 +186,7 @@ class Subscriber:
             batch = self._poll()
             if batch is not None:
                 return batch
+            self.idle()
             if not self._follow or (deadline is not None and time.monotonic() >= deadline):
                 return None
             self._waiter.wait(deadline)

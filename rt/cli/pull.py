@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -10,12 +10,14 @@ import click
 from archiver.keep import parse_keep
 from replicator.mirror import Mirror
 from replicator.pull import PullClient, PullStatus
-from rt.cli.console import print_json
+from rt.cli.console import note, print_json
 from rt.cli.link import ServiceSettings, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.stop_signals import StopSignals
 from rt.cli.web import shown_over_http
 from rt.errors import RtError
+from rt.log.archived import begins_as_wanted
+from rt.log.directory import LogDirectory
 from rt.log.start import parse_start
 from rt.names import stream_directory
 from rt.net.certificates import certificate_files
@@ -82,6 +84,8 @@ def pull(
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
     )  # fmt: skip
     with StopSignals() as signals, mirror or nullcontext():
+        if mirror is not None:
+            _say(mirror, settings.identity, as_json=as_json)
         client.start()
         with shown_over_http(settings.web, lambda events: _site(client, settings, events)):
             done = wait_until(
@@ -93,7 +97,8 @@ def pull(
         client.stop()
     if broken:
         raise RtError(status.error)
-    _report(status, complete=done or not once, once=once, as_json=as_json)
+    lacks = _lacks(settings) if once and done else ""
+    _report(status, lacks, complete=done or not once, once=once, as_json=as_json)
 
 
 def _site(client: PullClient, settings: ServiceSettings, events: RecentEvents) -> "Site":
@@ -102,31 +107,50 @@ def _site(client: PullClient, settings: ServiceSettings, events: RecentEvents) -
 
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("pull", settings.stream, files, events, time.time_ns())
-    directory = os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME)
-    return PullSite(client, directory, program)
+    return PullSite(client, _merged(settings), program)
+
+
+def _merged(settings: ServiceSettings) -> str:
+    return os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME)
 
 
 def _mirror(settings: ServiceSettings, serve: str) -> Mirror:
     """Return what serves the copy, by the certificate that it is pulled with."""
     files = certificate_files(settings.certs, settings.identity)
-    mirror = Mirror(
+    return Mirror(
         parse_address(serve, "--serve"), Contexts(files, server_context), settings.stream,
-        os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME),
+        _merged(settings),
     )  # fmt: skip
+
+
+def _say(mirror: Mirror, identity: str, *, as_json: bool) -> None:
     host, port = mirror.address
-    click.echo(f"mirror {settings.identity} serves stream {settings.stream} at {host}:{port}")
-    return mirror
+    serving = f"mirror {identity} serves stream {mirror.stream} at {host}:{port}"
+    (note if as_json else click.echo)(serving)
 
 
-def _report(status: PullStatus, *, complete: bool, once: bool, as_json: bool) -> None:
+def _lacks(settings: ServiceSettings) -> str:
+    """Say what a copy that was to begin at the stream's beginning did not get; "" if nothing."""
+    with closing(LogDirectory(_merged(settings))) as log:
+        log.refresh()
+        if begins_as_wanted(log.manifest):
+            return ""
+        begin, files = log.manifest.order[0], log.files()
+    first = files[0] if files else "its end"
+    return f"the copy lacks what is from {begin} to {first}, because its source does"
+
+
+def _report(status: PullStatus, lacks: str, *, complete: bool, once: bool, as_json: bool) -> None:
     """Say where the copy ends; with --once an incomplete one is an error."""
     if as_json:
-        reached = {"complete": complete} if once else {}
-        print_json({"position": str(status.position), **reached, "error": status.error})
+        reached = {"complete": complete and not lacks} if once else {}
+        print_json({"position": str(status.position), **reached, "error": status.error or lacks})
     if not complete:
         raise click.ClickException(
             f"the copy ends at {status.position}, which is not everything the node has "
             f"({status.error or 'time ran out'}); the next pull resumes there"
         )
+    if lacks:
+        raise click.ClickException(f"{lacks}; pull from a node into another directory to have it")
     if not as_json:
         click.echo(f"the copy ends at {status.position}")

@@ -16,9 +16,9 @@ from rt.client.registered import Registered, RegisteredReader
 from rt.client.settings import ConnectionSettings
 from rt.client.subscription import Acknowledgement, Subscription
 from rt.config.settings import load
-from rt.errors import Misuse, Stopped
+from rt.errors import Misuse, Stopped, WriterFailed
 from rt.events import Event
-from rt.log.archived import NOT_COPIED
+from rt.log.archived import is_not_copied
 from rt.log.confirmations import Level
 from rt.log.directory import LogDirectory
 from rt.log.start import Start, checked_start, resolve
@@ -135,7 +135,7 @@ class Client:
             sessions: names or globs of the sessions wanted.
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
-            share: `2/4` for the second of four equal shares of all keys.
+            share: `2/4` for the second of four equal shares of all keys; a cursor keeps to one.
             on_gap: `raise`, `notify` or `skip`.
             on_poison: the same, for a frame whose messages cannot be decoded.
             on_event: is called with each event.
@@ -146,15 +146,17 @@ class Client:
             A `Subscription` if a cursor is named, otherwise a `Subscriber`.
 
         Raises:
-            Misuse: an argument is wrong, a local cursor has a reader, or the certificate is not a
-                subscriber's.
+            Misuse: an argument is wrong, a local cursor has a reader or another share, or the
+                certificate is not a subscriber's.
             TimeoutError: the copy is not up to date, or a registered cursor is still held.
             Refused: a registered cursor is held by another reader, or is not granted.
+            WriterFailed: the copy has ended, because its disk failed. Reading raises it too, once
+                everything that was copied has been read.
             Stopped: the client is closed.
         """
         begin, root = checked_start(start), self._reading.root
         with ExitStack() as undo:
-            held = None if cursor is None else self._take(cursor)
+            held = None if cursor is None else self._take(cursor, share)
             if held is not None:
                 undo.callback(held.close)
                 begin = begin if held.is_new else held.state.position
@@ -165,6 +167,7 @@ class Client:
                 on_poison=on_poison, on_event=on_event,
             )  # fmt: skip
             undo.callback(reader.close)
+            reader.idle = self._demand_copy
             handed_out = reader if held is None else Subscription(reader, held, ack)
             undo.pop_all()
         with self._lock:
@@ -180,7 +183,9 @@ class Client:
         """
         if self._pull is None:
             raise Misuse("nothing is copied by this client; ask for a subscriber first")
+        self._demand_copy()
         if not self._pull.wait_caught_up(timeout_s):
+            self._demand_copy()
             reason = self._pull.status().error or "it is still copying"
             raise TimeoutError(f"the copy is not up to date after {timeout_s:g} s: {reason}")
 
@@ -213,11 +218,11 @@ class Client:
         nodes = ", ".join(self._publishing.nodes)
         return f"<Client of stream {self.stream!r} at {nodes}{', closed' * self._is_closed}>"
 
-    def _take(self, cursor: str | Registered) -> LocalCursor | RegisteredReader:
+    def _take(self, cursor: str | Registered, share: str) -> LocalCursor | RegisteredReader:
         """Take a cursor; errors as for `subscriber`."""
         if isinstance(cursor, str):
-            return LocalCursor(self._reading.root, self.stream, cursor)
-        return RegisteredReader(self._leader().ask, cursor)
+            return LocalCursor(self._reading.root, self.stream, cursor, share=share)
+        return RegisteredReader(self._leader().ask, cursor, share)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Make a request of the nodes, as a subscriber."""
@@ -233,6 +238,7 @@ class Client:
         """Have a copy in which a reader can begin there; return where it is to begin."""
         with self._lock:
             self._demand_open()
+            self._demand_copy()
             self._begin_copy(begin)
         is_known = isinstance(begin, Position) or begin == "earliest"
         if self._pull is not None and not (follow and is_known):
@@ -247,6 +253,12 @@ class Client:
         with closing(LogDirectory(directory)) as log:
             log.refresh()
             return _place(log, begin)
+
+    def _demand_copy(self) -> None:
+        """Raise if the copy that this client fills has ended: nothing would ever follow."""
+        pull = self._pull
+        if pull is not None and not pull.running:
+            raise WriterFailed(pull.status().error)
 
     def _demand_open(self) -> None:
         if self._is_closed:
@@ -329,5 +341,5 @@ def _place(log: LogDirectory, begin: Start) -> Start:
     if begin != "earliest":
         return resolve(log, begin) if log.is_there else begin
     order, archived = log.manifest.order, log.manifest.archived
-    begins_later = order and order[0] in archived and archived[order[0]].reason == NOT_COPIED
+    begins_later = order and order[0] in archived and is_not_copied(archived[order[0]])
     return START if begins_later else begin

@@ -4,8 +4,8 @@ import os
 import struct
 import threading
 import time
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from rt.errors import CorruptLog, Misuse
 from rt.format.checksum import crc32
@@ -16,9 +16,13 @@ from rt.position import Position
 
 DIRECTORY: Final = ".cursors"  # no session's name begins with a dot
 # Without dots, so that no cursor is called like the lock or the new file of another.
-_MAGIC: Final = b"RTK\x01"
-_BODY: Final = struct.Struct("<QQq16s")  # position, epoch, when it was stored in ns, id of the log
+_MAGIC: Final = b"RTK\x02"
+# Position, epoch, when it was stored in ns, id of the log, share: `1024/1024` is the longest.
+_BODY: Final = struct.Struct("<QQq16s12s")
 _RECORD_BYTES: Final = 8 + _BODY.size
+_ANY_SHARE: Final = b"?"
+_OLD_MAGIC: Final = b"RTK\x01"  # of records without a share
+_OLD_BODY_BYTES: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +34,35 @@ class CursorState:
         epoch: how often the cursor was opened; a higher one replaces a lower one.
         stored_ns: when this was stored, ns since the epoch.
         log_id: id of the merged log, 32 hexadecimal digits; "" while it is unknown.
+        share: which share of the keys it is of; "" is all of them, and None any.
     """
 
     position: Position
     epoch: int
     stored_ns: int
     log_id: str
+    share: str | None = None
 
     def encode(self) -> bytes:
         """Lay it out, with a CRC."""
         log_id = bytes.fromhex(self.log_id).ljust(16, b"\0")
-        body = _BODY.pack(self.position, self.epoch, self.stored_ns, log_id)
+        share = _ANY_SHARE if self.share is None else self.share.encode()
+        body = _BODY.pack(self.position, self.epoch, self.stored_ns, log_id, share)
         return _MAGIC + crc32(body).to_bytes(4, "little") + body
 
 
 def decode_cursor(data: bytes) -> CursorState | None:
     """Read a cursor's file; None if it is not whole."""
-    body = data[8:]
-    if len(data) != _RECORD_BYTES or data[:8] != _MAGIC + crc32(body).to_bytes(4, "little"):
+    body, magic = data[8:], _MAGIC
+    if data[:4] == _OLD_MAGIC:
+        body, magic = body + _ANY_SHARE.ljust(_BODY.size - _OLD_BODY_BYTES, b"\0"), _OLD_MAGIC
+    if len(body) != _BODY.size or data[:8] != magic + crc32(data[8:]).to_bytes(4, "little"):
         return None
-    position, epoch, stored_ns, log_id = _BODY.unpack(body)
+    position, epoch, stored_ns, log_id, packed = _BODY.unpack(body)
+    share = packed.rstrip(b"\0")
     return CursorState(
-        Position(position), epoch, stored_ns, log_id.hex() if any(log_id) else ""
+        Position(position), epoch, stored_ns, log_id.hex() if any(log_id) else "",
+        None if share == _ANY_SHARE else share.decode(),
     )  # fmt: skip
 
 
@@ -87,6 +98,18 @@ def remove_cursor(root: str, stream: str, name: str) -> None:
         os.close(lock)
 
 
+def _other_share(name: str, known: str | None, share: str) -> str:
+    """Say why a cursor cannot be used for a share: its position says nothing of other keys."""
+    return (
+        f"cursor {name!r} was used for {_named(known)} and not for {_named(share)}; use another "
+        "name for each share, or reset this one to a position that all shares have reached"
+    )
+
+
+def _named(share: str | None) -> str:
+    return f"share {share}" if share else "all keys"
+
+
 def _take(root: str, stream: str, name: str) -> int:
     return take_lock(
         os.path.join(stream_directory(root, stream), DIRECTORY),
@@ -116,6 +139,7 @@ class LocalCursor:
         stream: str,
         name: str,
         *,
+        share: str | None = None,
         interval_s: float = 1.0,
         disk: Disk | None = None,
     ) -> None:
@@ -125,11 +149,12 @@ class LocalCursor:
             root: directory under which streams live.
             stream: name of the stream.
             name: of the cursor.
+            share: which share of the keys is read with it; None if none is.
             interval_s: how often acknowledgements are stored; a crash repeats what came since.
             disk: where; the operating system's unless given.
 
         Raises:
-            Misuse: the name is wrong, or another reader holds the cursor.
+            Misuse: the name is wrong, another reader holds the cursor, or it is of another share.
             CorruptLog: its file is damaged.
         """
         self.name = parse_cursor(name)
@@ -144,9 +169,7 @@ class LocalCursor:
         self._stored_s = time.monotonic()
         self._unstored: CursorState | None = None
         try:
-            self._state = _read(self._path)
-        except FileNotFoundError:
-            self._state = CursorState(Position(0), 0, 0, "")
+            self._state = self._known(share)
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -156,6 +179,16 @@ class LocalCursor:
     def state(self) -> CursorState:
         """What is acknowledged, stored or not."""
         return self._unstored or self._state
+
+    def _known(self, share: str | None) -> CursorState:
+        """Return what is stored, as the cursor of this share."""
+        try:
+            known = _read(self._path)
+        except FileNotFoundError:
+            known = CursorState(Position(0), 0, 0, "")
+        if share is not None and known.share not in (None, share):
+            raise Misuse(_other_share(self.name, known.share, share))
+        return replace(known, share=share)
 
     def open_at(self, position: Position, log_id: str) -> None:
         """Begin an epoch at this place, durably.
@@ -171,8 +204,8 @@ class LocalCursor:
                 f"and made again since; remove {self._path} to start over"
             )
         with self._lock:
-            state = CursorState(position, self._state.epoch + 1, time.time_ns(), log_id or known)
-            self._store(state)
+            epoch = self._state.epoch + 1
+            self._store(self._moved(position, epoch=epoch, log_id=log_id or known))
 
     def move_to(self, position: Position) -> None:
         """Put the cursor at this place durably, before or after where it is; for operators.
@@ -181,8 +214,7 @@ class LocalCursor:
             OSError: it cannot be stored.
         """
         with self._lock:
-            known = self._state
-            self._store(CursorState(position, known.epoch + 1, time.time_ns(), known.log_id))
+            self._store(self._moved(position, epoch=self._state.epoch + 1, share=None))
 
     def ack(self, position: Position, *, sync: bool = False) -> None:
         """Acknowledge everything before `position`; it never goes back.
@@ -197,9 +229,7 @@ class LocalCursor:
         with self._lock:
             known = self.state
             if position > known.position:
-                self._unstored = CursorState(
-                    position, known.epoch, time.time_ns(), known.log_id
-                )  # fmt: skip
+                self._unstored = self._moved(position)
             if sync or time.monotonic() - self._stored_s >= self._interval_s:
                 self._flush()
 
@@ -216,6 +246,9 @@ class LocalCursor:
         finally:
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+    def _moved(self, position: Position, **changes: Any) -> CursorState:
+        return replace(self._state, position=position, stored_ns=time.time_ns(), **changes)
 
     def _flush(self) -> None:
         if self._unstored is not None:

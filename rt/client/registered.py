@@ -69,15 +69,16 @@ class RegisteredReader:
         `close`, one at a time. `lost` is set once, before the cursor can be lost.
     """
 
-    def __init__(self, ask: Ask, cursor: Registered) -> None:
+    def __init__(self, ask: Ask, cursor: Registered, share: str = "") -> None:
         """Take the cursor.
 
         Args:
             ask: makes a request of the node that leads.
             cursor: its name, and how to take it.
+            share: which share of the keys is read with it; "" for all.
 
         Raises:
-            Refused: `held` by another reader, or not granted.
+            Refused: `held` by another reader, `share` if it is of another one, or not granted.
             TimeoutError: it is still held after `wait_s`.
             Misuse: a setting is out of range.
             RtError: no node answers, or none leads.
@@ -87,7 +88,8 @@ class RegisteredReader:
         self._ask = ask
         request = {
             "do": "cursor-open", "name": self.name, "silence_s": cursor.silence_s,
-            "pin_bytes": cursor.pin_bytes, "holder": f"{socket.gethostname()}:{os.getpid()}",
+            "pin_bytes": cursor.pin_bytes, "share": share,
+            "holder": f"{socket.gethostname()}:{os.getpid()}",
             "takeover": "fence" if cursor.takeover == "fence" else "refuse",
         }  # fmt: skip
         found = _taken(ask, request, cursor.wait_s if cursor.takeover == "wait" else 0.0)

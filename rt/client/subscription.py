@@ -21,7 +21,8 @@ class Subscription:
     Delivery is at least once: after a crash the messages since the last stored acknowledgement
     come again. With `ack="auto"` a message is acknowledged when the next one is asked for, or when
     the `with` block ends without an exception, never before it was handled. With `ack="explicit"`
-    only `ack` acknowledges.
+    only `ack` acknowledges. Messages that a filter passes over count as acknowledged at the end of
+    the log, once all that was handed out before them is.
 
     One thread iterates; `stop` and `ack` may come from any.
     """
@@ -50,6 +51,7 @@ class Subscription:
         self._handed_out: Position | None = None
         self._subscriber = subscriber
         self._is_open = False
+        self._idle, subscriber.idle = subscriber.idle, self._at_end
         if isinstance(cursor, RegisteredReader):
             cursor.lost = subscriber.stop
 
@@ -147,6 +149,7 @@ class Subscription:
     def _open(self) -> None:
         """Begin an epoch, once; the place is resolved here, so that a crash comes back to it."""
         if self._is_open:
+            self._ack_handed_out()  # to iterate again is to ask for the next one
             return
         log = LogDirectory(self._subscriber.directory)
         log.refresh()
@@ -155,6 +158,12 @@ class Subscription:
         position = self._subscriber.position if identity else self.acked
         self._cursor.open_at(position, identity.id if identity else "")
         self._is_open = True
+
+    def _at_end(self) -> None:
+        """Acknowledge also what was passed over since, if all that was handed out is handled."""
+        if self._handed_out is None or self.acked >= self._handed_out:
+            self._cursor.ack(self._subscriber.position)
+        self._idle()
 
     def _ack_handed_out(self) -> None:
         if self._is_auto and self._handed_out is not None:

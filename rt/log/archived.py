@@ -12,6 +12,8 @@ from rt.position import START, Position
 
 MERGED: Final = "merged"  # why a publisher's own file is archived
 NOT_COPIED: Final = "not copied"  # why a copy that begins later lacks a file
+NOT_OFFERED: Final = "not copied: its source lacks it"  # the copy was to begin earlier
+KEPT: Final = "keep"  # begins the reason where a copy's own rule gave the file up
 # Files are emptied in order, right after their lines are written. A process that died in between
 # left the last of them: so many empty files in a row, newest first, show where they begin.
 _EMPTY_IN_A_ROW: Final = 1024
@@ -30,6 +32,22 @@ def released_files(known: Manifest, released: Position, at_ns: int) -> list[Arch
 def not_copied(rolled: Rolled) -> Archived:
     """Return the line that stands for a file's bytes in a copy that begins after it."""
     return Archived(rolled.file, rolled.at_ns, NOT_COPIED)
+
+
+def is_not_copied(line: Archived) -> bool:
+    """Whether a copy never had the file's bytes."""
+    return line.reason in (NOT_COPIED, NOT_OFFERED)
+
+
+def begins_as_wanted(known: Manifest) -> bool:
+    """Whether a copy has the beginning that it asked for, or the nodes have archived that since."""
+    first = known.archived.get(known.order[0]) if known.order else None
+    return first is None or first.reason != NOT_OFFERED
+
+
+def is_own_choice(line: Archived) -> bool:
+    """Whether only this copy lacks the file, as far as it knows: its own copies need not."""
+    return is_not_copied(line) or line.reason.startswith(f"{KEPT} ")
 
 
 def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:

@@ -14,6 +14,7 @@ from rt.format.frame import HEADER_BYTES, parse_header
 from rt.format.index import IndexEntry
 from rt.format.message import Batch
 from rt.format.seek import walk_before
+from rt.log.archived import begins_as_wanted
 from rt.log.directory import LogDirectory
 from rt.log.reader import Reader
 from rt.position import START, Position
@@ -110,6 +111,9 @@ def resolve(log: LogDirectory, start: Start) -> Position:
 
     Raises:
         CorruptLog: what had to be read on the way is damaged.
+
+    A copy that was to have the stream's beginning, and whose source lacked it, is read from that
+    beginning by `earliest`: the reader meets the gap.
     """
     if isinstance(start, Position):
         return start
@@ -120,7 +124,7 @@ def resolve(log: LogDirectory, start: Start) -> Position:
     if not files:
         return _archived_end(log)
     if start == "earliest":
-        return files[0]
+        return _earliest(log, files)
     if start == "latest":
         return _end(log, files)
     return _last(log, files, start.messages)
@@ -157,6 +161,11 @@ def nanoseconds(time: datetime) -> int:
 def _parse_time(text: str) -> datetime:
     time = datetime.fromisoformat(text)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _earliest(log: LogDirectory, files: list[Position]) -> Position:
+    """Return the oldest file; of a copy that lacks what it asked for, where that would begin."""
+    return files[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
 
 
 def _end(log: LogDirectory, files: list[Position]) -> Position:

@@ -16,6 +16,7 @@ from rt.node.cursor_lag import lag_of
 from rt.node.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
+    CURSORS_PER_OWNER_MAX,
     RegisteredCursor,
     cursors_of_notes,
     parse_registered,
@@ -26,6 +27,8 @@ from rt.position import Position
 from sequencer.instruction import Note, note_digest
 
 _TAKEOVERS: Final = ("refuse", "fence")
+_MERGED_S: Final = 1.0  # for a leader that executes later than the node which a reader copies
+_POLL_S: Final = 0.01
 _TRIES: Final = 8  # another change came first, each time
 
 Change = Callable[[RegisteredCursor | None], RegisteredCursor | None]
@@ -49,6 +52,7 @@ class NodeCursors:
         directory: Callable[[], str],
         *,
         steady_s: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """Prepare.
 
@@ -58,12 +62,14 @@ class NodeCursors:
             stream: returns its name.
             directory: returns that of the merged log.
             steady_s: a clock that never goes back.
+            pause: waits for so many seconds.
         """
         self._view = view
         self._decide = decide
         self._stream = stream
         self._directory = directory
         self._steady_s = steady_s
+        self._pause = pause
         self._lock = threading.Lock()
         self._heard: dict[str, tuple[int, float]] = {}  # by name: which epoch, and when
 
@@ -75,11 +81,14 @@ class NodeCursors:
         takeover = request.get("takeover", "refuse")
         if takeover not in _TAKEOVERS:
             raise Misuse("takeover is refuse or fence")
-        name = str(request.get("name"))
+        name, share = str(request.get("name")), str(request.get("share", ""))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
-            cursor = known or RegisteredCursor(name, identity.name)
+            cursor = known or RegisteredCursor(name, identity.name, role=identity.role.value)
             _demand_owner(cursor, identity)
+            if known is None:
+                self._demand_room(identity)
+            _demand_share(cursor, share)
             if request.get("pin_bytes") and not identity.may_lease(self._stream()):
                 words = f"{identity.title} is not granted leases, and so may not pin files"
                 raise Refused("role", words)
@@ -88,7 +97,7 @@ class NodeCursors:
             return replace(
                 cursor, epoch=cursor.epoch + 1, holder=str(request.get("holder", identity.name)),
                 silence_s=_number(request, "silence_s", cursor.silence_s),
-                pin_bytes=int(_number(request, "pin_bytes", cursor.pin_bytes)),
+                pin_bytes=int(_number(request, "pin_bytes", cursor.pin_bytes)), share=share,
             )  # fmt: skip
 
         cursor = self._change(name, change)
@@ -98,7 +107,7 @@ class NodeCursors:
     def ack(self, request: Fields, identity: PeerIdentity) -> Fields:
         """Acknowledge up to a position, if one is given; show in any case that the holder lives."""
         name, epoch = str(request.get("name")), _number(request, "epoch", 0)
-        position = _position(request)
+        position = self._reached(_position(request))
         is_last = bool(request.get("release"))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
@@ -123,7 +132,9 @@ class NodeCursors:
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
             cursor = _existing(known, name)
             _demand_owner(cursor, identity, or_operator=True)
-            return replace(cursor, position=position, epoch=cursor.epoch + 1, holder="")
+            return replace(
+                cursor, position=position, epoch=cursor.epoch + 1, holder="", share=None
+            )  # fmt: skip
 
         return _facts(self._change(name, change))
 
@@ -163,7 +174,6 @@ class NodeCursors:
             wanted = change(parse_registered(before) if before else None)
             if wanted is not None and before and wanted == parse_registered(before):
                 return wanted
-            self._demand_room(view, before)
             now_ns = time.time_ns()
             wanted = None if wanted is None else replace(wanted, stored_ns=now_ns)
             text = wanted.text() if wanted else ""
@@ -176,10 +186,29 @@ class NodeCursors:
     def _differs(self, noted: str, before: str) -> Callable[[], bool]:
         return lambda: self._view().notes.get(noted, "") != before
 
-    @staticmethod
-    def _demand_room(view: NodeView, before: str) -> None:
-        if not before and len(cursors_of_notes(view.notes)) >= CURSORS_MAX:
-            words = f"{CURSORS_MAX} cursors are registered; forget one (rt cursor registered list)"
+    def _reached(self, position: Position) -> Position:
+        """Wait until this node has merged up to a position; another may have merged it earlier.
+
+        Raises:
+            Refused: nothing is merged there.
+        """
+        end_s = self._steady_s() + _MERGED_S
+        while position > (end := self._view().end):
+            if self._steady_s() >= end_s:
+                words = f"the merged log ends at {end}; {position} cannot have been read from it"
+                raise Refused("ahead", words)
+            self._pause(_POLL_S)
+        return position
+
+    def _demand_room(self, identity: PeerIdentity) -> None:
+        cursors = cursors_of_notes(self._view().notes)
+        own = sum(each.belongs_to(identity) for each in cursors)
+        if len(cursors) >= CURSORS_MAX or own >= CURSORS_PER_OWNER_MAX:
+            words = (
+                f"{len(cursors)} of {CURSORS_MAX} cursors are registered, {own} of "
+                f"{CURSORS_PER_OWNER_MAX} by {identity.title}; forget one "
+                "(rt cursor registered list)"
+            )
             raise Refused("cursors", words)
 
     def _is_held(self, cursor: RegisteredCursor) -> bool:
@@ -210,9 +239,20 @@ def _existing(cursor: RegisteredCursor | None, name: str) -> RegisteredCursor:
 def _demand_owner(
     cursor: RegisteredCursor, identity: PeerIdentity, *, or_operator: bool = False
 ) -> None:
-    if identity.name != cursor.owner and not (or_operator and identity.may_operate):
-        words = f"cursor {cursor.name!r} belongs to {cursor.owner!r}; only its certificates may"
+    if not cursor.belongs_to(identity) and not (or_operator and identity.may_operate):
+        owner = f"{cursor.role} {cursor.owner}".strip()
+        words = f"cursor {cursor.name!r} belongs to {owner}; only its certificates may"
         raise Refused("role", words)
+
+
+def _demand_share(cursor: RegisteredCursor, share: str) -> None:
+    if cursor.share not in (None, share):
+        known, wanted = cursor.share or "all keys", share or "all keys"
+        words = (
+            f"cursor {cursor.name!r} was used for share {known} and not for {wanted}; use another "
+            "name for each share, or reset this one to a position that all shares have reached"
+        )
+        raise Refused("share", words)
 
 
 def _number(request: Fields, field: str, default: float) -> float:

@@ -7,11 +7,14 @@ from typing import Final
 
 from archiver.lease import Lease
 from rt.errors import Misuse
+from rt.format.where import Where
 from rt.names import parse_cursor, parse_peer, shown
+from rt.net.identity import CertificateRole, PeerIdentity
 from rt.position import START, Position
 
 CURSOR_NOTE: Final = "cursor "  # followed by the name
 CURSORS_MAX: Final = 48  # of the 128 notes of a stream; 64 are for leases
+CURSORS_PER_OWNER_MAX: Final = 24  # so that one owner leaves as many to the others
 HOLDER_LENGTH_MAX: Final = 100
 SILENCE_S_MIN, SILENCE_S_MAX = 0.2, 3600.0
 PIN_BYTES_MAX: Final = 1 << 40
@@ -25,6 +28,7 @@ class RegisteredCursor:
     Attributes:
         name: of the cursor.
         owner: name in the certificate of its readers; others may look only.
+        role: role in that certificate; "" in a cursor of an earlier version, which any may have.
         position: everything before it is acknowledged.
         epoch: how often it was opened or moved; what an older epoch acknowledges is refused.
         holder: who reads now, for people; "" if it was released.
@@ -32,6 +36,7 @@ class RegisteredCursor:
         pin_bytes: so much of what is not acknowledged is kept from the rules `time` and `limit`;
             0 keeps nothing.
         stored_ns: when this was stored, ns since the epoch.
+        share: which share of the keys is read with it; "" is all of them, and None any.
     """
 
     name: str
@@ -42,6 +47,8 @@ class RegisteredCursor:
     silence_s: float = 0.75
     pin_bytes: int = 0
     stored_ns: int = 0
+    role: str = ""
+    share: str | None = None
 
     def __post_init__(self) -> None:
         parse_cursor(self.name)
@@ -52,8 +59,15 @@ class RegisteredCursor:
             raise Misuse(f"not a holder: {shown(self.holder)}; use up to 100 printable characters")
         if not SILENCE_S_MIN <= self.silence_s <= SILENCE_S_MAX:
             raise Misuse(f"silence_s is {self.silence_s}; use 0.2 to 3600 seconds")
+        Where.parse(None, share=self.share or "")
+        if self.role not in ("", *CertificateRole):
+            raise Misuse(f"not a role: {shown(self.role)}")
         if not 0 <= self.pin_bytes <= PIN_BYTES_MAX:
             raise Misuse(f"pin_bytes is {self.pin_bytes}; use 0 to {PIN_BYTES_MAX}")
+
+    def belongs_to(self, identity: PeerIdentity) -> bool:
+        """Whether this peer may read with it."""
+        return self.owner == identity.name and self.role in ("", identity.role)
 
     def text(self) -> str:
         """Return it as JSON, the same text for the same cursor."""

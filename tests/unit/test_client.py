@@ -356,11 +356,11 @@ def test_an_operator_lists_moves_and_forgets_cursors(cluster, tmp_path):
             assert held.exit_code == 2
             assert "cursor 'etl' of stream 'flights' has a reader" in held.stderr
     [row] = json.loads(run("cursor", "list", "--json", *options).stdout)
-    assert (row["position"], row["held"]) == (str(last.next_position), False)
-    assert row["bytes_behind"] == 0
+    assert Position.parse(row["position"]) >= last.next_position
+    assert (row["held"], row["bytes_behind"]) == (False, 0)
     moved = run("cursor", "reset", "etl", "--to", "last:2", *options)
     assert moved.exit_code == 0, moved.stderr
-    assert f"cursor etl moved from {last.next_position} to " in moved.stderr
+    assert f"cursor etl moved from {row['position']} to " in moved.stderr
     shown = json.loads(run("cursor", "show", "etl", "--json", *options).stdout)
     assert shown["bytes_behind"] > 0
     assert "etl" in run("cursor", "list", *options).stdout

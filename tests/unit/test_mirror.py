@@ -1,5 +1,6 @@
 """A copy serves others: one copy over the WAN feeds many, with the rights and digests of a node."""
 
+import json
 import os
 import re
 import signal
@@ -7,13 +8,15 @@ import threading
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
-from commands import finish, start
+from commands import finish, run, start
 from replicator_host import eventually, log_bytes, manifest_lines
 
 import rt
+from archiver.keep import parse_keep
 from replicator.mirror import Mirror
 from replicator.pull import PullClient
 from replicator.push import PushClient
+from rt.format.manifest import Manifest
 from rt.log.appender import Appender
 from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
@@ -45,14 +48,14 @@ def publish(cluster, count):
 class Edge:
     """A copy at the edge, and the mirror that serves it."""
 
-    def __init__(self, cluster, root, nodes=None, port=0):
+    def __init__(self, cluster, root, nodes=None, port=0, **settings):
         files = certificate_files(os.path.join(cluster.root, "certs"), "edge")
         out = os.path.join(root, STREAM, "out")
         contexts = Contexts(files, server_context)
         self.mirror = Mirror(("localhost", port), contexts, STREAM, out)
         self.pull = PullClient(
             str(root), STREAM, nodes or cluster.addresses, cluster.contexts("edge"),
-            grown=self.mirror.grown,
+            grown=self.mirror.grown, **settings,
         )  # fmt: skip
 
     def __enter__(self):
@@ -182,3 +185,67 @@ def test_the_command_serves_its_copy_and_stops(cluster, tmp_path):
         code, out, _ = finish(serving)
     assert code == 0
     assert b"the copy ends at" in out
+
+
+def test_a_copy_of_a_late_mirror_says_what_it_lacks(cluster, tmp_path):
+    """A user who asked for everything must not take the tail for it."""
+    clients = os.path.join(cluster.root, "clients.toml")
+    with Edge(cluster, tmp_path / "edge", start="latest") as edge:
+        assert edge.pull.wait_caught_up(PATIENCE_S)
+        address = f"localhost:{edge.address[1]}"
+        options = ("--root", tmp_path / "copy", "--nodes", address, "--config", clients)
+        for asked in (("--json",), ()):
+            pulled = run("pull", "--once", "--timeout", PATIENCE_S, *options, *asked)
+            assert pulled.exit_code == 1
+            assert "lacks what is from 0.0.0 to 0." in pulled.output, pulled.output
+        gap = pytest.raises(rt.GapError, match="its source lacks it")
+        with rt.connect(clients, root=tmp_path / "copy", nodes=[address]) as client, gap:
+            next(iter(client.subscriber()))
+    gaps = []
+    reader = rt.Subscriber(
+        tmp_path / "copy", stream=STREAM, follow=False, on_gap="notify", on_event=gaps.append
+    )
+    assert list(reader)
+    assert [each.begin for each in gaps if isinstance(each, rt.Gap)] == [0]
+    refused = run("subscribe", "--root", tmp_path / "copy", "--stream", STREAM, "--no-follow")
+    assert refused.exit_code == 1
+    assert "was not copied: its source lacks it (log.0.0" in refused.output
+
+
+def test_a_mirror_that_keeps_less_makes_no_copy_give_up_more(cluster, tmp_path):
+    """Its own rule is about its own disk; what the nodes still have stays in every copy."""
+    keep = parse_keep("1")
+    with Edge(cluster, tmp_path / "edge", keep=keep.keeps) as edge:
+        assert edge.pull.wait_caught_up(PATIENCE_S)
+        early = puller(cluster, tmp_path / "early", edge.address)
+        assert early.wait_caught_up(PATIENCE_S)
+        before = log_bytes(tmp_path / "early" / STREAM / "out")
+        assert keep.sweep(edge.pull._copy.log.appender)
+        push = cluster.push()
+        publish(cluster, 1)
+        assert push.stop(drain_s=PATIENCE_S)
+        end = cluster.nodes["n1"].merged_end
+        assert eventually(lambda: early.status().position >= end)
+        after = log_bytes(tmp_path / "early" / STREAM / "out")
+        assert all(after[name].startswith(data) for name, data in before.items())
+        late = puller(cluster, tmp_path / "late", edge.address)
+        assert late.wait_caught_up(PATIENCE_S)
+        for copy in (early, late):
+            copy.stop()
+    known = Manifest()
+    known.feed(manifest_lines(tmp_path / "late" / STREAM / "out"))
+    assert {line.reason for line in known.archived.values()} == {"not copied: its source lacks it"}
+
+
+def test_the_json_of_a_mirror_is_json(cluster, tmp_path):
+    """A script parses everything that is on stdout."""
+    clients = os.path.join(cluster.root, "clients.toml")
+    serving = start(
+        "pull", "--config", clients, "--root", tmp_path / "edge", "--identity", "edge",
+        "--serve", "localhost:0", "--json",
+    )  # fmt: skip
+    said = serving.stderr.readline().decode()
+    serving.send_signal(signal.SIGTERM)
+    code, out, _ = finish(serving)
+    assert (code, list(json.loads(out))) == (0, ["position", "error"])
+    assert "mirror edge serves stream flights at " in said

@@ -24,6 +24,7 @@ from rt.node.cursors import NodeCursors
 from rt.node.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
+    CURSORS_PER_OWNER_MAX,
     RegisteredCursor,
     cursors_of_notes,
     parse_registered,
@@ -45,7 +46,8 @@ class Nodes:
 
     def __init__(self):
         self.ledger, self.now_s = Ledger(), 100.0
-        self.end = START
+        self.end = Position.parse("9.0.0")
+        self.meanwhile = lambda: None  # what happens while a leader waits
         self.between = lambda: None  # what happens after a leader has looked, before it decides
 
     def view(self):
@@ -66,7 +68,13 @@ class Nodes:
             lambda: "flights",
             lambda: str(directory),
             steady_s=lambda: self.now_s,
+            pause=self.pause,
         )
+
+    def pause(self, seconds):
+        """A wait for what another thread does meanwhile."""
+        self.now_s += seconds
+        self.meanwhile()
 
     def cursor(self, name="etl"):
         return parse_registered(self.ledger.notes[CURSOR_NOTE + name])
@@ -271,11 +279,58 @@ def test_there_is_room_for_so_many_cursors_and_no_more(nodes):
     """Notes of a stream are few; leases and the policy keep their room."""
     leader = nodes.leader()
     for number in range(CURSORS_MAX):
+        leader.open({"name": f"c{number}"}, (SPARK, NAS)[number % 2])
+    other = PeerIdentity("other", CertificateRole.SUBSCRIBER, streams=("*",))
+    assert code_of(leader.open, {"name": "more"}, other) == "cursors"
+    assert len(cursors_of_notes(nodes.ledger.notes)) == CURSORS_MAX
+    leader.forget({"name": "c8"}, SPARK)
+    leader.open({"name": "more"}, other)
+
+
+def test_one_owner_does_not_take_the_cursors_of_all_others(nodes):
+    """A program that makes up names would keep every other reader from beginning."""
+    leader = nodes.leader()
+    for number in range(CURSORS_PER_OWNER_MAX):
         leader.open({"name": f"c{number}"}, SPARK)
     assert code_of(leader.open, {"name": "more"}, SPARK) == "cursors"
-    assert len(cursors_of_notes(nodes.ledger.notes)) == CURSORS_MAX
-    leader.forget({"name": "c7"}, SPARK)
-    leader.open({"name": "more"}, SPARK)
+    leader.open({"name": "other"}, NAS)
+
+
+def test_a_name_in_another_role_is_another_owner(nodes):
+    """Certificates of two roles may have one name, and need not be of one holder."""
+    leader = nodes.leader()
+    opened(leader)
+    mirror = PeerIdentity("spark", CertificateRole.MIRROR, streams=("*",))
+    assert code_of(opened, leader, mirror, takeover="fence") == "role"
+    with pytest.raises(Refused, match="belongs to subscriber spark"):
+        leader.forget({"name": "etl"}, mirror)
+
+
+def test_nothing_is_acknowledged_that_is_not_merged(nodes):
+    """A publisher that waits until it was consumed would be told so of what it has yet to send."""
+    leader = nodes.leader()
+    opened(leader)
+    nodes.end = Position(512)
+    assert acked(leader, 1, 512) == "0.0.512"
+    with pytest.raises(Refused, match=r"log ends at 0\.0\.512; 0\.0\.576 cannot have") as no:
+        acked(leader, 1, 576)
+    assert no.value.code == "ahead"
+    assert nodes.cursor().position == 512
+    nodes.meanwhile = lambda: setattr(nodes, "end", Position(576))
+    assert acked(leader, 1, 576) == "0.0.576", "the leader has executed it a moment later"
+
+
+def test_a_cursor_belongs_to_one_share_until_it_is_reset(nodes, tmp_path):
+    """Another share has other keys, of which the position says nothing."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("jfk", [b"one"])
+    leader = nodes.leader(tmp_path)
+    opened(leader, share="1/3")
+    assert opened(leader, share="1/3", takeover="fence") == 2
+    for share in ("1/4", ""):
+        assert code_of(opened, leader, share=share, takeover="fence") == "share"
+    leader.reset({"name": "etl", "start": "earliest"}, ALICE)
+    assert opened(leader, share="1/4") == 4
 
 
 @pytest.mark.parametrize(
@@ -284,6 +339,7 @@ def test_there_is_room_for_so_many_cursors_and_no_more(nodes):
         {"name": "../x"}, {"name": "etl", "takeover": "wait"}, {"name": "etl", "silence_s": 0.1},
         {"name": "etl", "silence_s": "1"}, {"name": "etl", "holder": "a\nb"}, {"name": ""},
         {"name": "etl", "silence_s": float("nan")},
+        {"name": "etl", "share": "5/4"},
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_refused_and_stores_nothing(nodes, request_):

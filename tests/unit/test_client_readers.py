@@ -1,0 +1,107 @@
+"""Readers of a client: their copy may end, their filter may pass over, their share may change."""
+
+import errno
+import os
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster
+from faulty import FaultyDisk
+from logs import MergedLog
+
+import rt
+from rt.client import client as client_module
+from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
+from rt.errors import Misuse, WriterFailed
+from rt.format.checksum import crc32
+from rt.position import Position
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A cluster of one node that all tests share; each uses sessions of its own."""
+    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def connect(cluster, root):
+    """A client, from the file that `rt cluster init` wrote."""
+    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
+
+
+@pytest.mark.parametrize("cursor", [None, "etl"])
+def test_a_reader_whose_copy_has_ended_says_so(cluster, tmp_path, monkeypatch, cursor):
+    """It would wait for ever for what nothing copies any more."""
+    disk = FaultyDisk()
+    pull = client_module.PullClient
+    monkeypatch.setattr(
+        client_module, "PullClient", lambda *given, **more: pull(*given, **more, disk=disk)
+    )
+    with connect(cluster, tmp_path / "in") as publishing, connect(cluster, tmp_path) as client:
+        publisher = publishing.publisher("dying" if cursor is None else "dying-cursor")
+        publisher.publish(b"first", confirm="merged")
+        reader = client.subscriber(cursor=cursor, sessions=[publisher.name])
+        messages = reader.messages(PATIENCE_S)
+        assert next(messages).payload == b"first"
+
+        def fail(what):
+            if what == "sync":
+                raise OSError(errno.EIO, "Input/output error")
+
+        disk.step = fail
+        publisher.publish(b"second", confirm="merged")
+        with pytest.raises(WriterFailed, match="this copy has ended"):
+            for _ in messages:
+                pass
+        with pytest.raises(WriterFailed, match="this copy has ended"):
+            client.subscriber()
+        with pytest.raises(WriterFailed, match="this copy has ended"):
+            client.wait_caught_up(PATIENCE_S)
+
+
+@pytest.mark.parametrize("ack", ["auto", "explicit"])
+def test_what_a_filter_passes_over_is_acknowledged_with_the_rest(tmp_path, ack):
+    """Otherwise a cursor lags for ever on a stream that has nothing for it, and pins its files."""
+    out = tmp_path / STREAM / "out"
+    with MergedLog(str(out)) as log:
+        log.merge("jfk", [b"wanted"])
+        log.merge("lga", [b"not wanted"])
+        end = log.appender.end
+    reader = rt.Subscriber(tmp_path, stream=STREAM, sessions=["jfk"], follow=False)
+    cursor = LocalCursor(str(tmp_path), STREAM, "etl")
+    with rt.Subscription(reader, cursor, ack) as messages:
+        found = next(messages.messages())
+        if ack == "explicit":
+            assert not list(messages), "there is no other"
+            assert messages.acked < found.next_position, "it was not handled yet"
+            messages.ack(found)
+        assert not list(messages)
+        assert messages.acked == end
+    assert read_cursors(str(tmp_path), STREAM)["etl"].position == end
+
+
+def test_a_cursor_is_not_used_for_another_share(tmp_path):
+    """Its position says how far one share was handled; the keys of another were not."""
+    LocalCursor(str(tmp_path), STREAM, "etl", share="1/3").close()
+    cursor = LocalCursor(str(tmp_path), STREAM, "etl", share="1/3")
+    cursor.open_at(Position(64), "")
+    cursor.close()
+    with pytest.raises(Misuse, match="was used for share 1/3 and not for share 1/4"):
+        LocalCursor(str(tmp_path), STREAM, "etl", share="1/4")
+    with pytest.raises(Misuse, match="was used for share 1/3 and not for all keys"):
+        LocalCursor(str(tmp_path), STREAM, "etl", share="")
+    reset = LocalCursor(str(tmp_path), STREAM, "etl")
+    reset.move_to(Position(0))
+    reset.close()
+    LocalCursor(str(tmp_path), STREAM, "etl", share="1/4").close()
+
+
+def test_a_cursor_of_an_earlier_version_is_read():
+    """An upgrade must not send every reader back to the beginning."""
+    new = CursorState(Position(4096), 3, 5, "ab" * 16).encode()
+    body = new[8:48]
+    old = b"RTK\x01" + crc32(body).to_bytes(4, "little") + body
+    assert decode_cursor(old) == CursorState(Position(4096), 3, 5, "ab" * 16)
+    assert decode_cursor(old + b"\0" * 12) is None
+    assert decode_cursor(old[:-1]) is None
