@@ -1,9 +1,9 @@
 """Holdings: up to where each node holds each session durably, and what a majority holds."""
 
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
 from rt.names import parse_session
@@ -16,6 +16,22 @@ SESSIONS_MAX: Final = 100_000  # in one report: 7 MB at most
 # Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
 # sessions than a receiver accepts in one.
 _PART_SESSIONS: Final = 10_000
+_END_MASK: Final = (1 << 63) - 1
+_FED: Final = 1 << 63  # beside an end: the session's publisher is connected
+
+
+class Report(NamedTuple):
+    """What a node says it holds.
+
+    Attributes:
+        is_whole: whether it retracts what was reported earlier.
+        items: up to where each session is held durably.
+        fed: those of them whose publisher is connected, if it is whole.
+    """
+
+    is_whole: bool
+    items: dict[str, Position]
+    fed: Collection[str]
 
 
 class Holdings:
@@ -25,6 +41,8 @@ class Holdings:
         self._name = name
         self._held: dict[str, dict[str, Position]] = {}
         self._voters: tuple[str, ...] = ()
+        self._fed: dict[str, set[str]] = {}  # by member, the sessions whose publisher it serves
+        self.fed: Callable[[], Collection[str]] = lambda: ()  # those of this node
         self.follow(list(members))
         self._unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
@@ -73,6 +91,10 @@ class Holdings:
         """What a member said it holds."""
         return self._held[member]
 
+    def fed_by(self, session: str) -> list[str]:
+        """The other members that lately had a session's publisher connected."""
+        return [name for name, fed in self._fed.items() if session in fed and name in self._held]
+
     def drop(self, session: str) -> None:
         """No node holds anything of `session` any more: the copies of all were dropped."""
         for ends in self._held.values():
@@ -91,14 +113,16 @@ class Holdings:
         Raises:
             PeerError: the report is malformed; nothing of it was taken.
         """
-        whole, items = decode_report(data)
+        is_whole, items, fed = decode_report(data)
         for session in outdated:
             items.pop(session, None)
         held = self._held.get(sender)
         if held is None:
             raise PeerError(f"{sender!r} is not a member, yet reports what it holds")
-        if whole:
+        if is_whole:
             held.clear()  # a member that lost its disk holds less than it did
+            self._fed[sender] = set()
+        self._fed.setdefault(sender, set()).update(fed)
         held.update(items)
         return list(items)
 
@@ -117,40 +141,48 @@ class Holdings:
         may be any number of them that were forgotten.
         """
         self._unreported.clear()
-        return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)
+        fed = frozenset(self.fed())
+        items = {each: end for each, end in self.own.items() if end or each in fed}
+        return encode_reports(items, fed, whole=True)
 
 
-def encode_reports(items: Mapping[str, Position], *, whole: bool) -> list[bytes]:
+def encode_reports(
+    items: Mapping[str, Position], fed: Collection[str] = (), *, whole: bool
+) -> list[bytes]:
     """Lay out reports of any number of sessions; only the first of them retracts what was said."""
     left, reports = iter(items.items()), list[bytes]()
     while (part := dict(islice(left, _PART_SESSIONS))) or not reports:
-        reports.append(encode_report(part, whole=whole and not reports))
+        reports.append(encode_report(part, fed, whole=whole and not reports))
     return reports
 
 
-def encode_report(items: Mapping[str, Position], *, whole: bool) -> bytes:
+def encode_report(
+    items: Mapping[str, Position], fed: Collection[str] = (), *, whole: bool
+) -> bytes:
     """Lay out a report: whether it is whole, the number of sessions, then end and name of each."""
     parts = [_HEAD.pack(whole, len(items))]
     for session, end in items.items():
         name = session.encode()
-        parts += (_ITEM.pack(end, len(name)), name)
+        parts += (_ITEM.pack(end | (_FED if session in fed else 0), len(name)), name)
     return b"".join(parts)
 
 
-def decode_report(data: bytes) -> tuple[bool, dict[str, Position]]:
+def decode_report(data: bytes) -> Report:
     """Read a report; after a `PeerError` nothing of it was taken."""
     try:
         whole, count = _HEAD.unpack_from(data)
         if whole > 1 or count > SESSIONS_MAX:
             raise PeerError("a report of more sessions than there can be")
-        items, offset = {}, _HEAD.size
+        items, fed, offset = dict[str, Position](), set[str](), _HEAD.size
         for _ in range(count):
             end, length = _ITEM.unpack_from(data, offset)
             name = data[offset + _ITEM.size : offset + _ITEM.size + length].decode("ascii")
-            items[str(parse_session(name))] = Position(end & ((1 << 63) - 1))
+            items[str(parse_session(name))] = Position(end & _END_MASK)
+            if end & _FED:
+                fed.add(name)
             offset += _ITEM.size + length
     except (struct.error, UnicodeDecodeError, Misuse) as error:
         raise PeerError(f"unreadable report: {error}") from None
     if offset != len(data):
         raise PeerError("a report is followed by bytes that do not belong to it")
-    return bool(whole), items
+    return Report(bool(whole), items, fed)

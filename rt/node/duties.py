@@ -202,6 +202,8 @@ class Duties:
         self._forks = ForkWatch(member, ports.refuse)
         self._shown = TickView(member.engine.status(), self._look_at())
         member.handlers[WANT] = self._take_want
+        every = ports.sessions.every
+        member.holdings.fed = lambda: [each.session for each in every() if each.is_fed]
         self._serve()
 
     def step(self, now_s: float, mail: Mail) -> Stepped:
@@ -389,8 +391,7 @@ class Duties:
             self._member.lose(session)
 
     def _take_want(self, sender: str, body: bytes) -> None:
-        _, sessions = decode_report(body)
-        for session in sessions:
+        for session in decode_report(body).items:
             if self._ports.sessions.get(session) is not None:
                 self._ports.pass_on(sender, session)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from rt.errors import Misuse, Refused
 from rt.events import SessionChange
@@ -17,6 +17,8 @@ from sequencer.life import Life
 from sequencer.member import Member
 
 Answer = TypeVar("Answer")
+_REPORTED_S: Final = 1.0  # nodes report to each other twice as often, or more
+_POLL_S: Final = 0.02
 
 
 class Asked(Protocol):
@@ -125,6 +127,7 @@ class SessionAdmin:
 
     def _end(self, session: SessionName, change: SessionChange) -> Fields:
         self._demand_leader()
+        self._await_reports(session)
         first, _, index = self._sequencer.ask(lambda: self._ending(session, change))
         # Until then the copies may be all that a power cut of every node leaves of what is merged.
         self._settle(index)
@@ -139,13 +142,26 @@ class SessionAdmin:
         """Return the change that ends a session's log, its last such change, and the state's."""
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
-        if copy is not None and copy.is_fed:
-            words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
-            raise Refused("live", words)
+        self._demand_unfed(session, copy)
         self._demand_log(session, copy)
         log = "" if copy is None else copy.appender.identity.id
         life = Life(time.time_ns(), change, session, ledger.merged_to(session), log=log)
         return life, self._last_change(session), ledger.index
+
+    def _await_reports(self, session: str) -> None:
+        """Let the other nodes report that a publisher has left: it may just have been stopped."""
+        fed_by, end = self._member.holdings.fed_by, time.monotonic() + _REPORTED_S
+        while self._sequencer.ask(lambda: fed_by(session)) and time.monotonic() < end:
+            time.sleep(_POLL_S)
+
+    def _demand_unfed(self, session: str, copy: SessionCopy | None) -> None:
+        """Refuse while a publisher is connected, to whichever node."""
+        if copy is not None and copy.is_fed:
+            words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
+            raise Refused("live", words)
+        if nodes := self._member.holdings.fed_by(session):
+            words = f"session {session!r} is being pushed to node {nodes[0]}; stop its publisher"
+            raise Refused("live", words)
 
     def _demand_log(self, session: str, copy: SessionCopy | None) -> None:
         """Refuse if the log that was merged is not here, but elsewhere.

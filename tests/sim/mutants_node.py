@@ -72,7 +72,7 @@ def reports_only_add() -> list[Patch]:
     """A full report of holdings does not retract what an older one claimed."""
 
     def take_report(self: Holdings, sender: str, data: bytes) -> list[str]:
-        _, items = decode_report(data)
+        items = decode_report(data).items
         self._held[sender].update(items)
         return list(items)
 

@@ -90,6 +90,26 @@ def test_a_publisher_that_comes_back_while_the_state_is_saved_is_not_displaced()
     assert not leader.orders, "what was merged since may be durable on one node only"
 
 
+def test_a_publisher_that_reaches_another_node_only_is_not_displaced():
+    """Its connection to the leader may be down, and its log would be retired under it."""
+    leader = Leader(Position(800), n1=Position(800))
+    leader.hold()
+    other = Holdings("n2", ["n1", "n2", "n3"])
+    other.hold("jfk", START)  # just connected, and holds nothing yet
+    other.fed = lambda: ["jfk"]
+    holdings = leader.admin._member.holdings
+    holdings.take_report("n2", *other.whole())
+    with pytest.raises(Refused, match="'jfk' is being pushed to node n2; stop its publisher"):
+        leader.admin.reset({"session": "jfk"})
+    other.hold("jfk", Position(100))
+    holdings.take_report("n2", *other.changes())  # these do not say who is connected
+    with pytest.raises(Refused, match="pushed to node n2"):
+        leader.admin.forget({"session": "jfk"})
+    other.fed = list
+    holdings.take_report("n2", *other.whole())
+    assert leader.admin.reset({"session": "jfk"})["retired"] == LOG
+
+
 def test_an_adopted_session_continues_at_the_first_file_that_is_there():
     """What lies between two archived files would be lost although the leader has it."""
     leader = Leader(n1=Position(FILES[4] + 64))
