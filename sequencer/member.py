@@ -120,6 +120,11 @@ class Member:
         self._execution.suspended = value
 
     @property
+    def is_alone(self) -> bool:
+        """Whether there is no other member; any thread may ask."""
+        return not self.engine.members.keys() - {self.name}
+
+    @property
     def is_executing(self) -> bool:
         """Whether something was proposed or committed that was not executed here yet."""
         return bool(self._execution.queue) or self._proposals.is_undecided
@@ -240,6 +245,7 @@ class Member:
         """
         self._execution.copies.check()
         self._membership.follow()
+        self.executor.alone = self.is_alone
         self._follow_leader()
         self._report_changes()
         while True:

@@ -38,11 +38,11 @@ class ArchiveCluster:
             self.start(place.name, founding=True)
 
     def start(self, name, *, founding=False):
-        """Start a node."""
+        """Start a node; return a sentence for each damaged session."""
         place = next(each for each in self.places if each.name == name)
         settings = load(NodeSettings, place.config, "node", {}, self.settings)
         self.nodes[name] = Node(settings, founding=founding)
-        self.nodes[name].start()
+        return self.nodes[name].start()
 
     def stop(self, name):
         """Stop a node."""

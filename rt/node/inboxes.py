@@ -50,7 +50,7 @@ class Inboxes:
         durable: Callable[[Durable, str], None],
         guard: DiskGuard,
         *,
-        alone: bool = True,
+        alone: Callable[[], bool] = lambda: True,
         damaged: Callable[[DamageFound], None] = lambda _found: None,
     ) -> None:
         """Prepare; `open_all` finds the copies.
@@ -61,7 +61,7 @@ class Inboxes:
             stream: this node's stream; sessions of any other are refused.
             durable: called with a session's durable end, by the thread that synced it.
             guard: the guard of the disk.
-            alone: whether no other node could replace a damaged copy.
+            alone: whether no other node could replace a damaged copy now; called by any thread.
             damaged: called when a copy is found damaged, by the connection that fills it; not
                 called if no other node could replace it.
         """
@@ -82,8 +82,9 @@ class Inboxes:
         """Open the copies on the disk; return a sentence for each that is damaged.
 
         Args:
-            merged_to: returns how far a session is merged, which proves that much durable; called
-                by several threads at once.
+            merged_to: returns how far a session is merged, if that proves that much durable here,
+                as it does where no other node could have merged it; called by several threads at
+                once.
             index: of the last instruction that `merged_to` knows of. A later one, which will be
                 executed again, may have begun a copy whose first bytes are not merged yet.
         """
@@ -176,7 +177,7 @@ class Inboxes:
         shutil.rmtree(path, ignore_errors=True)  # what is left is aside, and for people to remove
 
     def _doubt(self, found: DamageFound) -> None:
-        if self._alone:
+        if self._alone():
             _log.error("%s; this session is refused until it is mended", found.damage)
         else:
             self._damaged(found)
@@ -186,7 +187,7 @@ class Inboxes:
 
         The other nodes have what was merged, and the publisher still has the rest.
         """
-        if self._alone:
+        if self._alone():
             return f"{error}; this session is refused until it is mended"
         kept = set_aside(self._disk, os.path.join(self._root, name))
         return f"{error}; it is kept as {kept}, and copied again from the start"
@@ -260,7 +261,7 @@ class Inboxes:
         try:
             return self._open(name, identity, merged_to)
         except (CorruptLog, ManifestError) as error:
-            if self._alone:
+            if self._alone():
                 raise
             _log.error("%s", self._give_up(name, error))
             return self._open(name, identity, merged_to)
@@ -302,8 +303,7 @@ class Inboxes:
     def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         appender = Appender(self._disk, os.path.join(self._root, name), identity)
         try:
-            # merging proves durability here only if no other node could have merged it
-            appender.recover(durable=merged_to if self._alone else START, own=False)
+            appender.recover(durable=merged_to, own=False)
             inbox = NodeInbox(
                 appender, appender.sync(), self._syncer.mark, self._guard, self._doubt
             )

@@ -66,7 +66,7 @@ def build_member(
         journal=opened.journal, greeting=_greeting(settings, directory, opened),
         executor=Executor(
             directory.disk_of(MERGED), directory.merged, _merged_identity(settings), ledger, logs,
-            alone=settings.is_alone,
+            alone=not engine.members.keys() - {settings.name},
         ),
         planner=Planner(logs),
         send=send,

@@ -193,7 +193,7 @@ class Node:
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
         """Mend the merged log if its active file is damaged (`replicator.host.Host`)."""
-        if self.settings.is_alone or not growing:
+        if self.pipeline.is_alone or not growing:
             _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         else:
             self.pipeline.mend_merged(error)

@@ -81,12 +81,12 @@ class NodePipeline:
             CorruptLog: the merged log is damaged.
         """
         disk, guard, storage = directory.disk, directory.guard, settings.storage
-        self._is_alone = settings.is_alone
+        self._is_founded_alone = settings.is_alone
         self._ending = ending
         self.feeds = LogFeeds(directory.merged)
         self.inboxes = Inboxes(
             directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
-            alone=self._is_alone, damaged=self.mend,
+            alone=lambda: self.is_alone, damaged=self.mend,
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
@@ -109,10 +109,17 @@ class NodePipeline:
             for name, work in (("sync", self._sync), ("sequence", self.sequencer.run))
         ]
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other node that could replace what is damaged here."""
+        return self.member.is_alone
+
     def start(self) -> list[str]:
         """Open the copies of sessions and start the threads; return a sentence for each damaged."""
         ledger = self.member.executor.ledger
-        damaged = self.inboxes.open_all(ledger.merged_to, ledger.index)
+        damaged = self.inboxes.open_all(
+            ledger.merged_to if self._is_founded_alone else lambda _session: START, ledger.index
+        )
         for sentence in damaged:
             _log.error("%s", sentence)
         for thread in self._threads:
@@ -176,7 +183,7 @@ class NodePipeline:
 
     def _merged_to(self, session: str) -> Position:
         """Return how far a session is merged: on a node alone, that much of it was durable."""
-        if not self._is_alone:
+        if not self._is_founded_alone:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
 

@@ -313,7 +313,7 @@ class MergeNode(SimNode):
         self.merged_end = START  # as far as it is served
         self.guard: Any = Guard(self)
         self.inboxes = SimInboxes(
-            self.disk, "in", STREAM, self._hold, self.guard, alone=len(world.names) == 1,
+            self.disk, "in", STREAM, self._hold, self.guard, alone=lambda: len(world.names) == 1,
             damaged=self._take_damage,
         )  # fmt: skip
         self.inboxes.node = self
@@ -340,9 +340,14 @@ class MergeNode(SimNode):
             Timing(tick_s, world.missing_us / 1e6, tick_s, world.patience),
         )  # fmt: skip
         self.alive = True
-        for words in self.inboxes.open_all(ledger.merged_to, ledger.index):
+        for words in self.inboxes.open_all(self._proven, ledger.index):
             self.alarm(words)
         self.wake()
+
+    def _proven(self, session: str) -> Position:
+        """How far merging proves that this node holds a session."""
+        is_alone = len(self.world.names) == 1
+        return self.member.executor.ledger.merged_to(session) if is_alone else START
 
     def _make_member(self, opened: Opened, ledger: Ledger) -> Member:
         logs = SessionLogs(self.disk, "in")
@@ -571,8 +576,7 @@ class MergeNode(SimNode):
 
     def _connect(self, session: str) -> None:
         publisher = self.world.publishers[session]
-        merged_to = self.member.executor.ledger.merged_to(session)
-        inbox = self.inboxes.claim(publisher.identity, "p", _NoBell(), merged_to)
+        inbox = self.inboxes.claim(publisher.identity, "p", _NoBell(), self._proven(session))
         try:
             self.pipes[session] = Pipe(publisher.disk, session, inbox)
         except Refused:
@@ -617,7 +621,7 @@ class MergeNode(SimNode):
             self._received(session, pipe.step)
 
     def _connect_relay(self, session: str, source: "MergeNode", held: NodeInbox) -> None:
-        merged_to = self.member.executor.ledger.merged_to(session)
+        merged_to = self._proven(session)
         identity, copy = held.appender.identity, held_copy(source.inboxes, session)
         assert copy is not None
         inbox = self.inboxes.claim(identity, source.name, _NoBell(), merged_to, relays=True)

@@ -230,7 +230,9 @@ def test_a_copy_without_a_manifest_is_begun_again_when_it_is_pushed() -> None:
     log = Appender(disk, "in/jfk", identity)
     log.begin_file(START)
     disk.inode("in/jfk/manifest").data.clear()
-    inboxes = SimInboxes(disk, "in", STREAM, lambda _end, _name: None, NoGuard(), alone=False)
+    inboxes = SimInboxes(
+        disk, "in", STREAM, lambda _end, _name: None, NoGuard(), alone=lambda: False
+    )
     assert not inboxes.open_all(lambda _name: START)
     inbox = inboxes.claim(identity, "p", lambda: None, START)
     assert inbox.appender.end == 0
@@ -247,7 +249,7 @@ def test_an_abandoned_copy_is_not_reported_as_held() -> None:
         STREAM,
         lambda _end, name: told.append(name),
         NoGuard(),
-        alone=False,
+        alone=lambda: False,
     )
     inbox = inboxes.claim(identity, "p", lambda: None, START)
     inbox.written()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rt.config.settings import load
-from rt.errors import Misuse, Refused
+from rt.errors import ManifestError, Misuse, Refused
 from rt.net.certificates import LOCAL_HOSTS, issue
 from rt.net.identity import CertificateRole
 from rt.node.cluster import free_addresses, init_local_cluster
@@ -167,3 +167,36 @@ def test_a_node_that_was_away_during_a_replacement_elects_a_leader_with_the_new_
     cluster.say.flush("merged", timeout_s=30)
     cluster.wait_for_equal_logs()
     assert cluster.nodes["n1"].status()["messages"] == 2001
+
+
+def test_a_cluster_that_shrank_to_one_node_keeps_its_damaged_logs_in_place(cluster):
+    """No other node has what they held: set aside, they would be replaced by nothing."""
+    for name in ("n3", "n2"):
+        answer = cluster.change("remove-member", name)
+        assert cluster.nodes[name].wait(20)
+        cluster.stop(name)
+        cluster.places = [each for each in cluster.places if each.name != name]
+    assert [each["name"] for each in answer["members"]] == ["n1"]
+    for _ in range(2):
+        cluster.stop("n1")
+        cluster.start("n1")
+    cluster.stop("n1")
+    copy = damaged(os.path.join(cluster.root, "n1", "flights", "in", "jfk"))
+    [sentence] = cluster.start("n1")
+    assert "refused until it is mended" in sentence
+    assert os.path.exists(copy)
+    cluster.stop("n1")
+    merged = damaged(cluster.out("n1"))
+    with pytest.raises(ManifestError):
+        cluster.start("n1")
+    assert os.path.exists(merged)
+
+
+def damaged(directory):
+    """Flip a bit in a log's manifest; return its path."""
+    path = os.path.join(directory, "manifest")
+    with open(path, "r+b") as file:
+        line = file.readline()
+        file.seek(len(line) // 2)
+        file.write(bytes([line[len(line) // 2] ^ 1]))
+    return path

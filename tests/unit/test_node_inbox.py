@@ -41,7 +41,7 @@ class NoBell:
 def opened(tmp_path, disk=None, told=lambda _end, _session: None):
     """Return the inboxes of a node that has none yet."""
     disk = disk or FaultyDisk()
-    return Inboxes(disk, str(tmp_path / "in"), "flights", told, NoGuard(), alone=False)
+    return Inboxes(disk, str(tmp_path / "in"), "flights", told, NoGuard(), alone=lambda: False)
 
 
 def identity(name="jfk"):
@@ -193,7 +193,7 @@ def copied(tmp_path, told, *, alone=False):
             publisher.flush("synced")
         shutil.copytree(tmp_path / "flights", tmp_path / "in")  # the last file is still active
     inboxes = Inboxes(
-        OsDisk(), str(tmp_path / "in"), "flights", lambda *_: None, NoGuard(), alone=alone,
+        OsDisk(), str(tmp_path / "in"), "flights", lambda *_: None, NoGuard(), alone=lambda: alone,
         damaged=told,
     )  # fmt: skip
     assert not inboxes.open_all(lambda _session: START)

@@ -102,7 +102,7 @@ def test_a_publisher_that_reaches_another_node_only_is_not_displaced():
     with pytest.raises(Refused, match="'jfk' is being pushed to node n2; stop its publisher"):
         leader.admin.reset({"session": "jfk"})
     other.hold("jfk", Position(100))
-    holdings.take_report("n2", *other.changes())  # these do not say who is connected
+    holdings.take_report("n2", *other.changes())  # these do not name publishers
     with pytest.raises(Refused, match="pushed to node n2"):
         leader.admin.forget({"session": "jfk"})
     other.fed = list
