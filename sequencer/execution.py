@@ -113,6 +113,11 @@ class Execution:
         sessions, self._sessions = self._sessions, []
         return sessions
 
+    @property
+    def saved_index(self) -> int:
+        """The state of this instruction, or a later one, was saved: none before it is repeated."""
+        return self._snapshot_index
+
     def take_dropped(self) -> list[str]:
         """Return the sessions whose copies may have been dropped; see `Member.take_dropped`."""
         return self.copies.take_dropped()

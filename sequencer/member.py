@@ -170,6 +170,11 @@ class Member:
         """
         return self._execution.take_dropped()
 
+    @property
+    def saved_index(self) -> int:
+        """No instruction up to this one is executed again."""
+        return self._execution.saved_index
+
     def vouches_for(self, session: str) -> bool:
         """Whether this node's copy of a session is known to hold what was merged of it."""
         return self._execution.copies.is_checked(session)

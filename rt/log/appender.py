@@ -13,7 +13,7 @@ from rt.format.manifest import FILE_NAME, Archived, LogIdentity, Rolled, encode_
 from rt.format.recovery import Corrupt, Torn, judge
 from rt.format.walk import Walk
 from rt.log.active_file import ActiveFile, Facts, take_back
-from rt.log.archived import empty_files
+from rt.log.archived import empty_files, finish_archiving
 from rt.log.disk import Disk, File, Span
 from rt.log.files import load_manifest, log_files
 from rt.position import Position
@@ -32,7 +32,7 @@ class Appender:
         One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
         `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`
         and `verify_file`. `_closing` is held while `_file` is synced or closed, so that no file is
-        closed during its sync. `_recording` is held while lines are written, and guards `manifest`,
+        closed during its sync. `_recording` is held while lines are written and files emptied, and guards `manifest`,
         `_manifest_file` and `_is_closed`; readers of `manifest` in other threads copy what they
         iterate over. `_failure` is set once and never cleared. `walk` is replaced and never
         changed, so `end` may be read by any thread.
@@ -314,9 +314,16 @@ class Appender:
             empty: whether to empty the files now; otherwise the caller does so later, with
                 `rt.log.archived.empty_files`.
         """
-        self.record(*lines)
-        if empty:
-            empty_files(self.disk, self.directory, [line.file for line in lines])
+        with self._recording:  # once it is closed, another log may be begun in this directory
+            self._record(lines)
+            if empty:
+                empty_files(self.disk, self.directory, [line.file for line in lines])
+
+    def finish_archiving(self) -> None:
+        """Empty the files that a process recorded as archived before it died, from any thread."""
+        with self._recording:
+            if not self._is_closed:
+                finish_archiving(self.disk, self.directory, self.manifest)
 
     def skip_archived(self, rolled: Rolled, line: Archived) -> None:
         """Continue after a file that a copy can never complete, because its source archived it."""
@@ -341,20 +348,23 @@ class Appender:
             DiskFailed: the lines may or may not be on the disk; this log has ended.
         """
         with self._recording:
-            self._check()
-            if self._is_closed:  # a thread that archives may not know yet
-                raise OSError(errno.EBADF, f"{self.directory} was closed")
-            for entry in entries:
-                self.manifest.check(entry)
-            end = self._manifest_file.size()
-            try:
-                self._manifest_file.append([b"".join(map(encode_entry, entries))])
-            except OSError:
-                self._settle(lambda: take_back(self._manifest_file, end))
-                raise
-            self._settle(self._manifest_file.sync)
-            for entry in entries:
-                self.manifest.add(entry)
+            self._record(entries)
+
+    def _record(self, entries: Sequence[LogIdentity | Rolled | Archived]) -> None:
+        self._check()
+        if self._is_closed:  # a thread that archives may not know yet
+            raise OSError(errno.EBADF, f"{self.directory} was closed")
+        for entry in entries:
+            self.manifest.check(entry)
+        end = self._manifest_file.size()
+        try:
+            self._manifest_file.append([b"".join(map(encode_entry, entries))])
+        except OSError:
+            self._settle(lambda: take_back(self._manifest_file, end))
+            raise
+        self._settle(self._manifest_file.sync)
+        for entry in entries:
+            self.manifest.add(entry)
 
     def close(self) -> None:
         """Write the index and release the files, without a sync. Idempotent."""

@@ -15,7 +15,7 @@ from rt.log.confirmations import ConfirmationsFile
 from rt.position import FILE_BYTES_MAX
 
 _ARCHIVE_S: Final = 1.0
-_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Fsync(Enum):
@@ -205,4 +205,4 @@ class Syncer:
 
 
 def _is_full_disk(error: OSError) -> bool:
-    return error.errno in _SPACE_ERRORS and not isinstance(error, DiskFailed)
+    return error.errno in SPACE_ERRORS and not isinstance(error, DiskFailed)

@@ -1,5 +1,6 @@
 """Dropped copies: removes a node's copies of sessions that an instruction has ended."""
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from rt.log.appender import Durable
@@ -21,14 +22,21 @@ class DroppableCopies(Protocol):
     def get(self, session: str) -> DroppableCopy | None:
         """Return the copy of a session, or None."""
 
-    def drop(self, session: str, begun: Begun) -> bool:
-        """Remove a copy from before an instruction; False if it was begun after it."""
+    @property
+    def is_removing(self) -> bool:
+        """Whether copies that were dropped are still to be removed."""
+
+    def drop_all(
+        self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]
+    ) -> None:
+        """Remove copies from before instructions; keep those that were begun after them."""
 
 
 def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     """Drop the copies that instructions have ended; hold again those that were begun after them.
 
-    It has to be called before a snapshot covers the instruction: a restart would not repeat it.
+    What could not be dropped because the disk has no room is tried again by the next call. A node
+    that restarts drops all that its state remembers.
 
     Args:
         member: says which.
@@ -37,11 +45,17 @@ def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     Raises:
         OSError: the disk failed.
     """
-    for session in member.take_dropped():
-        begun = member.executor.ledger.remembered.begun.get(session)
-        if begun is None:
-            continue
-        sessions.drop(session, Begun(*begun))
+    dropped = member.take_dropped()
+    if not dropped and not sessions.is_removing:  # the usual case, twice in every step
+        return
+    remembered = member.executor.ledger.remembered.begun
+    dropped = [each for each in dropped if each in remembered]
+    saved = member.saved_index  # what comes after it may be executed again
+    sessions.drop_all(
+        {each: Begun(*remembered[each]) for each in dropped},
+        lambda session, begun: session in remembered or begun.after > saved,
+    )
+    for session in dropped:
         member.lose(session)
         held = sessions.get(session)
         if held is not None:

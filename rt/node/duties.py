@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
@@ -73,8 +73,14 @@ class HeldSessions(Protocol):
     def give_up(self, session: str, *, diverged: bool = False) -> None:
         """Set aside a copy that is damaged, or whole but not what the nodes agreed on."""
 
-    def drop(self, session: str, begun: Begun) -> bool:
-        """Remove a copy from before an instruction; False if it was begun after it."""
+    @property
+    def is_removing(self) -> bool:
+        """Whether copies that were dropped are still to be removed."""
+
+    def drop_all(
+        self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]
+    ) -> None:
+        """Remove copies from before instructions; keep those that were begun after them."""
 
     def begun_after(self, session: str) -> int:
         """Return the instruction that last dropped the copies of a session; 0 if none did."""

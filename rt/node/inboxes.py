@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -139,35 +139,47 @@ class Inboxes:
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
                 set_aside(self._disk, os.path.join(self._root, session))
 
-    def drop(self, session: str, begun: Begun) -> bool:
-        """Remove a copy, by an instruction that all nodes execute.
+    def drop_all(
+        self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]
+    ) -> None:
+        """Remove copies by instructions that all nodes execute; keep those begun after them.
+
+        While the disk has no room, their sessions are refused, and the next call goes on.
 
         Args:
-            session: its session.
-            begun: the instruction, and the log that may not come again.
-
-        Returns:
-            Whether it was from before the instruction; one that was begun after it is kept.
+            ended: by session, the instruction, and the logs that may not come again.
+            is_needed: whether to go on remembering this of a session.
 
         Raises:
-            OSError: the disk failed; repeat this.
+            OSError: the disk failed.
         """
-        if self._begun.get(session).after >= begun.after:
-            return False
         with self._lock:
-            inbox = self._inboxes.pop(session, None)
-            self._barred.pardon(session)
-            self._barred.revoke(session)
-            self._barred.begin(session)
-        with self._until_done(session):
+            fresh = self._begun.begin(ended)
+            closing = [self._inboxes.pop(each) for each in fresh if each in self._inboxes]
+            for session in fresh:
+                self._barred.pardon(session)
+                self._barred.revoke(session)
+        for session in fresh:
             self._syncer.forget(session)
-            if inbox is not None:
-                inbox.appender.close()
-            with suppress(FileNotFoundError):
-                kept = set_aside(self._disk, os.path.join(self._root, session))
-                self._remove(os.path.join(self._root, kept))
-            self._begun.note(session, begun)  # before another copy may be begun
-        return True
+        for inbox in closing:
+            inbox.appender.close()
+        self._begun.finish(self._remove_all, is_needed)
+
+    @property
+    def is_removing(self) -> bool:
+        """Whether copies that were dropped are still to be removed: the disk has no room."""
+        return self._begun.is_unfinished
+
+    def _remove_all(self, sessions: list[str]) -> None:
+        there = set(self._disk.names(self._root))
+        for session in sessions:
+            if session in there:
+                self._remove_copy(session)
+
+    def _remove_copy(self, session: str) -> None:
+        with suppress(FileNotFoundError):
+            kept = set_aside(self._disk, os.path.join(self._root, session))
+            self._remove(os.path.join(self._root, kept))
 
     def begun_after(self, session: str) -> int:
         """Return the instruction that last dropped the copies of a session; 0 if none did."""
@@ -312,6 +324,8 @@ class Inboxes:
                 self._inboxes[name] = inbox
         except BaseException:
             appender.close()
+            if self._begun.is_retired(name, identity.id):  # and its copy was removed before this
+                self._remove_copy(name)
             raise
         self._told(inbox.durable, name)
         return inbox

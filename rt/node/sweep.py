@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from rt.format.index import SUFFIX
 from rt.format.manifest import Archived
 from rt.log.appender import Appender
-from rt.log.archived import empty_files, finish_archiving
+from rt.log.archived import empty_files
 from rt.log.disk import Disk
 from rt.position import START, Position
 
@@ -108,7 +108,7 @@ class Sweep:
     def _finish(self, log: Appender) -> None:
         """Empty the archived files that the last process left, once for each log."""
         if log.directory not in self._finished and not log.identity.merged:
-            finish_archiving(self._disk, log.directory, log.manifest)
+            log.finish_archiving()
         self._finished.add(log.directory)
 
     def _empty(self, merged: Appender, end: Position) -> None:

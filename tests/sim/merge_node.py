@@ -5,7 +5,7 @@ retention, both ends of a pipe. Here are fakes of what they act on, and eyes tha
 """
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +69,15 @@ class SimInboxes(Inboxes):
             self.node.world.stream.loses(self.node.name, session)
         super().give_up(session, diverged=diverged)
 
-    def drop(self, session: str, begun: Begun) -> bool:
-        """Remove a copy that an instruction ended."""
-        is_dropped = super().drop(session, begun)
-        if is_dropped and self.node is not None:
-            self.node.world.stream.loses(self.node.name, session)
-        return is_dropped
+    def drop_all(
+        self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]
+    ) -> None:
+        """Remove copies that instructions ended."""
+        known = {each: self.begun_after(each) for each in ended}
+        super().drop_all(ended, is_needed)
+        for each, before in known.items():
+            if self.node is not None and self.begun_after(each) > before:
+                self.node.world.stream.loses(self.node.name, each)
 
     def _remove(self, path: str) -> None:
         """Keep it aside: simulated disks remove no directories."""

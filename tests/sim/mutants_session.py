@@ -24,7 +24,7 @@ def next_copy_dropped_by_the_repetition() -> list[Patch]:
 @merging
 def copies_survive_a_reset() -> list[Patch]:
     """The ledger begins again, and the nodes keep the copies of the last log."""
-    return [(Inboxes, "drop", lambda self, session, begun: False)]
+    return [(Inboxes, "drop_all", lambda self, ended, is_needed: None)]
 
 
 @merging

@@ -61,6 +61,7 @@ class Bench:
         self.copies = deque()
         self.served, self.refused = [], []
         self.name, self.fork, self.hesitates = "n1", None, False
+        self.saved_index = 0
 
     def found(self, session=""):
         """A report of damage in the merged log, or in a session's copy."""
@@ -75,7 +76,8 @@ class Bench:
         ports = Ports(
             SimpleNamespace(
                 get=sessions.get, every=sessions.values, give_up=self.give_up,
-                begun_after=lambda session: self.begun.get(session, 0), drop=self.drop,
+                begun_after=lambda session: self.begun.get(session, 0), drop_all=self.drop_all,
+                is_removing=False,
             ),
             snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None), self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
@@ -88,13 +90,12 @@ class Bench:
         dropped, self.dropped = self.dropped, []
         return dropped
 
-    def drop(self, session, begun):
-        """Remove a copy, unless it was begun later."""
-        if self.begun.get(session, 0) >= begun.after:
-            return False
-        self.did.append(f"drop {session}")
-        self.begun[session] = begun.after
-        return True
+    def drop_all(self, ended, _is_needed):
+        """Remove copies, unless they were begun later."""
+        for session, begun in ended.items():
+            if self.begun.get(session, 0) < begun.after:
+                self.did.append(f"drop {session}")
+                self.begun[session] = begun.after
 
     def copy_log(self, _begin):
         """Begin the copy that was prepared."""

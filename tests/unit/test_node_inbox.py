@@ -10,12 +10,13 @@ import pytest
 from faulty import FaultyDisk
 
 from rt.errors import CorruptLog, Misuse, Refused
-from rt.format.manifest import SESSION, LogIdentity
+from rt.format.manifest import SESSION, Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.writer import WriterSettings
+from rt.node.begun import Begun
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.position import START, Position
@@ -290,3 +291,50 @@ def test_a_copy_is_set_aside_once_though_two_threads_find_it_damaged(tmp_path):
     inboxes.give_up("jfk")
     inboxes.give_up("jfk")
     assert os.listdir(tmp_path / "in") == ["quarantine.jfk.0"]
+
+
+def test_a_log_that_is_retired_while_its_copy_is_opened_leaves_nothing(tmp_path):
+    """Its directory was made after the removal: the next log was refused as another one."""
+    disk = FaultyDisk()
+    inboxes, make_directory = opened(tmp_path, disk), disk.make_directory
+
+    def drop_and_make(path):
+        disk.make_directory = make_directory
+        ended = {"jfk": Begun(7, identity().id)}
+        inboxes.drop_all(ended, lambda _session, _begun: True)
+        make_directory(path)
+
+    disk.make_directory = drop_and_make
+    with pytest.raises(Refused, match="was set aside just now"):
+        inboxes.claim(identity(), "p", NoBell(), START)
+    following = identity()._replace(id="2" * 32)
+    assert inboxes.claim(following, "p", NoBell(), START).appender.identity == following
+
+
+def test_a_copy_is_not_removed_while_its_files_are_being_emptied(tmp_path):
+    """Emptied a moment later, they would be those of the next log under the same name."""
+    disk, order = FaultyDisk(), []
+    inboxes = opened(tmp_path, disk)
+    log = inboxes.claim(identity(), "p", NoBell(), START).appender
+    log.begin_file(START)
+    log.roll(1)
+    disk.step = gate = Gate("truncate")
+    path = tmp_path / "in" / "jfk" / "log.0.0"
+    path.write_bytes(b"x")
+
+    def archive():
+        log.archive_all([Archived(START, 1, "merged")])
+        order.append("emptied")
+
+    def drop():
+        inboxes.drop_all({"jfk": Begun(7)}, lambda _session, _begun: True)
+        order.append("dropped")
+
+    archiving = begun(archive)
+    assert gate.reached.wait(PATIENCE_S)
+    dropping = begun(drop)
+    dropping.join(0.2)
+    gate.opened.set()
+    for thread in (archiving, dropping):
+        thread.join(PATIENCE_S)
+    assert order == ["emptied", "dropped"]

@@ -5,9 +5,12 @@ from types import SimpleNamespace
 from replicator_host import eventually
 
 from rt.errors import DiskFailed
+from rt.format.manifest import SESSION, LogIdentity
+from rt.log.appender import Appender
 from rt.log.disk import OsDisk
 from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
+from rt.position import START, Position
 
 
 def test_a_sync_that_fails_in_the_sweeper_ends_the_node():
@@ -29,3 +32,19 @@ def test_a_sync_that_fails_in_the_sweeper_ends_the_node():
     assert eventually(lambda: failures)
     assert isinstance(failures[0], DiskFailed)
     sweeper.stop()
+
+
+def test_a_state_from_before_a_reset_says_nothing_of_the_next_log(tmp_path):
+    """Files of the next log would be emptied that no node has merged."""
+    log = Appender(OsDisk(), str(tmp_path), LogIdentity(SESSION, "flights", "jfk", "1" * 32, 0))
+    log.begin_file(START)
+    log.roll(1)
+    inputs = SimpleNamespace(
+        every=lambda: [SimpleNamespace(session="jfk", appender=log)], begun_after=lambda _name: 7
+    )
+    sweep, far = Sweep(OsDisk(), inputs, fold_s=0), {"jfk": Position.of(9, 0, 0)}
+    sweep.sweep_inputs(far, 6)
+    assert not log.manifest.archived
+    sweep.sweep_inputs(far, 7)
+    assert list(log.manifest.archived) == [START]
+    log.close()

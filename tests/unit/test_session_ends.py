@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,10 +27,11 @@ from sequencer.planner import Planner
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.replicator_host import eventually
+from tests.unit.test_begun import noted
 from tests.unit.test_sequencing import Bench, publish
 from tests.unit.test_session_life import events_of
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 LOG = "0123456789abcdef" * 2
 
 
@@ -42,12 +44,21 @@ def decided(cluster, *words):
 
 
 def merged(cluster, payloads, session="jfk"):
-    """Publish, wait until it is merged, and end both publisher and pusher."""
+    """Publish, wait until it is merged and all nodes have it, and end publisher and pusher."""
     push = cluster.push()
     with cluster.publisher(session) as publisher:
         publisher.publish_many(payloads)
         publisher.flush(Level.MERGED, PATIENCE_S)
+        # A majority merges it; the last node may not have been reached yet.
+        assert eventually(lambda: all(each.exists() for each in copies(cluster)), PATIENCE_S)
     push.stop()
+    assert eventually(lambda: not decided(cluster, "show", session)["pushed_by"], PATIENCE_S)
+
+
+def copies(cluster, session="jfk"):
+    """The directories of all nodes' copies of a session."""
+    inputs = (os.path.dirname(cluster.out(name)) for name in cluster.nodes)
+    return [Path(each) / "in" / session for each in inputs]
 
 
 def are_equal(cluster):
@@ -98,10 +109,9 @@ def test_a_forgotten_session_leaves_no_copy_on_any_node_and_its_name_is_free(tmp
     """Nodes kept every session there ever was."""
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         merged(cluster, [b"old"])
-        copies = [tmp_path / name / STREAM / "in" / "jfk" for name in cluster.nodes]
-        assert all(each.exists() for each in copies)
         decided(cluster, "forget", "jfk")
-        assert eventually(lambda: not any(each.exists() for each in copies), PATIENCE_S)
+        gone = copies(cluster)
+        assert eventually(lambda: not any(each.exists() for each in gone), PATIENCE_S)
         assert not decided(cluster, "list")
         assert all("jfk" not in cluster.ledger(name).sessions for name in cluster.nodes)
         shutil.rmtree(tmp_path / "pub" / STREAM / "jfk")
@@ -157,7 +167,7 @@ def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
     ledger = decode_ledger(bench.ledger.encode())
     assert ledger == bench.ledger
     begun = BegunCopies(OsDisk(), str(tmp_path))
-    begun.note("a", Begun(*ledger.remembered.begun["a"]))
+    noted(begun, a=Begun(*ledger.remembered.begun["a"]))
     for log in (LOG, others[0]):
         with pytest.raises(Refused, match="was retired"):
             begun.demand_not_retired("a", log)
@@ -217,7 +227,7 @@ def test_a_copy_that_was_begun_after_an_instruction_survives_its_repetition(tmp_
     """After a crash a node executes again what it had executed, and the new copy has new bytes."""
     begun = BegunCopies(OsDisk(), str(tmp_path))
     assert begun.get("jfk") == Begun()
-    begun.note("jfk", Begun(10, LOG))
+    noted(begun, jfk=Begun(10, LOG))
     again = BegunCopies(OsDisk(), str(tmp_path))
     assert again.get("jfk") == Begun(10, LOG)
     again.demand_not_retired("jfk", "f" * 32)
