@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NewType
 
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
@@ -32,10 +32,10 @@ class Appender:
         One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
         `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`
         and `verify_file`. `_closing` is held while `_file` is synced or closed, so that no file is
-        closed during its sync. `_recording` is held while lines are written and files emptied, and guards `manifest`,
-        `_manifest_file` and `_is_closed`; readers of `manifest` in other threads copy what they
-        iterate over. `_failure` is set once and never cleared. `walk` is replaced and never
-        changed, so `end` may be read by any thread.
+        closed during its sync. `_recording` is held while lines are written and files emptied, and
+        guards `manifest`, `_manifest_file` and `_is_closed`; readers of `manifest` in other threads
+        copy what they iterate over. `_failure` is set once and never cleared. `walk` is replaced
+        and never changed, so `end` may be read by any thread.
     """
 
     def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
@@ -215,11 +215,8 @@ class Appender:
 
     def read(self, position: Position, length: int) -> bytes:
         """Read up to `length` bytes at a position."""
-        file = self.disk.open_read(self._path(position))
-        try:
+        with closing(self.disk.open_read(self._path(position))) as file:
             return file.pread(length, position.offset)
-        finally:
-            file.close()
 
     def verify(self, since: Position) -> None:
         """Check all files from the one that `since` is in; any thread may call it.
@@ -242,11 +239,8 @@ class Appender:
             self._verify_file(start, size)
 
     def _verify_file(self, start: Position, size: int) -> None:
-        file = self.disk.open_read(self._path(start))
-        try:
+        with closing(self.disk.open_read(self._path(start))) as file:
             verdict = judge(file.pread, size, self._walk(start), durable=start + size, own=False)
-        finally:
-            file.close()
         if isinstance(verdict, Corrupt) and start not in self.manifest.archived:  # meanwhile
             raise CorruptLog(self._path(start), verdict.at, verdict.reason)
 
@@ -309,10 +303,7 @@ class Appender:
     def archive_all(self, lines: Sequence[Archived], *, empty: bool = True) -> None:
         """Archive rolled files, with one synced write for all lines; any thread may call it.
 
-        Args:
-            lines: one for each file.
-            empty: whether to empty the files now; otherwise the caller does so later, with
-                `rt.log.archived.empty_files`.
+        Without `empty` the caller empties them later, with `rt.log.archived.empty_files`.
         """
         with self._recording:  # once it is closed, another log may be begun in this directory
             self._record(lines)
@@ -334,11 +325,8 @@ class Appender:
         self.walk = self._walk(Position(rolled.file + rolled.end))
 
     def _empty(self, start: Position) -> None:
-        file = self.disk.open(self._path(start), create=True)
-        try:
+        with closing(self.disk.open(self._path(start), create=True)) as file:
             file.truncate(0)
-        finally:
-            file.close()
 
     def record(self, *entries: LogIdentity | Rolled | Archived) -> None:
         """Write manifest lines and sync them, before the acts they describe, from any thread.

@@ -77,9 +77,7 @@ class HeldSessions(Protocol):
     def is_removing(self) -> bool:
         """Whether copies that were dropped are still to be removed."""
 
-    def drop_all(
-        self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]
-    ) -> None:
+    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
         """Remove copies from before instructions; keep those that were begun after them."""
 
     def begun_after(self, session: str) -> int:

@@ -139,9 +139,7 @@ class Inboxes:
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
                 set_aside(self._disk, os.path.join(self._root, session))
 
-    def drop_all(
-        self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]
-    ) -> None:
+    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
         """Remove copies by instructions that all nodes execute; keep those begun after them.
 
         While the disk has no room, their sessions are refused, and the next call goes on.

@@ -69,9 +69,7 @@ class SimInboxes(Inboxes):
             self.node.world.stream.loses(self.node.name, session)
         super().give_up(session, diverged=diverged)
 
-    def drop_all(
-        self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]
-    ) -> None:
+    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
         """Remove copies that instructions ended."""
         known = {each: self.begun_after(each) for each in ended}
         super().drop_all(ended, is_needed)
