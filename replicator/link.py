@@ -11,12 +11,12 @@ from typing import Final, TypeVar
 
 from replicator.decoder import Decoder, MessageMemory
 from replicator.messages import CONNECTION, Heartbeat, Message, Refusal
+from replicator.outlet import Outlet, broken
 from replicator.wire import encode
 from rt import errors
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.log.watch import Wake
-from rt.net.tls_errors import describe_tls_error
 
 HEARTBEAT_S: Final = 5.0
 DEAD_S: Final = 15.0  # three heartbeats were missed
@@ -77,6 +77,7 @@ class Link:
         """
         self.name = name
         self._sock = sock
+        self._outlet = Outlet(sock)
         self._wake = wake
         self._decoder = Decoder(greeting=True, large=large)
         self._began_s: float | None = None  # when the message that is arriving began to
@@ -87,8 +88,6 @@ class Link:
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)
         self._poller.register(wake.fileno(), select.POLLIN)
-        self._writable = select.poll()
-        self._writable.register(sock.fileno(), select.POLLOUT)
         sock.settimeout(0)
 
     @property
@@ -113,22 +112,31 @@ class Link:
         Raises:
             PeerError: the peer reads nothing, or the connection is broken.
         """
-        rest = memoryview(data)
-        while rest:
-            try:
-                count = self._sock.send(rest)
-                self._passed.bytes += count
-                rest = rest[count:]
-            except ssl.SSLWantWriteError:
-                if not self._writable.poll(DEAD_S * 1000):
-                    raise PeerError(f"it read nothing for {DEAD_S:g} s") from None
-            except OSError as error:
-                raise _broken(error) from error
+        self._outlet.send(data, DEAD_S)
+        self._passed.bytes += len(data)
         self._spoke_s = time.monotonic()
+
+    def post(self, data: bytes | memoryview) -> None:
+        """Send what the socket takes at once; the rest goes before whatever is sent next.
+
+        For a thread that must not wait for the peer. `beat` sends the rest at the latest, so the
+        connection's own thread has to be woken if `has_left`.
+
+        Raises:
+            PeerError: the connection is broken.
+        """
+        self._outlet.post(data)
+        self._passed.bytes += len(data)
+        self._spoke_s = time.monotonic()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether something that was posted is still to be sent."""
+        return self._outlet.has_left
 
     def can_send(self) -> bool:
         """Whether something short can be sent without waiting for the peer."""
-        return bool(self._writable.poll(0))
+        return self._outlet.can_send()
 
     def receive(self) -> Iterator[Message]:
         """Yield what has arrived; the payload of `Data` is valid until the next is asked for.
@@ -165,7 +173,7 @@ class Link:
         except ssl.SSLWantReadError:
             return 0
         except OSError as error:
-            raise _broken(error) from error
+            raise broken(error) from error
         if count == 0:
             raise HungUp("the other side hung up")
         return count
@@ -209,6 +217,8 @@ class Link:
                 raise PeerError(
                     f"a message of {needed} bytes did not arrive within {limit_s:.0f} s"
                 )
+        if self._outlet.has_left:
+            self.send(b"")
         if now - self._spoke_s >= HEARTBEAT_S:
             self.send(_HEARTBEAT)
 
@@ -281,7 +291,3 @@ def pause(wake: Wake, seconds: float) -> None:
 
 def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
-def _broken(error: OSError) -> PeerError:
-    return PeerError(f"the connection broke: {describe_tls_error(error)}")

@@ -23,6 +23,7 @@ from rt.log.confirmations import Confirmations
 from rt.log.directory import LogDirectory
 from rt.log.disk import Disk, OsDisk
 from rt.log.forked import ForkGuard
+from rt.log.local_news import Announcer
 from rt.log.lock import take_lock
 from rt.log.start import Start, start_text
 from rt.names import stream_directory
@@ -72,6 +73,7 @@ class PulledLog:
         self._grown = grown
         self.traffic = Traffic()
         self.durable: Position = appender.sync()
+        self.news = Announcer(appender.directory)
         self._keep = keep
         self._bell: Bell | None = None
 
@@ -84,8 +86,9 @@ class PulledLog:
     leave = None  # no other connection fills a copy
 
     def written(self) -> None:
-        """Report the new end; the copy is synced about once a second."""
+        """Report the new end, to subscribers here too; the copy is synced about once a second."""
         self._grown(self.appender.end)
+        self.news.grown()
 
     def confirmed(self) -> Confirmations:
         """Return what is durable here."""
@@ -210,6 +213,7 @@ class LocalCopy:
             return
         try:
             if self.log is not None:
+                self.log.news.close()
                 self.log.appender.close()
         finally:
             fd, self._lock_fd = self._lock_fd, -1  # then a child forked here closes no other file

@@ -63,7 +63,15 @@ class SessionBook:
 
     def names(self) -> list[str]:
         """Return the sessions there are now."""
-        return [name for name in directories_in(self.directory) if self._is_ours(name)]
+        return [name for name in directories_in(self.directory) if self.ships(name)]
+
+    def ships(self, name: str) -> bool:
+        """Whether this is the name of a session that is to be shipped."""
+        try:
+            session = parse_session(name)
+        except Misuse:
+            return False  # `in`, `out`, `state`, or a directory of another program
+        return any(glob_matches(glob, session) for glob in self._globs)
 
     def path(self, session: str) -> str:
         """Return the directory of a session."""
@@ -99,10 +107,3 @@ class SessionBook:
             made = SessionProgress(self.path(session), self._nodes, self._release)
             known = self._progress.setdefault(session, made)
         return known
-
-    def _is_ours(self, name: str) -> bool:
-        try:
-            session = parse_session(name)
-        except Misuse:
-            return False  # `in`, `out`, `state`, or a directory of another program
-        return any(glob_matches(glob, session) for glob in self._globs)

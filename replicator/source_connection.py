@@ -83,13 +83,15 @@ class SourceConnection:
     def send_now(self, channel: SourceChannel) -> bool:
         """Send a log's new bytes, if they are few, nothing waits and the peer takes them at once.
 
+        It never waits for the peer, so a thread that publishes or sequences may call it.
+
         Returns:
             False if that is left to `turn`, which meets and reports the same obstacle.
         """
         if self._ready or channel.channel not in self._channels or not self._link.can_send():
             return False
         try:
-            return channel.send_little(self._link.send, self._buffer)
+            return channel.send_little(self._link.post, self._buffer) and not self._link.has_left
         except PeerError as error:
             self._broken = error
         except (Refused, CorruptLog, OSError):

@@ -5,7 +5,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from replicator.backoff import Complaint
@@ -15,6 +15,7 @@ from replicator.push_connection import PushConnection
 from replicator.sessions import SessionBook
 from rt.errors import spoken
 from rt.log import confirmations, shipping
+from rt.log.local_news import NewsPlace, local_news
 from rt.log.watch import Wake, Watch
 
 _log: Final = logging.getLogger(__name__)
@@ -25,8 +26,13 @@ _SWEEP_ONLY_S: Final = 0.05  # the same where the file system sends none
 class SessionWatcher:
     """Announces each change to all connections as soon as it is on disk.
 
-    Threads: the watcher's thread runs `_run` and alone touches `_watched` and `_announced_s`; the
-    owner calls `stop`. They share `_stopping` and `_wake`.
+    A publisher in this process announces its own writes, and the thread that publishes a lone
+    message sends it; other sessions are watched.
+
+    Threads: the watcher's thread runs `_run` and alone changes `_watched` and `_announcing`, whose
+    membership any thread may test. `_heard` is called by threads that publish: they add to `_due`,
+    which the watcher's thread empties, and set `_announced_s`; a lost update costs one early send.
+    The owner calls `start` and `stop`. All share `_stopping` and `_wake`. The rest is set once.
     """
 
     def __init__(
@@ -38,21 +44,37 @@ class SessionWatcher:
         self._gather = gather
         self._wake = Wake()
         self._stopping = False
+        self._stream = os.path.realpath(book.directory)
         self._watched: set[str] = set()
+        self._announcing: set[str] = set()  # sessions that are written in this process
+        self._due: set[str] = set()  # sessions that grew and were not announced yet
         self._announced_s = 0.0  # when a change was last announced
         self._thread = threading.Thread(target=self._run, name="watch sessions", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
+        local_news.listen(self._stream, self._heard)
         self._thread.start()
 
     def stop(self) -> None:
         """End; nothing is announced any more."""
         self._stopping = True
+        local_news.ignore(self._stream, self._heard)
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
         self._wake.close()
+
+    def _heard(self, name: str, /, *, alone: bool) -> None:
+        """Announce at once what is alone; leave everything else to `_run`."""
+        if self._stopping or name in self._due:
+            return
+        is_known = name in self._announcing
+        if is_known and alone and self._gap_s() <= 0:
+            self._announce((name,))
+        elif is_known or self._book.ships(name):
+            self._due.add(name)
+            self._wake.set()
 
     def _run(self) -> None:
         complaint = Complaint(_log, f"looking for sessions in {self._book.directory}")
@@ -80,26 +102,60 @@ class SessionWatcher:
 
     def _look_at_all(self, watch: Watch) -> None:
         """Watch what is new before the connections look at it, so that no change is missed."""
-        for name in set(self._book.names()) - self._watched:
-            watch.add(self._book.path(name))
-            self._watched.add(name)
+        for name in self._book.names():
+            if self._is_announced(name):
+                self._announcing.add(name)
+                if name in self._watched:
+                    watch.remove(self._book.path(name))
+                    self._watched.discard(name)
+            elif name not in self._watched:
+                watch.add(self._book.path(name))
+                self._watched.add(name)
+                self._announcing.discard(name)
         for connection in self._connections:
             connection.look()
+
+    def _is_announced(self, name: str) -> bool:
+        return local_news.is_written(NewsPlace(self._stream, name))
 
     def _follow(self, watch: Watch, poller: select.poll, sweep_s: float) -> None:
         """Announce changes until a session is new or it is time to look at all."""
         began_s = time.monotonic()
         while (left_s := began_s + sweep_s - time.monotonic()) > 0:
-            if not poller.poll(left_s * 1000) or self._stopping:
+            ready = dict(poller.poll(left_s * 1000))
+            if not ready or self._stopping:
                 return
+            if self._wake.fileno() in ready:
+                self._wake.clear()
+            changed = self._changed(watch, has_events=watch.fileno() in ready)
+            if changed is None:
+                return
+            if changed:
+                if (gap_s := self._gap_s()) > 0:
+                    time.sleep(gap_s)  # what arrives meanwhile is sent with it
+                self._due -= changed
+                self._announce(changed)
+
+    def _changed(self, watch: Watch, *, has_events: bool) -> set[str] | None:
+        """Return the sessions that grew; None if all have to be looked at."""
+        due = set(self._due.copy())
+        if any(self._is_announced(name) != (name in self._announcing) for name in due):
+            self._due.clear()
+            return None  # a publisher was opened or closed here
+        if has_events:
             changes = watch.changes()
             if changes.rescan or self._book.directory in changes.directories:
-                return
-            if changes.directories:
-                gap_s = self._announced_s + self._gather.gap_s - time.monotonic()
-                if gap_s > 0:
-                    time.sleep(gap_s)  # what arrives meanwhile is sent with it
-                self._announced_s = time.monotonic()
-            for directory in changes.directories:
-                for connection in self._connections:
-                    connection.offer(os.path.basename(directory))
+                self._due.clear()
+                return None
+            due |= {os.path.basename(each) for each in changes.directories}
+        return due
+
+    def _gap_s(self) -> float:
+        """How long to gather before the next announcement."""
+        return self._announced_s + self._gather.gap_s - time.monotonic()
+
+    def _announce(self, names: Collection[str]) -> None:
+        self._announced_s = time.monotonic()
+        for name in names:
+            for connection in self._connections:
+                connection.offer(name)

@@ -200,9 +200,11 @@ class Publisher:
             is_alone = now >= self._alone_after_ns
             self._alone_after_ns = now + self._linger_ns
             if is_alone or pending.room <= 0:
-                self._write_or_give_back(size)
+                self._write_or_give_back(size, alone=is_alone)
             elif self._batcher.is_idle:
                 self._batcher.rouse()
+        if is_alone:
+            self._writer.news.grown(alone=True)  # without the lock: this may send it
         return sequence
 
     def publish_many(
@@ -246,6 +248,7 @@ class Publisher:
                 part = None if with_keys is None else with_keys[start:end]
                 self._writer.write(times[start:end], taken[start:end], part)
                 self._next_sequence = self._writer.next_sequence
+                self._writer.news.grown()
         return range(first, first + len(taken))
 
     def skip_to(self, sequence: int) -> None:
@@ -312,21 +315,24 @@ class Publisher:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _write_or_give_back(self, size: int) -> None:
+    def _write_or_give_back(self, size: int, *, alone: bool) -> None:
         try:
-            self._write_pending()
+            self._write_pending(alone=alone)
         except OSError:
             self._pending.give_back(size)
             self._next_sequence -= 1
             raise
 
-    def _write_pending(self) -> None:
+    def _write_pending(self, *, alone: bool = False) -> None:
+        """Write what waits; a lone message is announced by its caller, without the lock."""
         pending = self._pending
         if not pending.payloads:
             return
         self._writer.write(pending.times_ns, pending.payloads, pending.keys)
         pending.clear()
         self._batcher.written()
+        if not alone:
+            self._writer.news.grown()
 
     def _await_nodes(
         self, level: Level, target: Position, deadline: float, timeout_s: float

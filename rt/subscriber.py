@@ -14,6 +14,7 @@ from rt.format.where import Where
 from rt.log.directory import LogDirectory
 from rt.log.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.forked import ForkGuard
+from rt.log.local_news import local_news, place_of
 from rt.log.start import Start, checked_start
 from rt.log.watch import POLL_S, Wake, Watch
 from rt.names import session_directory, stream_directory
@@ -291,22 +292,40 @@ def _opened(directory: str, copies: str | os.PathLike[str] | None) -> LogDirecto
 
 
 class _Waiter:
-    """Waits until the directory of a log may have changed."""
+    """Waits until the directory of a log may have changed.
+
+    Where a writer in this process announces its changes, such as the client that pulls the log,
+    nothing is watched.
+
+    Threads: one at a time waits and closes; any may `wake` it, and the writer's calls `_heard`.
+    """
 
     def __init__(self, directory: str, mode: str) -> None:
         self._directory = directory
+        self._place = place_of(directory)
         self._mode = mode
         self._watch: Watch | None = None
+        self._listens = False
         self._wake = Wake()
 
     def wait(self, deadline_s: float | None) -> None:
         """Wait until something may have changed, `wake` was called, or it is `deadline_s`."""
-        if self._watch is None:
+        left_s = POLL_S if deadline_s is None else deadline_s - time.monotonic()
+        if not self._listens:
+            self._listens = True
+            local_news.listen(self._place.stream, self._heard)
+        elif self._mode != "poll" and local_news.is_written(self._place):
+            self._close_watch()
+            self._wake.wait(min(POLL_S, left_s))
+        elif self._watch is None:
             self._watch = Watch(self._mode)
             self._watch.add(self._directory)
-            return  # the log may have changed before it was watched: look once more
-        left_s = POLL_S if deadline_s is None else deadline_s - time.monotonic()
-        self._watch.wait(min(POLL_S, left_s), self._wake)
+        else:
+            self._watch.wait(min(POLL_S, left_s), self._wake)
+
+    def _heard(self, name: str, /, *, alone: bool) -> None:  # noqa: ARG002 - see `Heard`
+        if name == self._place.name:
+            self._wake.set()
 
     def wake(self) -> None:
         """End the wait, from any thread."""
@@ -318,7 +337,11 @@ class _Waiter:
 
     def close(self) -> None:
         """Release the descriptors."""
+        local_news.ignore(self._place.stream, self._heard)
+        self._close_watch()
+        self._wake.close()
+
+    def _close_watch(self) -> None:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        self._wake.close()

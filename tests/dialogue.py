@@ -154,6 +154,9 @@ class Pipe:
         if len(through) < len(data):
             raise HungUp("cut")
 
+    has_left = False
+    post = send
+
     def can_send(self):
         return True
 

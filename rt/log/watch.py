@@ -66,6 +66,13 @@ class Wake:
         except BlockingIOError:
             return
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is set, or was since it was cleared last, and clear it."""
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        if poller.poll(max(0, int(timeout_s * 1000 + 0.999))):
+            self.clear()
+
     def close(self) -> None:
         """Release the descriptor."""
         with self._lock:
@@ -114,6 +121,15 @@ class Watch:
         """Watch a directory from now on; it need not exist yet."""
         self._missing.add(directory)
         self._add_missing()
+
+    def remove(self, directory: str) -> None:
+        """Watch a directory no longer; does nothing if it was not watched."""
+        self._missing.discard(directory)
+        for descriptor in [each for each, path in self._directories.items() if path == directory]:
+            del self._directories[descriptor]  # first: the kernel confirms with an event
+            with suppress(OSError):  # it was deleted
+                if self._inotify is not None:
+                    self._inotify.rm_watch(descriptor)
 
     def wait(self, timeout_s: float, *others: Wake) -> Changes:
         """Wait until something may have changed, one of `others` is set, or the time is up."""

@@ -17,6 +17,7 @@ from rt.log.confirmations import ConfirmationsFile
 from rt.log.disk import Disk, OsDisk
 from rt.log.forked import ForkGuard
 from rt.log.identity import new_identity
+from rt.log.local_news import Announcer
 from rt.log.lock import take_lock
 from rt.log.syncer import Fsync, Syncer, WriterSettings
 from rt.names import session_directory
@@ -75,6 +76,7 @@ class SessionWriter:
         self._rolls_at_s = float("inf")
         self._tag = session_tag(session)
         self._syncer = Syncer(self._appender, self.settings, Durable(self._appender.end), session)
+        self.news = Announcer(self.directory)
         self._guard = ForkGuard("a Publisher", self._abandon)
 
     def _recovered(self, disk: Disk, stream: str, session: str, group: str) -> Appender:
@@ -187,6 +189,7 @@ class SessionWriter:
                 self._roll()
             except OSError as error:
                 raise self._syncer.failed_or_full(error) from error
+            self.news.grown()
 
     def sync(self, timeout_s: float | None = None) -> bool:
         """Wait until everything written so far is durable; False if the time ran out first."""
@@ -206,6 +209,7 @@ class SessionWriter:
                 self._appender.close()
             finally:
                 self._release_lock()
+                self.news.close()
 
     def _end_run(self) -> None:
         """Roll the active file, which syncs it, and wake all threads that wait for a sync."""

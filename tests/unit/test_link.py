@@ -119,3 +119,28 @@ def test_a_side_that_was_sending_for_long_receives_before_it_calls_the_peer_dead
     ours._heard_s -= 20
     with pytest.raises(PeerError, match="nothing was received"):
         ours.beat()
+
+
+def test_what_is_posted_to_a_peer_that_reads_nothing_waits_without_its_thread(ends):
+    """The thread that publishes or sequences must never wait for a peer."""
+    ours, theirs = ends
+    ours._decoder.greeting = False
+    message, sent = encode(Data(0, START, memoryview(bytes(range(256)) * 64))), 0
+    while not theirs.has_left:
+        theirs.post(message)
+        sent += 1
+    theirs.post(message)  # it queues up behind
+    assert not theirs.can_send()
+    received = []
+
+    def take():
+        while len(received) < sent + 1:
+            received.extend(bytes(each.payload) for each in ours.receive())
+            ours.wait(0.1)
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    theirs.beat()  # the connection's own thread sends the rest
+    thread.join(60)
+    assert received == [bytes(range(256)) * 64] * (sent + 1)
+    assert not theirs.has_left

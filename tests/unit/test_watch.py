@@ -163,3 +163,24 @@ def test_only_directories_are_listed_and_links_are_none(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "jfk")
     assert list(directories_in(str(tmp_path))) == ["jfk"]
     assert list(directories_in(str(tmp_path / "missing"))) == []
+
+
+def test_a_directory_that_is_removed_from_the_watch_causes_no_change(tmp_path):
+    """A publisher in the same process says itself what it writes."""
+    ours, other = tmp_path / "jfk", tmp_path / "lga"
+    ours.mkdir()
+    other.mkdir()
+    with Watch("inotify") as eyes:
+        eyes.add(str(ours))
+        eyes.add(str(other))
+        eyes.add(str(tmp_path / "later"))
+        eyes.remove(str(ours))
+        eyes.remove(str(tmp_path / "later"))
+        assert not eyes.polls
+        (ours / "log.0.0").write_bytes(b"x")
+        (other / "log.0.0").write_bytes(b"x")
+        wait_for(lambda: eyes.changes() == Changes(frozenset({str(other)})))
+        assert not eyes.polls, "the kernel confirms a removal; that is no directory made again"
+        eyes.add(str(ours))
+        (ours / "log.0.0").write_bytes(b"y")
+        assert eyes.wait(10).directories == {str(ours)}

@@ -1,0 +1,128 @@
+"""Local news: tells the readers of a log, in its writer's own process, that it has grown."""
+
+import os
+import threading
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakMethod
+
+
+class NewsPlace(NamedTuple):
+    """Which log: the real path of its stream's directory, and its name in there."""
+
+    stream: str
+    name: str
+
+
+class Heard(Protocol):
+    """A bound method that news of a stream's logs are brought to."""
+
+    def __call__(self, name: str, /, *, alone: bool) -> None:
+        """A log has grown, or its writer in this process was opened or closed.
+
+        It is called by the writer's thread, so it must neither wait nor raise.
+
+        Args:
+            name: of the log, in the directory of the stream.
+            alone: whether it grew by a message after a pause; otherwise more may follow at once,
+                and the writer holds a lock that other threads wait for.
+        """
+
+
+def place_of(directory: str) -> NewsPlace:
+    """Return the place of a log's directory, which need not exist."""
+    parent, name = os.path.split(os.path.abspath(directory))
+    return NewsPlace(os.path.realpath(parent), name)
+
+
+class LocalNews:
+    """The logs that this process writes, and who in it reads them.
+
+    Being woken by the file system costs a lone message a thread's wake-up, a read and some forty
+    calls; within a process a call will do. It only wakes: what grew is read from the disk, and
+    listeners also poll, in case a writer announces nothing.
+
+    Threads: any thread may call everything. `_lock` guards changes of the two dictionaries; their
+    values are replaced whole and read without it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[str, tuple[WeakMethod[Heard], ...]] = {}  # by directory of the stream
+        self._writers: dict[NewsPlace, int] = {}
+
+    def listen(self, stream: str, heard: Heard) -> None:
+        """Bring news of all logs of a stream to a bound method, for as long as its owner lives."""
+        with self._lock:
+            there = [each for each in self._readers.get(stream, ()) if each() is not None]
+            self._readers[stream] = (*there, WeakMethod(heard))
+
+    def ignore(self, stream: str, heard: Heard) -> None:
+        """Bring no more news to it; idempotent."""
+        with self._lock:
+            there = self._readers.get(stream, ())
+            left = tuple(each for each in there if each() not in {None, heard})
+            if left:
+                self._readers[stream] = left
+            else:
+                self._readers.pop(stream, None)
+
+    def is_written(self, place: NewsPlace) -> bool:
+        """Whether a writer in this process announces this log, so that no watch is needed."""
+        return place in self._writers
+
+    def began(self, place: NewsPlace) -> None:
+        """Record a writer; it announces from now on."""
+        with self._lock:
+            self._writers[place] = self._writers.get(place, 0) + 1
+        self.grown(place)
+
+    def ended(self, place: NewsPlace) -> None:
+        """Record that a writer has ended."""
+        with self._lock:
+            left = self._writers.get(place, 0) - 1
+            if left > 0:
+                self._writers[place] = left
+            else:
+                self._writers.pop(place, None)
+        self.grown(place)
+
+    def grown(self, place: NewsPlace, *, alone: bool = False) -> None:
+        """Announce that a log has grown; see `Heard`."""
+        for each in self._readers.get(place.stream, ()):
+            heard = each()
+            if heard is not None:
+                heard(place.name, alone=alone)
+
+    def forget(self) -> None:
+        """In a forked child: its copies of writers and readers are not used."""
+        self._lock = threading.Lock()
+        self._readers, self._writers = {}, {}
+
+
+local_news: Final = LocalNews()
+os.register_at_fork(after_in_child=local_news.forget)
+
+
+class Announcer:
+    """A writer's side of the local news, from its opening to its close.
+
+    Threads: `grown` may be called by any thread; the owner calls `close`.
+    """
+
+    __slots__ = ("_is_open", "_place")
+
+    def __init__(self, directory: str) -> None:
+        """Announce the log in `directory` from now on."""
+        self._place = place_of(directory)
+        self._is_open = True
+        local_news.began(self._place)
+
+    def grown(self, *, alone: bool = False) -> None:
+        """Announce that the log has grown; see `Heard`."""
+        local_news.grown(self._place, alone=alone)
+
+    def close(self) -> None:
+        """Announce nothing more; idempotent."""
+        if self._is_open:
+            self._is_open = False
+            local_news.ended(self._place)

@@ -1,0 +1,205 @@
+"""Local news: within a process, readers of a log hear from its writer, not the file system."""
+
+import gc
+import os
+import threading
+import time
+
+from replicator.gather import GatherWindow
+from replicator.progress import Release
+from replicator.sessions import SessionBook
+from replicator.watcher import SessionWatcher
+from rt import Publisher, Subscriber
+from rt.log import local_news as news_module
+from rt.log.local_news import Announcer, NewsPlace, local_news, place_of
+from rt.log.watch import Watch
+from rt.names import parse_glob
+
+PATIENCE_S = 60.0
+
+
+class Listener:
+    """Keeps what it hears."""
+
+    def __init__(self):
+        self.news = []
+
+    def heard(self, name, /, *, alone):
+        """Take one piece of news, and the thread that brought it."""
+        self.news.append((name, alone, threading.get_ident()))
+
+
+class Connection:
+    """Keeps what a watcher announces."""
+
+    def __init__(self):
+        self.offers = []
+        self.looks = 0
+
+    def offer(self, session):
+        """Take a session that grew, and the thread that says so."""
+        self.offers.append((session, threading.get_ident()))
+
+    def look(self):
+        """Count how often all sessions are to be looked at."""
+        self.looks += 1
+
+
+def wait_for(ready):
+    """Wait until `ready` says so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def watching(root, gather=None):
+    """Return a started watcher of stream `s`, and the connection that it announces to."""
+    book = SessionBook(str(root), "s", [parse_glob("*")], 1, Release.MERGED)
+    connection = Connection()
+    watcher = SessionWatcher(book, [connection], gather or GatherWindow(1))
+    watcher.start()
+    return watcher, connection
+
+
+def is_announced(watcher, session):
+    """Whether the watcher relies on a publisher in this process for a session."""
+    return session in watcher._announcing and session not in watcher._watched
+
+
+def test_news_reaches_those_who_listen_to_the_stream(tmp_path):
+    """A place is a real path, so a link to the directory is the same place."""
+    (tmp_path / "s").mkdir()
+    os.symlink(tmp_path, tmp_path / "link")
+    listener, other = Listener(), Listener()
+    local_news.listen(str(tmp_path / "s"), listener.heard)
+    local_news.listen(str(tmp_path / "t"), other.heard)
+    writer = Announcer(str(tmp_path / "link" / "s" / "jfk"))
+    assert local_news.is_written(place_of(str(tmp_path / "s" / "jfk")))
+    writer.grown(alone=True)
+    writer.close()
+    writer.close()
+    assert not local_news.is_written(NewsPlace(str(tmp_path / "s"), "jfk"))
+    assert [each[:2] for each in listener.news] == [
+        ("jfk", False), ("jfk", True), ("jfk", False),
+    ]  # fmt: skip
+    local_news.ignore(str(tmp_path / "s"), listener.heard)
+    writer.grown()
+    assert len(listener.news) == 3
+    assert not other.news
+
+
+def test_a_listener_that_is_gone_is_not_kept(tmp_path):
+    """A subscriber that was never closed must not be held by the process for ever."""
+    listener = Listener()
+    local_news.listen(str(tmp_path), listener.heard)
+    del listener
+    gc.collect()
+    local_news.grown(NewsPlace(str(tmp_path), "jfk"))
+    local_news.listen(str(tmp_path), Listener().heard)
+    assert len(local_news._readers[str(tmp_path)]) <= 1
+    local_news.ignore(str(tmp_path), Listener().heard)
+    assert str(tmp_path) not in local_news._readers
+
+
+def test_a_lone_message_is_announced_by_the_thread_that_publishes_it(tmp_path):
+    """Waking a thread for it would cost as much as sending it; a lock would stop the others."""
+    watcher, connection = watching(tmp_path)
+    try:
+        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
+            wait_for(lambda: is_announced(watcher, "jfk"))
+            connection.offers.clear()
+            publisher._alone_after_ns = 0  # as after a pause
+            publisher.publish(b"x")
+            assert connection.offers == [("jfk", threading.get_ident())]
+    finally:
+        watcher.stop()
+
+
+def test_messages_of_a_flood_are_announced_by_the_watcher(tmp_path):
+    """They are written with the publisher's lock held, which other threads wait for."""
+    watcher, connection = watching(tmp_path)
+    try:
+        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
+            wait_for(lambda: is_announced(watcher, "jfk"))
+            connection.offers.clear()
+            publisher.publish_many([b"x"] * 3)
+            wait_for(lambda: connection.offers)
+            assert threading.get_ident() not in {thread for _, thread in connection.offers}
+    finally:
+        watcher.stop()
+
+
+def test_while_updates_are_gathered_a_lone_message_waits_for_its_turn(tmp_path):
+    """The window between two sends holds for messages of this process too."""
+
+    class Slow(GatherWindow):
+        gap_s = 0.2
+
+    watcher, connection = watching(tmp_path, Slow(3))
+    try:
+        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
+            wait_for(lambda: is_announced(watcher, "jfk"))
+            watcher._announced_s = time.monotonic() + 1.0
+            connection.offers.clear()
+            publisher._alone_after_ns = 0
+            publisher.publish(b"x")
+            assert ("jfk", threading.get_ident()) not in connection.offers
+            wait_for(lambda: connection.offers)
+    finally:
+        watcher.stop()
+
+
+def test_a_session_is_watched_again_when_its_publisher_here_is_closed(tmp_path):
+    """Another process may publish it next, and announces nothing here."""
+    watcher, connection = watching(tmp_path)
+    try:
+        with Publisher(tmp_path, stream="s", session="jfk"):
+            wait_for(lambda: is_announced(watcher, "jfk"))
+        wait_for(lambda: "jfk" in watcher._watched)
+        assert "jfk" not in watcher._announcing
+        connection.offers.clear()
+        (tmp_path / "s" / "jfk" / "log.9.0").write_bytes(b"x")  # as another process would
+        wait_for(lambda: connection.offers)
+    finally:
+        watcher.stop()
+
+
+def test_a_subscriber_is_woken_by_the_writer_of_its_log(tmp_path, monkeypatch):
+    """It needs no watch while a writer of its own process announces what it writes."""
+    monkeypatch.setattr("rt.subscriber.POLL_S", PATIENCE_S)
+    with (
+        Publisher(tmp_path, stream="s", session="jfk") as publisher,
+        Subscriber(tmp_path, stream="s", session="jfk") as subscriber,
+    ):
+        publisher.publish(b"first")
+        messages = subscriber.messages()
+        assert next(messages).payload == b"first"
+        later = threading.Timer(0.2, publisher.publish, [b"second"])
+        later.start()
+        begin = time.monotonic()
+        assert next(messages).payload == b"second"
+        assert time.monotonic() - begin < PATIENCE_S / 2
+        assert subscriber._waiter._watch is None
+        later.join()
+
+
+def test_a_subscriber_watches_when_the_writer_here_has_closed(tmp_path):
+    """The next writer may be another process."""
+    with Subscriber(tmp_path, stream="s", session="jfk") as subscriber:
+        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
+            publisher.publish(b"first")
+            assert subscriber.next_batch(PATIENCE_S) is not None
+        assert subscriber.next_batch(0.1) is None
+        assert isinstance(subscriber._waiter._watch, Watch)
+
+
+def test_a_forked_child_announces_nothing_to_its_parents_listeners(tmp_path):
+    """Its copies of sockets and descriptors belong to the parent."""
+    listener = Listener()
+    local_news.listen(str(tmp_path), listener.heard)
+    pid = os.fork()
+    if not pid:
+        news_module.local_news.grown(NewsPlace(str(tmp_path), "jfk"))
+        os._exit(len(listener.news))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
