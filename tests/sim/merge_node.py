@@ -37,7 +37,7 @@ from sequencer.journal.starts import NONCE_END, begin_start, read_memories, writ
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
-from sequencer.raft.consensus import Configuration, EngineRole, Fork, Ready, Snapshot
+from sequencer.raft.consensus import Configuration, EngineRole, Fork, LastChange, Ready, Snapshot
 from sequencer.session_log import SessionLogs
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
@@ -157,6 +157,11 @@ class WatchedEngine:
     def members(self) -> Configuration:
         """The configuration."""
         return self._raft.members
+
+    @property
+    def last_change(self) -> LastChange:
+        """The configuration, and where in the log it was decided."""
+        return self._raft.last_change
 
     @property
     def leads(self) -> bool:
