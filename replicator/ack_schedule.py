@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Final
 
 from replicator.sink_channel import SinkChannel
@@ -14,27 +14,43 @@ _PAUSE_LEAST_S: Final = 0.001  # what is due may have to wait for a peer that re
 class ChannelBell:
     """Tells the connection that a channel has news (`replicator.host.Bell`).
 
+    The thread that rings acknowledges the channel itself if it can, so that a lone message costs
+    the connection's thread no second wake-up.
+
     Threads: any thread may ring it.
     """
 
-    __slots__ = ("_channel", "_schedule", "_thread")
+    __slots__ = ("_acknowledge", "_channel", "_schedule", "_thread")
 
-    def __init__(self, channel: int, schedule: "AckSchedule") -> None:
+    def __init__(
+        self, channel: int, schedule: "AckSchedule", acknowledge: Callable[[int], bool]
+    ) -> None:
+        """Ring for a channel.
+
+        Args:
+            channel: its number.
+            schedule: of the connection, whose thread this is.
+            acknowledge: acknowledges the channel from another thread, or returns False.
+        """
         self._channel = channel
         self._schedule = schedule
+        self._acknowledge = acknowledge
         self._thread = get_ident()
 
     def set(self) -> None:
-        """Make the connection look at this channel."""
-        if self._schedule.note(self._channel) and get_ident() != self._thread:
-            self._schedule.wake.set()  # the connection's own thread looks before it waits
+        """Acknowledge the channel, or make the connection look at it."""
+        if not self._schedule.note(self._channel) or get_ident() == self._thread:
+            return  # the connection's own thread looks before it waits
+        if not self._acknowledge(self._channel):
+            self._schedule.wake.set()
 
 
 class AckSchedule:
     """Delays acknowledgements briefly, so that one says what several would.
 
-    Threads: `note` may be called from any thread; everything else by the connection's. `_news` is a
-    set that one side adds to and the other pops from, both atomic.
+    Threads: `note` may be called from any thread; everything else while the connection's `turn` is
+    held. `_news` is a set that one side adds to and the other removes from, both atomic; `note`
+    only tests for membership of `_waiting`.
     """
 
     def __init__(
@@ -50,6 +66,7 @@ class AckSchedule:
                 all acknowledgements wait as long, and one serves for many merges.
         """
         self.wake = wake
+        self.turn = Lock()
         self._patience_s = patience_s
         self._is_first = is_first
         self._news: set[int] = set()
@@ -91,6 +108,14 @@ class AckSchedule:
         for each in late:
             del self._waiting[each]
         return due + late
+
+    def take(self, channel: SinkChannel) -> bool:
+        """Take a single channel off the schedule, to be acknowledged now; False if it can wait."""
+        if self._patience_s and self._can_wait(channel):
+            return False
+        self._news.discard(channel.channel)
+        self._waiting.pop(channel.channel, None)
+        return True
 
     def _can_wait(self, channel: SinkChannel) -> bool:
         return channel.is_merging or not self._is_first()

@@ -303,15 +303,15 @@ class Server:
             while not self._stopping:
                 side.turn()
                 if link.is_metered:
-                    self._hold(link, peer)
+                    self._hold(side, link, peer)
                 link.wait(side.pause_s)
         finally:
             side.close()
 
-    def _hold(self, link: Link, peer: PeerIdentity) -> None:
+    def _hold(self, side: SinkConnection, link: Link, peer: PeerIdentity) -> None:
         while (held_s := self._held_s(link, peer)) and not self._stopping:
             time.sleep(min(held_s, HOLD_S))
-            link.beat()
+            side.beat()
 
     def _held_s(self, link: Link, peer: PeerIdentity) -> float:
         """Return for how many seconds nothing more may pass on a connection."""

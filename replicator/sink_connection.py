@@ -34,7 +34,13 @@ Claim = Callable[[LogIdentity, Bell], Inbox]
 
 
 class SinkConnection:
-    """The channels of one connection that are filled; each acknowledged when it has news."""
+    """The channels of one connection that are filled; each acknowledged when it has news.
+
+    Threads: the connection's thread calls everything but `acknowledge`, which any other thread may
+    call. The schedule's `turn` is held during a turn and tried by `acknowledge`; it guards
+    `_channels`, what they hold, the schedule and sending on `_link`. The rest is the connection
+    thread's, or set once.
+    """
 
     def __init__(
         self,
@@ -82,27 +88,61 @@ class SinkConnection:
             PeerError: the peer broke the protocol, or has gone.
             Refused: the peer refuses the connection.
         """
-        for message in self._link.receive():
-            self._take(message)
-        self._settle_written()
-        if not self._schedule.is_empty and self._link.can_send():
-            for channel in self._schedule.due(self._channels):
-                self._acknowledge(channel)
-        self._link.beat()
+        with self._schedule.turn:
+            for message in self._link.receive():
+                self._take(message)
+            self._settle_written()
+            if not self._schedule.is_empty and self._link.can_send():
+                for channel in self._schedule.due(self._channels):
+                    self._acknowledge(channel)
+            self._link.beat()
 
     @property
     def pause_s(self) -> float:
         """How long there is nothing to do unless something arrives."""
-        return min(_IDLE_S, self._schedule.pause_s)
+        with self._schedule.turn:
+            return min(_IDLE_S, self._schedule.pause_s)
+
+    def acknowledge(self, number: int) -> bool:
+        """Acknowledge a channel from another thread, which must not wait.
+
+        Returns:
+            False if that is left to the connection's thread, which has to be woken.
+        """
+        if not self._schedule.turn.acquire(blocking=False):
+            return False
+        try:
+            channel, link = self._channels.get(number), self._link
+            if channel is None or channel.inbox.leave is not None or not link.can_send():
+                return False
+            if not self._schedule.take(channel):
+                return False
+            if (ack := channel.news()) is not None:
+                link.post(encode(ack))
+            return not link.has_left
+        except PeerError:
+            return False  # the connection's thread meets the same obstacle, and reports it
+        finally:
+            self._schedule.turn.release()
+
+    def beat(self) -> None:
+        """Send a heartbeat if one is due, between two turns that are far apart.
+
+        Raises:
+            PeerError: the peer has gone.
+        """
+        with self._schedule.turn:
+            self._link.beat()
 
     def close(self) -> None:
         """Release all logs; what arrived right before the end is settled like all before it."""
-        try:
-            self._settle_written()
-        finally:
-            while self._channels:
-                _, channel = self._channels.popitem()
-                channel.inbox.release()
+        with self._schedule.turn:
+            try:
+                self._settle_written()
+            finally:
+                while self._channels:
+                    _, channel = self._channels.popitem()
+                    channel.inbox.release()
 
     def _settle_written(self) -> None:
         if self._has_written:
@@ -132,7 +172,8 @@ class SinkConnection:
             raise PeerError(f"it opens channel {message.channel} after {self._opened}")
         number = self._opened = message.channel
         try:
-            inbox = self._claim(message.identity, ChannelBell(number, self._schedule))
+            bell = ChannelBell(number, self._schedule, self.acknowledge)
+            inbox = self._claim(message.identity, bell)
             channel = SinkChannel(number, inbox, self._start, self._columns)
             self._channels[number] = channel
             standing = channel.standing()

@@ -125,10 +125,12 @@ class Inbox:
 
 
 class NoWake:
-    """Does nothing: these tests do not wait."""
+    """Counts how often it was set: these tests do not wait."""
+
+    sets = 0
 
     def set(self):
-        pass
+        self.sets += 1
 
 
 class Pipe:

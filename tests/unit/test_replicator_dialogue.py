@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -629,6 +630,58 @@ def test_a_new_leader_acknowledges_a_merge_at_once(source, sink, monkeypatch):
     dialogue.inbox.bell.set()
     dialogue.talk().close()
     assert dialogue.acks[-1].merged == end
+
+
+def in_another_thread(work):
+    """Do something in a thread of its own, and wait for it."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("obstacle", ["", "its turn", "no room", "part sent", "asked to leave"])
+def test_the_thread_that_merges_acknowledges_unless_something_is_in_its_way(source, sink, obstacle):
+    """Waking the connection's thread for it costs a lone message a tenth of a millisecond."""
+    dialogue = Dialogue(source, sink, patience_s=10.0).talk()
+    schedule, pipe, end = dialogue.sink._schedule, dialogue.sink_pipe, dialogue.outlet.position
+    assert [each.durable for each in dialogue.acks] == [START]
+    dialogue.inbox.merged = end
+    if obstacle == "its turn":
+        schedule.turn.acquire()
+    elif obstacle == "no room":
+        pipe.can_send = lambda: False
+    elif obstacle == "part sent":
+        pipe.has_left = True
+    elif obstacle == "asked to leave":
+        dialogue.inbox.leave = Refused("busy", "this session is left to another connection")
+    in_another_thread(dialogue.inbox.bell.set)
+    assert schedule.wake.sets == (1 if obstacle else 0)
+    dialogue.source.turn()
+    is_sent = obstacle in {"", "part sent"}
+    assert (dialogue.acks[-1].merged == end) == is_sent
+    if obstacle == "its turn":
+        schedule.turn.release()
+    elif obstacle == "no room":
+        del pipe.can_send
+    dialogue.talk()
+    if obstacle == "asked to leave":
+        assert dialogue.refusals[-1][1] == "busy"
+    else:
+        assert [each.merged for each in dialogue.acks[1:]] == [end]
+    dialogue.close()
+
+
+def test_another_thread_does_not_acknowledge_what_can_wait(source, sink):
+    """What is durable is soon merged, and one acknowledgement serves for both."""
+    dialogue = Dialogue(source, sink, patience_s=10.0).talk()
+    Log(source).write(100)
+    dialogue.talk()
+    in_another_thread(lambda: dialogue.sink.acknowledge(dialogue.outlet.channel))
+    dialogue.source.turn()
+    assert [each.durable for each in dialogue.acks] == [START]
+    dialogue.close()
+    in_another_thread(dialogue.inbox.bell.set)  # too late, and harmless
+    assert dialogue.sink_pipe.total
 
 
 def test_what_is_due_waits_for_a_peer_that_reads_nothing(source, sink, monkeypatch):
