@@ -22,6 +22,7 @@ class NodeAnswer:
         address: host:port.
         answer: the node's status; empty if there is none.
         error: why there is none; "" if there is one.
+        is_refusal: whether what answered refused us, or is not a node.
         sent_ns: our clock when it was asked.
         took_s: until the answer was whole.
     """
@@ -29,6 +30,7 @@ class NodeAnswer:
     address: str
     answer: dict[str, Any] = field(default_factory=dict)
     error: str = ""
+    is_refusal: bool = False
     sent_ns: int = 0
     took_s: float = 0.0
 
@@ -55,5 +57,6 @@ def _ask(address: tuple[str, int], contexts: Contexts) -> NodeAnswer:
     try:
         answer = ask_status(address, contexts)
     except (OSError, RtError) as error:
-        return NodeAnswer(where, error=spoken(error), sent_ns=sent_ns)
-    return NodeAnswer(where, answer, "", sent_ns, time.monotonic() - began_s)
+        is_refusal = isinstance(error, RtError)
+        return NodeAnswer(where, {}, spoken(error), is_refusal, sent_ns)
+    return NodeAnswer(where, answer, "", False, sent_ns, time.monotonic() - began_s)

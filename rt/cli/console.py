@@ -61,7 +61,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[s
     safe = [[printable(cell) for cell in row] for row in rows]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     columns = [list(column) for column in zip(names, *safe, strict=True)]
-    for name in ("", *spare):
+    for name in (None, *spare):
         columns = [column for column in columns if column[0] != name]
         widths = [max(map(len, column)) for column in columns]
         if sum(widths) + 2 * (len(widths) - 1) <= room:

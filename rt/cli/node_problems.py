@@ -19,6 +19,13 @@ def problems_of(answer: dict[str, Any]) -> list[str]:
     return [*_state_problems(answer), *_running_problems(answer)]
 
 
+def takes_part(answer: dict[str, Any]) -> bool:
+    """Whether a node that answered so votes, holds the merged log and takes data."""
+    away = answer.get("forked") or answer.get("copying_to") or answer.get("unconfirmed_by")
+    is_member = bool(answer) and answer.get("role") != "learner"
+    return is_member and not away and answer.get("takes_data") is not False
+
+
 def _state_problems(answer: dict[str, Any]) -> list[str]:
     """What is wrong with what the node has on its disk."""
     found = []

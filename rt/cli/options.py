@@ -3,8 +3,8 @@
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import MISSING
-from typing import Any, Final, TypeVar
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -13,7 +13,11 @@ from rt.config.settings import SettingsType, load, option_name, settings_of, var
 from rt.errors import Misuse, spoken
 from rt.position import Position
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _LOADS: Final = "rt.loads"  # where a command keeps how its settings are loaded
+_SETTINGS: Final = "rt_settings"  # where its callback keeps what they are
 SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -45,11 +49,25 @@ def click_options(
                 raise click.UsageError(spoken(error)) from error
             return command(*args, settings=settings, **parameters)
 
+        setattr(run, _SETTINGS, SettingsSource(cls, table))
         for option in reversed([*_options(cls), _config_option(table)]):
             run = option(run)
         return run
 
     return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSource:
+    """What a command's settings are: their class, and their table in a file."""
+
+    cls: type["DataclassInstance"]
+    table: str | None
+
+
+def settings_source(command: click.Command) -> SettingsSource | None:
+    """Return what `click_options` has given a command; None for one without settings."""
+    return getattr(command.callback, _SETTINGS, None)
 
 
 def reloaded(cls: type[SettingsType]) -> SettingsType:

@@ -28,11 +28,15 @@ _log: Final = logging.getLogger("rt.cli")
 # runs: `rt publish` need not wait for TLS to load, and completion waits for nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "archive": ("rt.cli.archive:archive", "Show and change how long a stream is kept."),
+    "bundle": ("rt.cli.bundle:bundle", "Collect what a support request needs."),
     "certs": ("rt.cli.certs:certs", "Make and show certificates."),
+    "check": ("rt.cli.check:check", "Check a stream, for a monitoring system."),
     "cluster": ("rt.cli.cluster:cluster", "Make the files of a new cluster."),
     "completion": ("rt.cli.completion:completion", "Print the completion script of a shell."),
+    "config": ("rt.cli.config:config", "Show settings, and where each comes from."),
     "cursor": ("rt.cli.cursor:cursor", "Show and move the positions of readers."),
     "demo": ("rt.demo.command:demo", "Run a whole stream on real data."),
+    "doctor": ("rt.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
     "dump": ("rt.cli.dump:dump", "Show the frames of a log."),
     "export": ("rt.cli.export:export", "Convert a log to Parquet."),
     "index": ("rt.cli.index:index", "Check or rebuild the index of a log."),
@@ -45,6 +49,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "session": ("rt.cli.session:session", "Show the sessions of a stream, and decide for them."),
     "status": ("rt.cli.status:status", "Show the status of a stream's nodes."),
     "subscribe": ("rt.cli.subscribe:subscribe", "Read a stream."),
+    "trace": ("rt.cli.trace:trace", "Show where a message was, or where it waits."),
     "up": ("rt.cli.up:up", "Run a whole cluster on this machine, for development."),
     "verify": ("rt.cli.verify:verify", "Check every byte of a log, and compare copies."),
 }

@@ -71,7 +71,7 @@ def status(
 
 def report_of(asked: list[NodeAnswer]) -> ClusterReport:
     """Return what nodes answered, checked; an answer that cannot be read counts as none."""
-    reports = []
+    reports, names = [], _names(asked)
     for each in asked:
         error = each.error
         if not error:
@@ -80,8 +80,24 @@ def report_of(asked: list[NodeAnswer]) -> ClusterReport:
                 continue
             except PeerError as unreadable:
                 error = spoken(unreadable)
-        reports.append(NodeReport(each.address, printable(error)))
+        reports.append(NodeReport(each.address, printable(error), names.get(each.address, "")))
     return cluster_report(reports)
+
+
+def _names(asked: list[NodeAnswer]) -> dict[str, str]:
+    """Return which node is at which address, by those that answer."""
+    places = [dict(each.answer).get("addresses") for each in asked if _is_object(each.answer)]
+    return {
+        place: printable(str(name))
+        for found in places
+        if isinstance(found, dict)
+        for name, place in found.items()
+        if isinstance(place, str)
+    }
+
+
+def _is_object(answer: object) -> bool:
+    return isinstance(answer, dict)
 
 
 def _answer(asked: NodeAnswer) -> dict[str, object]:

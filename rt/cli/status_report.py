@@ -14,6 +14,7 @@ from rt.cli.node_problems import problems_of
 from rt.errors import PeerError
 from rt.position import Position
 
+SILENT: Final = "does not answer"
 _LEADER: Final = "leader"
 _LEARNER: Final = "learner"
 
@@ -93,8 +94,9 @@ class NodeReport:
 
     Attributes:
         address: Where it was asked.
-        error: Why there is no answer; "" if there is one. The other fields are empty then.
-        name: The node.
+        error: Why there is no answer; "" if there is one. All other fields but the name are
+            empty then.
+        name: The node; "" if there is no answer and no other node says which it is.
         stream: The stream it serves.
         members: All nodes of its cluster.
         role: `leader`, `follower`, `candidate` or `learner`.
@@ -118,6 +120,11 @@ class NodeReport:
     durability: str = ""
     problems: tuple[str, ...] = ()
     traffic: TrafficReport = field(default=TrafficReport(), repr=False)
+
+    @property
+    def title(self) -> str:
+        """What to call it: its name and address, as far as they are known."""
+        return f"{self.name} at {self.address}" if self.name else self.address
 
     @property
     def sessions(self) -> tuple[SessionReport, ...]:
@@ -164,7 +171,7 @@ class ClusterReport:
     @property
     def problems(self) -> list[str]:
         """Everything that keeps the cluster from being healthy, one phrase each."""
-        found = [f"{node.address} does not answer" for node in self.nodes if node.error]
+        found = [f"{node.title} {SILENT}" for node in self.nodes if node.error]
         for node in self.answering:
             if node.is_learner:
                 found.append(f"{node.name} is a learner and does not count")

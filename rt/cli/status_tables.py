@@ -172,7 +172,7 @@ def _more(count: int, noun: str, top: Top | None) -> str:
 
 def _node_row(node: NodeReport, lead: MergeReport | None) -> list[str]:
     if node.error:
-        return ["?", node.address, "down", *[""] * 5, node.error]
+        return [node.name or "?", node.address, "down", *[""] * 5, node.error]
     role = node.role if node.merge.forked_at is None else "FORKED"
     return [
         node.name, node.address, role, str(node.term), str(node.merge.end),

@@ -72,6 +72,11 @@ class Reader:
         return None if self._scan is None else self._scan.walk.position
 
     @property
+    def range(self) -> Range | None:
+        """The range of a merged log that the last find was in; None in a session's own log."""
+        return None if self._scan is None else self._scan.walk.range
+
+    @property
     def is_beyond_end(self) -> bool:
         """Whether the log ends before the position; ask when `poll` has found nothing."""
         if self._scan is not None:

@@ -176,8 +176,23 @@ def _end(log: LogDirectory, files: list[Position]) -> Position:
 
 
 def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
-    end = _next_number(log, files)
-    wanted = max(0, end - messages)
+    return _at_number(log, files, max(0, _next_number(log, files) - messages))
+
+
+def at_number(log: LogDirectory, number: int) -> Position:
+    """Return where the message of this number is, or the first one after it that can be read.
+
+    The end of the log if there is none. `log` must have been refreshed.
+
+    Args:
+        log: a session's, where numbers are sequence numbers, or a merged one.
+        number: of the message.
+    """
+    files = log.files() if log.is_there else []
+    return _at_number(log, files, number) if files else _archived_end(log)
+
+
+def _at_number(log: LogDirectory, files: list[Position], wanted: int) -> Position:
     rolled = log.manifest.rolled
     done = bisect_left(
         files, True, key=lambda file: file not in rolled or rolled[file].next > wanted

@@ -72,6 +72,7 @@ def node_status(
         "archived_to": str(view.archived_to),
         "policy": policy_of_notes(view.notes).text(),
         "disk_free": guard.available,
+        "disk_reserve": guard.reserve,
         "takes_data": not guard.is_closed,
         **_sampled(sample),
     }

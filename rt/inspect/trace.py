@@ -1,0 +1,142 @@
+"""Trace: finds one message of a session in its own log, and in merged logs."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import Misuse
+from rt.format.message import Batch
+from rt.log.directory import LogDirectory
+from rt.log.reader import Reader
+from rt.log.start import at_number, end_of, readable_at
+from rt.position import START, Position
+
+# How far back of its publish time a message is sought: clocks of publisher and leader differ.
+_SKEW_NS: Final = 60_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPlace:
+    """Where a message is in its session's log.
+
+    Attributes:
+        position: of the message; of its file, if that is archived.
+        end: what has come this far in the session has the message.
+        time_ns: when it was published; 0 if its file is archived.
+        archived: when and why its file was archived; "" if it can be read.
+    """
+
+    position: Position
+    end: Position
+    time_ns: int
+    archived: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedPlace:
+    """Where a message is in a merged log.
+
+    Attributes:
+        position: of the message there.
+        number: of the message in the stream.
+        instruction: the index of the one that merged it.
+        term: of that instruction.
+        merged_ns: when it was proposed.
+        own: where it is in its session.
+    """
+
+    position: Position
+    number: int
+    instruction: int
+    term: int
+    merged_ns: int
+    own: OwnPlace
+
+
+def find_own(directory: str, sequence: int) -> OwnPlace | None:
+    """Return where a message is in a session's log; None if the log has not come so far.
+
+    Raises:
+        Misuse: there is no log, or it is a merged one.
+        CorruptLog: what had to be read on the way is damaged.
+    """
+    log = _opened(directory, merged=False)
+    for file in log.manifest.order:
+        line = log.manifest.rolled[file]
+        if line.first <= sequence < line.next and log.is_gone(file):
+            gone = log.manifest.archived[file]
+            return OwnPlace(file, Position(file + line.end), 0, gone.reason or "archived")
+    with closing(Reader(log, at_number(log, sequence))) as reader:
+        while (found := reader.poll()) is not None:
+            if isinstance(found, Batch):
+                return _own(found, sequence)
+    return None
+
+
+def find_merged(
+    directory: str, session: str, sequence: int, published_ns: int = 0
+) -> MergedPlace | None:
+    """Return where a message is in a merged log; None if that does not hold it.
+
+    Of a session that was reset, it is the first message of that number after it was published.
+
+    Args:
+        directory: of the merged log.
+        session: that published it.
+        sequence: of the message.
+        published_ns: when, if that is known: less has to be read.
+
+    Raises:
+        Misuse: there is no log, or it is a session's.
+        CorruptLog: what had to be read on the way is damaged.
+    """
+    log = _opened(directory, merged=True)
+    files = log.files()
+    since = readable_at(log, published_ns - _SKEW_NS) if published_ns and files else START
+    found = _search(log, since, session, sequence)
+    if found is None and files and since > files[0]:
+        found = _search(log, START, session, sequence)
+    return found
+
+
+def ends_at(directory: str) -> Position:
+    """Return where a log ends now."""
+    return end_of(LogDirectory(directory))
+
+
+def _opened(directory: str, *, merged: bool) -> LogDirectory:
+    log = LogDirectory(directory)
+    log.refresh()
+    if not log.is_there:
+        raise Misuse(f"{directory}: not a log, since it has no manifest")
+    if log.merged != merged:
+        kind = "a merged log" if log.merged else "a session's log"
+        raise Misuse(f"{directory}: it is {kind}")
+    return log
+
+
+def _own(batch: Batch, sequence: int) -> OwnPlace | None:
+    index = sequence - batch.header.sequence
+    if not 0 <= index < batch.header.messages:
+        return None  # numbers jump over it
+    position = Position(batch.header.position + index)
+    return OwnPlace(position, Position(position + 1), int(batch.columns.times[index]))
+
+
+def _search(log: LogDirectory, start: Position, session: str, sequence: int) -> MergedPlace | None:
+    with closing(Reader(log, start)) as reader:
+        while (found := reader.poll()) is not None:
+            if not isinstance(found, Batch):
+                continue
+            if found.session != session:
+                reader.skip_range()
+                continue
+            index = sequence - found.header.sequence
+            own, current = _own(found, sequence), reader.range
+            if own is not None and current is not None and index >= found.first:
+                number = found.number + index - found.first
+                return MergedPlace(
+                    Position(found.position + index), number, current.instruction, current.term,
+                    current.time_ns, own,
+                )  # fmt: skip
+    return None

@@ -1,0 +1,133 @@
+"""`rt check`: the exit codes and the line that monitoring systems read."""
+
+import re
+
+import pytest
+
+from rt.cli import asking
+from rt.client.settings import ConnectionSettings
+from rt.errors import PeerError, Refused
+from tests.commands import run
+from tests.node_answers import answer, busy, held
+
+FIGURE = re.compile(r"[a-z_]+=-?[0-9.e+]+(s|B)?(;[0-9.]*:?){0,2}(;[0-9]*){0,2}")
+
+
+@pytest.fixture
+def ask(monkeypatch):
+    """Have nodes at a, b and c answer what is given; an error is raised instead."""
+
+    def begin(*answers, arguments=()):
+        found = {(name, 7420): each for name, each in zip("abc", answers, strict=False)}
+
+        def ask_status(address, _contexts):
+            if isinstance(found[address], Exception):
+                raise found[address]
+            return found[address]
+
+        monkeypatch.setattr(asking, "ask_status", ask_status)
+        monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
+        nodes = [part for host, _ in found for part in ("--nodes", f"{host}:7420")]
+        done = run("check", *nodes, *arguments)
+        level, _, words = done.stdout.removeprefix("RT ").partition(": ")
+        assert done.stdout.count("\n") == 1
+        return done.exit_code, level, words.strip()
+
+    return begin
+
+
+def healthy(**changed):
+    """Return three healthy answers, the second one changed."""
+    return (
+        busy("n1", sessions=[], certificate_days=29.9),
+        busy("n2", **{"sessions": [], "clients": [], "certificate_days": 30.0} | changed),
+        busy("n3", sessions=[], certificate_days=30.0),
+    )
+
+
+def test_a_healthy_stream_is_ok_with_figures_that_monitoring_systems_parse(ask):
+    """The part after the bar has a grammar, and a system drops what does not fit it."""
+    code, level, line = ask(*healthy())
+    assert (code, level) == (0, "OK")
+    words, _, figures = line.partition(" | ")
+    assert words == "stream flights, 3 of 3 nodes answer, n1 leads"
+    assert "certificate=29.9;7:;2:;0 nodes=3;3:;2:;0;3" in figures
+    assert all(FIGURE.fullmatch(each) for each in figures.split()), figures
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "words"),
+    [
+        ({"unreachable": {"n3": "down"}}, 1, "n2 cannot reach n3"),
+        ({"certificate_days": 6.0}, 1, "certificate is 6 d"),
+        ({"certificate_days": 1.5}, 2, "certificate is 1.5 d"),
+        ({"sessions": [held("jfk", waiting_s=31.0)]}, 1, "lag is 31 s"),
+        ({"sessions": [held("jfk", waiting_s=301)]}, 2, "lag is 301 s"),
+        ({"clients": [{"kind": "pull", "peer": "spark", "waiting_s": 61.0}]}, 1, "pull lag is 61"),
+        ({"clients": [{"kind": "push", "peer": "jfk", "waiting_s": 61.0}]}, 0, "n1 leads"),
+        ({"forked": {"position": "0.0.8", "reason": "x", "since_ns": 1}}, 2, "n2 is FORKED"),
+        ({"takes_data": False}, 1, "n2 refuses new data"),
+    ],
+)
+def test_each_trouble_has_its_level_and_is_named(ask, changed, code, words):
+    """At first the line is all that can be seen of the trouble."""
+    found, _, line = ask(*healthy(**changed))
+    assert found == code, line
+    assert words in line
+
+
+def test_levels_are_those_that_are_given(ask):
+    """What is slow differs from stream to stream."""
+    slow = {"sessions": [held("jfk", waiting_s=5.0)]}
+    levels = ("--lag-warning", "1", "--lag-critical", "4")
+    assert ask(*healthy(**slow))[0] == 0
+    assert ask(*healthy(**slow), arguments=levels)[0] == 2
+    assert ask(*healthy(**slow), arguments=("--lag-warning", "5", "--lag-critical", "9"))[0] == 1
+
+
+def test_no_leader_is_critical_and_so_is_silence(ask):
+    """A check that says UNKNOWN when all nodes are down wakes no one."""
+    lost = [answer(name, role="candidate", leader="") for name in ("n1", "n2")]
+    code, _, line = ask(*lost, OSError("no answer"))
+    assert (code, "no node leads" in line) == (2, True)
+    code, _, line = ask(*[ConnectionRefusedError(111, "Connection refused")] * 3)
+    assert (code, "no node answers" in line) == (2, True)
+
+
+@pytest.mark.parametrize("error", [Refused("certificate", "it expired"), PeerError("not TLS")])
+def test_what_says_nothing_of_the_stream_is_unknown(ask, error):
+    """The certificate of the monitoring system expired, and the stream is well."""
+    assert ask(error, error, error)[0] == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bogus"], ["--lag-warning", "x"], ["--config", "/nowhere.toml"], ["--identity", "../x"],
+        ["--lag-warning", "50", "--lag-critical", "3"], ["--days-warning", "1"],
+        ["--certs", "/nowhere"],
+    ],
+)  # fmt: skip
+def test_wrong_use_is_unknown_in_one_line_and_never_critical(arguments):
+    """Our own code for it, 2, means CRITICAL to a monitoring system."""
+    done = run("check", *arguments)
+    assert done.exit_code == 3
+    assert re.fullmatch(r"RT UNKNOWN: [^\n]+\n", done.stdout), done.output
+
+
+def test_text_of_a_peer_cannot_forge_a_second_line_or_a_figure(ask):
+    """A bar begins the figures, and a new line begins another plugin's output."""
+    _, _, line = ask(*healthy(refusal="x\nOK | lag=0s"))
+    assert line.count("|") == 1
+    assert "\\x0aOK / lag" in line
+
+
+def test_a_node_may_be_stopped_while_a_majority_is_left_that_can_merge(ask):
+    """A rollout that asks first does not stop the second of three."""
+    stop = ("--may-stop", "n2")
+    assert ask(*healthy(), arguments=stop)[0] == 0
+    one, two, three = healthy()
+    code, _, line = ask(one | {"copying_to": "0.0.9"}, two, three, arguments=stop)
+    assert (code, "n2 must not be stopped" in line) == (2, True)
+    assert ask(OSError("down"), two, three, arguments=stop)[0] == 2
+    assert ask(*healthy(), arguments=("--may-stop", "n9"))[0] == 2

@@ -1,0 +1,187 @@
+"""`rt doctor`: what it finds, and that each finding says what to do."""
+
+import json
+import socket
+import time
+
+import pytest
+
+from rt.cli import asking, doctor_machine
+from rt.cli.asking import NodeAnswer
+from rt.cli.diagnosis import Grade
+from rt.cli.doctor_cluster import cluster_findings
+from rt.cli.status import report_of
+from rt.config.settings import load
+from rt.node.cluster import init_cluster
+from rt.node.settings import NodeSettings
+from rt.version import __version__
+from tests.archive_cluster import ArchiveCluster
+from tests.commands import run
+from tests.node_answers import answer
+from tests.replicator_host import eventually
+
+PLACES = {"n1": "a:7420", "n2": "b:7420", "n3": "c:7420"}
+
+
+def asked(name, **changed):
+    """Return what a healthy node answers now."""
+    now_ns = time.time_ns()
+    return NodeAnswer(
+        PLACES[name],
+        answer(name, **{"addresses": PLACES, "version": __version__, "certificate_days": 29.0,
+                        "disk_reserve": 1 << 20, "now_ns": now_ns} | changed),
+        sent_ns=now_ns, took_s=0.01,
+    )  # fmt: skip
+
+
+def found(*answers, stream="flights"):
+    """Return what is wrong, by what it is about."""
+    every = [*cluster_findings(answers, report_of(list(answers)), stream)]
+    for each in every:
+        assert bool(each.advice) == (each.grade is not Grade.OK), each
+    return [(each.about, each.said) for each in every if each.grade is not Grade.OK]
+
+
+def test_nothing_is_wrong_with_a_cluster_that_is_well():
+    """A doctor that always finds something is not asked again."""
+    assert found(*map(asked, PLACES)) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "about", "words"),
+    [
+        ({"now_ns": time.time_ns() + 3600 * 10**9}, "clocks", "the clock of n2 is "),
+        ({"now_ns": time.time_ns() - 3600 * 10**9}, "clocks", "s behind ours"),
+        ({"version": "0.0.9"}, "versions", "different versions"),
+        ({"disk_free": 2 << 20}, "disks", "n2 has 2.00 MiB free, and refuses new data below 1.00"),
+        ({"takes_data": False}, "disks", "n2 refuses new data"),
+        ({"certificate_days": 3.0}, "certificates", "expires in 3 days"),
+        ({"certificate_days": None}, "certificates", "cannot read its certificate"),
+        ({"stream": "other"}, "configuration", "n2 serves stream other, and flights is set"),
+        ({"cluster": "d" * 32}, "configuration", "of different clusters"),
+        ({"unreachable": {"n1": "refused"}}, "cluster", "n2 cannot reach n1"),
+        ({"addresses": {"n1": 5}}, "", ""),
+        ({"version": ["x"]}, "", ""),
+    ],
+)
+def test_each_fault_is_found_and_says_what_to_do(changed, about, words):
+    """The finding, and not the symptom it causes next week."""
+    wrong = found(asked("n1"), asked("n2", **changed), asked("n3"))
+    if about:
+        assert any(each == about and words in said for each, said in wrong), wrong
+
+
+def test_a_node_that_is_not_listed_is_named():
+    """The one address that was listed is the one that is down."""
+    [(about, said)] = found(asked("n1"))
+    assert (about, "n2 at b:7420, n3 at c:7420" in said) == ("configuration", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refusal", "advice"),
+    [
+        ("no answer from b:7420 (connection refused)", False, "is the node running at b"),
+        ("no answer from b:7420 (name or service not known)", False, "look up b"),
+        ("no answer from b:7420 (timed out)", False, "does a firewall let port 7420 pass"),
+        ("b:7420: it refused our certificate as expired", True, "see what it says"),
+    ],
+)
+def test_a_node_that_cannot_be_asked_has_advice_by_the_error(error, is_refusal, advice):
+    """Refused, lost and unknown are three different walks to the machine."""
+    answers = [asked("n1"), NodeAnswer("b:7420", {}, error, is_refusal), asked("n3")]
+    every = [*cluster_findings(answers, report_of(answers), "flights")]
+    [ports] = [each for each in every if each.about == "ports" and each.advice]
+    assert advice in ports.advice
+    assert not [each for each in every if each.about == "cluster" and each.advice]
+
+
+@pytest.fixture
+def places(tmp_path):
+    """The files of a cluster of three on this machine, of which none runs."""
+    return init_cluster(str(tmp_path), "flights", [f"localhost:{_free()}" for _ in range(3)])
+
+
+def _free():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def on_machine(place, monkeypatch=None, **changed):
+    """Return what is wrong with a node's machine."""
+    settings = load(NodeSettings, place.config, "node", {}, changed)
+    every = [*doctor_machine.node_findings(settings, runs=False)]
+    assert all(each.advice for each in every if each.grade is not Grade.OK)
+    return [(each.about, each.said) for each in every if each.grade is not Grade.OK]
+
+
+def test_a_port_that_something_else_holds_is_found(places):
+    """The node would say so only when it is started."""
+    [(_, said)] = on_machine(places[0])
+    assert said.startswith("nothing listens on")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", int(places[0].address.rpartition(":")[2])))
+        other.listen()
+        [(about, said)] = on_machine(places[0], listen=f"127.0.0.1:{other.getsockname()[1]}")
+    assert (about, "cannot be listened on" in said) == ("ports", True)
+
+
+def test_a_certificate_that_others_cannot_use_is_found(places, tmp_path):
+    """A key that all may read, a name that is missing, and no file at all."""
+    (tmp_path / "certs" / "n1.key").chmod(0o644)
+    assert ("certificates", f"others may read {tmp_path}/certs/n1.key") in on_machine(places[0])
+    moved = [f"{each.name}=elsewhere:{number}" for number, each in enumerate(places, 1)]
+    wrong = dict(on_machine(places[1], members=moved))
+    assert "does not name elsewhere" in wrong["certificates"]
+    (tmp_path / "certs" / "n3.pem").unlink()
+    assert "no such" in dict(on_machine(places[2]))["certificates"]
+
+
+def test_a_disk_that_loses_or_slows_what_is_acknowledged_is_found(places, monkeypatch):
+    """Memory, a network, and a disk whose syncs take a second."""
+    for kind, words in (("tmpfs", "is in memory"), ("nfs4", "is on a network")):
+        monkeypatch.setattr(doctor_machine, "_file_system", lambda _, kind=kind: kind)
+        assert words in dict(on_machine(places[0]))["disks"]
+    monkeypatch.setattr(doctor_machine, "_file_system", lambda _: "ext4")
+    monkeypatch.setattr(doctor_machine, "_sync_time", lambda _: 1.2)
+    assert "a sync takes 1200 ms" in dict(on_machine(places[0]))["disks"]
+
+
+def test_few_descriptors_are_found(monkeypatch):
+    """It is found at the 1,000th session otherwise."""
+    monkeypatch.setattr(doctor_machine.resource, "getrlimit", lambda _: (512, 1024))
+    [each] = doctor_machine.descriptors()
+    assert (each.grade, "LimitNOFILE" in each.advice) == (Grade.WARNING, True)
+
+
+def test_the_command_looks_at_a_real_cluster_as_client_and_as_node(tmp_path):
+    """With a node down, and with a file that names another cluster."""
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        clients, first = f"{tmp_path}/clients.toml", f"{tmp_path}/n1.toml"
+        eventually(lambda: all(each.status()["leader"] for each in cluster.nodes.values()))
+        client = run("doctor", "--config", clients, "--json")
+        every = json.loads(client.stdout)
+        assert {each["about"] for each in every} >= {
+            "ports", "certificates", "clocks", "disks", "versions", "configuration", "descriptors",
+        }  # fmt: skip
+        assert [each for each in every if each["grade"] == "problem"] == []
+        node = run("doctor", "--node", first, "--quiet")
+        assert "the node runs" not in node.stdout
+        assert "the node runs and listens" in run("doctor", "--node", first).stdout
+        cluster.stop("n3")
+        down = run("doctor", "--config", clients, "--quiet")
+        assert down.exit_code == 1
+        assert "is the node running at localhost" in down.stdout
+        text = (tmp_path / "n1.toml").read_text()
+        other = tmp_path / "other.toml"
+        other.write_text(text.replace('cluster_id = "', 'cluster_id = "00'))
+        assert "is of another cluster than the file" in run("doctor", "--node", other).stdout
+
+
+def test_a_certificate_that_is_missing_is_a_finding_and_no_traceback(tmp_path, monkeypatch):
+    """The first thing that a newcomer meets."""
+    monkeypatch.setattr(asking, "ask_status", None)
+    done = run("doctor", "--certs", tmp_path)
+    assert done.exit_code == 1
+    assert "rt certs issue client" in done.stdout
+    assert run("doctor", "--node", "/nowhere.toml").exit_code == 2
