@@ -169,7 +169,8 @@ class Link:
 
     def _receive_into(self, space: memoryview) -> int:
         try:
-            count = self._sock.recv_into(space)
+            # `recv_into` does this by four more calls; given a buffer, it returns a number
+            count: int = self._sock.read(len(space), space)  # type: ignore[assignment]
         except ssl.SSLWantReadError:
             return 0
         except OSError as error:

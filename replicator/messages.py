@@ -101,8 +101,7 @@ class CaughtUpNotice:
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """How far the session has come at the sink; no position goes back on one connection."""
 
     channel: int

@@ -1,8 +1,7 @@
 """Sink: decides what becomes of the bytes and facts that a source sends of one log."""
 
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from rt.errors import FrameError, Refused
 from rt.format.frame import HEADER_BYTES, Header, body_matches, parse_header
@@ -27,8 +26,7 @@ class Do(Enum):
     SKIP = auto()  # a file that was archived before all of it came
 
 
-@dataclass(frozen=True, slots=True)
-class SinkEnd:
+class SinkEnd(NamedTuple):
     """Where the sink's own log ends."""
 
     end: Position

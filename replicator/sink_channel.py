@@ -184,9 +184,10 @@ class SinkChannel:
 
     @property
     def _end(self) -> SinkEnd:
-        if self._appender.is_closed:
+        appender = self._appender
+        if appender.is_closed:
             raise Refused("busy", "this copy was set aside; another is about to be begun")
-        return SinkEnd(self._appender.end, self._appender.is_open)
+        return SinkEnd(appender.end, appender.is_open)
 
     def _new_part(self, position: Position, payload: memoryview) -> memoryview:
         """Compare what is here already; return what goes beyond it."""
@@ -229,7 +230,7 @@ def _has_bytes(appender: Appender) -> bool:
 
 def messages_in(headers: Sequence[Header]) -> int:
     """Return how many messages frames hold; a range only counts those of the frames after it."""
-    return sum(each.messages for each in headers if each.kind == _MESSAGES)
+    return sum([each.messages for each in headers if each.kind == _MESSAGES])
 
 
 def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:

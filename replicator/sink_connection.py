@@ -150,6 +150,9 @@ class SinkConnection:
             self._settle()
 
     def _take(self, message: Message) -> None:
+        if type(message) is Data and (channel := self._channels.get(message.channel)) is not None:
+            self._act(channel, message)
+            return
         if isinstance(message, Heartbeat):
             return
         if isinstance(message, Open):

@@ -1,6 +1,7 @@
 """SourceConnection: serves logs to the sink at the other end of a connection, a channel each."""
 
 from collections.abc import Callable
+from typing import Final
 
 from replicator import messages
 from replicator.frame_buffer import FrameBuffer
@@ -12,6 +13,8 @@ from rt.errors import CorruptLog, PeerError, Refused
 from rt.log.directory import LogDirectory
 from rt.position import Position
 from rt.traffic import Traffic
+
+_OF_A_SINK: Final = (Ack, Standing, messages.Refusal)
 
 
 class SourceConnection:
@@ -105,7 +108,7 @@ class SourceConnection:
     def _take(self, message: Message) -> None:
         if isinstance(message, Heartbeat):
             return
-        if not isinstance(message, Ack | Standing | messages.Refusal):
+        if not isinstance(message, _OF_A_SINK):
             raise PeerError(f"a sink does not send {type(message).__name__}")
         if isinstance(message, messages.Refusal) and message.channel == CONNECTION:
             raise refusal_of(message)

@@ -224,7 +224,9 @@ def _encode_ack(m: Ack) -> tuple[int, bytes]:
 
 def _decode_ack(body: memoryview) -> Ack:
     channel, *positions = _ACK.unpack(body)
-    return Ack(channel, *map(_position, positions))
+    if max(positions) >> 63:
+        raise PeerError(f"{max(positions)} is not a position")
+    return Ack(channel, *map(Position, positions))
 
 
 def _encode_heartbeat(_m: Heartbeat) -> tuple[int, bytes]:

@@ -57,6 +57,8 @@ class Membership:
     def follow(self) -> None:
         """Take up the configuration of the log, if it has changed or was decided."""
         is_new = self._engine.members is not self._followed
+        if not (is_new or self._is_undecided or self._announced.sender):
+            return  # the usual case, several times in every step
         if is_new or self._is_decided_now or not self._believes(self._announced):
             self._followed = self._engine.members
             if not self._believes(self._announced):

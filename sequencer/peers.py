@@ -27,7 +27,7 @@ _log: Final = logging.getLogger("sequencer.peers")
 # another cluster, is given up before anything is said.
 ALPN: Final = "rt-peer/6"
 _LENGTH: Final = struct.Struct("<I")
-_READ_BYTES: Final = 64 * 1024
+_READ_BYTES: Final = 16 * 1024  # a whole TLS record, so none of it remains to be read
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
 MESSAGE_BYTES_MAX: Final = 16 << 20  # a full report of 100,000 sessions, or entries and a chunk
 # What may wait for a peer. Raft repeats what is lost, so beyond this the oldest are dropped:
@@ -342,8 +342,7 @@ class Peers:
         poller.register(sock.fileno(), select.POLLIN)
         while chunk := _received(sock):
             data += chunk
-            has_more = sock.pending() or poller.poll(0)
-            if has_more and len(data) < _TURN_BYTES:
+            if len(data) < _TURN_BYTES and poller.poll(0):
                 continue  # handle together what arrived in the meantime
             if messages := _cut(data, sender):
                 self._heard(sender, messages)
@@ -365,20 +364,20 @@ def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
 def _received(sock: ssl.SSLSocket) -> bytes:
     """Wait for bytes; none if the peer has gone."""
     try:
-        return sock.recv(_READ_BYTES)
+        return sock.read(_READ_BYTES)
     except OSError:
         return b""
 
 
 def _cut(data: bytearray, sender: str) -> list[bytes]:
     """Remove the complete messages from the front of the received data."""
-    messages, offset = [], 0
-    while len(data) - offset >= _LENGTH.size:
+    messages, offset, there = [], 0, len(data)
+    while there - offset >= _LENGTH.size:
         [length] = _LENGTH.unpack_from(data, offset)
         if length > MESSAGE_BYTES_MAX:
             raise PeerError(f"node {sender} announces a message of {length} bytes")
         end = offset + _LENGTH.size + length
-        if end > len(data):
+        if end > there:
             break
         messages.append(bytes(data[offset + _LENGTH.size : end]))
         offset = end

@@ -43,7 +43,7 @@ class Range(NamedTuple):
         """
         digest = blake2b(previous, digest_size=DIGEST_BYTES)
         digest.update(_OWN_FIELDS.pack(position, self.number, self.time_ns, self.messages))
-        digest.update(self._replace(digest=EMPTY_DIGEST).body())
+        digest.update(self.body(EMPTY_DIGEST))
         digest.update(headers)
         return self._replace(digest=digest.digest())
 
@@ -52,13 +52,16 @@ class Range(NamedTuple):
         """The bytes of the range frame itself in the merged log, without the frames after it."""
         return frame_size(_BODY.size + len(self.session), 0)
 
-    def body(self) -> bytes:
-        """Encode the body of the range frame; `FrameError` if the name is too long."""
+    def body(self, digest: bytes | None = None) -> bytes:
+        """Encode the body of the range frame, with another digest if one is given.
+
+        `FrameError` if the name is too long.
+        """
         name = self.session.encode()
         if not 0 < len(name) <= _NAME_BYTES_MAX:
             raise FrameError("the session's name does not fit a range frame")
         fields = (self.instruction, self.term, self.first, self.length, self.skip, len(name), 0)
-        return _BODY.pack(*fields, self.digest) + name
+        return _BODY.pack(*fields, self.digest if digest is None else digest) + name
 
     def frame(self, position: int) -> Encoded:
         """Encode the range frame for its position in the merged log."""

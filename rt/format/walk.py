@@ -5,6 +5,8 @@ from rt.format.frame import FrameKind, Header, session_tag
 from rt.format.ranges import Range, decode_range
 from rt.position import Position
 
+_RANGE = int(FrameKind.RANGE)  # a member of an enumeration takes 0.1 us to look up
+
 
 class Walk:
     """Takes the frames of one log in order, and knows what must come next.
@@ -56,7 +58,7 @@ class Walk:
             raise FrameError(f"the frame was written for {Position(header.position)}")
         elif self.merged:
             self._enter(decode_range(header, body))
-        elif header.kind == FrameKind.RANGE:
+        elif header.kind == _RANGE:
             raise FrameError("a session holds no range frames")
         elif self._tag not in (None, header.session_tag):
             raise FrameError("the frame is of another session")
@@ -67,7 +69,7 @@ class Walk:
         self._tag = session_tag(new.session)
 
     def _step_inside(self, header: Header) -> None:
-        if header.kind == FrameKind.RANGE or header.position != self._expected:
+        if header.kind == _RANGE or header.position != self._expected:
             raise FrameError("the frame is not of the range it is in")
         if header.session_tag != self._tag:
             raise FrameError("the frame is of another session")

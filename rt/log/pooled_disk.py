@@ -18,7 +18,6 @@ from rt.log.disk import File, OsDisk, OsFile
 _SHARE: Final = 4
 _FILES_MIN: Final = 32
 _FILES_MAX: Final = 4096  # more gain nothing: reopening a file takes some 5 us
-_CLOSED: Final = (1 << 31) - 1  # larger than any descriptor; see `OsFile.close`
 _NEVER: Final = object()
 
 
@@ -37,9 +36,10 @@ class PooledDisk(OsDisk):
     descriptors that were open when it happened.
 
     Threads:
-        `_lock` guards `_open`, and `pins`, `is_closed` and the descriptor of every file: it is held
-        while a file is opened again or gives up its descriptor, and not while it is read, written
-        or synced. `files_max` is set once. Any thread may call everything.
+        `_lock` guards `_open`, `_uses`, and `pins`, `used`, `is_open`, `is_closed` and the
+        descriptor of every file: it is held while a file is opened again or gives up its
+        descriptor, and not while it is read, written or synced. `files_max` and `_recent_uses` are
+        set once. Any thread may call everything.
     """
 
     def __init__(self, files_max: int = 0, syncs: Latencies | None = None) -> None:
@@ -50,7 +50,11 @@ class PooledDisk(OsDisk):
         """
         super().__init__(syncs)
         self.files_max = files_max or pool_size()
-        self._open: OrderedDict[PooledFile, object] = OrderedDict()  # the least recently used first
+        # The least recently used first. A file that was moved to the end a quarter of the pool's
+        # uses ago is still far from the front.
+        self._open: OrderedDict[PooledFile, object] = OrderedDict()
+        self._recent_uses = self.files_max // 4
+        self._uses = 0
         self._lock = threading.Lock()
 
     def open(self, path: str, *, create: bool = False) -> "PooledFile":
@@ -80,15 +84,21 @@ class PooledDisk(OsDisk):
             OSError: it was closed, cannot be opened again, or another file has its name.
         """
         with self._lock:
-            if file.is_closed:
-                raise OSError(errno.EBADF, os.strerror(errno.EBADF), file.path)
-            if not file.is_open:
-                self._close_idle(self.files_max - 1)
-                file.reopen()
-                self._open[file] = None
-            else:
+            self._uses += 1
+            if file.is_closed or not file.is_open:
+                self._open_again(file)
+            elif self._uses - file.used > self._recent_uses:
                 self._open.move_to_end(file)
+                file.used = self._uses
             file.pins += 1
+
+    def _open_again(self, file: "PooledFile") -> None:
+        if file.is_closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), file.path)
+        self._close_idle(self.files_max - 1)
+        file.reopen()
+        self._open[file] = None
+        file.used = self._uses
 
     def unpin(self, file: "PooledFile") -> None:
         """Let a file give up its descriptor when others need it."""
@@ -129,7 +139,8 @@ class PooledFile(OsFile):
     """A file of a `PooledDisk`; its use is that of an `OsFile`."""
 
     __slots__ = (
-        "_disk", "_flags", "_inode", "_synced", "_written", "is_closed", "path", "pins",
+        "_disk", "_flags", "_inode", "_synced", "_written", "is_closed", "is_open", "path", "pins",
+        "used",
     )  # fmt: skip
 
     def __init__(
@@ -141,12 +152,9 @@ class PooledFile(OsFile):
         self._inode = super().inode
         self._written = self._synced = 0
         self.pins = 0  # how many threads are using it
+        self.used = 0  # how many uses of the pool's files came before it was moved to the end
+        self.is_open = True  # it has a descriptor
         self.is_closed = False  # for good
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has a descriptor; only with the disk's lock held."""
-        return self._fd != _CLOSED
 
     @property
     def is_dirty(self) -> bool:
@@ -160,10 +168,11 @@ class PooledFile(OsFile):
         if (status.st_dev, status.st_ino) != self._inode:
             os.close(fd)
             raise FileNotFoundError(errno.ENOENT, "the file was replaced", self.path)
-        self._fd = fd
+        self._fd, self.is_open = fd, True
 
     def release(self) -> None:
         """Give up the descriptor."""
+        self.is_open = False
         super().close()
 
     @property
@@ -176,7 +185,7 @@ class PooledFile(OsFile):
         self._disk.pin(self)
         try:
             self._written += 1
-            return super().append(parts)
+            return OsFile.append(self, parts)
         finally:
             self._disk.unpin(self)
 
@@ -185,7 +194,7 @@ class PooledFile(OsFile):
         self._disk.pin(self)
         try:
             self._written += 1
-            super().copy(source, offset, length)
+            OsFile.copy(self, source, offset, length)
         finally:
             self._disk.unpin(self)
 
@@ -193,7 +202,7 @@ class PooledFile(OsFile):
         """Read into a buffer."""
         self._disk.pin(self)
         try:
-            return super().preadv(buffer, offset)
+            return OsFile.preadv(self, buffer, offset)
         finally:
             self._disk.unpin(self)
 
@@ -201,7 +210,7 @@ class PooledFile(OsFile):
         """Read up to `length` bytes at `offset`."""
         self._disk.pin(self)
         try:
-            return super().pread(length, offset)
+            return OsFile.pread(self, length, offset)
         finally:
             self._disk.unpin(self)
 
@@ -209,7 +218,7 @@ class PooledFile(OsFile):
         """The bytes in the file now."""
         self._disk.pin(self)
         try:
-            return super().size()
+            return OsFile.size(self)
         finally:
             self._disk.unpin(self)
 
@@ -236,7 +245,7 @@ class PooledFile(OsFile):
         self._disk.pin(self)
         try:
             written = self._written
-            super().sync()
+            OsFile.sync(self)
             self._synced = written
         finally:
             self._disk.unpin(self)

@@ -84,8 +84,8 @@ class InboxSyncer:
         with self._lock:
             if not self._dirty:
                 return False
-            little = sum(inbox.unsynced for inbox in self._dirty.values()) <= _SETTLE_BYTES
-            if self._syncing or len(self._dirty) > 1 or not little:
+            [first, *others] = self._dirty.values()
+            if self._syncing or others or first.unsynced > _SETTLE_BYTES:
                 self._changed.notify()
                 return False
             batch = self._begin_sync()

@@ -116,9 +116,9 @@ def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(monkeypatch):
 class Accepted(socket.socket):
     """A connection that a member has dialled, without TLS."""
 
-    def pending(self):
-        """Nothing is left to decrypt."""
-        return 0
+    def read(self, count):
+        """Receive as a TLS connection does."""
+        return self.recv(count)
 
 
 def test_a_member_that_connects_again_has_one_connection():

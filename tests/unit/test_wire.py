@@ -106,7 +106,7 @@ def kept(message):
     """Return the message so that it stays as it is when more is received."""
     if isinstance(message, Data):
         return ("Data", message.channel, message.position, bytes(message.payload))
-    if isinstance(message, Standing):
+    if isinstance(message, Standing | Ack):
         return message
     return (type(message).__name__, *astuple(message))
 
