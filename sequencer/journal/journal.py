@@ -18,7 +18,7 @@ from sequencer.journal.identity import (
 )
 from sequencer.journal.records import RecordHeader
 from sequencer.journal.recovery import SNAPSHOT_NAME, Damaged, Recovered, recover
-from sequencer.journal.starts import STARTS_NAME
+from sequencer.journal.starts import STARTS_NAMES
 from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Ready, Snapshot
 from sequencer.raft.snapshots import encode_snapshot
 
@@ -34,7 +34,7 @@ DISOWNED: Final = (
 REMOVED_NAME: Final = "identity.removed"
 REMOVED: Final = "this node was removed from its cluster"
 _STATE_NAMES: Final = (
-    LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, STARTS_NAME, DISOWNED_NAME, *SLOT_NAMES,
+    LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, *STARTS_NAMES, DISOWNED_NAME, *SLOT_NAMES,
 )  # fmt: skip
 
 

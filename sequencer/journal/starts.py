@@ -1,7 +1,8 @@
 """The files that tell an older copy of a state directory from the newest one.
 
 `starts` holds this node's own starts, and is synced before the node says anything; `remembered`
-holds what the other nodes said of themselves. Each is one line of JSON and its checksum.
+holds what the other nodes said of themselves. Each is one line of JSON and its checksum. `starts`
+has a copy, since a node that cannot name its starts is taken for an older copy of itself.
 """
 
 import json
@@ -14,7 +15,7 @@ from sequencer.journal.identity import write_whole
 from sequencer.raft.consensus import EngineState
 from sequencer.raft.starts import Claim, Memory, Reach, StartChain
 
-STARTS_NAME: Final = "starts"
+STARTS_NAMES: Final = ("starts", "starts.copy")
 REMEMBERED_NAME: Final = "remembered"
 NONCE_END: Final = 1 << 63  # nonces are smaller
 FILE_BYTES_MAX: Final = 64 * 1024  # 6 nodes with 4 memories of some 100 bytes each are 2.4 KB
@@ -32,7 +33,8 @@ def begin_start(disk: Disk, path: str, state: EngineState, nonce: int) -> Claim:
         nonce: a random number, at least 1 and less than `NONCE_END`.
     """
     chain = _read_chain(disk, path, state.incarnation).extended(nonce)
-    _write(disk, path, STARTS_NAME, [state.incarnation, chain.count, *chain.nonces])
+    for name in STARTS_NAMES:
+        _write(disk, path, name, [state.incarnation, chain.count, *chain.nonces])
     term = state.ballot.term
     committed = state.snapshot.index if state.snapshot is not None else 0
     last = state.entries[-1].index if state.entries else committed
@@ -64,11 +66,16 @@ def write_memories(disk: Disk, path: str, memories: Memories) -> None:
 
 
 def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:
-    """The starts so far; none if the file is another incarnation's, missing or damaged."""
-    found = _read(disk, path, STARTS_NAME)
-    if not found or found[0] != incarnation:
-        return StartChain()
-    return StartChain(found[1], tuple(found[2:]))
+    """The starts so far, from the copy that knows most of them; those that are damaged know none.
+
+    None at all if both are damaged or missing, or are another incarnation's. A crash between the
+    two writes leaves a copy that lacks a start of which no other node has heard.
+    """
+    found = [_read(disk, path, name) for name in STARTS_NAMES]
+    chains = [
+        StartChain(each[1], tuple(each[2:])) for each in found if each and each[0] == incarnation
+    ]
+    return max(chains, key=lambda chain: chain.count, default=StartChain())
 
 
 def _read(disk: Disk, path: str, name: str) -> Any:

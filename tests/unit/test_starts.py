@@ -15,7 +15,7 @@ from sequencer.greeting import (
     decode_greeting,
     encode_greeting,
 )
-from sequencer.journal.starts import begin_start, read_memories, write_memories
+from sequencer.journal.starts import STARTS_NAMES, begin_start, read_memories, write_memories
 from sequencer.raft.consensus import Ballot, EngineState, Entry
 from sequencer.raft.starts import (
     CHAIN_MAX,
@@ -277,12 +277,38 @@ def test_a_damaged_memory_is_no_memory():
     assert read_memories(disk, "d") == {}
 
 
-def test_a_damaged_file_of_starts_is_a_start_that_others_do_not_know():
+@pytest.mark.parametrize("rotten", STARTS_NAMES)
+def test_a_node_whose_file_of_starts_rots_is_no_older_copy(rotten):
+    """One flipped bit in a file of 60 bytes made a healthy node forget all it had."""
+    disk, state = a_disk(), EngineState()
+    for nonce in (11, 22, 33):
+        before = remembered(None, begin_start(disk, "d", state, nonce))
+    disk.inode(f"d/{rotten}").data[3] ^= 1
+    claim = begin_start(disk, "d", state, 44)
+    assert not contradiction(before, claim)
+    assert claim.chain.nonces == (11, 22, 33, 44)
+    other = next(name for name in STARTS_NAMES if name != rotten)
+    disk.inode(f"d/{other}").data[3] ^= 1  # the next start has mended the first
+    assert begin_start(disk, "d", state, 55).chain.count == 5
+
+
+def test_a_start_that_was_written_once_only_counts():
+    """A power cut between the two writes: nothing was said of that start, so it counts."""
+    disk, state = a_disk(), EngineState()
+    begin_start(disk, "d", state, 11)
+    older = bytes(disk.inode("d/starts.copy").data)
+    begin_start(disk, "d", state, 22)
+    disk.inode("d/starts.copy").data[:] = older
+    assert begin_start(disk, "d", state, 33).chain.nonces == (11, 22, 33)
+
+
+def test_damaged_files_of_starts_are_a_start_that_others_do_not_know():
     """The node cannot say that it is the newest copy, so it does not."""
     disk, state = a_disk(), EngineState()
     before = remembered(None, begin_start(disk, "d", state, 11))
     assert not contradiction(before, begin_start(disk, "d", state, 22))
-    disk.inode("d/starts").data[3] ^= 1
+    for name in STARTS_NAMES:
+        disk.inode(f"d/{name}").data[3] ^= 1
     assert contradiction(before, begin_start(disk, "d", state, 33))
 
 
