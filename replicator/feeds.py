@@ -4,6 +4,7 @@ import threading
 
 from replicator.host import Bell
 from rt.errors import Refused
+from rt.log.damaged_files import DamagedFiles
 from rt.position import START, Position
 
 
@@ -12,6 +13,7 @@ class LogFeed:
 
     def __init__(self, feeds: "LogFeeds", wake: Bell) -> None:
         self.directory = feeds.directory
+        self.damaged = feeds.damaged
         self.wake = wake
         self._feeds = feeds
 
@@ -36,11 +38,13 @@ class LogFeeds:
         `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown`
         and `refuse` are called by the one thread that appends, and read whichever set is there,
         without the lock. `end` and `_refusal` are written by that thread alone; `end` only grows.
+        `damaged` has a lock of its own.
     """
 
     def __init__(self, directory: str) -> None:
         """Serve the merged log in `directory`."""
         self.directory = directory
+        self.damaged = DamagedFiles()
         self.end: Position = START
         self._refusal: Refused | None = None
         self._feeds: frozenset[LogFeed] = frozenset()

@@ -6,6 +6,7 @@ from rt.errors import CorruptLog, Refused
 from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
+from rt.log.damaged_files import DamagedFiles
 from rt.position import Position
 from rt.traffic import Traffic
 
@@ -57,6 +58,10 @@ class Feed(Protocol):
     @property
     def directory(self) -> str:
         """Where it is."""
+
+    @property
+    def damaged(self) -> DamagedFiles:
+        """The files that are not served."""
 
     def end(self) -> Position:
         """Return where serving ends now; no byte after it is sent.

@@ -1,6 +1,7 @@
 """Mirror: serves a copy of a merged log to others, as a node serves its own."""
 
 import logging
+from collections.abc import Callable
 from typing import Final, Self
 
 from replicator.admission import ServerLimits
@@ -9,6 +10,7 @@ from replicator.host import Bell, Inbox
 from replicator.server import Server
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import LogIdentity
+from rt.log.damaged_files import DamagedFiles
 from rt.net.tls import Contexts
 from rt.position import Position
 
@@ -21,7 +23,8 @@ class Mirror:
     Its certificate says `mirror`: publishers refuse it, and it can push, vote and operate nowhere.
 
     Threads: connections call the host's methods; `grown` is called by the thread that fills the
-    copy. `_feeds` has rules of its own, and the other fields never change.
+    copy. `_feeds` has rules of its own; `suspect` is set before `start`, and the other fields never
+    change.
     """
 
     is_first = False  # nothing is merged here
@@ -47,6 +50,7 @@ class Mirror:
             OSError: the address is not available.
         """
         self.stream = stream
+        self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has it repaired
         self._feeds = LogFeeds(directory)
         self._server = Server(address, contexts, self, limits)
 
@@ -89,6 +93,13 @@ class Mirror:
         """Give a pulling connection the copy."""
         return self._feeds.open(wake)
 
-    def damaged(self, error: CorruptLog, growing: bool) -> None:  # noqa: ARG002 - the host's
-        """Log it: the nodes have other copies, this one needs attention."""
+    def damaged(self, error: CorruptLog, growing: bool) -> None:
+        """Log it, and have a rolled file fetched from the nodes again."""
         _log.error("%s; nothing after it is served from here; run `rt verify`", error)
+        if not growing:
+            self.suspect(error)
+
+    @property
+    def barred(self) -> DamagedFiles:
+        """The files that are not served; the scrubber of the copy adds to them."""
+        return self._feeds.damaged

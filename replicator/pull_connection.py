@@ -62,7 +62,7 @@ class PullConnection:
         )  # fmt: skip
         self._channel: SourceChannel | None = None
         self._feed = feed(self)
-        self._log = LogDirectory(self._feed.directory)
+        self._log = LogDirectory(self._feed.directory, damaged=self._feed.damaged)
 
     @property
     def position(self) -> Position:

@@ -10,6 +10,7 @@ from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
+from rt.log.damaged_files import DamagedFiles
 from rt.log.disk import OsDisk
 from rt.log.files import log_files
 from rt.net.certificates import init_authority, issue
@@ -56,7 +57,7 @@ class Feed:
 
     def __init__(self, host, wake):
         self.host, self.wake = host, wake
-        self.directory = host.out
+        self.directory, self.damaged = host.out, DamagedFiles()
 
     def end(self):
         return self.host.merged_end()

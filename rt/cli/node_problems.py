@@ -6,6 +6,7 @@ from typing import Any, Final
 from rt.cli.answer_fields import checked, get, position
 from rt.text import printable
 
+_FILES_SHOWN: Final = 3
 _SECOND_END: Final = 253_402_300_799  # of the year 9999, the last that a date can have
 
 
@@ -30,7 +31,7 @@ def _state_problems(answer: dict[str, Any]) -> list[str]:
     """What is wrong with what the node has on its disk."""
     found = []
     if fork := get(answer, "forked", dict):
-        since = _time_text(get(fork, "since_ns", int))
+        since = time_text(get(fork, "since_ns", int))
         found.append(
             f"is FORKED since {since}, from {position(fork, 'position')} on "
             f"({get(fork, 'reason', str)}): keep a copy of its merged log if it is still needed, "
@@ -38,6 +39,10 @@ def _state_problems(answer: dict[str, Any]) -> list[str]:
         )
     if lost := get(answer, "lost_state", str):
         found.append(f"lost its state: {lost}")
+    damaged = get(get(answer, "scrub", dict), "unrepaired", dict)
+    for path in sorted(damaged)[:_FILES_SHOWN]:
+        why = checked(damaged[path], str, path)
+        found.append(f"does not serve a damaged file: {printable(path)}, not repaired: {why}")
     if older := get(answer, "older_copy", str):
         found.append(
             f"was an older copy of itself when it started ({older}), and what was merged since may "
@@ -72,7 +77,7 @@ def _running_problems(answer: dict[str, Any]) -> list[str]:
     return found
 
 
-def _time_text(time_ns: int) -> str:
-    """A time in UTC, to the second."""
+def time_text(time_ns: int) -> str:
+    """Return a time in UTC, to the second."""
     at = datetime.fromtimestamp(min(time_ns // 10**9, _SECOND_END), UTC)
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")

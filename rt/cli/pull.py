@@ -3,18 +3,22 @@
 import os
 import time
 from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from archiver.keep import parse_keep
+from replicator.copy_scrubber import copy_scrubber
 from replicator.mirror import Mirror
 from replicator.pull import PullClient, PullStatus
+from replicator.scrubber import SCRUB_BYTES_S, Scrubber
 from rt.cli.console import note, print_json
 from rt.cli.link import ServiceSettings, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.stop_signals import StopSignals
 from rt.cli.web import shown_over_http
+from rt.config.kinds import Bytes
 from rt.errors import RtError
 from rt.log.archived import begins_as_wanted
 from rt.log.directory import LogDirectory
@@ -34,8 +38,21 @@ _SERVING: Final = (CertificateRole.MIRROR,)
 _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, CertificateRole.MIRROR)
 
 
+@dataclass(frozen=True, slots=True)
+class PullSettings(ServiceSettings):
+    """What `rt pull` needs."""
+
+    scrub_bytes_s: Bytes = field(
+        default=SCRUB_BYTES_S,
+        metadata={
+            "help": "Read this much of the copy each second, to find what the disk has lost and "
+            "fetch it from a node; 0 reads none."
+        },
+    )
+
+
 @click.command()
-@click_options(ServiceSettings, "pull")
+@click_options(PullSettings, "pull")
 @click.option(
     "--keep", "kept", default="follow", show_default=True,
     help="What to keep: what the nodes keep (follow), all, a time (14d), or a size (90Gi).",
@@ -53,7 +70,7 @@ _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, Certificate
 @timeout_option("--once")
 @json_option("the outcome")
 def pull(
-    settings: ServiceSettings,
+    settings: PullSettings,
     *,
     kept: str,
     start: str,
@@ -63,6 +80,8 @@ def pull(
     as_json: bool,
 ) -> None:
     """Keep a copy of a stream's merged log, from any of its nodes.
+
+    It also reads the copy once a day, and fetches a file again that the disk has damaged.
 
     Stops cleanly on SIGTERM, SIGHUP and ctrl-C; the next pull resumes where this one ended.
 
@@ -83,11 +102,19 @@ def pull(
         settings.root, settings.stream, settings.addresses(), contexts, keep.keeps,
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
     )  # fmt: skip
-    with StopSignals() as signals, mirror or nullcontext():
+    scrubber = None if once else copy_scrubber(
+        client, settings.addresses(), contexts, settings.scrub_bytes_s,
+        mirror.barred if mirror else None,
+    )  # fmt: skip
+    if mirror is not None and scrubber is not None:
+        mirror.suspect = scrubber.suspect
+    with StopSignals() as signals, mirror or nullcontext(), scrubber or nullcontext():
         if mirror is not None:
             _say(mirror, settings.identity, as_json=as_json)
         client.start()
-        with shown_over_http(settings.web, lambda events: _site(client, settings, events)):
+        with shown_over_http(
+            settings.web, lambda events: _site(client, scrubber, settings, events)
+        ):
             done = wait_until(
                 signals, lambda: not client.running or (once and client.wait_caught_up(0)),
                 timeout_s, ends=once,
@@ -101,13 +128,15 @@ def pull(
     _report(status, lacks, complete=done or not once, once=once, as_json=as_json)
 
 
-def _site(client: PullClient, settings: ServiceSettings, events: RecentEvents) -> "Site":
+def _site(
+    client: PullClient, scrubber: Scrubber | None, settings: ServiceSettings, events: RecentEvents
+) -> "Site":
     from rt.web.program import ShownProgram  # noqa: PLC0415 - imports what is optional
     from rt.web.pull_site import PullSite  # noqa: PLC0415
 
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("pull", settings.stream, files, events, time.time_ns())
-    return PullSite(client, _merged(settings), program)
+    return PullSite(client, _merged(settings), program, scrubber)
 
 
 def _merged(settings: ServiceSettings) -> str:

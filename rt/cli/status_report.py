@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from rt.cli.answer_fields import checked, get, objects, position, seconds
-from rt.cli.node_problems import problems_of
+from rt.cli.node_problems import problems_of, time_text
 from rt.errors import PeerError
 from rt.position import Position
 
@@ -78,6 +78,23 @@ class TrafficReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubReport:
+    """What a node found when it read its rolled files."""
+
+    finished_ns: int = 0  # when it had last read all; 0 if it never has
+    files: int = 0  # since its start, and so are the others
+    corrupt: int = 0
+    repaired: int = 0
+
+    @property
+    def text(self) -> str:
+        """When it was, and what was found."""
+        when = time_text(self.finished_ns) if self.finished_ns else "not yet"
+        found = f", {self.corrupt:,} corrupt, {self.repaired:,} repaired" if self.corrupt else ""
+        return f"{when} ({self.files:,} since it started{found})"
+
+
+@dataclass(frozen=True, slots=True)
 class MergeReport:
     """How far a node has merged."""
 
@@ -86,6 +103,7 @@ class MergeReport:
     time_ns: int  # of the last merged instruction; 0 if there is none
     digest: str
     forked_at: Position | None = None  # its log differs from the others' from there on
+    scrub: ScrubReport = ScrubReport()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +267,17 @@ def _node_report(address: str, answer: Any) -> NodeReport:
             position(answer, "merged_end"), get(answer, "messages", int),
             get(answer, "merge_time_ns", int), get(answer, "digest", str),
             position(fork, "position") if (fork := get(answer, "forked", dict)) else None,
+            _scrub_report(get(answer, "scrub", dict)),
         ),
         durability=get(answer, "durability", str),
         problems=tuple(problems_of(answer)),
         traffic=_traffic(answer),
     )  # fmt: skip
+
+
+def _scrub_report(fields: dict[str, Any]) -> ScrubReport:
+    names = ("finished_ns", "files", "corrupt", "repaired")
+    return ScrubReport(*(get(fields, name, int) for name in names))
 
 
 def _traffic(answer: dict[str, Any]) -> TrafficReport:

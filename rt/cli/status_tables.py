@@ -87,6 +87,8 @@ def summary(report: ClusterReport) -> str:
     if report.problems:
         label = "degraded" if report.health is Health.DEGRADED else "problems"
         lines.append(f"{label}: {'; '.join(report.problems)}")
+    scrubs = [f"{node.name} {node.merge.scrub.text}" for node in nodes]
+    lines.append(f"all rolled files last checked: {', '.join(scrubs)}")
     lines += [f"not merged: {reason}" for reason in report.stuck]
     return "\n".join(lines)
 

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import click
 
-from rt.cli.console import ProgressBar, counted, say, table
-from rt.cli.options import json_option
+from rt.cli.console import ProgressBar, counted, note, say, table
+from rt.cli.options import click_options, json_option
+from rt.cli.repair import RepairSettings, repair_log
 from rt.inspect.advice import advice_for, advice_on
 from rt.inspect.compare import Comparison, are_copies, compare_logs
 from rt.inspect.verify import FileReport, LogReport, LogState, log_bytes, open_log, verify_log
@@ -20,24 +21,46 @@ _NAMED_MAX: Final = 3
 
 @click.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@click.option(
+    "--repair", is_flag=True,
+    help="Replace what is damaged in merged logs by what the nodes have; nothing may write there.",
+)  # fmt: skip
+@click_options(RepairSettings, "verify")
 @json_option("all findings")
 @click.pass_context
-def verify(context: click.Context, *, directories: tuple[str, ...], as_json: bool) -> None:
+def verify(
+    context: click.Context,
+    *,
+    settings: RepairSettings,
+    directories: tuple[str, ...],
+    repair: bool,
+    as_json: bool,
+) -> None:
     """Check every byte of the logs in DIRs: sessions, or merged logs (out).
 
     \b
     rt verify rt-data/flights/out
     rt verify rt-data/flights/jfk rt-data/flights/ewr --json
     rt verify node-1/flights/out node-2/flights/out
+    rt verify copy/flights/out --repair --nodes n1:7420 --nodes n2:7420 --identity spark
 
     Checks the checksums and position of every frame, the manifest, the indexes, that numbers are
     consecutive, and the running digest of a merged log; compares copies of one log byte for byte,
     as far as both reach. Says what to do about each kind of finding. A torn end, which a crash
     leaves, and a missing index are not wrong; anything else ends with exit code 1.
+
+    With --repair, each damaged rolled file of a merged log is fetched from a node, checked against
+    the manifest, and put in place of the damaged one, which is kept as quarantine.*.
     """  # noqa: D301 - click reads the backspace character
     logs = [open_log(directory) for directory in directories]
     pairs = _pairs(logs)
     reports, comparisons = _run(logs, pairs)
+    if repair and any(report.is_wrong for report in reports):
+        for report in reports:
+            if report.is_wrong:
+                repair_log(report, settings, note)
+        logs = [open_log(directory) for directory in directories]
+        reports, comparisons = _run(logs, _pairs(logs))
     if as_json:
         click.echo(json_text(_facts(reports, comparisons)))
     else:

@@ -24,6 +24,7 @@ ENVIRONMENT_PREFIX: Final = "RT_"
 # A file may be shared by several programs: one table each, and one for `rt archive policy set`.
 TABLES: Final = (
     "archive", "node", "policy", "publish", "pull", "push", "session", "status", "subscribe",
+    "verify",
 )  # fmt: skip
 FILE_BYTES_MAX: Final = 1 << 20  # a thousand settings of a thousand bytes
 

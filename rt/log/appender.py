@@ -3,8 +3,8 @@
 import errno
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import NewType
 
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
@@ -30,9 +30,9 @@ class Appender:
 
     Threads:
         One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
-        `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`
-        and `verify_file`. `_closing` is held while `_file` is synced or closed, so that no file is
-        closed during its sync. `_recording` is held while lines are written and files emptied, and
+        `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`,
+        `verify_file` and `held`. `_closing` is held while `_file` syncs or closes: none is closed
+        during its sync. `_recording` is held while lines are written and files emptied, and
         guards `manifest`, `_manifest_file` and `_is_closed`; readers of `manifest` in other threads
         copy what they iterate over. `_failure` is set once and never cleared. `walk` is replaced
         and never changed, so `end` may be read by any thread.
@@ -271,16 +271,9 @@ class Appender:
             time_ns = self.manifest.rolled[order[-1]].last_time_ns if order else 0
             facts = Facts(0, number, number, time_ns, time_ns)
         line = Rolled(
-            end.file,
-            end.offset,
-            facts.first,
-            number,
-            facts.first_time_ns,
-            facts.last_time_ns,
-            at_ns,
-            digest,
-            sessions,
-        )
+            end.file, end.offset, facts.first, number, facts.first_time_ns, facts.last_time_ns,
+            at_ns, digest, sessions,
+        )  # fmt: skip
         self.record(line)
         self._close_file()
         return line
@@ -353,6 +346,15 @@ class Appender:
         self._settle(self._manifest_file.sync)
         for entry in entries:
             self.manifest.add(entry)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nothing be archived, nor the log be closed; `OSError` if it was closed, or failed."""
+        with self._recording:
+            self._check()
+            if self._is_closed:  # a thread that archives may not know yet
+                raise OSError(errno.EBADF, f"{self.directory} was closed")
+            yield
 
     def close(self) -> None:
         """Write the index and release the files, without a sync. Idempotent."""

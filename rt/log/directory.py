@@ -7,6 +7,7 @@ from rt.errors import CorruptLog, ManifestError
 from rt.format.index import SUFFIX, Index
 from rt.format.manifest import FILE_NAME, Manifest, decode_entry
 from rt.limits import MANIFEST_BYTES_MAX, MANIFEST_LINE_BYTES_MAX
+from rt.log.damaged_files import DamagedFiles
 from rt.log.disk import Disk, File, OsDisk, OsFile
 from rt.log.files import log_files
 from rt.log.gc_pause import uncollected
@@ -19,8 +20,11 @@ _NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
 class LogDirectory:
     """A log directory that others write. It may be empty, or not exist yet."""
 
-    def __init__(self, path: str, disk: Disk | None = None) -> None:
+    def __init__(
+        self, path: str, disk: Disk | None = None, damaged: DamagedFiles | None = None
+    ) -> None:
         self.path = path
+        self.damaged = damaged or DamagedFiles()  # of its files, those that are not served
         self.disk = disk or OsDisk()
         self.manifest = Manifest()
         self._manifest_file: File | None = None

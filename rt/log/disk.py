@@ -13,6 +13,10 @@ IOV_MAX: Final = 1024  # POSIX lets one writev take this many parts on Linux
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 SET_ASIDE: Final = "quarantine."  # prefix of names that no program reads again
+# Damaged files that a whole copy has replaced, for people to look at: 8 GiB of a directory at most,
+# or a failing disk would fill up with them.
+_REPLACED: Final = f"{SET_ASIDE}replaced."
+_REPLACED_MAX: Final = 8
 # Larger than any descriptor on Linux (fs.nr_open); -1 is a ValueError in some calls of Python.
 _NO_FD: Final = (1 << 31) - 1
 COPY_BYTES: Final = 1 << 20  # per read and write; with less, the calls cost as much as the copy
@@ -75,7 +79,10 @@ class Disk(Protocol):
         """Create the directory and its parents, each synced into its parent."""
 
     def replace(self, source: str, target: str) -> None:
-        """Rename within one directory and sync that directory."""
+        """Rename within one file system, and sync the directory of the new name."""
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name in its directory, and sync that directory."""
 
 
 class OsFile:
@@ -234,8 +241,13 @@ class OsDisk:
         sync_directory(parent)
 
     def replace(self, source: str, target: str) -> None:
-        """Rename within one directory and sync that directory."""
+        """Rename within one file system, and sync the directory of the new name."""
         os.replace(source, target)
+        sync_directory(os.path.dirname(target))
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name in its directory, and sync that directory."""
+        os.link(source, target, follow_symlinks=False)
         sync_directory(os.path.dirname(target))
 
 
@@ -244,12 +256,43 @@ def set_aside(disk: Disk, path: str) -> str:
 
     No program reads it again; it is kept for people to look at.
     """
+    kept = _aside(disk, path, SET_ASIDE)
+    disk.replace(path, os.path.join(os.path.dirname(path), kept))
+    return kept
+
+
+def put_in_place(disk: Disk, fresh: str, path: str) -> str:
+    """Replace a damaged file by a whole copy, so that its name always leads to one of the two.
+
+    Args:
+        disk: where.
+        fresh: the copy, synced and checked.
+        path: the damaged file; it may be missing.
+
+    Returns:
+        The name under which the damaged file is kept. "" if it is not: some are kept already, or
+        the disk does not let it; the copy holds all that it held.
+    """
+    parent = os.path.dirname(path)
+    if sum(name.startswith(_REPLACED) for name in disk.names(parent)) >= _REPLACED_MAX:
+        disk.replace(fresh, path)
+        return ""
+    kept = _aside(disk, path, _REPLACED)
+    try:
+        disk.link(path, os.path.join(parent, kept))
+    except OSError:  # it is missing, the disk is full, or the file system has no links
+        kept = ""
+    disk.replace(fresh, path)
+    return kept
+
+
+def _aside(disk: Disk, path: str, prefix: str) -> str:
+    """Return a name beside a path that no program reads and no file has."""
     parent, name = os.path.split(path)
     there = set(disk.names(parent))
     number = 0
-    while (kept := f"{SET_ASIDE}{name}.{number}") in there:
+    while (kept := f"{prefix}{name}.{number}") in there:
         number += 1
-    disk.replace(path, os.path.join(parent, kept))
     return kept
 
 

@@ -313,4 +313,5 @@ def _clients_toml(
         if table not in ("publish", "subscribe"):
             lines += [*link, f'identity = "{identities.get(table, identities[""])}"']
         lines.append("")
+    lines += ["[verify]", *link, f'identity = "{identities.get("pull", identities[""])}"', ""]
     return "\n".join(lines)

@@ -1,15 +1,15 @@
-"""DamageFound: damage that a connection found in one of this node's logs."""
+"""DamageFound: damage that was found in one of this node's logs."""
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
 from rt.errors import CorruptLog
 from rt.log.appender import Appender
+from rt.position import START
+from sequencer.holdings import Holdings
 
-ROLLED: Final = (  # what to do about damage there
-    "it is in a rolled file, which is not repaired while the node runs: run `rt verify`, then stop"
-    " the node, move the merged log's directory away and start the node, which copies the log again"
-)
+ROLLED: Final = "it is in a rolled file, which is fetched from another node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,16 @@ class DamageFound:
     Attributes:
         damage: what is wrong, and where.
         log: the log as it was open then; once it has been set aside or copied, another one is.
+        scrubbed: whether reading the file found it, so that no peer is known to have its bytes.
     """
 
     damage: CorruptLog
     log: Appender
+    scrubbed: bool = False
+
+
+def is_elsewhere(damage: CorruptLog, holdings: Holdings) -> bool:
+    """Whether another node is known to hold what was damaged in the copy of a session."""
+    session = os.path.basename(os.path.dirname(damage.path))
+    ends = (holdings.of(other).get(session, START) for other in holdings.others)
+    return max(ends, default=START) > damage.position

@@ -11,7 +11,7 @@ from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, Refused, Sess
 from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
 from rt.node.begun import Begun
-from rt.node.damage import ROLLED, DamageFound
+from rt.node.damage import ROLLED, DamageFound, is_elsewhere
 from rt.node.dropped import drop_copies
 from rt.node.fork import ForkWatch
 from rt.node.keep_up import CopyLog, KeepUp
@@ -363,8 +363,10 @@ class Duties:
         damage = found.damage
         if not self._is_merged(damage):
             held = self._ports.sessions.get(found.log.identity.name)
-            if held is not None and held.appender is found.log:
-                self._mend(damage)
+            if held is None or held.appender is not found.log:
+                return
+            if not found.scrubbed or held.is_fed or is_elsewhere(damage, self._member.holdings):
+                self._mend(damage)  # a copy that may be the only one is kept
         elif self._may_mend(found.log):
             if self._member.executor.is_rolled(damage.path):
                 _log.error("%s; %s", damage, ROLLED)

@@ -136,6 +136,8 @@ class Inboxes:
             self._syncer.forget(session)
             if inbox is not None:
                 inbox.appender.close()
+                # a publisher that has nothing more to send would not notice for as long
+                inbox.refuse(Refused("busy", f"the copy of session {session!r} was set aside"))
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
                 set_aside(self._disk, os.path.join(self._root, session))
 

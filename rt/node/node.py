@@ -31,6 +31,7 @@ from rt.node.pipeline import Links, NodePipeline
 from rt.node.places import Places
 from rt.node.relay import NodeRelay
 from rt.node.sampler import NodeSampler, Watched
+from rt.node.scrubbing import node_scrubber
 from rt.node.settings import NodeSettings
 from rt.node.state import open_state
 from rt.node.status import STATUS_ALPN, STATUS_S, node_status
@@ -46,8 +47,8 @@ class Node:
     """One node of a stream: serves pushers and pullers, and takes part in the sequencing.
 
     Threads: every field is set once, in `__init__`. The server has a thread for each connection,
-        the pipeline one that syncs and one that sequences, the peers one for each other node, and
-        the lookout one that samples all of it.
+        the pipeline one that syncs and one that sequences, the peers one for each other node, the
+        scrubber one that reads rolled files, and the lookout one that samples all of it.
         Any thread may call any method but `start` and `stop`, which belong to the owner.
     """
 
@@ -98,6 +99,7 @@ class Node:
         self._lost = opened.damage
         self._peers = self._make_peers()
         limits = settings.limits.server()
+        self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self._server = Server(
             settings.address, _server_contexts(settings), self, limits, self._handlers(),
             greets=(_peer_alpn(settings),),
@@ -111,6 +113,7 @@ class Node:
             lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
             member.executor.traffic, self._server.record, self._peers, self.directory.guard,
             self._leadership, {"agreement": member.agreement, **self.directory.syncs},
+            lambda: self.scrubber.state,
         )  # fmt: skip
 
     def _make_peers(self) -> Peers | None:
@@ -142,6 +145,7 @@ class Node:
         self._leadership.start()
         damaged = self.pipeline.start()
         self._server.start()
+        self.scrubber.start()
         self.lookout.start()
         return damaged
 
@@ -192,8 +196,10 @@ class Node:
         return self.pipeline.feeds.open(wake)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
-        """Mend the merged log if its active file is damaged (`replicator.host.Host`)."""
-        if self.pipeline.is_alone or not growing:
+        """Have the merged log mended (`replicator.host.Host`)."""
+        if not growing:
+            self.scrubber.suspect(error)
+        elif self.pipeline.is_alone:
             _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         else:
             self.pipeline.mend_merged(error)
@@ -210,6 +216,7 @@ class Node:
         if hand_over(self.pipeline.sequencer, self.pipeline.member.engine):
             _log.info("another node leads now; this one stops")
         self.lookout.stop()
+        self.scrubber.stop()
         self._server.stop()
         self._relay.stop()
         if self._peers is not None:
@@ -247,7 +254,8 @@ class Node:
         files = certificate_files(settings.certs, settings.name)
         certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}
         lost = self._lost if shown["role"] == "learner" else ""
-        return shown | certificate | {"diverged": inboxes.diverged, "lost_state": lost}
+        repair = {"scrub": asdict(self.scrubber.state)}
+        return shown | certificate | repair | {"diverged": inboxes.diverged, "lost_state": lost}
 
     def certificate_warning(self) -> str:
         """Return what has to be done about the node's certificate; "" if there is nothing."""

@@ -1,10 +1,11 @@
 """NodeSample: everything that may be shown of a node, as it was at one moment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from replicator.clients import ClientView
+from replicator.scrub import ScrubState
 from rt.latencies import LatencyCounts
 from rt.node.view import NodeView
 from rt.position import Position
@@ -126,6 +127,7 @@ class NodeSample:
         latencies: of `agreement`, and of syncs of files of each kind.
         changes: of leaders and refusals.
         stalled: what waits and does not move, with the seconds: by `hop name`.
+        scrub: what reading the rolled files has come to.
     """
 
     times: SampleTimes
@@ -138,6 +140,7 @@ class NodeSample:
     latencies: Mapping[str, LatencyCounts]
     changes: ChangesView
     stalled: Mapping[str, float]
+    scrub: ScrubState = field(default_factory=ScrubState)
 
     @property
     def at_s(self) -> float:

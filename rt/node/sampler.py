@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from replicator.clients import PULLS, ClientView, ServerRecord
+from replicator.scrub import ScrubState
 from rt.latencies import Latencies
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
@@ -44,6 +45,7 @@ class Watched:
         guard: of the node's disk.
         leadership: which node leads.
         latencies: by what they are of.
+        scrub: returns what scrubbing has come to.
     """
 
     view: Callable[[], NodeView]
@@ -55,6 +57,7 @@ class Watched:
     guard: DiskGuard
     leadership: Leadership
     latencies: dict[str, Latencies]
+    scrub: Callable[[], ScrubState] = ScrubState
 
 
 @dataclass(slots=True)
@@ -114,7 +117,7 @@ class NodeSampler:
                 watched.leadership.changes, watched.leadership.elections,
                 watched.leadership.leaderless_s(now_s), watched.record.refused(),
             ),
-            {},
+            {}, watched.scrub(),
         )  # fmt: skip
         progress = progress_of(sample)
         self._waits.keep(progress.keys())

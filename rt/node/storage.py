@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from replicator.scrubber import SCRUB_BYTES_S, SCRUB_EVERY_S
 from rt.config.kinds import Bytes, Seconds
 from rt.errors import Misuse
 from rt.limits import KIB, MIB
@@ -10,7 +11,7 @@ from rt.position import FILE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """When a node rolls its merged files, removes empty ones, saves its state and refuses data."""
+    """When a node rolls merged files, removes empty ones, reads them, saves and refuses data."""
 
     file_bytes: Bytes = field(
         default=FILE_BYTES_MAX,
@@ -30,6 +31,17 @@ class StorageSettings:
     snapshot_s: Seconds = field(
         default=5.0, metadata={"help": "Time between snapshots of the sequencer's state."}
     )
+    scrub_bytes_s: Bytes = field(
+        default=SCRUB_BYTES_S,
+        metadata={
+            "help": "Read this much of the rolled files each second, to find what the disk has "
+            "lost and fetch it from another node; 0 reads none."
+        },
+    )
+    scrub_every_s: Seconds = field(
+        default=SCRUB_EVERY_S,
+        metadata={"help": "Begin to read them all again this long after the last time."},
+    )
     reserve: Bytes = field(
         default=256 * MIB,
         metadata={"help": "Refuse new data while less disk space than this is free."},
@@ -40,5 +52,7 @@ class StorageSettings:
             raise Misuse(f"file_bytes is {self.file_bytes}; use {64 * KIB} to {FILE_BYTES_MAX}")
         if self.file_age_s and self.file_age_s < 1:
             raise Misuse(f"file_age_s is {self.file_age_s:g}; use 1 or more, or 0 for never")
+        if self.scrub_every_s < 0:
+            raise Misuse(f"scrub_every_s is {self.scrub_every_s:g}; use 0 or more")
         if not 0.1 <= self.snapshot_s <= 3600:
             raise Misuse(f"snapshot_s is {self.snapshot_s}; use 0.1 to 3600")

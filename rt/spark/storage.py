@@ -151,5 +151,9 @@ class FsDisk:
         """Refused."""
         raise self._read_only(f"{source} and {target}")
 
+    def link(self, source: str, target: str) -> None:
+        """Refused."""
+        raise self._read_only(f"{source} and {target}")
+
     def _read_only(self, path: str) -> Misuse:
         return Misuse(f"{path}: a log is written on a local disk only; give a local path")

@@ -9,6 +9,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from replicator.clients import PULLS, PUSHES, ClientView
+from replicator.scrub import ScrubState
 from rt.inspect.history import Row
 from rt.node.sample import Hop, NodeSample, SessionView, bytes_between
 from rt.node.sampler import HOPS
@@ -54,6 +55,7 @@ def node_metrics(
     yield from _sessions(sample.sessions, stream)
     yield from _clients(sample, stream)
     yield from _disk(sample, stream)
+    yield from scrub_metrics(sample.scrub, stream)
     yield from _log(rows, stream)
     yield gauge(
         "rt_certificate_expiry_timestamp_seconds", "When a certificate of this node expires.",
@@ -176,6 +178,17 @@ def _disk(sample: NodeSample, stream: str) -> Iterator[Metric]:
     yield gauge("rt_disk_free_bytes", "Free on the node's file system.", disk.available)
     yield gauge("rt_disk_reserve_bytes", "Below this, new data is refused.", disk.reserve)
     yield _of(stream, "rt_takes_data", "Whether new data is taken.", float(disk.takes_data))
+
+
+def scrub_metrics(scrub: ScrubState, stream: str) -> Iterator[Metric]:
+    """Yield what reading the rolled files of a log has come to."""
+    yield _of(stream, "rt_scrub_finished_timestamp_seconds", "When all rolled files had been read.",
+              scrub.finished_ns / 1e9 if scrub.finished_ns else math.nan)  # fmt: skip
+    yield _count(stream, "rt_scrubbed_files", "Rolled files that were read.", scrub.files)
+    yield _count(stream, "rt_corrupt_files", "Of them, those that were damaged.", scrub.corrupt)
+    yield _count(stream, "rt_repaired_files", "Damaged files that were repaired.", scrub.repaired)
+    yield _of(stream, "rt_unrepaired_files", "Damaged files that are not repaired yet.",
+              len(scrub.unrepaired))  # fmt: skip
 
 
 def _log(rows: Sequence[Row], stream: str) -> Iterator[Metric]:

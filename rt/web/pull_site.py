@@ -2,13 +2,17 @@
 
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from prometheus_client.core import Metric
 
 from replicator.pull import PullClient
+from replicator.scrub import ScrubState
+from replicator.scrubber import Scrubber
 from rt.text import printable, size_text
 from rt.web.collector import counter, gauge
 from rt.web.files import MergedFiles, planned
+from rt.web.node_metrics import scrub_metrics
 from rt.web.program import ShownProgram, tile
 from rt.web.site import Fields, SiteHealth
 from rt.web.verdict import BROKEN, DEGRADED, OK
@@ -21,11 +25,17 @@ class PullSite:
     a puller cannot know what it was not sent.
     """
 
-    def __init__(self, client: PullClient, directory: str, program: ShownProgram) -> None:
-        """Show this client, which copies into `directory`."""
+    def __init__(
+        self,
+        client: PullClient,
+        directory: str,
+        program: ShownProgram,
+        scrubber: Scrubber | None = None,
+    ) -> None:
+        """Show this client, which copies into `directory`, and what scrubs that."""
         self._client = client
+        self._scrubber = scrubber
         self._program = program
-        self._directory = directory
         self._files = MergedFiles(directory)
 
     def start(self) -> None:
@@ -52,6 +62,11 @@ class PullSite:
         live = [row for row in rows if row.gone is None]
         yield gauge("rt_log_bytes", "Bytes of the merged log that are here.",
                     {key: sum(row.bytes for row in live)}, label)  # fmt: skip
+        yield from scrub_metrics(self._scrub, stream)
+
+    @property
+    def _scrub(self) -> ScrubState:
+        return ScrubState() if self._scrubber is None else self._scrubber.state
 
     def health(self) -> SiteHealth:
         """Return how it is: ready once it is connected and has caught up."""
@@ -70,6 +85,7 @@ class PullSite:
         return [{
             "node": status.node, "position": str(status.position), "durable": str(status.durable),
             "caught_up": status.caught_up, "error": printable(status.error),
+            "scrub": asdict(self._scrub),
         }]  # fmt: skip
 
     def overview(self) -> Fields:
@@ -79,6 +95,8 @@ class PullSite:
             level, words = BROKEN, printable(status.error)
         elif not status.node:
             level, words = BROKEN, f"Nothing is copied: {printable(status.error)}."
+        elif damaged := len(self._scrub.unrepaired):
+            level, words = DEGRADED, f"{damaged} damaged files of the copy are not repaired yet."
         elif not status.caught_up:
             level, words = DEGRADED, f"The copy is catching up with {status.node}."
         else:

@@ -3,7 +3,7 @@
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from replicator.pull import PulledLog
+from replicator.local_copy import PulledLog
 from rt.errors import CorruptLog, ManifestError, PeerError, Refused
 from rt.format.manifest import MERGED, LogIdentity
 from rt.log.appender import Appender

@@ -200,6 +200,15 @@ class SimDisk:
         directory.names[posixpath.basename(target)] = directory.names.pop(name)
         self._sync(directory)
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, then make the names durable."""
+        self.operation("link")
+        directory, name = self._parent(source)
+        if directory is None or name not in directory.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        directory.names[posixpath.basename(target)] = directory.names[name]
+        self._sync(directory)
+
     def _at(self, path: str) -> Inode | Directory | None:
         found: Inode | Directory | None = self._root
         for name in path.split("/") if path else ():

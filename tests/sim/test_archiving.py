@@ -3,7 +3,7 @@
 from random import Random
 from typing import NamedTuple
 
-from replicator.pull import PulledLog
+from replicator.local_copy import PulledLog
 from replicator.source import Looked, Source, Wait
 from rt.format import manifest
 from rt.format.columns import encode_columns

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from replicator import wire
-from replicator.pull import PulledLog
+from replicator.local_copy import PulledLog
 from replicator.sink_channel import SinkChannel
 from rt.errors import CorruptLog, DiskFailed
 from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled

@@ -60,7 +60,7 @@ def test_every_command_with_settings_can_be_explained():
     ("arguments", "words"),
     [
         (["nodee"], "is not a command with settings; these are: "),
-        (["verify"], "is not a command with settings"),
+        (["dump"], "is not a command with settings"),
         (["session"], "'session list'"),
         (["node", "--lissten", "x"], "No such option"),
         (["node", "--config", "/nowhere.toml"], "no such file"),

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 from replicator_host import Certificates, eventually
 
-from replicator import pull
+from replicator import local_copy, pull
 from replicator.feeds import LogFeeds
 from rt.errors import CorruptLog, DiskFailed, Diverged, Refused
 from rt.log.confirmations import Confirmations
@@ -242,14 +242,14 @@ def test_damage_of_the_merged_log_is_checked_by_the_connection_that_found_it():
     assert reported(damage) == [damage]
 
 
-def test_a_damaged_rolled_file_is_reported_with_its_remedy_and_not_set_aside(caplog):
+def test_a_damaged_rolled_file_is_left_to_the_scrubber_and_not_set_aside(caplog):
     """A copy continues at the end of the log, so nothing would ever fill the gap."""
     bench = Bench()
     bench.rolled.add("out/log.0.0")
     bench.duties().step(0.0, Mail(damaged=deque([bench.found()])))
     assert bench.did == []
     assert "out/log.0.0: corrupt at 0.0.0: rot" in caplog.text
-    assert "move the merged log's directory away" in caplog.text
+    assert "which is fetched from another node" in caplog.text
 
 
 def test_a_merged_log_that_cannot_be_checked_ends_no_node(caplog):
@@ -481,7 +481,7 @@ def test_a_node_ends_when_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch)
     copied = SimpleNamespace(
         sync=fail, durable=place, appender=SimpleNamespace(end=place, next_place=place)
     )
-    monkeypatch.setattr(pull, "_SYNC_S", 0.01)
+    monkeypatch.setattr(local_copy, "_SYNC_S", 0.01)
     no_context = SimpleNamespace(current=lambda: None)
     client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], no_context)
     client._copy.log = copied

@@ -1,0 +1,112 @@
+"""FileFetch: copies one rolled file of a merged log from another node."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final
+
+from replicator.dialer import Address, address_text
+from replicator.pull import PullClient
+from rt.errors import Refused, Stopped
+from rt.format.manifest import Rolled
+from rt.log.appender import Appender
+from rt.log.archived import not_copied
+from rt.log.directory import LogDirectory
+from rt.log.disk import Disk
+from rt.log.rolled_check import line_before
+from rt.names import stream_directory
+from rt.net.contexts import Contexts
+from rt.position import Position
+from rt.subscriber import MERGED_NAME
+
+DIRECTORY: Final = "repair"  # inside the log's: one file system, and no program reads it
+_QUIET_S: Final = 10.0  # a node that has sent nothing for so long is passed over
+_LOOK_S: Final = 0.02
+
+
+class FileFetch:
+    """Fetches files for one log directory (`replicator.mend.FileSource`).
+
+    The file is pulled as any subscriber would pull it, into a log of its own that seems to have
+    passed over everything before: the node proves by its line of the file before that its log is
+    the same. One thread uses it.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        nodes: Callable[[], Sequence[Address]],
+        contexts: Contexts,
+        disk: Disk,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Prepare, and remove what an earlier process left.
+
+        Args:
+            directory: of the log.
+            nodes: returns where other nodes, or mirrors, are reached now.
+            contexts: of `rt.net.tls.client_context`.
+            disk: where the copy is written.
+            is_stopping: whether to give up.
+        """
+        self._directory = os.path.join(directory, DIRECTORY)
+        self._addresses = nodes
+        self._contexts = contexts
+        self._disk = disk
+        self._is_stopping = is_stopping
+        self.clear()
+
+    def nodes(self) -> Sequence[str]:
+        """Return the addresses of all that may be asked."""
+        return [address_text(each) for each in self._addresses()]
+
+    def fetch(self, node: str, log: Appender, line: Rolled) -> str:
+        """Copy a rolled file from a node; see `replicator.mend.FileSource`."""
+        self.clear()
+        address = next((each for each in self._addresses() if address_text(each) == node), None)
+        if address is None:
+            raise Refused("not-a-member", "it was removed just now")
+        identity, known = log.identity, log.manifest
+        directory = os.path.join(stream_directory(self._directory, identity.stream), MERGED_NAME)
+        with closing(Appender(self._disk, directory, identity)) as begun:
+            before = line_before(known, line)
+            if before is not None:
+                begun.skip_archived(before, not_copied(before))
+        client = PullClient(
+            self._directory, identity.stream, [address], self._contexts, disk=self._disk
+        )
+        try:
+            client.start()
+            self._wait(client, line)
+        finally:
+            has_ended = client.stop()
+        if not has_ended:
+            raise Refused("busy", "its connection does not end")
+        with closing(LogDirectory(directory, self._disk)) as got:
+            got.refresh()
+            if got.is_gone(line.file):
+                raise Refused("archived", "it has archived the file")
+        return os.path.join(directory, line.file.file_name)
+
+    def clear(self) -> None:
+        """Remove what was fetched and is not used."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _wait(self, client: PullClient, line: Rolled) -> None:
+        """Wait until the file is here; raise `Refused` when the node does not give it."""
+        reached, since_s = Position(0), time.monotonic()
+        idle = client.status().error  # what it says before it has dialled
+        while (status := client.status()).next_place <= line.file + line.end:
+            if self._is_stopping():
+                raise Stopped("the repair was stopped")
+            if status.error not in ("", idle) or not client.running:
+                raise Refused("unrepaired", status.error)
+            if status.caught_up or status.is_ahead:
+                raise Refused("behind", "it does not have the file yet")
+            if status.position > reached:
+                reached, since_s = status.position, time.monotonic()
+            elif time.monotonic() - since_s > _QUIET_S:
+                raise Refused("quiet", f"it has sent nothing for {_QUIET_S:.0f} s")
+            time.sleep(_LOOK_S)

@@ -1,0 +1,147 @@
+"""Repair: what `rt verify --repair` does to a copy of a merged log."""
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from replicator.file_fetch import FileFetch
+from replicator.mend import mend_file
+from rt.client.settings import ConnectionSettings
+from rt.errors import CorruptLog, Misuse, Refused, spoken
+from rt.format.index import SUFFIX
+from rt.format.manifest import Rolled
+from rt.inspect.advice import Finding, findings
+from rt.inspect.verify import FileReport, LogReport, open_log
+from rt.log.appender import Appender
+from rt.log.disk import OsDisk, set_aside
+from rt.log.indexing import rebuild_index
+from rt.log.lock import take_lock
+from rt.log.rolled_check import check_rolled
+from rt.node.settings import PORT
+
+_NODE_LOCK = ".lock"  # beside a node's log
+
+
+@dataclass(frozen=True, slots=True)
+class RepairSettings:
+    """Where a damaged copy is fetched from again."""
+
+    nodes: tuple[str, ...] = field(
+        default=(f"localhost:{PORT}",),
+        metadata={"help": "With --repair: address of a node or mirror; repeat for each."},
+    )
+    certs: str = field(
+        default="certs",
+        metadata={"help": "With --repair: directory of ca.pem, NAME.pem and NAME.key."},
+    )
+    identity: str = field(
+        default="client", metadata={"help": "With --repair: NAME of the certificate to present."}
+    )
+
+    def connection(self) -> ConnectionSettings:
+        """Return them as those of a client; `Misuse` if one is not valid."""
+        return ConnectionSettings(nodes=self.nodes, certs=self.certs, identity=self.identity)
+
+
+def repair_log(report: LogReport, settings: RepairSettings, say: Callable[[str], None]) -> None:
+    """Replace the damaged files of a merged log by those of other nodes.
+
+    Args:
+        report: what is wrong with it.
+        settings: the nodes.
+        say: is called with a sentence for each file.
+
+    Raises:
+        Misuse: it is not a merged log, another program uses it, or the certificate is not valid.
+        ManifestError: the manifest is damaged.
+        OSError: the disk failed.
+    """
+    directory = report.directory
+    if report.kind != "merged":
+        raise Misuse(
+            f"{directory}: only a merged log (out) is repaired from nodes; of the copies of "
+            "sessions in their in/ the nodes take care themselves"
+        )
+    connection = settings.connection()
+    with _Locks(directory):
+        contexts = connection.contexts()
+        with closing(_opened(directory)) as log:
+            fetch = FileFetch(directory, connection.addresses, contexts, log.disk)
+            for line in _damaged(log):
+                say(_mended(fetch, log, line))
+            for file in report.files:
+                if words := _other(log, file):
+                    say(words)
+
+
+class _Locks:
+    """The locks of all programs that write to a merged log."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._fds: list[int] = []
+
+    def __enter__(self) -> None:
+        directory, parent = self._directory, os.path.dirname(os.path.abspath(self._directory))
+        words = "is in use, by a program that repairs it by itself; stop that to do it here"
+        if os.path.exists(os.path.join(parent, _NODE_LOCK)):
+            self._fds.append(take_lock(parent, f"{directory} {words}", _NODE_LOCK))
+        try:
+            self._fds.append(take_lock(directory, f"{directory} {words}"))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def _opened(directory: str) -> Appender:
+    found = open_log(directory)
+    try:
+        if found.manifest.identity is None:
+            raise Misuse(f"{directory}: not a log")
+        return Appender(OsDisk(), directory, found.manifest.identity)
+    finally:
+        found.close()
+
+
+def _damaged(log: Appender) -> list[Rolled]:
+    known, found = log.manifest, []
+    for file in known.order:
+        if file not in known.archived:
+            path = os.path.join(log.directory, file.file_name)
+            try:
+                check_rolled(log.disk, path, log.identity, known, known.rolled[file])
+            except CorruptLog:
+                found.append(known.rolled[file])
+    return found
+
+
+def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> str:
+    name = line.file.file_name
+    try:
+        mended = mend_file(fetch, log, line)
+    except Refused as error:
+        return f"{name}: not repaired: {spoken(error)}"
+    if mended is None:
+        return f"{name}: archived"
+    kept = f"; the damaged file is kept as {mended.kept}" if mended.kept else ""
+    return f"{name}: repaired with the copy of {mended.node}{kept}"
+
+
+def _other(log: Appender, file: FileReport) -> str:
+    """Repair what needs no node: an index, and the end of the log; return what was done."""
+    kinds, path = findings(file), os.path.join(log.directory, file.file)
+    if Finding.DAMAGED in kinds and not file.is_rolled:
+        kept = set_aside(log.disk, path)
+        if os.path.exists(path + SUFFIX):
+            set_aside(log.disk, path + SUFFIX)
+        return f"{file.file}: set aside as {kept}; rt pull copies it again"
+    if Finding.BAD_INDEX in kinds:
+        with closing(open_log(log.directory)) as found:
+            rebuild_index(log.disk, found, file.end.file)
+        return f"{file.file}: its index is built again"
+    return ""

@@ -1,0 +1,39 @@
+"""Replaced: puts a whole copy of a damaged rolled file in its place."""
+
+import os
+from contextlib import suppress
+
+from rt.errors import Misuse
+from rt.format.index import SUFFIX
+from rt.log.appender import Appender
+from rt.log.disk import put_in_place
+from rt.position import Position
+
+
+def replace_rolled(log: Appender, start: Position, fresh: str) -> str | None:
+    """Replace a rolled file; any thread may call it.
+
+    Readers that have the damaged one open keep it, and find the new one by its name.
+
+    Args:
+        log: open.
+        start: where the file starts.
+        fresh: path of the copy, on the same file system, synced and checked; its index beside it.
+
+    Returns:
+        The name under which the damaged file is kept, or ""; None if nothing was replaced, since
+        the file has been archived.
+
+    Raises:
+        OSError: it could not be replaced, or the log was closed.
+    """
+    path = os.path.join(log.directory, start.file_name)
+    with log.held():  # a file is emptied only after its line is recorded
+        if start in log.manifest.archived:
+            return None
+        if start not in log.manifest.rolled:
+            raise Misuse(f"{path} is not a rolled file")
+        kept = put_in_place(log.disk, fresh, path)
+        with suppress(FileNotFoundError):  # it may have no index
+            log.disk.replace(fresh + SUFFIX, path + SUFFIX)
+        return kept

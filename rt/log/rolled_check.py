@@ -1,0 +1,162 @@
+"""RolledCheck: proves, slice by slice, that a rolled file is the one that its line describes."""
+
+import errno
+import os
+from bisect import bisect_left
+from contextlib import suppress
+from typing import Final
+
+from rt.errors import CorruptLog, FrameError
+from rt.format.chain import Chain
+from rt.format.frame import FrameKind
+from rt.format.manifest import LogIdentity, Manifest, Rolled
+from rt.format.ranges import EMPTY_DIGEST
+from rt.format.scan import Frame, Scan
+from rt.format.walk import Walk
+from rt.limits import READ_BYTES
+from rt.log.active_file import Facts
+from rt.log.disk import Disk, File, OsFile
+from rt.position import START, Position
+
+# What a disk returns for a sector that it cannot read; as good as wrong bytes.
+_UNREADABLE: Final = frozenset({errno.EIO, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)})
+
+
+class RolledCheck:
+    """One pass over a rolled file: frames, numbers, times and, of a merged log, the digest.
+
+    The digest of a merged file follows from the line before it and from all headers, which hold the
+    CRC of each body. So a merged file that passes is the one that the nodes agreed on.
+    """
+
+    def __init__(
+        self, disk: Disk, path: str, identity: LogIdentity, known: Manifest, line: Rolled
+    ) -> None:
+        """Prepare; the file is opened by the first step.
+
+        Args:
+            disk: holds it.
+            path: of the file.
+            identity: of the log that it belongs to.
+            known: the manifest of that log.
+            line: of the file.
+        """
+        self.path = path
+        self.is_closed = False  # nothing more is to be read
+        self._disk = disk
+        self._line = line
+        self._end = line.end
+        walk = Walk(line.file, merged=identity.merged, session=identity.session)
+        self._chain = Chain(merged=identity.merged)
+        self._chain.skip(line.first)
+        self._chain.digest = _digest_before(known, line)
+        self._facts = Facts()
+        self._file: File | None = None
+        self._scan = Scan(self._pread, walk)
+
+    @property
+    def position(self) -> Position:
+        """Up to where the file is whole."""
+        return self._scan.walk.position
+
+    def step(self, bytes_max: int) -> bool:
+        """Check what comes next, a frame at least; return whether the file is done, and whole.
+
+        Raises:
+            CorruptLog: it is not the file that its line describes; it is closed then.
+            OSError: the disk failed in another way.
+        """
+        last = self.position.offset + max(1, bytes_max)
+        try:
+            while (at := self.position.offset) < self._end:
+                if at >= last:
+                    return False
+                self._take(self._next())
+            self._demand_line()
+        except (CorruptLog, OSError):
+            self.close()
+            raise
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Release the file; idempotent."""
+        self.is_closed = True
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _pread(self, length: int, offset: int) -> bytes:
+        if self._file is None:
+            self._file = self._disk.open_read(self.path)
+            _forget_cached(self._file)
+        return self._file.pread(length, offset)
+
+    def _next(self) -> Frame:
+        at = self.position
+        try:
+            frame = self._scan.next(self._end)
+        except FrameError as error:
+            raise CorruptLog(self.path, at, str(error)) from None
+        except FileNotFoundError:
+            raise CorruptLog(self.path, at, "the file is missing") from None
+        except OSError as error:
+            raise _unreadable(error, self.path, at) from None
+        if frame is None:
+            raise CorruptLog(self.path, at, "the file is shorter than it was")
+        return frame
+
+    def _take(self, frame: Frame) -> None:
+        walk, header = self._scan.walk, frame.header
+        self._chain.take(header, frame.position, walk.range)
+        if not walk.merged or header.kind == FrameKind.RANGE:
+            self._facts.take(header)
+
+    def _demand_line(self) -> None:
+        """Raise `CorruptLog` unless everything that the line says is so."""
+        line, facts, chain = self._line, self._facts, self._chain
+        reason = "" if self._scan.walk.at_boundary else "the range is incomplete"
+        chain.finish()
+        held = (facts.first, facts.next, facts.first_time_ns, facts.last_time_ns)
+        if facts.frames and held != (line.first, line.next, line.first_time_ns, line.last_time_ns):
+            reason = reason or "its numbers and times are not those that the manifest lists"
+        if line.digest and line.end and (chain.digest or b"").hex() != line.digest:
+            reason = reason or "its digest is not the one that the manifest lists"
+        if chain.faults or reason:
+            raise CorruptLog(self.path, line.file, chain.faults[0] if chain.faults else reason)
+
+
+def check_rolled(
+    disk: Disk, path: str, identity: LogIdentity, known: Manifest, line: Rolled
+) -> None:
+    """Check a whole rolled file at once; arguments and errors as for `RolledCheck`."""
+    check = RolledCheck(disk, path, identity, known, line)
+    while not check.step(READ_BYTES):
+        pass
+
+
+def line_before(known: Manifest, line: Rolled) -> Rolled | None:
+    """Return the line of the file before a rolled one; None if that is the first known."""
+    place = bisect_left(known.order, line.file)
+    return known.rolled[known.order[place - 1]] if place else None
+
+
+def _digest_before(known: Manifest, line: Rolled) -> bytes | None:
+    """The digest of a merged log where a file begins; None if it is not known."""
+    if line.file == START:
+        return EMPTY_DIGEST
+    before = line_before(known, line)
+    return bytes.fromhex(before.digest) if before is not None and before.digest else None
+
+
+def _unreadable(error: OSError, path: str, at: Position) -> CorruptLog | OSError:
+    if error.errno in _UNREADABLE:
+        return CorruptLog(path, at, f"it cannot be read: {os.strerror(error.errno or 0)}")
+    return error
+
+
+def _forget_cached(file: File) -> None:
+    """Have the disk read, and not the page cache, which may hold what the disk has lost."""
+    if isinstance(file, OsFile):
+        with suppress(OSError):  # of a file system that has no cache
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,59 @@
+"""Scrubbing: what a node scrubs, and where it fetches what its disk has lost."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from replicator.dialer import Address
+from replicator.file_fetch import FileFetch
+from replicator.mend import mend_file
+from replicator.scrub import Scrub, ScrubPorts
+from replicator.scrub_record import ScrubRecord
+from replicator.scrubber import Scrubber
+from rt.errors import CorruptLog
+from rt.log.appender import Appender
+from rt.net.contexts import Contexts
+from rt.node.catch_up import GuardedDisk
+from rt.node.damage import DamageFound
+from rt.node.directory import NodeDirectory
+from rt.node.pipeline import NodePipeline
+from rt.node.places import Places
+from rt.node.settings import NodeSettings
+
+_log: Final = logging.getLogger("rt.node")
+
+
+def node_scrubber(
+    settings: NodeSettings,
+    directory: NodeDirectory,
+    pipeline: NodePipeline,
+    places: Places,
+    contexts: Contexts,
+) -> Scrubber:
+    """Return what scrubs a node's merged log and its copies of sessions; it has to be started."""
+    stopping = threading.Event()
+    guarded = GuardedDisk(directory.guard)
+
+    def nodes() -> Sequence[Address]:
+        return [each[0] for each in places.now.values()]
+
+    def logs() -> list[Appender]:
+        merged = pipeline.member.executor.appender  # closed while it is copied
+        return [merged, *(each.appender for each in pipeline.inboxes.every())]
+
+    def report(damage: CorruptLog, log: Appender) -> None:
+        """Have a session's copy set aside, if other nodes have it; alone, keep what there is."""
+        if not pipeline.is_alone:
+            pipeline.mend(DamageFound(damage, log, scrubbed=True))
+
+    fetch = FileFetch(directory.merged, nodes, contexts, guarded, stopping.is_set)
+    ports = ScrubPorts(
+        logs, lambda log, line: mend_file(fetch, log, line), report, pipeline.feeds.damaged,
+        time.time_ns,
+    )  # fmt: skip
+    storage = settings.storage
+    every_s = storage.scrub_every_s if storage.scrub_bytes_s else None
+    scrub = Scrub(ports, ScrubRecord(directory.merged), every_s=every_s)
+    return Scrubber(scrub, storage.scrub_bytes_s, stopping)

@@ -1,0 +1,28 @@
+"""Mistakes in repairing rolled files: only worlds in which they rot see them."""
+
+from collections.abc import Callable
+
+from replicator import mend
+from rt.log.damaged_files import DamagedFiles
+
+from .mutation import Patch, mutant
+
+SCRUBBING: set[str] = set()
+
+
+def scrubbing(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    """Register a mistake that is sought in worlds with rotten files alone."""
+    SCRUBBING.add(make.__name__.replace("_", "-"))
+    return mutant(make)
+
+
+@scrubbing
+def served_while_damaged() -> list[Patch]:
+    """A file that is known to be damaged goes on being served."""
+    return [(DamagedFiles, "bar", lambda self, damage: None)]
+
+
+@scrubbing
+def repaired_without_check() -> list[Patch]:
+    """What was fetched is put in place without a look at it."""
+    return [(mend, "_demand_agreed", lambda log, line, fresh: None)]
