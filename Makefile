@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # takes the versions that pip chooses instead.
 LOCKED ?= yes
 
-.PHONY: demo test check faults bench raftos audit clean
+.PHONY: demo test check faults bench bench-peers raftos audit clean
 
 demo: .venv/demo
 	$(BIN)/rt demo
@@ -25,6 +25,11 @@ faults: .venv/dev
 bench: .venv/dev
 	$(BIN)/python -m benchmarks
 
+# rt beside other systems. Redis and RabbitMQ come from the distribution (redis-server,
+# rabbitmq-server); what is missing is left out with a line. PEERS="--quick --rounds 1" is short.
+bench-peers: .venv/peers
+	$(BIN)/python -m benchmarks.peers $(PEERS)
+
 # The second consensus engine, docs/adr/0005-raftos.md. No target needs it; its tests are skipped
 # without it. The package pins a cryptography of 2016, hence --no-deps.
 raftos: .venv/dev
@@ -36,7 +41,7 @@ raftos: .venv/dev
 	$(PYTHON) -m venv .venv
 
 ifneq ($(LOCKED),)
-.venv/demo .venv/dev: .venv/%: pyproject.toml locks/build.txt locks/%.txt | .venv/bin/python
+.venv/demo .venv/dev .venv/peers: .venv/%: pyproject.toml locks/build.txt locks/%.txt | .venv/bin/python
 	$(PIP) --require-hashes -r locks/build.txt
 	$(PIP) --require-hashes --no-build-isolation -r locks/$*.txt
 	$(PIP) --no-deps --no-build-isolation -e .
@@ -48,6 +53,10 @@ else
 
 .venv/dev: pyproject.toml | .venv/bin/python
 	$(PIP) -e '.[dev,arrow,demo,iceberg,spark]'
+	@touch $@
+
+.venv/peers: pyproject.toml | .venv/bin/python
+	$(PIP) -e '.[peers]'
 	@touch $@
 endif
 

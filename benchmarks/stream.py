@@ -27,9 +27,18 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 @contextmanager
-def nodes(root: str, count: int) -> Iterator[tuple[list[Place], list[Child]]]:
-    """Run a process for each node of a cluster; yield their addresses and processes."""
+def nodes(root: str, count: int, more: str = "") -> Iterator[tuple[list[Place], list[Child]]]:
+    """Run a process for each node of a cluster; yield their addresses and processes.
+
+    Args:
+        root: directory of everything.
+        count: of nodes.
+        more: lines of each node's settings, beside the usual ones.
+    """
     places = init_local_cluster(root, STREAM, count)
+    for place in places:
+        with open(place.config, "a", encoding="utf-8") as file:
+            file.write(more)
     with Children() as children:
         yield places, start_nodes(children, root, STREAM, places)
 

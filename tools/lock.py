@@ -18,7 +18,11 @@ LOWEST_PYTHON: Final = "3.11"
 # What builds the packages that come as source; installed first, because a build that pip isolates
 # fetches its tools without looking at hashes.
 BUILD: Final = "setuptools>=68\nwheel\n"
-LOCKS: Final = {"demo": ("demo", "spark"), "dev": ("dev", "arrow", "demo", "iceberg", "spark")}
+LOCKS: Final = {
+    "demo": ("demo", "spark"),
+    "dev": ("dev", "arrow", "demo", "iceberg", "spark"),
+    "peers": ("peers",),
+}
 HEAD: Final = "# Made by `python tools/lock.py`. No index is named: pip asks the one it is given.\n"
 # Options of pip that uv knows by another name.
 _OPTIONS: Final = {
