@@ -1,47 +1,84 @@
 """GatherWindow: how long small updates are gathered before they are sent."""
 
+import threading
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from rt.position import Position
 
 _GAP_MAX_S: Final = 0.004
 _WEIGHT: Final = 0.125  # of one measurement in the moving average
-_LOST_S: Final = 1.0  # a slower probe is abandoned: its message may never be merged
+_LOST_S: Final = 1.0  # an update that takes longer is not counted: it may never be merged
+# Updates on their way that do not delay the next: one that the nodes agree on, and one that they
+# receive and sync meanwhile.
+_FLIGHTS: Final = 2
+_FLIGHTS_MAX: Final = 16  # kept in view
+
+
+class _Update(NamedTuple):
+    """A small update that was sent and is not merged, as far as is known."""
+
+    session: str
+    end: Position
+    sent_s: float
 
 
 class GatherWindow:
-    """Spaces out small sends by the time that a message takes from being sent to being merged.
+    """Spaces out small sends once the nodes do not keep up with them.
 
-    The first message after a pause is sent at once. When messages arrive faster than they are
-    merged, sending each one alone would cost every node as much as sending a hundred, and it would
-    still wait for those before it.
+    An update is sent at once while fewer than two others are on their way. When updates come faster
+    than they are merged, sending each one alone would cost every node as much as sending a hundred,
+    and it would still wait for those before it: then sends are as far apart as an update takes from
+    being sent to being merged.
 
-    Threads: the watcher reads `gap_s`; `sent` and `merged` are called with a connection's turn
-    held. `_probe` is replaced as a whole, so each method reads it once; a lost update costs one
-    measurement.
+    Threads: any thread may call everything. `_lock` guards `_flights` and `_merged_in_s`;
+    `keeps_up` first looks at the number of updates without it, which costs one early or late send
+    at most.
     """
 
     def __init__(self, nodes: int) -> None:
         """Gather for this many nodes; a single node needs no gathering."""
         self._gathers = nodes > 1
         self._merged_in_s = 0.0
-        self._probe: tuple[str, Position, float] | None = None  # what is being measured
+        self._flights: list[_Update] = []  # the oldest first
+        self._lock = threading.Lock()
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the nodes keep up: fewer than two updates are on their way."""
+        if len(self._flights) < _FLIGHTS:
+            return True
+        with self._lock:
+            self._drop_lost()
+            return len(self._flights) < _FLIGHTS
 
     @property
     def gap_s(self) -> float:
         """The least time between two sends."""
-        return min(self._merged_in_s, _GAP_MAX_S) if self._gathers else 0.0
+        return min(self._merged_in_s, _GAP_MAX_S) if self._gathers and not self.keeps_up else 0.0
 
     def sent(self, session: str, end: Position) -> None:
-        """Record that a session was sent up to `end`."""
-        now_s, probe = time.monotonic(), self._probe
-        if probe is None or now_s - probe[2] > _LOST_S:
-            self._probe = (session, end, now_s)
+        """Record that a session was sent up to `end`, to one of the nodes."""
+        with self._lock:
+            if len(self._flights) < _FLIGHTS_MAX and not any(
+                each.end == end and each.session == session for each in self._flights
+            ):
+                self._flights.append(_Update(session, end, time.monotonic()))
 
     def merged(self, session: str, end: Position) -> None:
         """Record that a node has merged a session up to `end`."""
-        probe = self._probe
-        if probe is not None and probe[0] == session and probe[1] <= end:
-            self._probe = None
-            self._merged_in_s += _WEIGHT * (time.monotonic() - probe[2] - self._merged_in_s)
+        with self._lock:
+            landed = [each for each in self._flights if each.session == session and each.end <= end]
+            if not landed:
+                return
+            self._flights = [each for each in self._flights if each not in landed]
+            self._measure(time.monotonic() - landed[-1].sent_s)
+
+    def _measure(self, took_s: float) -> None:
+        self._merged_in_s += _WEIGHT * (took_s - self._merged_in_s)
+
+    def _drop_lost(self) -> None:
+        lost_s = time.monotonic() - _LOST_S
+        while self._flights and self._flights[0].sent_s <= lost_s:
+            del self._flights[0]
+            self._measure(_LOST_S)

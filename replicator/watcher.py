@@ -66,11 +66,14 @@ class SessionWatcher:
         self._wake.close()
 
     def _heard(self, name: str, /, *, alone: bool) -> None:
-        """Announce at once what is alone; leave everything else to `_run`."""
+        """Announce at once what is alone, while the nodes keep up; leave the rest to `_run`.
+
+        When they do not, its thread sends several updates as one.
+        """
         if self._stopping or name in self._due:
             return
         is_known = name in self._announcing
-        if is_known and alone and self._gap_s() <= 0:
+        if is_known and alone and self._gather.keeps_up:
             self._announce((name,))
         elif is_known or self._book.ships(name):
             self._due.add(name)

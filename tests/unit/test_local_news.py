@@ -14,6 +14,7 @@ from rt.log import local_news as news_module
 from rt.log.local_news import Announcer, NewsPlace, local_news, place_of
 from rt.log.watch import Watch
 from rt.names import parse_glob
+from rt.position import Position
 
 PATIENCE_S = 60.0
 
@@ -130,17 +131,15 @@ def test_messages_of_a_flood_are_announced_by_the_watcher(tmp_path):
         watcher.stop()
 
 
-def test_while_updates_are_gathered_a_lone_message_waits_for_its_turn(tmp_path):
-    """The window between two sends holds for messages of this process too."""
-
-    class Slow(GatherWindow):
-        gap_s = 0.2
-
-    watcher, connection = watching(tmp_path, Slow(3))
+def test_while_the_nodes_do_not_keep_up_a_lone_message_is_left_to_the_watcher(tmp_path):
+    """It sends several as one, where each alone would cost every node as much."""
+    gather = GatherWindow(1)
+    watcher, connection = watching(tmp_path, gather)
     try:
         with Publisher(tmp_path, stream="s", session="jfk") as publisher:
             wait_for(lambda: is_announced(watcher, "jfk"))
-            watcher._announced_s = time.monotonic() + 1.0
+            for end in (1, 2):
+                gather.sent("lga", Position(end))
             connection.offers.clear()
             publisher._alone_after_ns = 0
             publisher.publish(b"x")
