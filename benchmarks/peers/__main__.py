@@ -7,6 +7,7 @@ runs at a time. What is not installed is left out with a line.
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ _FIRST_PARTS = ("latency", "throughput")
 def main() -> int:
     """Measure, print tables; return 1 if a system failed or a ratio fell."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # servers end too
     systems = [each for each in SYSTEMS if _is_wanted(each, options.only)]
     for each in systems:
         if lack := each.lacks():
