@@ -349,7 +349,7 @@ class Member:
 
     def _request_state(self) -> None:
         """Ask every member: the leader need not be the one that has the state."""
-        if self._execution.is_stranded:
+        if self._execution.needs_state:
             self._send_all(_WANT_STATE)
 
     def _send_state(self, member: str) -> None:

@@ -63,6 +63,8 @@ class NodeSnapshots:
 
     def turn(self, now_s: float) -> None:
         """Do what can be done without waiting; an `OSError` ends the node."""
+        if self._plan is not None and not (self._plan.has_log or self._member.suspended):
+            self._plan = None  # the log is here by now, and its end has yet to be reported
         if self._plan is None:
             self._begin(now_s)
         elif self._synced is None:
@@ -87,7 +89,7 @@ class NodeSnapshots:
         """Save a last snapshot, if the other nodes have everything; errors as `turn`."""
         self.await_sync()
         durable, plan = self._member.executor.sync(), self._member.plan_snapshot()
-        if plan is not None:
+        if plan is not None and plan.has_log:
             self._take_synced(plan, durable)
 
     def close(self) -> None:
@@ -99,7 +101,7 @@ class NodeSnapshots:
         if self._is_time(now_s) or self._sweeper.lacks_snapshot(end.file):
             self._next_s = now_s + self._pause_s
             self._plan = self._member.plan_snapshot()
-            if self._plan is not None:
+            if self._plan is not None and self._plan.has_log:
                 self._synced = self._sync()
 
     def _is_time(self, now_s: float) -> bool:
@@ -129,4 +131,5 @@ class NodeSnapshots:
             )  # fmt: skip
         self._plan = None
         self._member.save_snapshot(plan)
-        self._sweeper.saved(plan.data)
+        if plan.has_log:  # else this node may still need the bytes that its state calls merged
+            self._sweeper.saved(plan.data)

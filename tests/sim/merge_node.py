@@ -28,6 +28,7 @@ from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.relay import held_copy
 from rt.position import START, Position
+from sequencer import execution
 from sequencer.executor import Executor
 from sequencer.greeting import Greeting
 from sequencer.holdings import decode_report
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 
 HAND_OVER_TICKS = 10
 CONSENSUS, HOLDINGS = b"\x01", b"\x02"
+
+
+execution.WAITING_MAX = 8  # so that worlds of a few hundred instructions reach it
 
 
 class SimInboxes(Inboxes):
@@ -217,9 +221,10 @@ class WatchedJournal:
         self._journal.disown(why)
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """A snapshot names merged bytes: they are durable, here and on a majority."""
+        """A snapshot names what a majority has durably, and this node unless it copies."""
         node, ledger = self._node, decode_ledger(snapshot.data)
-        node.world.stream.has(node.name, node.disk, ledger)
+        if not node.member.suspended:
+            node.world.stream.has(node.name, node.disk, ledger)
         node.world.stream.saves(node.name, ledger)
         node.world.stream.knows(node.name, ledger)
         node.strike("before a snapshot")

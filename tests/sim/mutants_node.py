@@ -15,6 +15,7 @@ from rt.node.retention import Retention
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer import greeting as greetings
+from sequencer.execution import Execution
 from sequencer.greeting import Greeting
 from sequencer.holdings import Holdings, decode_report
 from sequencer.member import Member
@@ -150,3 +151,30 @@ def older_copies_speak() -> list[Patch]:
 def start_needs_no_confirmation() -> list[Patch]:
     """A node takes part in the consensus before the others have compared its start."""
     return [(Greeting, "is_over", property(lambda self: True))]
+
+
+@merging
+def state_taken_over_drops_all_that_waits() -> list[Patch]:
+    """A node that copies drops instructions that the state it took over does not contain."""
+    right = Execution._pass_adopted
+
+    def pass_adopted(self: Execution) -> None:
+        right(self)
+        if self.queue:
+            self.done_index = self.queue[-1].entry.index
+            self.executor.ledger.index = self._adopted_index = self.done_index
+            self.queue.clear()
+
+    return [(Execution, "_pass_adopted", pass_adopted)]
+
+
+@merging
+def state_taken_over_keeps_its_instructions() -> list[Patch]:
+    """A node that copies executes again what led to the state that it took over."""
+    right = Execution.adopt
+
+    def adopt(self: Execution, data: bytes) -> None:
+        right(self, data)
+        self._adopted_index = 0
+
+    return [(Execution, "adopt", adopt), (Execution, "_pass_adopted", lambda _self: None)]

@@ -130,3 +130,58 @@ def test_a_backlog_is_executed_in_slices():
         if not member.has_backlog:
             break
     assert done == [SLICE, 2 * SLICE, count]
+
+
+def entries(first, last):
+    """Committed entries that change nothing."""
+    return [
+        Committed(Entry(index, 1, b"", EntryKind.NO_OP), None) for index in range(first, last + 1)
+    ]
+
+
+@pytest.fixture
+def copying(monkeypatch):
+    """A member that copies the merged log, with ten instructions waiting."""
+    monkeypatch.setattr("sequencer.execution.WAITING_MAX", 9)
+    member = member_of(Engine(), Executor())
+    member.suspended = True
+    member._execution.append(entries(1, 10))
+    return member
+
+
+def test_a_node_that_copies_takes_over_the_state_when_too_much_waits(copying):
+    """Copying can take hours, and each instruction that waits costs memory and journal."""
+    copying._execution.adopt(Ledger(index=8, sessions=dict(ENDS)).encode())
+    assert [each.entry.index for each in copying._execution.queue] == [9, 10]
+    assert sorted(copying.run()) == ["jfk", "lga"], "their publishers wait to hear of it"
+    plan = copying.plan_snapshot()
+    assert (plan.index, plan.has_log) == (8, False)
+    copying._execution.saved(plan)
+    assert copying.plan_snapshot() is None
+    copying.suspended = False
+    copying.run()
+    assert copying.executor.ledger.index == 10
+
+
+def test_a_state_from_beyond_what_is_known_as_committed_is_saved_later(copying):
+    """Its entries are not all here, and the journal must not drop what it does not have."""
+    copying._execution.adopt(Ledger(index=12).encode())
+    assert not copying._execution.queue
+    assert copying.plan_snapshot() is None
+    copying._execution.append(entries(11, 12))
+    assert copying.plan_snapshot().index == 12
+
+
+def test_a_state_is_not_asked_for_or_taken_over_without_need(copying):
+    """A node that can execute what it has makes the bytes itself."""
+    execution = copying._execution
+    assert execution.needs_state
+    copying.suspended = False
+    assert not execution.needs_state
+    execution.adopt(Ledger(index=8).encode())
+    assert copying.executor.ledger.index == 0
+    copying.suspended = True
+    execution.queue.popleft()
+    assert not execution.needs_state
+    execution.adopt(Ledger(index=8).encode())
+    assert copying.executor.ledger.index == 0

@@ -18,7 +18,7 @@ class Fake:
         self.size = journal_bytes
         self.index, self.settled_index, self.durable_index = 0, 0, 0
         self.saved_indexes, self.swept, self.synced_to = [], [], Position(0)
-        self.waits = False
+        self.waits, self.has_log, self.suspended = False, True, False
         self.executor = SimpleNamespace(
             ledger=SimpleNamespace(end=Position(0)), sync=lambda: self.synced_to
         )
@@ -34,7 +34,7 @@ class Fake:
         planned = self.saved_indexes[-1] if self.saved_indexes else 0
         if self.index == planned:
             return None
-        return SnapshotPlan(self.index, b"%d" % self.index, Position(10 * self.index))
+        return SnapshotPlan(self.index, b"%d" % self.index, Position(10 * self.index), self.has_log)
 
     def save_snapshot(self, plan):
         """As a member does."""
@@ -146,3 +146,27 @@ def test_the_last_snapshot_is_saved_under_the_same_condition(settled, saved):
     node.merge(7)
     node.snapshots.end()
     assert node.saved_indexes == saved
+
+
+def test_a_state_that_was_taken_over_is_saved_without_its_log_and_nothing_is_swept():
+    """The journal of a node that copies must not grow for hours; its inputs may still be needed."""
+    node = Fake()
+    node.has_log, node.suspended = False, True
+    node.merge(7)
+    node.synced_to = Position(0)
+    node.turn(1.0)
+    assert node.saved_indexes == [], "no majority has what it refers to"
+    node.settled_index = 7
+    node.turn(1.1)
+    assert (node.saved_indexes, node.swept, node.durable_index) == ([7], [], 0)
+
+
+def test_a_state_that_was_taken_over_is_planned_with_its_log_once_that_is_here():
+    """Two nodes that wait for each other to report what is durable would wait for ever."""
+    node = Fake()
+    node.has_log, node.suspended = False, True
+    node.merge(7)
+    node.turn(1.0)
+    node.has_log, node.suspended = True, False
+    node.turn(9.0)
+    assert (node.durable_index, node.saved_indexes) == (7, [])

@@ -243,6 +243,26 @@ def test_a_file_that_a_node_copies_again_is_read_on_in_the_new_one(growing, dama
     assert found == ([b"a", b"b"] if damaged else []) + [b"c", b"d"]
 
 
+@pytest.mark.parametrize("frames_read", [0, 4, 6])
+def test_a_log_that_a_node_copies_again_as_a_whole_is_read_on_in_the_new_one(growing, frames_read):
+    """A node sets the whole log aside if a rolled file, or its manifest, is damaged."""
+    path, data, frames, reader = growing
+    os.truncate(path, [*frames, len(data)][frames_read])
+    found = drain(reader)
+    directory = path.parent
+    manifest = (directory / "manifest").read_bytes()
+    directory.rename(directory.with_name(f"quarantine.{directory.name}.0"))
+    found += drain_often(reader)
+    directory.mkdir()
+    for lines in (b"", manifest[:20], manifest):
+        found += drain_often(reader)
+        (directory / "manifest").write_bytes(lines)
+    for end in (0, 10, frames[1], frames[2], frames[4], len(data)):
+        found += drain_often(reader)
+        path.write_bytes(data[:end])
+    assert found + drain_often(reader) == [b"a", b"b", b"c", b"d"]
+
+
 def test_a_file_that_became_shorter_is_corrupt(session, reader):
     """What was given out cannot be gone without a line that says why."""
     session.add(b"a")
