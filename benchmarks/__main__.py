@@ -14,6 +14,7 @@ SUITES: dict[str, str] = {
     "push": "benchmarks.replicator:rows",
     "stream": "benchmarks.stream:rows",
     "cluster": "benchmarks.cluster:rows",
+    "clients": "benchmarks.clients:rows",
     "memory": "benchmarks.memory:rows",
     "archive": "benchmarks.archive:rows",
     "soak": "benchmarks.soak:rows",

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rt.client.client import Client, connect
     from rt.client.flight import FlightLimit
+    from rt.client.group import DeadLetter, Delivery, Group
     from rt.client.publisher import ClientPublisher
     from rt.client.registered import Registered
+    from rt.client.shared import GroupSubscriber
     from rt.client.subscription import Subscription
     from rt.errors import (
         CorruptLog,
@@ -45,12 +47,16 @@ __all__ = [
     "Confirmations",
     "Confirmed",
     "CorruptLog",
+    "DeadLetter",
+    "Delivery",
     "Fenced",
     "FlightLimit",
     "FlushTimeout",
     "Fsync",
     "Gap",
     "GapError",
+    "Group",
+    "GroupSubscriber",
     "Last",
     "Level",
     "LimitReached",
@@ -88,12 +94,16 @@ _MODULES: Final = {
     "Confirmations": "rt.log.confirmations",
     "Confirmed": "rt.publisher",
     "CorruptLog": "rt.errors",
+    "DeadLetter": "rt.client.group",
+    "Delivery": "rt.client.group",
     "Fenced": "rt.errors",
     "FlightLimit": "rt.client.flight",
     "FlushTimeout": "rt.errors",
     "Fsync": "rt.log.writer",
     "Gap": "rt.events",
     "GapError": "rt.errors",
+    "Group": "rt.client.group",
+    "GroupSubscriber": "rt.client.shared",
     "Last": "rt.log.start",
     "Level": "rt.log.confirmations",
     "LimitReached": "rt.errors",

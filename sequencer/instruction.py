@@ -26,7 +26,7 @@ SLICE_DIGEST_BYTES: Final = 16
 SLICES_MAX: Final = 4096
 # Recording a file takes some 20 us: this many delay merging by 5 ms and one sync.
 FILES_MAX: Final = 256
-NOTE_BYTES_MAX: Final = 1024
+NOTE_BYTES_MAX: Final = 4096  # of the 128 notes in a snapshot
 NOTE_DIGEST_BYTES: Final = 16
 
 
@@ -122,9 +122,9 @@ class Archive:
 class Note:
     """Store a text under a name, on every node; an empty text deletes the name.
 
-    The policy is a note, and so is each read lease and each registered cursor. The sequencer does
-    not interpret them. With `expected` it is a compare-and-set: if the name holds another text when
-    this is executed, no node changes anything.
+    The policy is a note, and so is each read lease, registered cursor and group of readers. The
+    sequencer does not interpret them. With `expected` it is a compare-and-set: if the name holds
+    another text when this is executed, no node changes anything.
     """
 
     time_ns: int

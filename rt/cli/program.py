@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "completion": ("rt.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("rt.cli.config:config", "Show settings, and where each comes from."),
     "cursor": ("rt.cli.cursor:cursor", "Show and move the positions of readers."),
+    "group": ("rt.cli.group:group", "Show and move groups of readers that divide a stream."),
     "demo": ("rt.demo.command:demo", "Run a whole stream on real data."),
     "doctor": ("rt.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
     "dump": ("rt.cli.dump:dump", "Show the frames of a log."),

@@ -7,9 +7,12 @@ from typing import Any, Self
 
 from rt.client.client import Client
 from rt.client.client import connect as connect_blocking
+from rt.client.group import Group
+from rt.client.last_value import LastValue
 from rt.client.publisher import ClientPublisher
 from rt.client.receipts import Receipt
 from rt.client.registered import Registered
+from rt.client.shared import GroupSubscriber
 from rt.client.subscription import Subscription
 from rt.errors import Misuse
 from rt.log.confirmations import Confirmations, Level
@@ -124,13 +127,18 @@ class AsyncClient:
         self,
         *,
         cursor: str | Registered | None = None,
+        group: str | Group | None = None,
         sessions: Collection[str] | None = None,
         **settings: Any,
-    ) -> Subscriber | Subscription:
+    ) -> Subscriber | Subscription | GroupSubscriber:
         """Read the merged stream; arguments as of `Client.subscriber`."""
         return await asyncio.to_thread(
-            self._client.subscriber, cursor=cursor, sessions=sessions, **settings
+            self._client.subscriber, cursor=cursor, group=group, sessions=sessions, **settings
         )
+
+    async def last_value(self, **settings: Any) -> LastValue:
+        """Return the last message of each key; arguments as of `Client.last_value`."""
+        return await asyncio.to_thread(self._client.last_value, **settings)
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened."""

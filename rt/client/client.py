@@ -1,38 +1,38 @@
 """Client: one program's connection to a stream, with its publishers and subscribers."""
 
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, closing
-from typing import Any, Final, Self
+from contextlib import ExitStack
+from typing import Any, Self, TypeVar
 
-from replicator.pull import PullClient
+from rt.client.checkpoint import Checkpoint, choice_parts, filter_name
 from rt.client.cursor import LocalCursor
 from rt.client.flight import FlightLimit
+from rt.client.group import Group
+from rt.client.joining import join
+from rt.client.last_value import LastValue
 from rt.client.publisher import ClientPublisher
 from rt.client.registered import Registered, RegisteredReader
 from rt.client.settings import ConnectionSettings
+from rt.client.shared import Choice, GroupSubscriber, Membership, OnTrouble
+from rt.client.stream_copy import StreamCopy
 from rt.client.subscription import Acknowledgement, Subscription
 from rt.config.settings import load
-from rt.errors import Misuse, Stopped, WriterFailed
+from rt.errors import Misuse, Stopped
 from rt.events import Event
-from rt.log.archived import is_not_copied
 from rt.log.confirmations import Level
-from rt.log.directory import LogDirectory
-from rt.log.start import Start, checked_start, resolve
+from rt.log.start import Start, checked_start
 from rt.log.writer import WriterSettings
-from rt.names import stream_directory
 from rt.net.admin import AdminClient
 from rt.net.identity import CertificateRole
-from rt.net.tls import Contexts
-from rt.position import START, Position
+from rt.position import Position
 from rt.publisher import Batching
-from rt.subscriber import MERGED_NAME, OnGap, Subscriber
+from rt.subscriber import OnGap, Subscriber
 
-_log: Final = logging.getLogger("rt.client")
-_READERS: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE)
+Readers = Subscriber | Subscription | GroupSubscriber
+Handed = TypeVar("Handed", bound=Readers | LastValue)
 
 
 class Client:
@@ -43,8 +43,8 @@ class Client:
     (`rt pull`, another client) keeps that copy already, it is read as it is.
 
     Threads:
-        Any thread may call any method. `_lock` guards `_pull`, `_open` and `_is_closed`; what is
-        handed out has its own rules.
+        Any thread may call any method. `_lock` guards `_open` and `_is_closed`; `_copy`, and what
+        is handed out, have rules of their own.
     """
 
     def __init__(self, publishing: ConnectionSettings, reading: ConnectionSettings) -> None:
@@ -55,10 +55,9 @@ class Client:
             reading: settings for subscribers; of the same stream and directory.
         """
         self._publishing = publishing
-        self._reading = reading
+        self._copy = StreamCopy(reading)
         self._lock = threading.Lock()
-        self._pull: PullClient | None = None
-        self._open: list[ClientPublisher | Subscriber | Subscription] = []
+        self._open: list[ClientPublisher | Readers | LastValue] = []
         self._is_closed = False
 
     @property
@@ -107,6 +106,7 @@ class Client:
         self,
         *,
         cursor: str | Registered | None = None,
+        group: str | Group | None = None,
         ack: Acknowledgement = "auto",
         start: Start | str = "earliest",
         follow: bool = True,
@@ -118,61 +118,104 @@ class Client:
         on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
         timeout_s: float = 30.0,
-    ) -> Subscriber | Subscription:
+    ) -> Readers:
         """Read the merged stream.
 
         Args:
             cursor: a name to remember the place by on this machine, or `rt.Registered` to have the
                 nodes remember it; without one, begin at `start` each time.
-            ack: with a cursor, `auto` or `explicit`; see `rt.client.subscription.Subscription`.
-            start: as of `rt.Subscriber`, or as text: `earliest`, `latest`, `last:100`, a position
-                or a time. A cursor that exists goes on where it is. A new copy begins at the file
-                that holds the start of its first reader; a later reader that starts before it
-                meets a gap.
+            group: a name, or an `rt.Group`: programs of one group divide the stream.
+            ack: with a cursor or group, `auto` or `explicit`.
+            start: as of `rt.Subscriber`. A cursor or group that exists goes on where it is. A new
+                copy begins at the file that holds the start of its first reader; a later reader
+                that starts before it meets a gap.
             follow: whether to wait for more at the end. Without it the copy is first brought up
-                to date, so the end is the stream's and not that of an older copy; where another
-                process keeps the copy, a warning says that it ends where that copy does.
+                to date, so the end is the stream's; where another process keeps the copy, a
+                warning says that it ends where that copy does.
             sessions: names or globs of the sessions wanted.
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
             share: `2/4` for the second of four equal shares of all keys; a cursor keeps to one.
-            on_gap: `raise`, `notify` or `skip`.
-            on_poison: the same, for a frame whose messages cannot be decoded.
+            on_gap: `raise`, `notify` or `skip`; so is `on_poison`.
+            on_poison: for a frame whose messages cannot be decoded.
             on_event: is called with each event.
             timeout_s: how long bringing the copy up to date may take, which is waited for without
                 `follow`, and where `start` is counted from the end or is a time.
 
         Returns:
-            A `Subscription` if a cursor is named, otherwise a `Subscriber`.
+            A `Subscription` for a cursor, a `GroupSubscriber` for a group, else a `Subscriber`.
 
         Raises:
             Misuse: an argument is wrong, a local cursor has a reader or another share, or the
                 certificate is not a subscriber's.
             TimeoutError: the copy is not up to date, or a registered cursor is still held.
-            Refused: a registered cursor is held by another reader, or is not granted.
-            WriterFailed: the copy has ended, because its disk failed. Reading raises it too, once
-                everything that was copied has been read.
+            Refused: a registered cursor is held by another reader; or it, or a group, is refused.
+            WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
             Stopped: the client is closed.
         """
-        begin, root = checked_start(start), self._reading.root
+        begin, trouble = checked_start(start), OnTrouble(on_gap, on_poison, on_event)
+        if group is not None:
+            if cursor is not None or share:
+                raise Misuse("a group divides the stream, and remembers its place; give it alone")
+            choice = Choice.of(sessions, key_prefix, where)
+            return self._join(group, begin, Membership(ack, follow, timeout_s, choice, trouble))
         with ExitStack() as undo:
             held = None if cursor is None else self._take(cursor, share)
             if held is not None:
                 undo.callback(held.close)
                 begin = begin if held.is_new else held.state.position
-            begin = self._copy_from(begin, timeout_s, follow=follow)
-            reader = Subscriber(
-                root, stream=self.stream, start=begin, follow=follow, sessions=sessions,
-                key_prefix=key_prefix, where=where, share=share, on_gap=on_gap,
-                on_poison=on_poison, on_event=on_event,
+            begin = self._copy.begin(begin, timeout_s, follow=follow)
+            reader = self._copy.reader(
+                begin, follow=follow, sessions=sessions, key_prefix=key_prefix, where=where,
+                share=share, **trouble._asdict(),
             )  # fmt: skip
             undo.callback(reader.close)
-            reader.idle = self._demand_copy
             handed_out = reader if held is None else Subscription(reader, held, ack)
             undo.pop_all()
-        with self._lock:
-            self._open.append(handed_out)
-        return handed_out
+        return self._opened(handed_out)
+
+    def last_value(
+        self,
+        *,
+        key_prefix: bytes = b"",
+        sessions: Collection[str] | None = None,
+        where: str | Collection[str] | None = None,
+        keys_max: int = 1_000_000,
+        checkpoint_s: float = 60.0,
+        timeout_s: float = 30.0,
+    ) -> LastValue:
+        """Return the last message of each key, as a mapping that follows the stream.
+
+        Args:
+            key_prefix: only keys that begin with this.
+            sessions: names or globs of the sessions wanted.
+            where: conditions, as of `subscriber`.
+            keys_max: the most keys that are kept in memory; more are an error.
+            checkpoint_s: how often the values are stored beside the copy, if they have changed.
+            timeout_s: how long to wait for the copy to begin, the first time.
+
+        Raises:
+            As `subscriber`.
+        """
+        choice = choice_parts(sessions, key_prefix, where)
+        Choice.of(sessions, key_prefix, where)
+        self._copy.begin("earliest", timeout_s, follow=True)
+        checkpoint = Checkpoint(
+            self._copy.settings.root, self.stream, filter_name(*choice),
+            self._copy.log_id(timeout_s),
+        )  # fmt: skip
+
+        def reader(place: Position, meet: Callable[[Event], None]) -> Subscriber:
+            return self._copy.reader(
+                place or "earliest", sessions=sessions, key_prefix=key_prefix, where=where,
+                on_gap="notify", on_event=meet,
+            )  # fmt: skip
+
+        return self._opened(
+            LastValue(
+                reader, checkpoint, checkpoint.load(), keys_max=keys_max, checkpoint_s=checkpoint_s
+            )
+        )
 
     def wait_caught_up(self, timeout_s: float = 30.0) -> None:
         """Wait until the local copy has everything that the node it comes from has.
@@ -181,13 +224,7 @@ class Client:
             TimeoutError: it has not; the message says why.
             Misuse: nothing is copied by this client.
         """
-        if self._pull is None:
-            raise Misuse("nothing is copied by this client; ask for a subscriber first")
-        self._demand_copy()
-        if not self._pull.wait_caught_up(timeout_s):
-            self._demand_copy()
-            reason = self._pull.status().error or "it is still copying"
-            raise TimeoutError(f"the copy is not up to date after {timeout_s:g} s: {reason}")
+        self._copy.wait_caught_up(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened, within this time as far as shipping goes. Idempotent.
@@ -198,15 +235,13 @@ class Client:
         with self._lock:
             self._is_closed = True
             left, self._open = self._open, []
-            pull, self._pull = self._pull, None
         deadline = time.monotonic() + timeout_s
         for each in left:
             if isinstance(each, ClientPublisher):
                 each.close(max(0.0, deadline - time.monotonic()))
             else:
                 each.close()
-        if pull is not None:
-            pull.stop()
+        self._copy.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -221,68 +256,39 @@ class Client:
     def _take(self, cursor: str | Registered, share: str) -> LocalCursor | RegisteredReader:
         """Take a cursor; errors as for `subscriber`."""
         if isinstance(cursor, str):
-            return LocalCursor(self._reading.root, self.stream, cursor, share=share)
+            return LocalCursor(self._copy.settings.root, self.stream, cursor, share=share)
         return RegisteredReader(self._leader().ask, cursor, share)
+
+    def _join(self, group: str | Group, begin: Start, wanted: Membership) -> GroupSubscriber:
+        """Become a member of a group; errors as for `subscriber`."""
+        if isinstance(group, Group) and group.dead_letters:
+            self._publishing.contexts(CertificateRole.PUBLISHER)  # of one that could publish them
+        nodes = self._leader().ask, self._bury
+        return self._opened(join(group, begin, wanted, self._copy, nodes))
+
+    def _bury(self, session: str, key: bytes, payload: bytes) -> None:
+        """Publish a dead letter; the session is opened with the first one."""
+        with self._lock:
+            known = [each for each in self._open if isinstance(each, ClientPublisher)]
+        found = next((each for each in known if each.name == session), None)
+        (found or self.publisher(session)).publish(payload, key, confirm=Level.MERGED)
+
+    def _opened(self, reader: Handed) -> Handed:
+        """Remember a reader, to close it."""
+        with self._lock:
+            self._open.append(reader)
+        return reader
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Make a request of the nodes, as a subscriber."""
         return self._leader().ask(request)
 
     def _leader(self) -> AdminClient:
-        return AdminClient(self._reading.addresses(), self._contexts())
-
-    def _contexts(self) -> Contexts:
-        return self._reading.contexts(*_READERS)
-
-    def _copy_from(self, begin: Start, timeout_s: float, *, follow: bool) -> Start:
-        """Have a copy in which a reader can begin there; return where it is to begin."""
-        with self._lock:
-            self._demand_open()
-            self._demand_copy()
-            self._begin_copy(begin)
-        is_known = isinstance(begin, Position) or begin == "earliest"
-        if self._pull is not None and not (follow and is_known):
-            self.wait_caught_up(timeout_s)  # the copy then has what the start is counted from
-        elif not follow:
-            _log.warning(
-                "another process keeps the copy of stream %s in %s: this reader ends where that "
-                "copy ends now, which may be before the end of the stream",
-                self.stream, self._reading.root,
-            )  # fmt: skip
-        directory = os.path.join(stream_directory(self._reading.root, self.stream), MERGED_NAME)
-        with closing(LogDirectory(directory)) as log:
-            log.refresh()
-            return _place(log, begin)
-
-    def _demand_copy(self) -> None:
-        """Raise if the copy that this client fills has ended: nothing would ever follow."""
-        pull = self._pull
-        if pull is not None and not pull.running:
-            raise WriterFailed(pull.status().error)
+        return AdminClient(self._copy.settings.addresses(), self._copy.contexts())
 
     def _demand_open(self) -> None:
         if self._is_closed:
             raise Stopped(f"the client of stream {self.stream!r} is closed")
-
-    def _begin_copy(self, begin: Start) -> None:
-        """Copy the merged log, unless another process does so here already; under the lock.
-
-        Args:
-            begin: where a new copy begins, at the file that holds this place.
-        """
-        if self._pull is not None:
-            return
-        settings = self._reading
-        contexts = self._contexts()
-        try:
-            pull = PullClient(
-                settings.root, settings.stream, settings.addresses(), contexts, start=begin
-            )
-        except Misuse:
-            _log.info("reading the copy in %s, which another process keeps", settings.root)
-            return  # its lock is taken; names and nodes were checked with the settings
-        pull.start()
-        self._pull = pull
 
 
 def connect(
@@ -330,16 +336,3 @@ def connect(
         for table in ("push", "pull")
     )
     return Client(publishing, reading)
-
-
-def _place(log: LogDirectory, begin: Start) -> Start:
-    """Return a start in a copy: a position, as far as the copy is there to tell.
-
-    A copy that was begun after the stream's first file has not its earliest messages: a reader
-    that wants them starts before it, and meets the gap.
-    """
-    if begin != "earliest":
-        return resolve(log, begin) if log.is_there else begin
-    order, archived = log.manifest.order, log.manifest.archived
-    begins_later = order and order[0] in archived and is_not_copied(archived[order[0]])
-    return START if begins_later else begin

@@ -18,6 +18,7 @@ from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
 from rt.node.audit import AuditLog
 from rt.node.cursors import NodeCursors
+from rt.node.groups import NodeGroups
 from rt.node.member_admin import MemberAdmin
 from rt.node.retention import (
     LEASE_NOTE,
@@ -109,6 +110,7 @@ class NodeAdmin:
             "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
             **MemberAdmin(settings, sequencer, member, archiver).verbs,
             **self._cursor_verbs(),
+            **self._group_verbs(),
         }
         if copies is not None:
             sessions = SessionAdmin(
@@ -128,6 +130,21 @@ class NodeAdmin:
             "cursor-open": Verb(cursors.open, changes=True),
             "cursor-reset": Verb(cursors.reset, changes=True),
             "cursor-forget": Verb(cursors.forget, changes=True),
+        }
+
+    def _group_verbs(self) -> "dict[str, Verb]":
+        """Return what is asked of groups; what members do comes by the second: not recorded."""
+        groups = NodeGroups(
+            lambda: self._sequencer.view, self._decide,
+            lambda: self._member.executor.appender.directory,
+            lambda identity: identity.may_lease(self._settings.stream),
+        )  # fmt: skip
+        return {
+            "groups": Verb(groups.show),
+            "group-join": Verb(groups.join, changes=True),
+            "group-work": Verb(groups.work),
+            "group-reset": Verb(groups.reset, changes=True),
+            "group-forget": Verb(groups.forget, changes=True),
         }
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:

@@ -12,24 +12,23 @@ from rt.log.directory import LogDirectory
 from rt.log.start import parse_start, resolve
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
+from rt.node.changed_notes import ChangedNotes
 from rt.node.cursor_lag import lag_of
 from rt.node.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
-    CURSORS_PER_OWNER_MAX,
     RegisteredCursor,
     cursors_of_notes,
     parse_registered,
 )
-from rt.node.sequencer import leader_words
+from rt.node.registered_room import demand_room
 from rt.node.view import NodeView
 from rt.position import Position
-from sequencer.instruction import Note, note_digest
+from sequencer.instruction import Note
 
 _TAKEOVERS: Final = ("refuse", "fence")
 _MERGED_S: Final = 1.0  # for a leader that executes later than the node which a reader copies
 _POLL_S: Final = 0.01
-_TRIES: Final = 8  # another change came first, each time
 
 Change = Callable[[RegisteredCursor | None], RegisteredCursor | None]
 
@@ -65,7 +64,7 @@ class NodeCursors:
             pause: waits for so many seconds.
         """
         self._view = view
-        self._decide = decide
+        self._notes = ChangedNotes(view, decide)
         self._stream = stream
         self._directory = directory
         self._steady_s = steady_s
@@ -87,7 +86,7 @@ class NodeCursors:
             cursor = known or RegisteredCursor(name, identity.name, role=identity.role.value)
             _demand_owner(cursor, identity)
             if known is None:
-                self._demand_room(identity)
+                demand_room(self._view().notes, identity)
             _demand_share(cursor, share)
             if request.get("pin_bytes") and not identity.may_lease(self._stream()):
                 words = f"{identity.title} is not granted leases, and so may not pin files"
@@ -165,26 +164,16 @@ class NodeCursors:
         Raises:
             Refused: this node does not lead, or the change is refused; or nothing is decided now.
         """
-        noted = CURSOR_NOTE + name
-        for _ in range(_TRIES):
-            view = self._view()
-            if not view.leads:
-                raise Refused("not-leader", leader_words(view.engine.leader))
-            before = view.notes.get(noted, "")
-            wanted = change(parse_registered(before) if before else None)
-            if wanted is not None and before and wanted == parse_registered(before):
-                return wanted
-            now_ns = time.time_ns()
-            wanted = None if wanted is None else replace(wanted, stored_ns=now_ns)
-            text = wanted.text() if wanted else ""
-            note = Note(now_ns, noted, text, note_digest(before))
-            self._decide(note, self._differs(noted, before))
-            if self._view().notes.get(noted, "") == text:
-                return wanted
-        raise Refused("busy", f"cursor {name!r} is changed by others all the time; ask again")
 
-    def _differs(self, noted: str, before: str) -> Callable[[], bool]:
-        return lambda: self._view().notes.get(noted, "") != before
+        def changed(before: str, now_ns: int) -> str | None:
+            known = parse_registered(before) if before else None
+            wanted = change(known)
+            if wanted is not None and wanted == known:
+                return None
+            return "" if wanted is None else replace(wanted, stored_ns=now_ns).text()
+
+        text = self._notes.change(CURSOR_NOTE + name, changed)
+        return parse_registered(text) if text else None
 
     def _reached(self, position: Position) -> Position:
         """Wait until this node has merged up to a position; another may have merged it earlier.
@@ -199,17 +188,6 @@ class NodeCursors:
                 raise Refused("ahead", words)
             self._pause(_POLL_S)
         return position
-
-    def _demand_room(self, identity: PeerIdentity) -> None:
-        cursors = cursors_of_notes(self._view().notes)
-        own = sum(each.belongs_to(identity) for each in cursors)
-        if len(cursors) >= CURSORS_MAX or own >= CURSORS_PER_OWNER_MAX:
-            words = (
-                f"{len(cursors)} of {CURSORS_MAX} cursors are registered, {own} of "
-                f"{CURSORS_PER_OWNER_MAX} by {identity.title}; forget one "
-                "(rt cursor registered list)"
-            )
-            raise Refused("cursors", words)
 
     def _is_held(self, cursor: RegisteredCursor) -> bool:
         """Whether the holder is alive; one that was not heard of yet is given its time first."""

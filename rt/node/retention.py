@@ -18,6 +18,7 @@ from archiver.policy import Policy, parse_policy
 from rt.errors import Misuse, Refused
 from rt.format.manifest import Manifest
 from rt.node.merged_growth import MergedGrowth
+from rt.node.reading_group import groups_of_notes
 from rt.node.registered_cursor import pins_of_notes
 from rt.node.retention_reports import (
     RetentionReport,
@@ -280,9 +281,10 @@ def policy_of_notes(notes: Mapping[str, str]) -> Policy:
 
 
 def leases_of_notes(notes: Mapping[str, str]) -> list[Lease]:
-    """Return the agreed leases, including expired ones, and the pins of registered cursors."""
+    """Return the agreed leases, including expired ones, and the pins of cursors and groups."""
     names = sorted(name for name in notes if name.startswith(LEASE_NOTE))
     leases = [*(parse_lease(notes[name]) for name in names), *pins_of_notes(notes)]
+    leases += filter(None, (group.pin() for group in groups_of_notes(notes)))
     offloaded = notes.get(OFFLOAD_NOTE)
     return [*leases, offload_lease(offloaded)] if offloaded else leases
 

@@ -19,7 +19,7 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _BIGINT: Final = pa.int64()
 
 
-class Group:
+class PieceGroup:
     """Pieces that become one record batch; each column is made when it is asked for."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
@@ -111,7 +111,7 @@ class Group:
         if not keyed:
             return _nulls(pa.binary(), self.messages)
         if len(keyed) < len(self.pieces):
-            return pa.concat_arrays([Group([piece]).key for piece in self.pieces])
+            return pa.concat_arrays([PieceGroup([piece]).key for piece in self.pieces])
         offsets = _Offsets(keyed, _key_column)
         cuts = zip(keyed, offsets.cuts, strict=True)
         parts = [memoryview(piece.body.keys)[first:last] for piece, (first, last) in cuts]

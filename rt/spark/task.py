@@ -16,7 +16,7 @@ from rt.limits import MIB
 from rt.log.directory import LogDirectory
 from rt.log.gaps import gaps_between
 from rt.position import Position
-from rt.spark.arrays import Group
+from rt.spark.arrays import PieceGroup
 from rt.spark.bodies import Block, Scratch
 from rt.spark.date_text import time_zone
 from rt.spark.decode_json import JsonDecoder
@@ -167,7 +167,7 @@ class Task:
 
     def _built(self, pieces: list[Piece]) -> Iterator[Any]:
         try:
-            batch = self._build(Group(pieces))
+            batch = self._build(PieceGroup(pieces))
         except FrameError as error:
             if len(pieces) > 1:
                 for piece in pieces:
@@ -195,7 +195,7 @@ class Task:
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _build(self, group: Group) -> Any:
+    def _build(self, group: PieceGroup) -> Any:
         names, keys = self.wanted.names, self.options.selection.keys
         kept = None if keys is None else group.mask(keys)
         arrays = {
@@ -211,7 +211,7 @@ class Task:
         )
         return batch if kept is None else batch.filter(kept)
 
-    def _decode(self, group: Group, arrays: dict[str, Any], kept: Any) -> Any:
+    def _decode(self, group: PieceGroup, arrays: dict[str, Any], kept: Any) -> Any:
         """Put the fields of JSON payloads among the arrays; return which messages stay."""
         payloads = group.payload if kept is None else group.payload.filter(kept)
         mode, names = self.options.mode, self.wanted.decoded

@@ -12,7 +12,7 @@ from rt import Publisher
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.position import Position
 from rt.spark import gaps
-from rt.spark.arrays import Group
+from rt.spark.arrays import PieceGroup
 from rt.spark.bodies import Body
 from rt.spark.pieces import Piece
 from rt.spark.task import Task
@@ -326,7 +326,7 @@ def test_offsets_that_lead_out_of_a_body_are_refused_for_any_cut_of_a_frame(ends
     frame = make_frame(0, [b"AA", b"BB", b"CC"])
     columns = memoryview(frame.parts[1][:24] + struct.pack("<4I", *ends))
     body = Body(columns, memoryview(b"AABBCC and another frame's"), 0, 6, b"")
-    group = Group([Piece(frame.header, body, Position(0), "jfk", None, first, last, 0)])
+    group = PieceGroup([Piece(frame.header, body, Position(0), "jfk", None, first, last, 0)])
     with pytest.raises(FrameError, match="the offsets of the messages"):
         group.payload.validate(full=True)
 

@@ -11,7 +11,7 @@ from rt.format.frame import HEADER_BYTES, KEYS_COLUMN, encode_frame
 from rt.log.disk import OsDisk
 from rt.position import Position
 from rt.spark.ahead import Ahead
-from rt.spark.arrays import Group
+from rt.spark.arrays import PieceGroup
 from rt.spark.bodies import Block, BodyReader, Scratch
 from rt.spark.pieces import Piece
 
@@ -52,10 +52,10 @@ def test_payloads_of_many_frames_are_read_to_where_the_batch_wants_them(
         for each in headers
     ]
     random = Random(size)
-    group = Group(pieces)
+    group = PieceGroup(pieces)
     assert group.payload.to_pylist() == [random.randbytes(size) for _ in range(12)]
     assert group.key.to_pylist() == [key or None for key in keys or [None] * 3] * 4
-    assert group.payload.buffers()[2].address == Group(pieces[:1]).payload.buffers()[2].address
+    assert group.payload.buffers()[2].address == PieceGroup(pieces[:1]).payload.buffers()[2].address
     assert block.used == 12 * size
 
 
@@ -71,7 +71,7 @@ def test_payloads_that_are_cut_or_of_two_blocks_are_joined(tmp_path):
     random = Random(400_000)
     payloads = [random.randbytes(400_000) for _ in range(9)]
     wanted = [payloads[1], payloads[2], payloads[3], payloads[4], payloads[8]]
-    assert Group(pieces).payload.to_pylist() == wanted
+    assert PieceGroup(pieces).payload.to_pylist() == wanted
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
@@ -83,7 +83,7 @@ def test_unwanted_payloads_are_checked_in_one_place(tmp_path, size):
         Piece(each, bodies.read(each, each.position), Position(0), "jfk", None, 0, 3, 0)
         for each in headers
     ]
-    group = Group(pieces)
+    group = PieceGroup(pieces)
     assert group.payload_size.to_pylist() == [size] * 12
     assert group.key.to_pylist() == [b"a", None, b"cc"] * 4
     assert block.used == 0

@@ -9,7 +9,7 @@ from faulty import FaultyDisk
 from logs import MergedLog
 
 import rt
-from rt.client import client as client_module
+from rt.client import stream_copy
 from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
 from rt.errors import Misuse, WriterFailed
 from rt.format.checksum import crc32
@@ -34,9 +34,9 @@ def connect(cluster, root):
 def test_a_reader_whose_copy_has_ended_says_so(cluster, tmp_path, monkeypatch, cursor):
     """It would wait for ever for what nothing copies any more."""
     disk = FaultyDisk()
-    pull = client_module.PullClient
+    pull = stream_copy.PullClient
     monkeypatch.setattr(
-        client_module, "PullClient", lambda *given, **more: pull(*given, **more, disk=disk)
+        stream_copy, "PullClient", lambda *given, **more: pull(*given, **more, disk=disk)
     )
     with connect(cluster, tmp_path / "in") as publishing, connect(cluster, tmp_path) as client:
         publisher = publishing.publisher("dying" if cursor is None else "dying-cursor")

@@ -1,0 +1,166 @@
+"""Connected programs: readers that divide a stream, confirmed messages, and their delay."""
+
+import multiprocessing
+import os
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.log import directory
+from benchmarks.report import Row
+from benchmarks.stream import STREAM
+from rt.client.client import Client, connect
+from rt.config.settings import load
+from rt.node.cluster import init_local_cluster
+from rt.node.node import Node
+from rt.node.settings import NodeSettings
+
+SPAWN = multiprocessing.get_context("spawn")
+HANDLER_S = 0.001
+THREADS = 32
+WAIT_S = 120.0
+
+
+def rows(quick: bool) -> list[Row]:
+    """All of them."""
+    count = 4_000 if quick else 12_000
+    with cluster() as config:
+        published(config, "work", count)
+        ratios = {}
+        for how in ("group", "shares"):
+            alone, four = (working(config, how, members, count) for members in (1, 4))
+            ratios[how] = four / alone
+        confirmed_s = confirming(config, 20_000 if quick else 100_000)
+        merged_ms, delivered_ms = delays(config, 500 if quick else 3_000)
+    return [
+        Row("client: 4 members of a group, of one, 1 ms handlers", ratios["group"], "x", 3.5),
+        Row("client: 4 shares of the keys, of one, 1 ms handlers", ratios["shares"], "x", 3.5),
+        Row("client: confirmed as merged, 32 threads", confirmed_s, "messages/s", 20_000),
+        Row("client: merged p50, of delivery", merged_ms / delivered_ms, "x", 1.3, at_most=True),
+        Row("client: merged p50", merged_ms, "ms", 0),
+        Row("client: delivered p50", delivered_ms, "ms", 0),
+    ]
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """Run three nodes, each in a process of its own; give the path of `clients.toml`."""
+    with directory() as root:
+        places = init_local_cluster(root, STREAM, 3)
+        stop = SPAWN.Event()
+        processes = [SPAWN.Process(target=_node, args=(each.config, stop)) for each in places]
+        for process in processes:
+            process.start()
+        try:
+            yield os.path.join(root, "clients.toml")
+        finally:
+            stop.set()
+            for process in processes:
+                process.join()
+
+
+def _node(config: str, stop: Any) -> None:
+    node = Node(load(NodeSettings, config, "node", {}, {"reserve": 0}), founding=True)
+    node.start()
+    stop.wait()
+    node.stop()
+
+
+def _client(config: str, name: str) -> Client:
+    return connect(config, root=os.path.join(os.path.dirname(config), f"client-{name}"))
+
+
+def published(config: str, session: str, count: int) -> None:
+    """Publish messages of a hundred bytes with a thousand keys, and wait until they are merged."""
+    with _client(config, "source") as client, client.publisher(session) as publisher:
+        keys = [b"%d" % (number % 1000) for number in range(count)]
+        publisher.publish_many([bytes(100)] * count, keys)
+        publisher.flush("merged", WAIT_S)
+
+
+def working(config: str, how: str, members: int, count: int) -> float:
+    """Have so many processes handle all messages; return how many a second."""
+    begin, done = SPAWN.Barrier(members + 1), SPAWN.Queue()
+    processes = [
+        SPAWN.Process(target=_member, args=(config, how, (number, members), begin, done))
+        for number in range(members)
+    ]
+    for process in processes:
+        process.start()
+    begin.wait(WAIT_S)
+    began_s = time.monotonic()
+    handled = sum(done.get(timeout=WAIT_S) for _ in processes)
+    took_s = time.monotonic() - began_s
+    for process in processes:
+        process.join()
+    if handled != count:
+        raise RuntimeError(f"{handled} of {count} messages were handled by {members} members")
+    return count / took_s
+
+
+def _member(config: str, how: str, place: tuple[int, int], begin: Any, done: Any) -> None:
+    number, members = place
+    with _client(config, f"{how}-{members}-{number}") as client:
+        client.subscriber(follow=False).close()  # the copy is there; what is measured is the work
+        begin.wait(WAIT_S)
+        reading: dict[str, Any] = {"group": f"work-{members}"}
+        if how == "shares":
+            share = f"{number + 1}/{members}"
+            reading = {"cursor": f"work-{members}-{number}", "share": share}
+        handled = 0
+        with client.subscriber(follow=False, sessions=["work"], **reading) as messages:
+            for _ in messages:
+                time.sleep(HANDLER_S)
+                handled += 1
+        done.put(handled)
+
+
+def confirming(config: str, count: int) -> float:
+    """Have many threads of one publisher wait for `merged`; return messages a second."""
+    with _client(config, "confirming") as client, client.publisher("confirmed") as publisher:
+        publisher.publish(b"first", confirm="merged")
+        each = count // THREADS
+
+        def publish() -> None:
+            window = [publisher.publish_future(bytes(100)) for _ in range(each)]
+            for future in window:
+                future.result(WAIT_S)
+
+        threads = [threading.Thread(target=publish) for _ in range(THREADS)]
+        began_s = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return each * THREADS / (time.monotonic() - began_s)
+
+
+def delays(config: str, count: int) -> tuple[float, float]:
+    """Publish one message after another; return the p50 until `merged` and until delivery, ms."""
+    with _client(config, "delays") as client, client.publisher("delayed") as publisher:
+        arrived, merged = {}, {}
+        reader = client.subscriber(start="latest", sessions=["delayed"])
+
+        def read() -> None:
+            for message in reader:
+                arrived[message.sequence] = time.monotonic()
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        began = {}
+        for number in range(count):
+            began[number] = time.monotonic()
+            publisher.publish(b"x", confirm="merged")
+            merged[number] = time.monotonic()
+            time.sleep(0.001)
+        end_s = time.monotonic() + WAIT_S
+        while len(arrived) < count and time.monotonic() < end_s:
+            time.sleep(0.01)
+        reader.stop()
+        thread.join()
+    wait_ms = [1000 * (merged[number] - began[number]) for number in range(count)]
+    delivery_ms = [1000 * (arrived[number] - began[number]) for number in sorted(arrived)]
+    return statistics.median(wait_ms), statistics.median(delivery_ms)

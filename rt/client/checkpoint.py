@@ -1,0 +1,136 @@
+"""Checkpoint: the last values of a stream up to a position, in a log directory of their own."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import struct
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from rt.errors import RtError, spoken
+from rt.format.message import Message, Origin
+from rt.log.writer import WriterSettings
+from rt.names import parse_session, stream_directory
+from rt.position import START, Position
+from rt.publisher import Publisher
+from rt.subscriber import Subscriber
+
+DIRECTORY: Final = ".last"  # no session's name begins with a dot
+_log: Final = logging.getLogger("rt.client")
+_SLOTS: Final = ("a", "b")  # one is written while the other is whole
+_STREAM: Final = "values"
+_PLACE: Final = struct.Struct("<QQQqB")  # at, sequence, number, merge time, length of the session
+_BATCH: Final = 1024
+
+
+class Values(NamedTuple):
+    """The last message of each key, of everything before a position."""
+
+    position: Position
+    messages: dict[bytes, Message]
+
+
+def filter_name(*parts: object) -> str:
+    """Return the name of the checkpoint of a choice of messages: another choice has another one.
+
+    >>> filter_name(b"eu-", None) == filter_name(b"us-", None)
+    False
+    """
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def choice_parts(
+    sessions: Collection[str] | None, key_prefix: bytes, where: str | Collection[str] | None
+) -> tuple[object, ...]:
+    """Return what makes up a choice, the same for the same one."""
+    names = [sessions] if isinstance(sessions, str) else sorted(sessions or ())
+    terms = [where] if isinstance(where, str) else sorted(where or ())
+    return names, bytes(key_prefix), terms
+
+
+class Checkpoint:
+    """Two session logs, written in turn: a message for each key, and one that says what they are.
+
+    A checkpoint counts if it is whole: its last message says how many there are, of which log and
+    up to where. One that is not is passed over, and so is a damaged one; the other is older, or
+    there is none, and more of the stream is read again.
+    """
+
+    def __init__(self, root: str, stream: str, name: str, log_id: str) -> None:
+        """Name it; nothing is opened.
+
+        Args:
+            root: directory under which streams live.
+            stream: name of the stream.
+            name: of the checkpoint, see `filter_name`.
+            log_id: id of the merged log; values of another log do not count.
+        """
+        self.directory = os.path.join(
+            stream_directory(root, stream), DIRECTORY, parse_session(name)
+        )
+        self._log_id = log_id
+        self._written = ""  # the slot that is whole
+
+    def load(self) -> Values:
+        """Return the newest values that are whole; none if there are none."""
+        found = {slot: values for slot in _SLOTS if (values := self._load(slot)) is not None}
+        if not found:
+            return Values(START, {})
+        self._written = max(found, key=lambda slot: found[slot].position)
+        return found[self._written]
+
+    def store(self, values: Values) -> None:
+        """Store values durably, in place of the older ones.
+
+        Raises:
+            OSError: they cannot be written; the last ones are still whole.
+        """
+        slot = _SLOTS[self._written == _SLOTS[0]]
+        shutil.rmtree(os.path.join(self.directory, _STREAM, slot), ignore_errors=True)
+        messages = list(values.messages.values())
+        writer = WriterSettings()
+        with Publisher(self.directory, stream=_STREAM, session=slot, writer=writer) as publisher:
+            for begin in range(0, len(messages), _BATCH):
+                part = messages[begin : begin + _BATCH]
+                publisher.publish_many(
+                    [_encode(each) for each in part], [each.key for each in part],
+                    [each.time_ns for each in part],
+                )  # fmt: skip
+            end = {"keys": len(messages), "position": str(values.position), "log": self._log_id}
+            publisher.publish(json.dumps(end).encode())
+            publisher.flush("synced")
+        self._written = slot
+
+    def _load(self, slot: str) -> Values | None:
+        path = os.path.join(self.directory, _STREAM, slot)
+        if not os.path.isdir(path):
+            return None
+        try:
+            with Subscriber(self.directory, stream=_STREAM, session=slot, follow=False) as reader:
+                *kept, end = reader
+            facts = json.loads(end.payload)
+            is_whole = (facts["keys"], facts["log"]) == (len(kept), self._log_id)
+            messages = {each.key: _decode(each) for each in kept}
+            return Values(Position.parse(facts["position"]), messages) if is_whole else None
+        except (RtError, OSError, ValueError, KeyError, TypeError, struct.error) as error:
+            _log.warning("%s: no whole checkpoint: %s", path, spoken(error))
+            return None
+
+
+def _encode(message: Message) -> bytes:
+    session = message.session.encode()
+    place = _PLACE.pack(
+        message.at, message.sequence, message.number, message.merge_time_ns or 0, len(session)
+    )  # fmt: skip
+    return place + session + message.payload
+
+
+def _decode(stored: Message) -> Message:
+    at, sequence, number, merge_time_ns, length = _PLACE.unpack_from(stored.payload)
+    end = _PLACE.size + length
+    origin = Origin(stored.payload[_PLACE.size : end].decode(), merge_time_ns)
+    return Message(
+        stored.payload[end:], stored.key, stored.time_ns, sequence, number, at, origin
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""Joining: makes a program a member of a group."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+from rt.client.claims import Claims
+from rt.client.group import Group, made_up_member
+from rt.client.registered import Ask
+from rt.client.shared import GroupSubscriber, Membership
+from rt.client.stream_copy import StreamCopy
+from rt.errors import Misuse
+from rt.log.start import Start, start_text
+from rt.log.watch import Watch
+from rt.position import Position
+
+Letters = Callable[[str, bytes, bytes], object]
+
+
+def join(
+    group: str | Group,
+    begin: Start,
+    wanted: Membership,
+    copy: StreamCopy,
+    nodes: tuple[Ask, Letters],
+) -> GroupSubscriber:
+    """Join a group, or begin it.
+
+    Args:
+        group: its name, or all of its settings.
+        begin: where it begins if it is new.
+        wanted: which messages are wanted, and how they are acknowledged.
+        copy: what is read.
+        nodes: asks the node that leads; and publishes a dead letter by session, key and payload.
+
+    Raises:
+        Misuse: a setting is wrong.
+        Refused: the group has other settings, or belongs to others.
+        RtError: no node answers, or none leads.
+        As `StreamCopy.begin`.
+    """
+    group = Group(group) if isinstance(group, str) else group
+    if wanted.ack not in ("auto", "explicit"):
+        raise Misuse(f"ack is {wanted.ack!r}; use auto or explicit")
+    ask, letters = nodes
+    member = group.member or made_up_member()
+    joined = ask({"do": "group-join", "start": start_text(begin), **group.agreed_on()})
+    position, end = (Position.parse(str(joined[each])) for each in ("position", "merged_end"))
+    copy.begin(position, wanted.timeout_s, follow=wanted.follow)
+    os.makedirs(copy.directory, exist_ok=True)
+    watch = Watch()
+    watch.add(copy.directory)
+    return GroupSubscriber(
+        group, Claims(ask, group, member, position=position),
+        lambda place: copy.reader(place, **wanted.trouble._asdict()), wanted, watch,
+        until=None if wanted.follow else end,
+        publish=partial(letters, group.letters_session(member)),
+    )  # fmt: skip

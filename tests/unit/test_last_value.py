@@ -1,0 +1,112 @@
+"""Last values: a mapping that follows the stream, equal to one built from the whole of it."""
+
+import os
+from random import Random
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster
+
+import rt
+from rt.client.checkpoint import Checkpoint, Values
+from rt.errors import Misuse
+from rt.format.message import Message, Origin
+from rt.position import START, Position
+
+PATIENCE_S = 60
+LOG_ID = "ab" * 16
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A cluster of one node that all tests share; each uses keys of its own."""
+    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def connect(cluster, root):
+    """A client, from the file that `rt cluster init` wrote."""
+    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
+
+
+def value(at, payload=b"x"):
+    """A message of the merged log."""
+    return Message(payload, b"k%d" % at, 7 * at, at, 3 * at, at, Origin("jfk", 11 * at))
+
+
+def test_values_follow_the_stream_over_restarts(cluster, tmp_path):
+    """At each stop they are what a dictionary of the whole stream is; an empty payload removes."""
+    random, expected = Random(7), {}
+    with connect(cluster, tmp_path / "in") as publishing:
+        publisher = publishing.publisher("prices")
+        for _ in range(4):
+            keys = [b"eu-%d" % random.randrange(20) for _ in range(100)]
+            payloads = [random.choice([b"", b"%d" % random.randrange(1000)]) for _ in keys]
+            publisher.publish_many([*payloads, b"no key", b"other"], [*keys, b"", b"us-1"])
+            publisher.flush("merged", PATIENCE_S)
+            expected |= dict(zip(keys, payloads, strict=True))
+            with connect(cluster, tmp_path) as client:
+                values = client.last_value(key_prefix=b"eu-")
+                client.wait_caught_up(PATIENCE_S)
+                client.subscriber(follow=False).close()
+                follow_to(values, client, publisher)
+                found = {key: message.payload for key, message in values.items()}
+                assert found == {key: payload for key, payload in expected.items() if payload}
+                assert all(each.session == "prices" for each in values.values())
+
+
+def follow_to(values, client, publisher):
+    """Wait until the values have everything that is merged."""
+    end = [*client.subscriber(sessions=[publisher.name], follow=False)][-1].next_position
+    while values.position < end:
+        values.wait_caught_up(PATIENCE_S)
+
+
+def test_a_restart_reads_only_what_came_since(cluster, tmp_path):
+    """Of a stream of 90 GiB it must not read everything again."""
+    with connect(cluster, tmp_path / "in") as publishing:
+        publisher = publishing.publisher("restarted")
+        publisher.publish_many([b"1", b"2"], [b"re-a", b"re-b"])
+        publisher.flush("merged", PATIENCE_S)
+        with connect(cluster, tmp_path) as client:
+            first = client.last_value(key_prefix=b"re-")
+            follow_to(first, client, publisher)
+        reached = first.position
+        with connect(cluster, tmp_path) as client:
+            again = client.last_value(key_prefix=b"re-")
+            assert again.position >= reached, "it begins where the last one ended"
+            assert again[b"re-b"].payload == b"2"
+            assert len(client.last_value(key_prefix=b"re-", where="key=re-a")) in (0, 1)
+
+
+def test_more_keys_than_allowed_are_an_error_and_not_a_loss(cluster, tmp_path):
+    """Memory is bounded; a mapping that lacks keys without a word is wrong."""
+    with connect(cluster, tmp_path) as client:
+        publisher = client.publisher("many")
+        publisher.publish_many([b"x"] * 11, [b"many-%d" % number for number in range(11)])
+        publisher.flush("merged", PATIENCE_S)
+        values = client.last_value(key_prefix=b"many-", keys_max=10)
+        with pytest.raises(Misuse, match="more than keys_max = 10 keys"):
+            values.wait_caught_up(PATIENCE_S)
+        with pytest.raises(Misuse, match="more than keys_max = 10 keys"):
+            len(values)
+
+
+def test_a_checkpoint_is_whole_or_the_one_before_counts(tmp_path):
+    """A process may die at any byte of it."""
+    checkpoint = Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID)
+    assert checkpoint.load() == Values(START, {})
+    older = Values(Position(640), {b"k1": value(1)})
+    newer = Values(Position(1280), {b"k%d" % at: value(at, b"\0" * at) for at in range(3000)})
+    checkpoint.store(older)
+    checkpoint.store(newer)
+    assert Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID).load() == newer
+    assert Checkpoint(str(tmp_path), STREAM, "prices", "cd" * 16).load() == Values(START, {})
+    path = os.path.join(checkpoint.directory, "values", "b", "log.0.0")
+    size = os.path.getsize(path)
+    for cut in (size - 1, size // 2, 1, 0):
+        os.truncate(path, cut)
+        assert Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID).load() == older
+    checkpoint = Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID)
+    checkpoint.load()
+    checkpoint.store(newer)
+    assert Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID).load() == newer

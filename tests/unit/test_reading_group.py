@@ -1,0 +1,357 @@
+"""Groups on the nodes: each message is with one member, whatever dies, pauses or leads."""
+
+from collections import Counter
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+from logs import MergedLog
+
+from rt.errors import Misuse, Refused
+from rt.format.message import Batch
+from rt.log.directory import LogDirectory
+from rt.log.reader import Reader
+from rt.net.identity import CertificateRole, PeerIdentity
+from rt.node.groups import NodeGroups
+from rt.node.reading_group import (
+    CLAIMS_MAX,
+    GROUP_NOTE,
+    Claim,
+    ReadingGroup,
+    groups_of_notes,
+    parse_reading_group,
+)
+from rt.node.retention import leases_of_notes
+from rt.position import Position
+from sequencer.instruction import NOTE_BYTES_MAX, decode_instruction, encode_instruction
+from sequencer.ledger import Ledger
+
+SPARK = PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",), leases=True)
+NAS = PeerIdentity("nas", CertificateRole.SUBSCRIBER, streams=("*",))
+ALICE = PeerIdentity("alice", CertificateRole.OPERATOR)
+JOIN = {"name": "etl", "silence_s": 1.0, "max_deliveries": 3}
+
+
+class Nodes:
+    """A ledger, leaders of it, and the merged log that they hand out."""
+
+    def __init__(self, directory, end, number):
+        self.ledger, self.now_s = Ledger(), 100.0
+        self.directory, self.end, self.number = str(directory), end, number
+        self.between = lambda: None  # what happens after a leader has looked, before it decides
+
+    def view(self):
+        return SimpleNamespace(
+            notes=dict(self.ledger.notes), leads=True, end=self.end, number=self.number, time_ns=0
+        )
+
+    def decide(self, note, is_done):
+        self.between()
+        self.ledger.carry_out(decode_instruction(encode_instruction(note)))
+        assert is_done()
+
+    def leader(self):
+        return NodeGroups(
+            self.view, self.decide, lambda: self.directory, lambda identity: identity.leases,
+            steady_s=lambda: self.now_s,
+        )  # fmt: skip
+
+    def group(self):
+        return parse_reading_group(self.ledger.notes[GROUP_NOTE + "etl"])
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """A log of 100 messages in 10 frames, and its leaders."""
+    with MergedLog(str(tmp_path)) as log:
+        for number in range(10):
+            log.merge("jfk", [b"%d" % (10 * number + each) for each in range(10)])
+        return Nodes(tmp_path, log.appender.end, 100)
+
+
+def places(directory, claim):
+    """The messages of a claim, as a member reads them: by position."""
+    found = {}
+    reader = Reader(LogDirectory(str(directory)), Position(claim["first"]))
+    while isinstance(batch := reader.poll(), Batch):
+        found |= {at: int(each) for at, each in zip(batch.places, batch.payloads(), strict=True)}
+    reader.close()
+    return {at: each for at, each in found.items() if claim["first"] <= at < claim["end"]}
+
+
+def worked(leader, member="a", **said):
+    """Say what a member has done; return the answer."""
+    return leader.work({"name": "etl", "member": member, "messages": 10, **said}, SPARK)
+
+
+def test_ranges_do_not_overlap_and_are_all_there_is(nodes):
+    """A message in two ranges is handled twice, one in none never."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    seen, held = [], []
+    for turn in range(200):
+        answer = worked(leader, "ab"[turn % 2], held=held)
+        held += [each["number"] for each in answer["claims"]]
+        for claim in answer["claims"]:
+            seen += places(nodes.directory, claim).values()
+        if not answer["claims"]:
+            break
+    assert seen == list(range(100))
+    assert nodes.group().position == 0, "nothing is done yet"
+    ends = {claim.number: claim.end for claim in nodes.group().claims}
+    done = [[number, int(end)] for number, end in ends.items()]
+    answer = worked(leader, held=held, done=done)
+    assert not nodes.group().claims
+    assert answer["position"] == answer["next"]
+
+
+def test_a_range_is_handed_out_again_once_its_holder_is_silent(nodes):
+    """Its messages are marked; what was done before is not among them."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    (first,) = worked(leader)["claims"]
+    at = sorted(places(nodes.directory, first))
+    worked(leader, held=[first["number"]], done=[[first["number"], at[3]]], messages=0)
+    for _ in range(5):
+        nodes.now_s += 0.9
+        worked(leader, held=[first["number"]], messages=0)
+        (other,) = worked(leader, "b")["claims"]
+        assert other["first"] >= first["end"]
+    nodes.now_s += 1.0
+    (again,) = worked(leader, "b")["claims"]
+    assert (again["first"], again["end"], again["deliveries"]) == (at[3], first["end"], 2)
+    late = worked(leader, held=[first["number"]], done=[[first["number"], at[5]]], messages=0)
+    assert late["lost"] == [first["number"]]
+    assert nodes.group().claim(again["number"]).first == at[3], "it changes nothing"
+
+
+def test_a_new_leader_gives_the_holders_their_time(nodes):
+    """It has heard nothing yet; that is no sign of death."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    (first,) = worked(leader)["claims"]
+    other = nodes.leader()
+    (second,) = worked(other, "b")["claims"]
+    assert second["first"] == first["end"]
+    nodes.now_s += 1.0
+    (again,) = worked(other, "b", held=[second["number"]])["claims"]
+    assert (again["first"], again["deliveries"]) == (first["first"], 2)
+
+
+def test_a_message_that_fails_is_alone_and_the_rest_goes_on(nodes):
+    """One bad message must not hold up its neighbours, nor make them dead letters."""
+    leader = nodes.leader()
+    leader.join({**JOIN, "dead_letters": "dead"}, SPARK)
+    (claim,) = worked(leader)["claims"]
+    at = sorted(places(nodes.directory, claim))
+    number = claim["number"]
+    worked(leader, held=[number], failed=[[number, at[4], 2.0]], messages=0)
+    rest = nodes.group().claim(number)
+    assert (rest.first, rest.end) == (at[4] + 1, claim["end"])
+    worked(leader, held=[number], done=[[number, claim["end"]]], messages=0)
+    assert nodes.group().position == at[4]
+    for deliveries in (2, 3, 4):
+        (early,) = worked(leader, "b")["claims"]
+        assert early["first"] != at[4], "not before its delay"
+        worked(leader, "b", done=[[early["number"], early["end"]]], messages=0)
+        nodes.now_s += 2.0
+        (again,) = worked(leader, "b")["claims"]
+        assert (again["first"], again["end"]) == (at[4], at[4] + 1)
+        assert (again["deliveries"], again["is_dead"]) == (deliveries, deliveries > 3)
+        worked(leader, "b", failed=[[again["number"], at[4], 2.0]], messages=0)
+
+
+def test_a_range_that_is_given_back_was_not_delivered(nodes):
+    """A member that ends well had it in its queue only."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    (claim,) = worked(leader)["claims"]
+    worked(leader, given_back=[claim["number"]], messages=0)
+    (again,) = worked(leader, "b")["claims"]
+    assert (again["first"], again["deliveries"]) == (claim["first"], 1)
+
+
+def test_a_sign_of_life_and_an_empty_answer_cost_no_agreement(nodes):
+    """They come several times a second from each member."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    held = []
+    while claims := worked(leader, held=held)["claims"]:
+        held += [each["number"] for each in claims]
+    nodes.between = lambda: pytest.fail("the nodes had to agree on something")
+    assert not worked(leader, held=held)["claims"]
+
+
+def test_a_group_is_moved_and_forgotten_by_its_owner_or_an_operator(nodes):
+    """Members of the old place must not acknowledge the new one."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    (claim,) = worked(leader)["claims"]
+    for verb in (leader.reset, leader.forget):
+        with pytest.raises(Refused, match="belongs to subscriber spark"):
+            verb({"name": "etl", "start": "latest"}, NAS)
+    leader.reset({"name": "etl", "start": "last:5"}, ALICE)
+    done = [[claim["number"], claim["end"]]]
+    assert worked(leader, done=done, messages=0)["lost"] == [claim["number"]]
+    seen = []
+    while claims := worked(leader)["claims"]:
+        (found,) = claims
+        seen += places(nodes.directory, found).values()
+        worked(leader, done=[[found["number"], found["end"]]], messages=0)
+    assert seen == list(range(95, 100))
+    leader.forget({"name": "etl"}, ALICE)
+    with pytest.raises(Refused, match="there is no group 'etl'"):
+        worked(leader)
+
+
+def test_a_group_keeps_its_settings_and_its_owner(nodes):
+    """Two programs with different ideas of one group are told, not mixed."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    leader.join(JOIN, SPARK)
+    with pytest.raises(Refused, match="was begun with max_deliveries = 3, not 4"):
+        leader.join({**JOIN, "max_deliveries": 4}, SPARK)
+    with pytest.raises(Refused, match="belongs to subscriber spark"):
+        leader.join(JOIN, NAS)
+    with pytest.raises(Refused, match="not granted leases"):
+        leader.join({**JOIN, "name": "other", "pin_bytes": 7}, NAS)
+
+
+def test_a_pin_holds_what_is_not_done(nodes):
+    """A range that waits is not archived under its group."""
+    leader = nodes.leader()
+    leader.join({**JOIN, "pin_bytes": 1000}, SPARK)
+    (claim,) = worked(leader)["claims"]
+    worked(leader, done=[[claim["number"], claim["end"]]])
+    (pin,) = leases_of_notes(nodes.ledger.notes)
+    assert (pin.holder, pin.start) == ("group.etl", claim["end"])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"done": [[1, 1 << 62]]}, {"failed": [[1, "x", 0]]}, {"held": "ab"}, {"member": ""},
+     {"done": [[1]]}, {"failed": [[1, 1 << 62, 0]]}, {"member": "a\nb"}, {"messages": "x"}],
+)  # fmt: skip
+def test_a_wrong_request_is_refused_and_changes_nothing(nodes, said):
+    """A peer's words become the state of every node."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    worked(leader)
+    before = nodes.group()
+    with pytest.raises(Misuse):
+        worked(leader, **said)
+    assert nodes.group() == before
+
+
+def test_a_full_group_fits_in_a_note_and_is_read_again():
+    """Every node must be able to decode what the leader proposes."""
+    far = Position((1 << 63) - 1)
+    claims = tuple(Claim((1 << 53) - 9 - n, Position(0), far, 1000) for n in range(CLAIMS_MAX))
+    group = ReadingGroup(
+        "g" * 64, "o" * 63, "subscriber", far, (1 << 53) - 9, claims, 3600.0, 1000, "d" * 63,
+        1 << 40, (1 << 63) - 1,
+    )  # fmt: skip
+    assert len(group.text()) < NOTE_BYTES_MAX
+    assert parse_reading_group(group.text()) == group
+    with pytest.raises(Misuse, match="48 claims"):
+        group.handed_out(far)
+    bad = group.failed(group.claims[0], Position(7))
+    assert (len(bad.claims), bad.claims[-1].first, bad.claims[-1].end) == (CLAIMS_MAX, 7, far)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_stays_unhandled_and_repeats_are_marked(nodes, seed):
+    """Members that die, pause, fail and return, two nodes that lead, in any order."""
+    random = Random(seed)
+    leaders = [nodes.leader() for _ in range(3)]
+    leaders[0].join({**JOIN, "dead_letters": "dead"}, SPARK)
+    handled, unmarked, last = Counter(), Counter(), 0
+    members = {name: Member(name) for name in "abcd"}
+    storm, depth = 300, 0
+
+    def act():
+        nonlocal depth
+        leader = leaders[(turn // 30 + depth) % 3] if turn < storm else leaders[depth]
+        depth += 1
+        member = random.choice([each for each in members.values() if not each.is_busy])
+        member.is_busy = True
+        try:
+            member.act(leader, nodes.directory, random, handled, unmarked, kill=turn < storm)
+        finally:
+            depth, member.is_busy = depth - 1, False
+
+    def between():
+        if depth < 3 and random.random() < 0.2:
+            act()
+
+    nodes.between = between
+    turn = 0
+    while nodes.group().claims or len(handled) < 100 or turn < storm:
+        turn += 1
+        assert turn < 3000, "it does not end"
+        nodes.now_s += random.choice([0, 0.1, 0.4])
+        act()
+        assert nodes.group().position >= last
+        last = nodes.group().position
+    assert all(count <= 1 for count in unmarked.values()), "a repeat was not marked"
+
+
+class Member:
+    """One member in a simulation: what it believes to hold, and what it has handled of it."""
+
+    def __init__(self, name):
+        self.name, self.claims, self.is_busy = name, {}, False
+
+    def act(self, leader, directory, random, handled, unmarked, *, kill):
+        """Handle a little, and say so; or pause, or die."""
+        chance = random.random() if kill else 1.0
+        if chance < 0.1:
+            self.claims.clear()
+        if chance >= 0.3:
+            done, failed = self.handle(directory, random, handled, unmarked, kill=kill)
+            self.say(leader, directory, done, failed)
+
+    def handle(self, directory, random, handled, unmarked, *, kill):
+        """Handle some messages of each claim; return what is done, and what failed."""
+        done, failed = [], []
+        for number, (claim, left) in list(self.claims.items()):
+            for at in left[: random.randrange(4)]:
+                if kill and random.random() < 0.1:
+                    failed.append([number, at, 0.5])
+                else:
+                    handled[left_value(directory, at)] += 1
+                    unmarked[left_value(directory, at)] += claim["deliveries"] < 2
+                left.remove(at)
+                if failed:
+                    break
+            done.append([number, left[0] if left else claim["end"]])
+            if failed and failed[-1][0] == number:
+                done[-1][1] = failed[-1][1]
+        return done, failed
+
+    def say(self, leader, directory, done, failed):
+        """Tell a leader, and take what it hands out."""
+        try:
+            answer = worked(leader, self.name, held=list(self.claims), done=done, failed=failed)
+        except Refused:
+            return  # it was changed by others all the time
+        for number in answer["lost"]:
+            self.claims.pop(number, None)
+        self.claims = {number: each for number, each in self.claims.items() if each[1]}
+        for claim in answer["claims"]:
+            self.claims[claim["number"]] = (claim, sorted(places(directory, claim)))
+
+
+def left_value(directory, at):
+    """The message at a position."""
+    return places(directory, {"first": at, "end": at + 1})[at]
+
+
+def test_groups_and_cursors_share_their_room(nodes):
+    """Notes are few, and every snapshot has all of them."""
+    leader = nodes.leader()
+    for number in range(24):
+        leader.join({**JOIN, "name": f"g{number}"}, SPARK)
+    with pytest.raises(Refused, match="24 of 24 by subscriber spark"):
+        leader.join({**JOIN, "name": "more"}, SPARK)
+    assert len(groups_of_notes(nodes.ledger.notes)) == 24
