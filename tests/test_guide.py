@@ -37,6 +37,6 @@ def test_the_guides_python_runs_in_order_and_prints_what_it_says(tmp_path, monke
         for block in blocks():
             exec(compile(block, GUIDE, "exec"), names)
     lines = capsys.readouterr().out.splitlines()
-    assert len(blocks()) == 12
+    assert len(blocks()) == 14
     for line in PRINTED:
         assert line in lines, line

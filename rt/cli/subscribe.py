@@ -4,6 +4,8 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import BinaryIO, Final
@@ -14,6 +16,8 @@ from rt.cli.console import counted, note
 from rt.cli.options import Seconds, click_options
 from rt.cli.render import Output, render_messages, render_payloads
 from rt.cli.stop_signals import StopSignals
+from rt.client.cursor import LocalCursor
+from rt.client.subscription import begin_epoch
 from rt.errors import FrameError, Misuse
 from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned, SessionEvent
 from rt.format.manifest import FILE_NAME
@@ -82,6 +86,10 @@ class ReadSettings:
     metavar="DIR|URL",
     help="Read archived files from the copies of `rt archive offload`.",
 )
+@click.option(
+    "--cursor", "cursor_name", metavar="NAME",
+    help="Go on where the last reader of this name on this machine stopped.",
+)  # fmt: skip
 @click.option("--show-position", is_flag=True, help="Say where to resume, at the end.")
 @click_options(ReadSettings, "subscribe")
 def subscribe(
@@ -99,6 +107,7 @@ def subscribe(
     on_gap: OnGap,
     on_poison: OnGap,
     copies: str | None,
+    cursor_name: str | None,
     show_position: bool,
     settings: ReadSettings,
 ) -> None:
@@ -110,6 +119,7 @@ def subscribe(
     rt subscribe --stream flights --session 'eu-*' --key-prefix AA --from 2013-01-01T05:17:00Z
     rt subscribe --stream flights --where '.delay>=30' --where '.flight.carrier!=AA'
     rt subscribe --stream flights --own-session jfk --count 1 --timeout 5
+    rt subscribe --stream flights --cursor etl --no-follow
 
     A TERM is session=NAME, key=KEY or .FIELD=VALUE. Sessions take globs, keys a prefix before *.
     Fields are of JSON payloads, .flight.number inside of others; they also take <, <=, > and >=.
@@ -119,22 +129,42 @@ def subscribe(
     --on-gap allows it, and a frame that its publisher wrote so that it cannot be decoded, unless
     --on-poison does.
     """  # noqa: D301 - click reads the backspace character
-    with Subscriber(
-        settings.root, stream=settings.stream, session=own_session, start=parse_start(start),
-        follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix),
-        where=where, share=share, on_gap=on_gap, on_poison=on_poison, on_event=_show_event,
-        copies=copies,
-    ) as subscriber:  # fmt: skip
+    begin = parse_start(start)
+    if cursor_name is not None and own_session is not None:
+        raise click.UsageError("--cursor is a place in the merged log; leave out --own-session")
+    with (
+        _taken(cursor_name, settings, share) as cursor,
+        Subscriber(
+            settings.root, stream=settings.stream, session=own_session,
+            start=begin if cursor is None or cursor.is_new else cursor.state.position,
+            follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix),
+            where=where, share=share, on_gap=on_gap, on_poison=on_poison, on_event=_show_event,
+            copies=copies,
+        ) as subscriber,
+    ):  # fmt: skip
         _demand_log(subscriber.directory, follow=follow)
+        if cursor is not None:
+            begin_epoch(cursor, subscriber)
+            subscriber.idle = lambda: cursor.ack(subscriber.position)  # all of it is written
         chosen = Where.parse(where, os.fsencode(key_prefix), share)
         out = _MessageWriter(subscriber, Output(output), chosen, count)
         with StopSignals(on_stop=subscriber.stop) as stop:
-            out.run(timeout_s)
+            out.run(timeout_s, cursor)
         if show_position:
             note(f"resume from {out.position()}")
     stop.raise_interrupt()
     if out.left and not stop.has_come():
         raise click.ClickException(_shortage(count or 0, out.left, timeout_s))
+
+
+@contextmanager
+def _taken(name: str | None, settings: ReadSettings, share: str) -> Iterator[LocalCursor | None]:
+    """Hold a cursor, if one is named; what was written is acknowledged at the end, too."""
+    if name is None:
+        yield None
+        return
+    with closing(LocalCursor(settings.root, settings.stream, name, share=share)) as cursor:
+        yield cursor
 
 
 def _shortage(count: int, left: int, timeout_s: float | None) -> str:
@@ -157,8 +187,8 @@ class _MessageWriter:
         self._took_s = 0.0  # when a wanted message last came
         self._file: BinaryIO = sys.stdout.buffer
 
-    def run(self, timeout_s: float | None) -> None:
-        """Write until the iteration ends or enough messages have come."""
+    def run(self, timeout_s: float | None, cursor: LocalCursor | None = None) -> None:
+        """Write until the iteration ends or enough messages have come; acknowledge by a cursor."""
         left_s = timeout_s
         self._took_s = time.monotonic()
         while self.left != 0 and (batch := self._subscriber.next_batch(left_s)) is not None:
@@ -168,6 +198,8 @@ class _MessageWriter:
                 raise self._subscriber.poison(batch, error) from None
             self._file.write(data)
             self._file.flush()
+            if cursor is not None:
+                cursor.ack(self.position())
             if timeout_s is not None:
                 left_s = max(0.0, self._took_s + timeout_s - time.monotonic())
 

@@ -16,7 +16,7 @@ from rt.client.last_value import LastValue
 from rt.client.publisher import ClientPublisher
 from rt.client.registered import Registered, RegisteredReader
 from rt.client.settings import ConnectionSettings
-from rt.client.shared import Choice, GroupSubscriber, Membership, OnTrouble
+from rt.client.shared import Choice, GroupSubscriber, MemberReading, OnTrouble
 from rt.client.stream_copy import StreamCopy
 from rt.client.subscription import Acknowledgement, Subscription
 from rt.config.settings import load
@@ -123,7 +123,7 @@ class Client:
 
         Args:
             cursor: a name to remember the place by on this machine, or `rt.Registered` to have the
-                nodes remember it; without one, begin at `start` each time.
+                nodes remember it.
             group: a name, or an `rt.Group`: programs of one group divide the stream.
             ack: with a cursor or group, `auto` or `explicit`.
             start: as of `rt.Subscriber`. A cursor or group that exists goes on where it is. A new
@@ -136,8 +136,8 @@ class Client:
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
             share: `2/4` for the second of four equal shares of all keys; a cursor keeps to one.
-            on_gap: `raise`, `notify` or `skip`; so is `on_poison`.
-            on_poison: for a frame whose messages cannot be decoded.
+            on_gap: `raise`, `notify` or `skip`.
+            on_poison: the same, for a frame that cannot be decoded.
             on_event: is called with each event.
             timeout_s: how long bringing the copy up to date may take, which is waited for without
                 `follow`, and where `start` is counted from the end or is a time.
@@ -149,7 +149,7 @@ class Client:
             Misuse: an argument is wrong, a local cursor has a reader or another share, or the
                 certificate is not a subscriber's.
             TimeoutError: the copy is not up to date, or a registered cursor is still held.
-            Refused: a registered cursor is held by another reader; or it, or a group, is refused.
+            Refused: a registered cursor is held by another, or it or a group is not granted.
             WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
             Stopped: the client is closed.
         """
@@ -158,7 +158,7 @@ class Client:
             if cursor is not None or share:
                 raise Misuse("a group divides the stream, and remembers its place; give it alone")
             choice = Choice.of(sessions, key_prefix, where)
-            return self._join(group, begin, Membership(ack, follow, timeout_s, choice, trouble))
+            return self._join(group, begin, MemberReading(ack, follow, timeout_s, choice, trouble))
         with ExitStack() as undo:
             held = None if cursor is None else self._take(cursor, share)
             if held is not None:
@@ -259,7 +259,7 @@ class Client:
             return LocalCursor(self._copy.settings.root, self.stream, cursor, share=share)
         return RegisteredReader(self._leader().ask, cursor, share)
 
-    def _join(self, group: str | Group, begin: Start, wanted: Membership) -> GroupSubscriber:
+    def _join(self, group: str | Group, begin: Start, wanted: MemberReading) -> GroupSubscriber:
         """Become a member of a group; errors as for `subscriber`."""
         if isinstance(group, Group) and group.dead_letters:
             self._publishing.contexts(CertificateRole.PUBLISHER)  # of one that could publish them

@@ -7,7 +7,7 @@ from functools import partial
 from rt.client.claims import Claims
 from rt.client.group import Group, made_up_member
 from rt.client.registered import Ask
-from rt.client.shared import GroupSubscriber, Membership
+from rt.client.shared import GroupSubscriber, MemberReading
 from rt.client.stream_copy import StreamCopy
 from rt.errors import Misuse
 from rt.log.start import Start, start_text
@@ -20,7 +20,7 @@ Letters = Callable[[str, bytes, bytes], object]
 def join(
     group: str | Group,
     begin: Start,
-    wanted: Membership,
+    wanted: MemberReading,
     copy: StreamCopy,
     nodes: tuple[Ask, Letters],
 ) -> GroupSubscriber:

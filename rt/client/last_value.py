@@ -87,10 +87,10 @@ class LastValue(Mapping[bytes, Message]):
         """
         end_s = time.monotonic() + timeout_s
         while not self._caught_up.wait(_POLL_S):
-            with self._lock:
-                self._demand_whole()
+            len(self)  # raises what ended the following
             if time.monotonic() > end_s:
                 raise TimeoutError(f"read up to {self._position} after {timeout_s:g} s")
+        len(self)
 
     def close(self) -> None:
         """Stop following, and store the values. Idempotent; looking goes on to work."""

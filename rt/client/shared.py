@@ -54,7 +54,7 @@ class Choice:
         return cls(SessionFilter(sessions, compiled), compiled)
 
 
-class Membership(NamedTuple):
+class MemberReading(NamedTuple):
     """How one member reads; arguments of `rt.client.client.Client.subscriber`."""
 
     ack: str
@@ -81,7 +81,7 @@ class GroupSubscriber:
         group: Group,
         claims: Claims,
         reader: Callable[[Position], Subscriber],
-        wanted: Membership,
+        wanted: MemberReading,
         watch: Watch,
         *,
         until: Position | None,

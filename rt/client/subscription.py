@@ -1,6 +1,7 @@
 """Subscription: the messages of a stream under a name that is remembered."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from typing import Final, Literal, Self
 
 from rt.client.cursor import LocalCursor
@@ -13,6 +14,15 @@ from rt.subscriber import Subscriber
 
 Acknowledgement = Literal["auto", "explicit"]
 _ACKNOWLEDGEMENTS: Final = ("auto", "explicit")
+
+
+def begin_epoch(cursor: LocalCursor | RegisteredReader, subscriber: Subscriber) -> None:
+    """Store where a reader begins to read with a cursor; errors as of `LocalCursor.open_at`."""
+    with closing(LogDirectory(subscriber.directory)) as log:
+        log.refresh()
+        identity = log.manifest.identity
+    position = subscriber.position if identity else cursor.state.position
+    cursor.open_at(position, identity.id if identity else "")
 
 
 class Subscription:
@@ -151,12 +161,7 @@ class Subscription:
         if self._is_open:
             self._ack_handed_out()  # to iterate again is to ask for the next one
             return
-        log = LogDirectory(self._subscriber.directory)
-        log.refresh()
-        identity = log.manifest.identity
-        log.close()
-        position = self._subscriber.position if identity else self.acked
-        self._cursor.open_at(position, identity.id if identity else "")
+        begin_epoch(self._cursor, self._subscriber)
         self._is_open = True
 
     def _at_end(self) -> None:

@@ -16,6 +16,7 @@ import click
 from rt.cli.children import Child, Children
 from rt.cli.console import ProgressBar, note
 from rt.cli.up import start_nodes
+from rt.demo.cursor import kill_reader
 from rt.demo.flights import AIRPORTS, flights_path, read_flights
 from rt.demo.report import DemoReport, show_counts, show_report
 from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
@@ -52,7 +53,8 @@ def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_j
     Three publishers (EWR, JFK, LGA) write to logs of their own. A pusher ships these over mutual
     TLS to three nodes, which merge them. Halfway through, the leader is killed. A puller copies the
     merged log to a subscriber, which checks that every flight arrived once and in its airport's
-    order. Finally Spark, if it is installed, counts the flights from the same files.
+    order. A reader with a cursor is killed, and another goes on where it stopped. Finally Spark, if
+    it is installed, counts the flights from the same files.
 
     \b
     rt demo
@@ -61,13 +63,14 @@ def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_j
     flights = read_flights(flights_path())
     with _directory(keep) as root:
         report = _stream(root, flights, rate, nodes)
+        cursor = kill_reader(os.path.join(root, "copy"), STREAM)
         directory = os.path.join(root, "copy", STREAM, "out")
         if not as_json:
-            show_report(report, directory)
+            show_report(report, cursor, directory)
         if spark_is_there() if by_spark is None else by_spark:
             report.spark = _count(directory, flights)
         if as_json:
-            click.echo(json.dumps(asdict(report), indent=1))
+            click.echo(json.dumps({**asdict(report), "cursor": asdict(cursor)}, indent=1))
         elif report.spark is not None:
             show_counts(report.spark)
         if keep is not None:

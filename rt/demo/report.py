@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from rt.cli.console import table
+from rt.demo.cursor import CursorReport
 from rt.demo.spark import Counts, carrier_rows, delay_rows
 from rt.log.start import Last
 from rt.subscriber import Subscriber
@@ -36,11 +37,12 @@ class DemoReport:
     spark: Counts | None = None
 
 
-def show_report(report: DemoReport, directory: str) -> None:
+def show_report(report: DemoReport, cursor: CursorReport, directory: str) -> None:
     """Print the report.
 
     Args:
         report: What the subscriber measured.
+        cursor: What became of a reader that was killed.
         directory: The subscriber's copy of the merged log.
     """
     megabytes = report.payload_bytes / 1e6
@@ -60,6 +62,10 @@ def show_report(report: DemoReport, directory: str) -> None:
             f"\nNode {report.killed}, the leader, was killed halfway; merging paused for "
             f"{report.pause_s:.2f} s, and nothing was lost."
         )
+    click.echo(
+        f"\nA reader with a cursor was killed after {cursor.before:,} flights. The next one went on "
+        f"there: {cursor.repeated:,} came again, and none is missing."
+    )
     click.echo(f"\nThe last {_PEEK} flights of the merged log:\n")
     click.echo(_peek(directory))
     click.echo("\nThe merged log's files (rt log-history):\n")

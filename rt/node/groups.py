@@ -15,8 +15,8 @@ from rt.log.start import parse_start, resolve
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.changed_notes import ChangedNotes, Decide
+from rt.node.claims_heard import ClaimsHeard
 from rt.node.cursor_lag import lag_of
-from rt.node.heard import Heard
 from rt.node.reading_group import (
     GROUP_NOTE,
     Claim,
@@ -78,7 +78,7 @@ class NodeGroups:
         self._notes = ChangedNotes(view, decide)
         self._directory = directory
         self._may_lease = may_lease
-        self._heard = Heard(steady_s)
+        self._heard = ClaimsHeard(steady_s)
         self._changing = threading.Lock()
 
     def join(self, request: Fields, identity: PeerIdentity) -> Fields:

@@ -5,6 +5,7 @@ import os
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
+from commands import run
 from faulty import FaultyDisk
 from logs import MergedLog
 
@@ -105,3 +106,27 @@ def test_a_cursor_of_an_earlier_version_is_read():
     assert decode_cursor(old) == CursorState(Position(4096), 3, 5, "ab" * 16)
     assert decode_cursor(old + b"\0" * 12) is None
     assert decode_cursor(old[:-1]) is None
+
+
+def test_the_command_goes_on_where_its_cursor_stopped(tmp_path):
+    """A shell script needs a place, too; what it was given is not given again."""
+    out = tmp_path / STREAM / "out"
+    options = ("--root", tmp_path, "--stream", STREAM, "--cursor", "etl", "--no-follow")
+    with MergedLog(str(out)) as log:
+        log.merge("jfk", [b"one", b"two"], [b"three"])
+        assert run("subscribe", *options, "--count", "1").stdout == "one\n"
+        assert run("subscribe", *options).stdout == "two\nthree\n"
+        log.merge("lga", [b"other"])
+        assert run("subscribe", *options, "--session", "jfk").stdout == ""
+        assert read_cursors(str(tmp_path), STREAM)["etl"].position == log.appender.end
+        log.merge("jfk", [b"four"])
+        again = run("subscribe", *options, "--from", "earliest")
+        assert again.stdout == "four\n", "a cursor that exists goes on"
+    held = LocalCursor(str(tmp_path), STREAM, "etl")
+    refused = run("subscribe", *options)
+    held.close()
+    assert (refused.exit_code, "has a reader" in refused.output) == (2, True)
+    own = run("subscribe", *options, "--own-session", "jfk")
+    assert (own.exit_code, "leave out --own-session" in own.output) == (2, True)
+    other = run("subscribe", *options, "--share", "1/2")
+    assert "was used for all keys and not for share 1/2" in other.output

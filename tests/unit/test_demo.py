@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+from logs import MergedLog
 
 from rt.demo import command as demo
 from rt.demo.command import LeaderKiller
+from rt.demo.cursor import kill_reader
 from rt.errors import RtError
 from rt.node.cluster import Place
 
@@ -41,3 +43,13 @@ def test_a_demo_without_a_leader_ends_with_a_sentence(monkeypatch):
     with pytest.raises(RtError, match="no node leads after 0 s, so none can be killed"):
         killer.kill()
     assert killed == []
+
+
+def test_a_reader_that_is_killed_is_followed_by_one_that_goes_on(tmp_path):
+    """The demo shows it; what it shows must be checked."""
+    with MergedLog(str(tmp_path / "flights" / "out")) as log:
+        for number in range(300):
+            log.merge("jfk", [b"%d" % (10 * number + each) for each in range(10)])
+    report = kill_reader(str(tmp_path), "flights")
+    assert 0 < report.before <= 3000
+    assert 0 <= report.repeated <= report.before

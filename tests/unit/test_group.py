@@ -221,7 +221,7 @@ def test_wrong_arguments_of_a_group_are_named(client):
     """One sentence that says what to do."""
     with pytest.raises(Misuse, match="is not a name for a cursor"):
         client.subscriber(group="A B")
-    with pytest.raises(Misuse, match="a group divides the stream and remembers its place"):
+    with pytest.raises(Misuse, match="a group divides the stream, and remembers its place"):
         client.subscriber(group="a", cursor="b")
     with pytest.raises(Misuse, match="ack is 'never'; use auto or explicit"):
         client.subscriber(group="a", ack="never")

@@ -1,10 +1,16 @@
 """Last values: a mapping that follows the stream, equal to one built from the whole of it."""
 
 import os
+import subprocess
+import sys
+import time
 from random import Random
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
+from commands import clean_environment
 
 import rt
 from rt.client.checkpoint import Checkpoint, Values
@@ -86,9 +92,16 @@ def test_more_keys_than_allowed_are_an_error_and_not_a_loss(cluster, tmp_path):
         publisher.flush("merged", PATIENCE_S)
         values = client.last_value(key_prefix=b"many-", keys_max=10)
         with pytest.raises(Misuse, match="more than keys_max = 10 keys"):
-            values.wait_caught_up(PATIENCE_S)
+            look_on(values)
         with pytest.raises(Misuse, match="more than keys_max = 10 keys"):
-            len(values)
+            values.wait_caught_up(PATIENCE_S)
+
+
+def look_on(values):
+    """Look until that raises."""
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
+        assert len(values) <= 10
 
 
 def test_a_checkpoint_is_whole_or_the_one_before_counts(tmp_path):
@@ -110,3 +123,35 @@ def test_a_checkpoint_is_whole_or_the_one_before_counts(tmp_path):
     checkpoint.load()
     checkpoint.store(newer)
     assert Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID).load() == newer
+
+
+def test_the_web_example_publishes_and_serves(cluster, tmp_path):
+    """One asyncio process that does both, as its text says."""
+    environment = clean_environment() | {"RT_ROOT": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    clients = os.path.join(cluster.root, "clients.toml")
+    program = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "web.py")
+    process = subprocess.Popen(
+        [sys.executable, program, clients, "0"], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    try:
+        address = process.stdout.readline().strip()
+        put = Request(f"{address}/eur-usd", data=b"1.08", method="PUT")
+        assert urlopen(put, timeout=PATIENCE_S).status == 201
+        end_s = time.monotonic() + PATIENCE_S
+        while (found := get(f"{address}/eur-usd")) != (200, b"1.08"):
+            assert time.monotonic() < end_s, found
+        assert get(f"{address}/unknown") == (404, b"")
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def get(url):
+    """Status and body of a page."""
+    try:
+        with urlopen(url, timeout=PATIENCE_S) as answer:
+            return answer.status, answer.read()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read()

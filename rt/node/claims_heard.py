@@ -1,4 +1,4 @@
-"""Heard: when a leader last heard of each claim of a group, and of each member."""
+"""ClaimsHeard: when a leader last heard of each claim of a group, and of each member."""
 
 import math
 import threading
@@ -11,7 +11,7 @@ _MEMBERS_MAX: Final = 256  # of a group, that are remembered
 _MEMBER_SILENCES: Final = 4  # a member with nothing to do asks once in a third of the silence
 
 
-class Heard:
+class ClaimsHeard:
     """Signs of life, in the memory of one leader; a new one gives each claim its time first.
 
     Threads: any may call; `_lock` guards everything.

@@ -1,0 +1,71 @@
+"""The demo's reader with a cursor: it is killed, and the next one goes on where it stopped."""
+
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from rt.client.cursor import read_cursors
+from rt.errors import RtError
+from rt.subscriber import Subscriber
+
+NAME: Final = "demo"
+_CHUNK_BYTES: Final = 1 << 16
+_PAUSE_S: Final = 0.005  # so that the reader has not read everything before it is killed
+_PATIENCE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CursorReport:
+    """How two readers of one cursor divided the stream.
+
+    Attributes:
+        before: messages that the first one wrote before it was killed.
+        repeated: how many of those the second one wrote again.
+    """
+
+    before: int
+    repeated: int
+
+
+def kill_reader(root: str, stream: str) -> CursorReport:
+    """Kill a reader without warning once its cursor is stored, and let another one go on.
+
+    Args:
+        root: directory that holds the stream's copy.
+        stream: name of the stream; its payloads are lines.
+
+    Raises:
+        RtError: a message is missing, or came out of order.
+    """
+    with Subscriber(root, stream=stream, follow=False) as reader:
+        every = [payload for batch in reader.batches() for payload in batch.payloads()]
+    command = [sys.executable, "-m", "rt", "subscribe", "--root", root, "--stream", stream,
+               "--cursor", NAME]  # fmt: skip
+    first = _killed(command, root, stream)
+    done = subprocess.run([*command, "--no-follow"], capture_output=True, check=True)
+    second = done.stdout.split(b"\n")[:-1]
+    is_whole = len(first) + len(second) >= len(every)
+    if not is_whole or every[: len(first)] != first or every[len(every) - len(second) :] != second:
+        raise RtError(f"of {len(every)} messages, {len(first)} and {len(second)} came, or others")
+    return CursorReport(len(first), len(first) + len(second) - len(every))
+
+
+def _killed(command: list[str], root: str, stream: str) -> list[bytes]:
+    """Read what a reader writes until its cursor is stored, then kill it; return its lines."""
+    end_s, written = time.monotonic() + _PATIENCE_S, []
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        if process.stdout is None:
+            raise RtError("the reader has no output")
+        while not (stored := read_cursors(root, stream).get(NAME)) or not stored.position:
+            if time.monotonic() > end_s:
+                process.kill()
+                raise RtError(f"cursor {NAME} was not stored within {_PATIENCE_S:g} s")
+            time.sleep(_PAUSE_S)
+            if select.select([process.stdout], [], [], _PAUSE_S)[0]:
+                written.append(process.stdout.read1(_CHUNK_BYTES))
+        process.kill()
+        written.append(process.stdout.read())
+    return b"".join(written).split(b"\n")[:-1]
