@@ -132,15 +132,14 @@ class Client:
             follow: whether to wait for more at the end. Without it the copy is first brought up
                 to date, so the end is the stream's; where another process keeps the copy, a
                 warning says that it ends where that copy does.
-            sessions: names or globs of the sessions wanted.
+            sessions: names or globs of the sessions wanted; `key_prefix` and `where` narrow it.
             key_prefix: only messages whose key begins with this.
-            where: conditions on session, key and fields of a JSON payload, as of `rt.Subscriber`.
+            where: conditions on session, key and JSON fields, as of `rt.Subscriber`.
             share: `2/4` for the second of four equal shares of all keys; a cursor keeps to one.
             on_gap: `raise`, `notify` or `skip`.
             on_poison: the same, for a frame that cannot be decoded.
             on_event: is called with each event.
-            timeout_s: how long bringing the copy up to date may take, which is waited for without
-                `follow`, and where `start` is counted from the end or is a time.
+            timeout_s: the longest wait for the copy, without `follow` or to find a `start`.
 
         Returns:
             A `Subscription` for a cursor, a `GroupSubscriber` for a group, else a `Subscriber`.

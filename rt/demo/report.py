@@ -63,8 +63,8 @@ def show_report(report: DemoReport, cursor: CursorReport, directory: str) -> Non
             f"{report.pause_s:.2f} s, and nothing was lost."
         )
     click.echo(
-        f"\nA reader with a cursor was killed after {cursor.before:,} flights. The next one went on "
-        f"there: {cursor.repeated:,} came again, and none is missing."
+        f"\nA reader with a cursor was killed after {cursor.before:,} flights. The next one went "
+        f"on: {cursor.repeated:,} came again, and none is missing."
     )
     click.echo(f"\nThe last {_PEEK} flights of the merged log:\n")
     click.echo(_peek(directory))

@@ -19,7 +19,7 @@ from rt.node.claims_heard import ClaimsHeard
 from rt.node.cursor_lag import lag_of
 from rt.node.reading_group import (
     GROUP_NOTE,
-    Claim,
+    RangeClaim,
     ReadingGroup,
     groups_of_notes,
     parse_reading_group,
@@ -302,7 +302,7 @@ def _number(request: Fields, field: str) -> float:
     return number
 
 
-def _claim_facts(group: ReadingGroup, claim: Claim) -> dict[str, Any]:
+def _claim_facts(group: ReadingGroup, claim: RangeClaim) -> dict[str, Any]:
     return {
         "number": claim.number, "first": int(claim.first), "end": int(claim.end),
         "deliveries": claim.deliveries,

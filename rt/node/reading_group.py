@@ -19,7 +19,7 @@ _FOR_EVER_NS: Final = (1 << 63) - 1
 _AGAIN: Final = 2  # deliveries of a message that may have been handed out before
 
 
-class Claim(NamedTuple):
+class RangeClaim(NamedTuple):
     """A range of messages that was handed to one member, or that waits to be handed out again.
 
     Attributes:
@@ -34,7 +34,7 @@ class Claim(NamedTuple):
     end: Position
     deliveries: int
 
-    def done_to(self, position: Position) -> "Claim":
+    def done_to(self, position: Position) -> "RangeClaim":
         """Return what is left; its messages were not tried as often as those before them."""
         if position <= self.first:
             return self
@@ -64,7 +64,7 @@ class ReadingGroup:
     role: str
     next: Position = START
     number: int = 0
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[RangeClaim, ...] = ()
     silence_s: float = 0.75
     max_deliveries: int = 5
     dead_letters: str = ""
@@ -99,7 +99,7 @@ class ReadingGroup:
         """Whether another range may be handed out."""
         return len(self.claims) < CLAIMS_MAX
 
-    def claim(self, number: int) -> Claim | None:
+    def claim(self, number: int) -> RangeClaim | None:
         """Return the claim of this number; None if it is done, or was handed to another."""
         return next((each for each in self.claims if each.number == number), None)
 
@@ -110,16 +110,16 @@ class ReadingGroup:
     def handed_out(self, end: Position) -> "ReadingGroup":
         """Hand out the messages from `next` to `end`; the claim is the last one."""
         number = self.number + 1
-        claims = (*self.claims, Claim(number, self.next, end, 1))
+        claims = (*self.claims, RangeClaim(number, self.next, end, 1))
         return replace(self, next=end, number=number, claims=claims)
 
-    def handed_out_again(self, claim: Claim) -> "ReadingGroup":
+    def handed_out_again(self, claim: RangeClaim) -> "ReadingGroup":
         """Hand out a claim to another member; it is the last one, with a number of its own."""
         number = self.number + 1
         again = claim._replace(number=number, deliveries=claim.deliveries + 1)
         return replace(self, number=number, claims=(*self._without(claim), again))
 
-    def done(self, claim: Claim, position: Position) -> "ReadingGroup":
+    def done(self, claim: RangeClaim, position: Position) -> "ReadingGroup":
         """Record that the messages of a claim before a position are done.
 
         Raises:
@@ -130,7 +130,7 @@ class ReadingGroup:
         rest = claim.done_to(position)
         return self._with(claim, rest)
 
-    def failed(self, claim: Claim, position: Position) -> "ReadingGroup":
+    def failed(self, claim: RangeClaim, position: Position) -> "ReadingGroup":
         """Take the message at a position from its holder; it is the last claim, to be handed out.
 
         What follows the message stays with the holder, unless there is no room for two claims.
@@ -148,7 +148,7 @@ class ReadingGroup:
         alone = bad._replace(number=number, end=end)
         return replace(rest, number=number, claims=(*rest.claims, alone))
 
-    def given_back(self, claim: Claim) -> "ReadingGroup":
+    def given_back(self, claim: RangeClaim) -> "ReadingGroup":
         """Record that nothing that is left of a claim was handed to a handler."""
         return self._with(claim, claim._replace(deliveries=max(0, claim.deliveries - 1)))
 
@@ -169,10 +169,10 @@ class ReadingGroup:
             return None
         return Lease(f"group.{self.name}", self.position, _FOR_EVER_NS, self.pin_bytes)
 
-    def _without(self, claim: Claim) -> list[Claim]:
+    def _without(self, claim: RangeClaim) -> list[RangeClaim]:
         return [each for each in self.claims if each.number != claim.number]
 
-    def _with(self, claim: Claim, rest: Claim) -> "ReadingGroup":
+    def _with(self, claim: RangeClaim, rest: RangeClaim) -> "ReadingGroup":
         if rest.first >= rest.end:
             return replace(self, claims=tuple(self._without(claim)))
         changed = (rest if each.number == claim.number else each for each in self.claims)
@@ -187,7 +187,7 @@ def parse_reading_group(text: str) -> ReadingGroup:
     try:
         fields: dict[str, Any] = json.loads(text)
         claims = tuple(
-            Claim(number, Position(first), Position(first + length), deliveries)
+            RangeClaim(number, Position(first), Position(first + length), deliveries)
             for number, first, length, deliveries in fields.pop("claims")
         )
         place = Position(fields.pop("next"))

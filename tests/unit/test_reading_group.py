@@ -16,7 +16,7 @@ from rt.node.groups import NodeGroups
 from rt.node.reading_group import (
     CLAIMS_MAX,
     GROUP_NOTE,
-    Claim,
+    RangeClaim,
     ReadingGroup,
     groups_of_notes,
     parse_reading_group,
@@ -246,7 +246,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(nodes, said):
 def test_a_full_group_fits_in_a_note_and_is_read_again():
     """Every node must be able to decode what the leader proposes."""
     far = Position((1 << 63) - 1)
-    claims = tuple(Claim((1 << 53) - 9 - n, Position(0), far, 1000) for n in range(CLAIMS_MAX))
+    claims = tuple(RangeClaim((1 << 53) - 9 - n, Position(0), far, 1000) for n in range(CLAIMS_MAX))
     group = ReadingGroup(
         "g" * 64, "o" * 63, "subscriber", far, (1 << 53) - 9, claims, 3600.0, 1000, "d" * 63,
         1 << 40, (1 << 63) - 1,
