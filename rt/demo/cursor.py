@@ -1,5 +1,6 @@
 """The demo's reader with a cursor: it is killed, and the next one goes on where it stopped."""
 
+import os
 import select
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def _killed(command: list[str], root: str, stream: str) -> list[bytes]:
                 raise RtError(f"cursor {NAME} was not stored within {_PATIENCE_S:g} s")
             time.sleep(_PAUSE_S)
             if select.select([process.stdout], [], [], _PAUSE_S)[0]:
-                written.append(process.stdout.read1(_CHUNK_BYTES))
+                written.append(os.read(process.stdout.fileno(), _CHUNK_BYTES))
         process.kill()
         written.append(process.stdout.read())
     return b"".join(written).split(b"\n")[:-1]
