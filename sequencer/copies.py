@@ -25,7 +25,7 @@ class Copies:
         self._checked: set[str] = set()
         self._unchecked: dict[str, None] = {}  # a dict, for its order
         self._unreadable: set[str] = set()  # so that each is logged once
-        self._dropped = dict.fromkeys(executor.ledger.remembered.begun)  # see `take_dropped`
+        self.dropped = dict.fromkeys(executor.ledger.remembered.begun)  # see `take_dropped`
 
     def hold(self, session: str) -> None:
         """A copy was opened, or has grown."""
@@ -41,16 +41,16 @@ class Copies:
 
         Whether the copy that is here now was begun after it, the node has to find out.
         """
-        self._dropped[session] = None
+        self.dropped[session] = None
         self._holdings.drop(session)
         self._executor.begin_again(session)
         self.lose(session)
 
     def take_dropped(self) -> list[str]:
         """Return the sessions that were dropped since this was last called."""
-        if not self._dropped:
+        if not self.dropped:
             return []
-        sessions, self._dropped = list(self._dropped), {}
+        sessions, self.dropped = list(self.dropped), {}
         return sessions
 
     def doubt(self, sessions: Iterable[str]) -> None:

@@ -213,9 +213,9 @@ class Execution:
         return False
 
     def _is_ready(self) -> bool:
-        executor = self.executor
-        is_waiting = self.suspended or executor.lacks_log or executor.is_stranded
-        return bool(self.queue) and not is_waiting
+        if not self.queue or self.suspended:  # the usual case, several times in every step
+            return False
+        return not (self.executor.lacks_log or self.executor.is_stranded)
 
     def _execute(self, entry: Entry, instruction: Instruction | None) -> None:
         if entry.index > self._adopted_index:

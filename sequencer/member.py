@@ -162,6 +162,11 @@ class Member:
         self._execution.copies.lose(session)
         self.hold(session, START)
 
+    @property
+    def has_dropped(self) -> bool:
+        """Whether `take_dropped` would return any session."""
+        return bool(self._execution.copies.dropped)
+
     def take_dropped(self) -> list[str]:
         """Return the sessions whose copies may have been dropped since this was last called.
 

@@ -196,6 +196,7 @@ class Duties:
     def __init__(self, member: Member, ports: Ports, timing: Timing) -> None:
         """Prepare, and serve what was executed before the restart; `step` does the rest."""
         self._member = member
+        self._executor = member.executor
         self._ports = ports
         self._tick_s = timing.tick_s
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
@@ -257,7 +258,7 @@ class Duties:
 
     def view(self) -> NodeView:
         """Return the state for other threads; `step` returns it as well."""
-        member, ledger = self._member, self._member.executor.ledger
+        member, ledger = self._member, self._executor.ledger
         engine = member.engine
         if self._shown.engine.leader != engine.leader:
             self._shown = replace(self._shown, engine=engine.status())
@@ -334,7 +335,7 @@ class Duties:
             self._member.suspended = was_suspended
 
     def _confirm(self, session: str) -> None:
-        held, ledger = self._ports.sessions.get(session), self._member.executor.ledger
+        held, ledger = self._ports.sessions.get(session), self._executor.ledger
         if held is None or not self._is_known(session):
             return
         known, merged = held.confirmations, ledger.merged_to(session)
@@ -350,7 +351,7 @@ class Duties:
 
         After a crash the ledger may be from before an instruction that dropped the last copy.
         """
-        return self._ports.sessions.begun_after(session) <= self._member.executor.ledger.index
+        return self._ports.sessions.begun_after(session) <= self._executor.ledger.index
 
     def _replicated(self, session: str) -> Position:
         return self._member.holdings.agreed(session)
@@ -368,7 +369,7 @@ class Duties:
             if not found.scrubbed or held.is_fed or is_elsewhere(damage, self._member.holdings):
                 self._mend(damage)  # a copy that may be the only one is kept
         elif self._may_mend(found.log):
-            if self._member.executor.is_rolled(damage.path):
+            if self._executor.is_rolled(damage.path):
                 _log.error("%s; %s", damage, ROLLED)
             else:
                 self._mend(damage)
@@ -377,10 +378,10 @@ class Duties:
     def _may_mend(self, log: Appender) -> bool:
         """Whether the merged log is as it was when damage was found, and may be set aside."""
         is_free = self._forks.found is None and self._keep_up.copy is None
-        return is_free and log is self._member.executor.appender
+        return is_free and log is self._executor.appender
 
     def _is_merged(self, damage: CorruptLog) -> bool:
-        return os.path.dirname(damage.path) == self._member.executor.appender.directory
+        return os.path.dirname(damage.path) == self._executor.appender.directory
 
     def _mend(self, damage: CorruptLog) -> None:
         """Set aside what is damaged, if another node or the publisher has what it held."""
@@ -390,7 +391,7 @@ class Duties:
         _log.error("%s; it is set aside and fetched again", damage)
         if self._is_merged(damage):
             self._ports.snapshots.drop()
-            self._member.executor.discard(damage.path)
+            self._executor.discard(damage.path)
         else:
             session = os.path.basename(os.path.dirname(damage.path))
             self._ports.sessions.give_up(session, diverged=diverged)
@@ -406,7 +407,7 @@ class Duties:
 
         A log that was copied counts as soon as it is whole: no instruction may follow for hours.
         """
-        executor = self._member.executor
+        executor = self._executor
         if self._keep_up.copy is not None or self._forks.found is not None:
             return
         if executor.lacks_log:  # perhaps a damaged file was set aside

@@ -85,6 +85,11 @@ class Bench:
         )  # fmt: skip
         return Duties(self, ports, TIMING)
 
+    @property
+    def has_dropped(self):
+        """Whether there are any."""
+        return bool(self.dropped)
+
     def take_dropped(self):
         """The sessions whose copies may have been dropped."""
         dropped, self.dropped = self.dropped, []
