@@ -60,8 +60,8 @@ class Link:
     """Reads without blocking, so that a peer in the middle of a message holds nothing up.
 
     Writes block for up to `DEAD_S`. A side that is about to write much has to read first, or both
-    could wait for each other. One thread at a time uses a link; `replicator.push_connection` and
-    `replicator.pull_connection` take turns.
+    could wait for each other. One thread at a time uses a link; `replicator.push_connection`,
+    `replicator.pull_connection` and `replicator.sink_connection` take turns.
     """
 
     def __init__(

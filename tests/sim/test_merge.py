@@ -2,6 +2,7 @@
 
 import errno
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -251,7 +252,7 @@ def test_an_abandoned_copy_is_not_reported_as_held() -> None:
         NoGuard(),
         alone=lambda: False,
     )
-    inbox = inboxes.claim(identity, "p", lambda: None, START)
+    inbox = inboxes.claim(identity, "p", SimpleNamespace(set=lambda: None), START)
     inbox.written()
     (dirty,) = inboxes.take_dirty()
     inboxes.sync(dirty)
