@@ -5,6 +5,7 @@ from typing import Final
 
 from rt.limits import MIB
 from rt.position import Position
+from sequencer.founded import obstacle
 from sequencer.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger import Ledger
 from sequencer.newcomers import Newcomers, Stuck
@@ -22,7 +23,7 @@ class Planner:
     def __init__(self, logs: SessionLogs) -> None:
         self._logs = logs
         self._newcomers = Newcomers(logs)
-        self._groups: dict[str, str] = {}
+        self._groups: dict[str, tuple[str, int]] = {}  # and when the log was created
         self.ready_index = 0  # of the instruction from which on a new leader may plan
         self.stuck: dict[str, Stuck] = {}  # sessions that cannot be merged, as of the last plan
         self._turn = 0  # which session comes first next time, in case there is no room for all
@@ -76,7 +77,10 @@ class Planner:
         file_end = durable if durable.file == first.file else first.file
         if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
             file_end = min(durable, Position(first.file + rolled))
-        group = self._group(name, log)
+        group, created_ns = self._group(name, log)
+        if words := obstacle(ledger, name, group, created_ns):
+            self.stuck[name] = Stuck(words)
+            return None
         watermark = ledger.watermark(f"group {group}" if group else name)
         made = _cut(log, name, group, after, first, file_end, watermark, limit)
         # Only a session of which nothing is merged, or that was adopted, is merged up to a file.
@@ -97,10 +101,11 @@ class Planner:
         self._newcomers.forget(session)
         self._groups.pop(session, None)
 
-    def _group(self, name: str, log: SessionLog) -> str:
+    def _group(self, name: str, log: SessionLog) -> tuple[str, int]:
+        """Return the session's group, and when its log was created."""
         if name not in self._groups:
             identity = log.log.manifest.identity
-            self._groups[name] = identity.group if identity else ""
+            self._groups[name] = (identity.group, identity.created_ns) if identity else ("", 0)
         return self._groups[name]
 
 

@@ -27,11 +27,11 @@ NODE = {"file_bytes": FILE_BYTES, "snapshot_s": 0.3, "reserve": 0, "missing_s": 
 class ArchiveCluster:
     """Starts nodes and clients on request, and stops them all."""
 
-    def __init__(self, root, nodes=1, *, clients=None, **settings):
+    def __init__(self, root, nodes=1, *, clients=None, founded=(), **settings):
         self.root = str(root)
         self.clients = str(clients or root)  # where publishers and pullers have their files
         self.settings = {**NODE, **settings}
-        self.places = init_local_cluster(self.root, STREAM, nodes)
+        self.places = init_local_cluster(self.root, STREAM, nodes, founded)
         self.nodes = {}
         self.undo = ExitStack()
         for place in self.places:

@@ -25,8 +25,8 @@ class Site:
         """Found a cluster of three; the addresses of the runbook are free ones here."""
         self.directory = str(directory)
         self.environment = clean_environment() | {"RT_CONFIG": "flights/clients.toml"}
-        free = free_addresses(5)
-        self.places = {f"localhost:{7420 + number}": free[number] for number in range(5)}
+        free = [*free_addresses(5), *free_addresses(3)]
+        self.places = {f"localhost:{7420 + number}": place for number, place in enumerate(free)}
         self.nodes = {}
         first = list(self.places.values())[:3]
         addresses = [word for address in first for word in ("--address", address)]
@@ -64,12 +64,11 @@ class Site:
 
     def perform(self, block):
         """Run a block of commands, line by line; a node goes on running."""
-        for address, place in self.places.items():
-            block = block.replace(address, place)
+        block = re.sub(r"localhost:742\d", lambda found: self.places[found[0]], block)
         for line in block.splitlines():
             words = shlex.split(line)
             if words[:2] == ["rt", "node"]:
-                self.node(words[words.index("--config") + 1])
+                self.node(*words[words.index("--config") + 1 :])
             elif words == ["rt", "status"]:
                 self.wait_until_healthy()
             else:
@@ -78,7 +77,7 @@ class Site:
     def wait_until_healthy(self):
         """Wait until `rt status` says that a majority works; nodes that have gone do not answer."""
         clients = os.path.join(self.directory, "flights", "clients.toml")
-        nodes = [word for place in self.places.values() for word in ("--nodes", place)]
+        nodes = [word for place in [*self.places.values()][:5] for word in ("--nodes", place)]
         end = time.monotonic() + PATIENCE_S
         while True:
             shown = run("status", "--config", clients, *nodes, env={"RT_CONFIG": ""}).output

@@ -9,7 +9,8 @@ from rt.cli.cluster_members import add, move, remove, replace_node
 from rt.cli.console import print_json, say
 from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
-from rt.node.cluster import CLIENTS_NAME, free_addresses, init_cluster
+from rt.errors import Misuse
+from rt.node.cluster import CLIENTS_NAME, founding_lines, free_addresses, init_cluster
 
 
 @click.group(cls=CommandGroup)
@@ -50,6 +51,20 @@ for command in (add, remove, replace_node, move):
     multiple=True,
     help="Issue a subscriber's certificate and grant it the stream; repeat.",
 )
+@click.option(
+    "--from",
+    "source",
+    metavar="LOG",
+    default="",
+    help="Found the cluster from a merged log: the directory out of a copy, or of rt restore.",
+)
+@click.option(
+    "--group",
+    "groups",
+    metavar="GROUP=SESSION,SESSION",
+    multiple=True,
+    help="With --from: which sessions of the log are redundant publishers of a group; repeat.",
+)
 @json_option("what was made")
 def init(
     directory: str,
@@ -59,6 +74,8 @@ def init(
     nodes: int,
     publishers: tuple[str, ...],
     subscribers: tuple[str, ...],
+    source: str,
+    groups: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Write certificates and a configuration for each node into DIR.
@@ -66,13 +83,21 @@ def init(
     \b
     rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
     rt cluster init one --stream flights --nodes 1 --publisher jfk --subscriber spark
+    rt cluster init new --stream flights --from restored/flights/out --publisher jfk
 
     What each publisher and subscriber may do is in DIR/certs/grants.toml. Nodes read that file
     again when it changes; further certificates come from rt certs issue.
+
+    With --from, a cluster that was lost continues from a copy of its merged log: positions and
+    numbers go on after the copy's end, and publishers with what the copy lacks. Name all groups
+    of redundant publishers. The old cluster's nodes, copies and certificates are refused.
     """  # noqa: D301 - click reads the backspace character
+    if groups and not source:
+        raise Misuse("--group says what is in the log of --from; name that too")
     places = init_cluster(
         directory, stream, addresses or free_addresses(nodes),
         publishers=publishers, subscribers=subscribers,
+        founded=founding_lines(source, stream, groups) if source else (),
     )  # fmt: skip
     certs, clients = os.path.join(directory, "certs"), os.path.join(directory, CLIENTS_NAME)
     if as_json:
@@ -84,6 +109,8 @@ def init(
     for place in places:
         say(f"  rt node --config {shlex.quote(place.config)} --found")
         say(f"    needs ca.pem, grants.toml, {place.name}.pem and {place.name}.key of {certs}")
+    if source:
+        say(f"\nEach node copies {source} when it is founded; elsewhere, set founded_from.")
     say(f"\nThe .toml files hold paths of this machine. For clients: {clients}\n")
     if publishers and subscribers:
         show_client_commands(clients, publishers[0])

@@ -12,6 +12,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from rt.errors import Misuse, PeerError
+from rt.inspect.verify import open_log, verify_log
 from rt.log.disk import OsDisk
 from rt.names import parse_peer, parse_stream, shown, stream_directory
 from rt.net.certificates import (
@@ -27,8 +28,10 @@ from rt.net.exchange import decode_fields, receive_all
 from rt.net.identity import CertificateRole
 from rt.net.renewal import hosts_of
 from rt.net.tls import Contexts, connect, offering
+from rt.node.founding import read_founding
 from rt.node.settings import PORT, parse_address
 from rt.node.status import STATUS_ALPN, STATUS_S
+from rt.position import FILE_BYTES_MAX
 from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
@@ -55,6 +58,7 @@ def init_cluster(
     subscribers: Sequence[str] = (),
     sessions: Sequence[str] = (),
     leases: bool = False,
+    founded: Sequence[str] = (),
 ) -> list[Place]:
     """Write certificates and a configuration for each node of a new cluster.
 
@@ -67,6 +71,7 @@ def init_cluster(
         subscribers: names that get a certificate each, and are granted the stream.
         sessions: globs that each publisher is granted; the session of its own name if none.
         leases: whether subscribers are granted leases.
+        founded: lines of each node's configuration about the log it is founded from, if any.
 
     Raises:
         Misuse: not 1, 3, 5 or 7 addresses, a name that cannot be used, or there is a cluster.
@@ -92,6 +97,7 @@ def init_cluster(
         )
         with open(place.config, "x", encoding="utf-8") as file:
             file.write(_toml(directory, stream, place, places, cluster_id))
+            file.writelines(f"{line}\n" for line in founded)
     for name in publishers:
         issue(certs, name, CertificateRole.PUBLISHER, sessions=sessions)
     for name in subscribers:
@@ -107,7 +113,38 @@ def init_cluster(
     return places
 
 
-def init_local_cluster(directory: str, stream: str, nodes: int) -> list[Place]:
+def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
+    """Return what each node's configuration says of the log that its cluster is founded from.
+
+    The log is read as a whole, and checked.
+
+    Args:
+        log: the directory of a merged log.
+        stream: of the cluster, and of the log.
+        groups: each as `GROUP=SESSION,SESSION`.
+
+    Raises:
+        Misuse: it is not a merged log of the stream, a file is missing, or something in it is
+            wrong.
+        CorruptLog: it is damaged.
+    """
+    founding = read_founding(log, groups, FILE_BYTES_MAX)
+    if founding.stream != stream:
+        raise Misuse(f"{log} is of stream {founding.stream}; found that with --stream")
+    report = verify_log(open_log(log), lambda _size: None)
+    if report.is_wrong:
+        raise Misuse(f"{log} is not whole; rt verify {log} says what is wrong with it")
+    listed = ", ".join(_quoted(each) for each in groups)
+    return [
+        f"founded_from = {_quoted(os.path.abspath(log))}",
+        f'founded_at = "{founding.fingerprint}"',
+        f"founded_groups = [{listed}]",
+    ]
+
+
+def init_local_cluster(
+    directory: str, stream: str, nodes: int, founded: Sequence[str] = ()
+) -> list[Place]:
     """Write the files of a cluster on this machine, for development.
 
     It has one publisher, `publisher`, which may push every session, and one subscriber,
@@ -116,7 +153,7 @@ def init_local_cluster(directory: str, stream: str, nodes: int) -> list[Place]:
     """
     return init_cluster(
         directory, stream, free_addresses(nodes), publishers=("publisher",),
-        subscribers=("subscriber",), sessions=("*",), leases=True,
+        subscribers=("subscriber",), sessions=("*",), leases=True, founded=founded,
     )  # fmt: skip
 
 

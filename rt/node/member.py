@@ -65,7 +65,7 @@ def build_member(
         engine=engine,
         journal=opened.journal, greeting=_greeting(settings, directory, opened),
         executor=Executor(
-            directory.disk_of(MERGED), directory.merged, _merged_identity(settings), ledger, logs,
+            directory.disk_of(MERGED), directory.merged, merged_identity(settings), ledger, logs,
             alone=not engine.members.keys() - {settings.name},
         ),
         planner=Planner(logs),
@@ -104,7 +104,7 @@ def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) 
     return Greeting(others, claim, memories, lambda every: write_memories(disk, path, every))
 
 
-def _merged_identity(settings: NodeSettings) -> LogIdentity:
+def merged_identity(settings: NodeSettings) -> LogIdentity:
     """Return the identity of the merged log: all nodes of a cluster write the same log."""
     if settings.cluster_id:
         return LogIdentity(manifest.MERGED, settings.stream, MERGED_NAME, settings.cluster_id, 0)

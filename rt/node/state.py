@@ -9,11 +9,14 @@ from typing import Final
 from rt.errors import Misuse
 from rt.log.disk import Disk
 from rt.names import stream_directory
+from rt.node.founding import demand_same, import_log, read_founding
+from rt.node.member import merged_identity
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
 from sequencer.journal.identity import adopt_state, inode, read_identity
 from sequencer.journal.journal import Opened, found, open_journal
-from sequencer.raft.consensus import INCARNATION_END, MEMBERS_ALLOWED
+from sequencer.raft.consensus import INCARNATION_END, MEMBERS_ALLOWED, Snapshot
+from sequencer.raft.quorum import Roster
 
 _log: Final = logging.getLogger("rt.node")
 
@@ -42,9 +45,10 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         if len(settings.member_names) not in MEMBERS_ALLOWED:
             count = len(settings.member_names)
             raise Misuse(f"{count} members; a cluster is founded with 1, 3, 5 or 7 nodes")
+        snapshot = _take_log(disk, settings, top) if settings.storage.founded_from else None
         found(
             disk, path, cluster=cluster, node=node, directory=fresh, place=_place(path),
-            members=settings.places,
+            members=settings.places, snapshot=snapshot,
         )  # fmt: skip
     opened = open_journal(
         disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path), boot=_boot()
@@ -52,6 +56,22 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
     if opened.damage:
         _log.error("%s: %s; this node learns from the others before it votes", path, opened.damage)
     return opened
+
+
+def _take_log(disk: Disk, settings: NodeSettings, top: str) -> Snapshot:
+    """Copy the log that this cluster is founded from; return the state that it continues from.
+
+    Raises:
+        Misuse: it is not the log that the cluster was made for, or not a merged log.
+        CorruptLog: it is damaged.
+    """
+    storage = settings.storage
+    _log.info("copying the log that this cluster is founded from: %s", storage.founded_from)
+    founding = read_founding(storage.founded_from, storage.founded_groups, storage.file_bytes)
+    demand_same(founding, storage.founded_at)
+    import_log(disk, founding, os.path.join(top, MERGED_NAME), merged_identity(settings))
+    roster = Roster.founding(settings.places or {settings.name: ""}).at(0)
+    return Snapshot(founding.ledger.index, founding.term, roster, founding.ledger.encode())
 
 
 def demand_state(settings: NodeSettings) -> None:

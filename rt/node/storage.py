@@ -11,7 +11,10 @@ from rt.position import FILE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """When a node rolls merged files, removes empty ones, reads them, saves and refuses data."""
+    """When a node rolls merged files, removes empty ones, reads them, saves and refuses data.
+
+    Also what its merged log begins with, if the cluster was founded from another one's.
+    """
 
     file_bytes: Bytes = field(
         default=FILE_BYTES_MAX,
@@ -45,6 +48,20 @@ class StorageSettings:
     reserve: Bytes = field(
         default=256 * MIB,
         metadata={"help": "Refuse new data while less disk space than this is free."},
+    )
+
+    founded_from: str = field(
+        default="",
+        metadata={
+            "help": "The merged log that the cluster is founded from, for the first start; rt "
+            "cluster init --from writes this and the next two."
+        },
+    )
+    founded_at: str = field(
+        default="", metadata={"help": "Where that log ends, and its digest up to there."}
+    )
+    founded_groups: tuple[str, ...] = field(
+        default=(), metadata={"help": "Groups of that log, as GROUP=SESSION,SESSION."}
     )
 
     def __post_init__(self) -> None:

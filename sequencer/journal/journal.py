@@ -63,6 +63,7 @@ def found(
     directory: int,
     place: str = "",
     members: Mapping[str, str] | None = None,
+    snapshot: Snapshot | None = None,
 ) -> None:
     """Create the state of a founding member of a new cluster, which may vote at once.
 
@@ -77,6 +78,7 @@ def found(
         place: the directory's inode number, or "".
         members: the addresses of all founding members, by name. They are the node's from now on,
             whatever its configuration file says later.
+        snapshot: to continue from, the same for all founding members; None to start from nothing.
 
     Raises:
         Refused: the directory is not empty.
@@ -84,7 +86,8 @@ def found(
     if disk.names(path):
         raise Refused("not-empty", f"{path} is not empty; a founding member starts from nothing")
     disk.make_directory(path)
-    _make(disk, path, StateIdentity(cluster, node, directory, FOUNDER, place, members or {}))
+    identity = StateIdentity(cluster, node, directory, FOUNDER, place, members or {})
+    _make(disk, path, identity, snapshot)
 
 
 def open_journal(
@@ -145,11 +148,13 @@ def _why_no_identity(names: Sequence[str]) -> str:
     return "no intact identity" if names else "there is no state"
 
 
-def _make(disk: Disk, path: str, identity: StateIdentity) -> None:
-    """Write an empty state; the identity comes last, since the rest is nothing without it."""
+def _make(disk: Disk, path: str, identity: StateIdentity, snapshot: Snapshot | None = None) -> None:
+    """Write a state without entries; the identity comes last, since it makes the rest count."""
     header = RecordHeader(identity.directory, 0, 0, 0)
     write_whole(disk, path, LOG_NAME, [header.encode()])
-    Ballots(disk, path, identity.directory, Ballot()).close()
+    if snapshot is not None:
+        write_whole(disk, path, SNAPSHOT_NAME, [encode_snapshot(snapshot)])
+    Ballots(disk, path, identity.directory, Ballot(snapshot.term if snapshot else 0)).close()
     write_whole(disk, path, IDENTITY_NAME, [encode_identity(identity)])
 
 

@@ -1,0 +1,234 @@
+"""Founding: the state and the merged log that a new cluster continues from, read from another's."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import CorruptLog, FrameError, Misuse
+from rt.format.frame import HEADER_BYTES, FrameKind, Header, seal_header
+from rt.format.index import SUFFIX
+from rt.format.manifest import FILE_NAME, LogIdentity, encode_entry
+from rt.format.ranges import Range
+from rt.format.scan import next_header
+from rt.format.session_event import decode_event, is_event
+from rt.format.walk import Walk
+from rt.log.directory import LogDirectory
+from rt.log.disk import Disk, File
+from rt.log.files import log_files
+from rt.names import parse_group, parse_session
+from rt.position import Position
+from sequencer.founded import FOUNDED_NOTE, Founded, grouped
+from sequencer.ledger import GrowingFile, Ledger
+from sequencer.life import DROPPING
+from sequencer.remembered import Tail, tail_digest
+
+IMPORTING: Final = ".founding"  # appended to the name of the directory until it is whole
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """What a merged log says of the state that led to it.
+
+    Attributes:
+        log: that log.
+        ledger: the state, without what a merged log does not hold: policy, leases and cursors.
+        term: of its last instruction.
+    """
+
+    log: LogDirectory
+    ledger: Ledger
+    term: int
+
+    @property
+    def stream(self) -> str:
+        """Which stream it holds."""
+        identity = self.log.manifest.identity
+        return identity.stream if identity else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Where the log ends, and its digest: two logs with the same one hold the same."""
+        return f"{self.ledger.end} {self.ledger.digest.hex()}"
+
+
+def read_founding(directory: str, groups: Sequence[str], file_bytes: int) -> Founding:
+    """Read the state that a new cluster can continue from.
+
+    It reads headers only, some 100,000 frames a second; `rt.inspect.verify` checks the rest.
+
+    Args:
+        directory: of a merged log, which nothing writes meanwhile.
+        groups: each as `GROUP=SESSION,SESSION`: a merged log does not name the groups.
+        file_bytes: at which size the new cluster rolls its files.
+
+    Raises:
+        Misuse: it is not a merged log, a file is missing, or nothing is left of it.
+        CorruptLog: it is damaged.
+    """
+    log = LogDirectory(directory)
+    log.refresh()
+    identity = log.manifest.identity
+    if identity is None or not log.merged:
+        raise Misuse(f"{directory} is not a merged log; name the directory out of a copy")
+    named = parse_groups(groups)
+    reading = _Reading(log)
+    gone = reading.run()
+    ledger = reading.ledger
+    if not ledger.number and not ledger.index:
+        raise Misuse(f"{directory} holds no messages to found a cluster from")
+    ledger.file_bytes_max = file_bytes
+    ledger.watermarks = grouped(ledger.watermarks, named)
+    founded = Founded(
+        identity.id, ledger.time_ns, frozenset(named), frozenset(reading.dropped), bool(gone)
+    )
+    ledger.note(FOUNDED_NOTE, founded.text())
+    return Founding(log, ledger, reading.term)
+
+
+def parse_groups(texts: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Parse groups of sessions, each `GROUP=SESSION,SESSION`; `Misuse` says what is wrong.
+
+    >>> parse_groups(["feed=a,b"]) == {"feed": frozenset({"a", "b"})}
+    True
+    """
+    found: dict[str, frozenset[str]] = {}
+    seen: set[str] = set()
+    for text in texts:
+        group, _, names = text.partition("=")
+        sessions = frozenset(str(parse_session(name)) for name in names.split(",") if name)
+        if not group or group in found or sessions & seen:
+            raise Misuse(f"{text!r} is not GROUP=SESSION,SESSION, or names something twice")
+        seen |= sessions
+        found[parse_group(group)] = sessions
+    return found
+
+
+class _Reading:
+    """Executes again, on a ledger, what the ranges of a merged log record."""
+
+    def __init__(self, log: LogDirectory) -> None:
+        self.ledger = Ledger()
+        self.term = 0
+        self.dropped: set[str] = set()
+        self._log = log
+
+    def run(self) -> list[Position]:
+        """Read the whole log; return the files that are archived."""
+        known = self._log.manifest
+        there = set(log_files(self._log.disk, self._log.path))
+        starts = sorted(there | set(known.order) | set(known.archived))
+        gone = [start for start in starts if start in known.archived]
+        for start in starts[starts.index(gone[-1]) + 1 if gone else 0 :]:
+            if start not in there:
+                raise Misuse(f"{self._log.file_path(start)} is missing; restore it first")
+            self._read(start, known.rolled_end(start))
+            if start in known.rolled:
+                self.ledger.end, self.ledger.active = start.next_file(), GrowingFile()
+        self.ledger.archived_to = gone[-1].next_file() if gone else self.ledger.archived_to
+        return gone
+
+    def _read(self, start: Position, rolled_end: int | None) -> None:
+        walk, headers = Walk(start, merged=True), list[Header]()
+        with closing(self._log.open_file(start)) as file:
+            end = file.size() if rolled_end is None else rolled_end
+            try:
+                while header := next_header(file.pread, walk, end):
+                    if header.kind == FrameKind.RANGE:
+                        headers = []
+                        continue
+                    headers.append(header)
+                    if walk.at_boundary and walk.range is not None:
+                        self._take(walk.range, headers, walk.position, file)
+            except FrameError as error:
+                raise CorruptLog(self._log.file_path(start), walk.position, str(error)) from None
+
+    def _take(self, done: Range, headers: list[Header], end: Position, file: File) -> None:
+        """Take a whole range."""
+        ledger = self.ledger
+        if is_event(done):
+            self._change(done, headers[-1], end, file)
+        else:
+            self._merge(done, headers)
+        ledger.index, self.term = done.instruction, done.term
+        ledger.end, ledger.number = end, done.number + done.messages
+        ledger.time_ns, ledger.digest = done.time_ns, done.digest
+        ledger.active.since_ns = ledger.active.since_ns or done.time_ns
+        ledger.active.sessions.add(done.session)
+
+    def _merge(self, done: Range, headers: list[Header]) -> None:
+        ledger, session = self.ledger, done.session
+        self.dropped.discard(session)
+        ledger.sessions[session] = Position(done.first + done.length)
+        last = headers[-1]
+        ledger.tails[session] = Tail(Position(last.position), tail_digest(seal_header(last)))
+        numbers = [each.sequence + each.messages for each in headers if each.messages]
+        ledger.watermarks[session] = max([ledger.watermark(session), *numbers])
+
+    def _change(self, done: Range, header: Header, end: Position, file: File) -> None:
+        start, session = Position(end - header.size), done.session
+        body = file.pread(header.length, start.offset + HEADER_BYTES)
+        event = decode_event(header, body, done, start)
+        if event is None:
+            raise Misuse(f"the event at {start} is of a later version of rt; use that one")
+        self.ledger.tails.pop(session, None)
+        if event.change in DROPPING:
+            self.dropped.add(session)
+            self.ledger.sessions.pop(session, None)
+            self.ledger.watermarks.pop(session, None)
+        else:
+            self.ledger.sessions[session] = event.after
+
+
+def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIdentity) -> None:
+    """Copy a log that a cluster is founded from, under another identity, durably.
+
+    An interrupted copy is made again from the start.
+
+    Args:
+        disk: of the node.
+        founding: what was read of the log.
+        directory: of the node's merged log; must not exist.
+        identity: of the new log.
+    """
+    partial, source, end = f"{directory}{IMPORTING}", founding.log, founding.ledger.end
+    shutil.rmtree(partial, ignore_errors=True)
+    disk.make_directory(partial)
+    for start in source.files():
+        size = source.manifest.rolled_end(start)
+        if start <= end.file:
+            _copy(disk, source, partial, start.file_name, end.offset if size is None else size)
+            if size is not None:
+                _copy(disk, source, partial, start.file_name + SUFFIX, None)
+    with closing(source.disk.open_read(os.path.join(source.path, FILE_NAME))) as lines:
+        data = lines.pread(source.manifest.length, 0)
+    with closing(disk.open(os.path.join(partial, FILE_NAME), create=True)) as target:
+        target.append([encode_entry(identity), data[data.index(b"\n") + 1 :]])
+        target.sync()
+    disk.replace(partial, directory)
+
+
+def _copy(disk: Disk, source: LogDirectory, target: str, name: str, size: int | None) -> None:
+    """Copy the beginning of a file, or all of it; an index need not exist."""
+    try:
+        file = source.disk.open_read(os.path.join(source.path, name))
+    except FileNotFoundError:
+        if size is None:
+            return
+        raise
+    with closing(file), closing(disk.open(os.path.join(target, name), create=True)) as copy:
+        copy.copy(file, 0, file.size() if size is None else size)
+        copy.sync()
+
+
+def demand_same(founding: Founding, expected: str) -> None:
+    """Raise `Misuse` unless a log is the one that the cluster was founded from."""
+    if founding.fingerprint != expected:
+        end, actual = expected.partition(" ")[0], founding.ledger.end
+        why = f"it ends at {actual}, and not at {end}" if str(actual) != end else "it differs"
+        raise Misuse(
+            f"{founding.log.path} is not the log that this cluster was founded from: {why}; all "
+            "nodes are founded from the same one, which nothing writes meanwhile"
+        )

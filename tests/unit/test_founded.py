@@ -1,0 +1,156 @@
+"""A cluster that was lost is founded again from a copy of its merged log."""
+
+import os
+import re
+from dataclasses import replace
+
+import pytest
+
+from rt import Subscriber
+from rt.errors import Misuse
+from rt.format.manifest import Archived, encode_entry
+from rt.inspect.verify import open_log, verify_log
+from rt.node.cluster import founding_lines
+from rt.node.founding import parse_groups, read_founding
+from rt.position import FILE_BYTES_MAX, Position
+from sequencer.founded import FOUNDED_NOTE, Founded, obstacle
+from sequencer.ledger import Ledger
+from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.replicator_host import eventually
+
+
+def messages(root):
+    """Everything that a merged log holds: positions, sessions and payloads, in order."""
+    with Subscriber(root, stream=STREAM, follow=False) as subscriber:
+        return [(each.position, each.session, bytes(each.payload)) for each in subscriber]
+
+
+@pytest.fixture
+def lost(tmp_path):
+    """What is left of a cluster: a copy of its merged log that lacks the end, and publishers."""
+    clients = tmp_path / "clients"
+    with ArchiveCluster(tmp_path / "old", nodes=3, clients=clients) as old:
+        push, pull = old.push(), old.pull()
+        for name in ("jfk", "lga"):
+            publisher = old.publisher(name)
+            texts = [b"%s %d " % (name.encode(), each) for each in range(300)]
+            publisher.publish_many([text.ljust(1000, b".") for text in texts])
+            publisher.flush("merged", timeout_s=30)
+        eventually(lambda: pull.status().position >= old.nodes["n1"].merged_end, 30)
+        pull.stop()
+        publisher.publish(b"merged by the old cluster, and not copied")
+        publisher.flush("merged", timeout_s=30)
+        push.stop()
+    return tmp_path, str(clients / "sub" / STREAM / "out")
+
+
+def test_a_new_cluster_continues_after_the_copy_and_nothing_is_lost_or_doubled(lost):
+    """Positions go on, and each publisher with what the copy lacks."""
+    root, copy = lost
+    before = messages(str(root / "clients" / "sub"))
+    lines = founding_lines(copy, STREAM, [])
+    interrupted = root / "new" / "n1" / STREAM / "out.founding"
+    interrupted.mkdir(parents=True)
+    (interrupted / "log.0.0").write_bytes(b"half of it")
+    with ArchiveCluster(root / "new", nodes=3, clients=root / "clients", founded=lines) as new:
+        new.push()
+        publisher = new.publisher("jfk")
+        publisher.publish(b"after")
+        publisher.flush("merged", timeout_s=30)
+        end = new.nodes["n1"].merged_end
+        assert eventually(lambda: all(n.merged_end == end for n in new.nodes.values()), 30)
+        for name in ("n1", "n2", "n3"):
+            report = verify_log(open_log(new.out(name)), lambda _size: None)
+            assert not report.is_wrong, report
+        new.stop("n2")
+        new.start("n2")
+        assert eventually(lambda: new.ledger("n2").number == new.ledger("n1").number, 30)
+        after = messages(os.path.join(new.root, "n1"))
+    assert after[: len(before)] == before
+    late = [payload for _, _, payload in after[len(before) :]]
+    assert sorted(late) == [b"after", b"merged by the old cluster, and not copied"]
+
+
+def test_copies_of_the_old_log_are_refused(lost):
+    """Its copies may hold other messages at positions that the new cluster gives out again."""
+    root, copy = lost
+    with ArchiveCluster(
+        root / "new", nodes=1, clients=root / "clients", founded=founding_lines(copy, STREAM, [])
+    ) as new:
+        pull = new.pull()
+        assert eventually(lambda: "another" in pull.status().error, 20), pull.status().error
+
+
+def test_a_session_or_group_of_which_too_little_is_known_is_not_merged():
+    """What the old cluster has merged of it could be merged again."""
+    ledger = Ledger(sessions={"a": Position(8)}, watermarks={"a": 3, "group known": 5})
+    founded = Founded("f" * 32, 1000, frozenset({"known"}), frozenset({"gone"}), False)
+    assert not obstacle(ledger, "gone", "", 0), "not founded from a log"
+    ledger.note(FOUNDED_NOTE, founded.text())
+    assert not obstacle(ledger, "a", "", 0)
+    assert not obstacle(ledger, "b", "known", 0)
+    assert not obstacle(ledger, "new", "", 0)
+    assert "--group known=a" in obstacle(ledger, "a", "known", 0)
+    assert "--group feed=b" in obstacle(ledger, "b", "feed", 0)
+    assert "rt session reset gone" in obstacle(ledger, "gone", "", 2000)
+    ledger.remembered.begun["gone"] = (9, "")
+    assert not obstacle(ledger, "gone", "", 2000)
+    ledger.note(FOUNDED_NOTE, replace(founded, is_partial=True).text())
+    assert "is older than this cluster" in obstacle(ledger, "new", "", 1000)
+    assert not obstacle(ledger, "new", "", 1001)
+
+
+def test_the_state_that_is_read_from_a_log_is_the_one_that_led_to_it(lost):
+    """Groups are named by the operator, since a merged log does not."""
+    _, copy = lost
+    founding = read_founding(copy, ["feed=jfk"], FILE_BYTES_MAX)
+    ledger = founding.ledger
+    assert (ledger.number, ledger.watermarks) == (600, {"group feed": 300, "lga": 300})
+    assert (ledger.archived_to, ledger.end.file) == (0, Position.of(0, len(files(copy)) - 1, 0))
+    log = open_log(copy)
+    first = log.files()[0]
+    with open(os.path.join(copy, "manifest"), "ab") as manifest:
+        manifest.write(encode_entry(Archived(first, 1, "time", 1)))
+    partial = read_founding(copy, ["feed=jfk"], FILE_BYTES_MAX).ledger
+    assert partial.archived_to == first.next_file()
+    assert (partial.end, partial.digest, partial.sessions.keys()) == (
+        ledger.end, ledger.digest, {"jfk", "lga"},
+    )  # fmt: skip
+    assert '"partial":true' in partial.notes[FOUNDED_NOTE]
+    os.remove(os.path.join(copy, "log.0.1"))
+    with pytest.raises(Misuse, match=r"log\.0\.1 is missing"):
+        read_founding(copy, [], FILE_BYTES_MAX)
+
+
+def files(directory):
+    """The log files in a directory."""
+    return [name for name in os.listdir(directory) if re.fullmatch(r"log\.\d+\.\d+", name)]
+
+
+def test_a_node_is_founded_from_the_same_log_as_the_others_or_not_at_all(lost):
+    """Two nodes with different logs would disagree from the first message on."""
+    root, copy = lost
+    lines = founding_lines(copy, STREAM, [])
+    other = [*lines[:1], 'founded_at = "0.0.800 00"', lines[2]]
+    with pytest.raises(Misuse, match=r"not the log that this cluster was founded from: it ends at"):
+        ArchiveCluster(root / "other", nodes=1, clients=root / "clients", founded=other)
+    with pytest.raises(Misuse, match="is of stream flights"):
+        founding_lines(copy, "trains", [])
+    with open(os.path.join(copy, "log.0.0"), "r+b") as file:
+        file.seek(500)
+        file.write(b"rot")
+    with pytest.raises(Misuse, match="is not whole"):
+        founding_lines(copy, STREAM, [])
+
+
+@pytest.mark.parametrize("text", ["", "=a", "feed=../a"])
+def test_a_group_that_cannot_be_read_is_refused(text):
+    """Taken for none, its messages would be doubled."""
+    with pytest.raises(Misuse):
+        parse_groups([text])
+
+
+def test_a_group_or_session_is_named_once():
+    """It would have two numbers."""
+    with pytest.raises(Misuse, match="names something twice"):
+        parse_groups(["feed=a", "other=a"])
