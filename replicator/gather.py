@@ -32,8 +32,8 @@ class GatherWindow:
     being sent to being merged.
 
     Threads: any thread may call everything. `_lock` guards `_flights` and `_merged_in_s`;
-    `keeps_up` first looks at the number of updates without it, which costs one early or late send
-    at most.
+    `keeps_up` and `merged` first look at the number of updates without it, which costs one early or
+    late send at most.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -67,6 +67,8 @@ class GatherWindow:
 
     def merged(self, session: str, end: Position) -> None:
         """Record that a node has merged a session up to `end`."""
+        if not self._flights:  # two nodes of three say so after another one
+            return
         with self._lock:
             landed = [each for each in self._flights if each.session == session and each.end <= end]
             if not landed:

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import lru_cache
 from typing import Protocol
 
 from replicator.channel_errors import ChannelErrors
@@ -251,4 +252,9 @@ class PushConnection:
 
 def _session(channel: SourceChannel) -> str:
     """Return the session's name by its directory; its manifest may name another."""
-    return os.path.basename(channel.log.path)
+    return _name_of(channel.log.path)
+
+
+@lru_cache(4096)
+def _name_of(path: str) -> str:
+    return os.path.basename(path)  # some six calls, and asked for with each acknowledgement
