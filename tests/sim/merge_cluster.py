@@ -13,8 +13,9 @@ from rt.events import SessionChange
 from rt.log.appender import Appender
 from rt.node.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
-from sequencer.instruction import Archive, Instruction, Note, Roll
+from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, decode_instruction
 from sequencer.life import Life
+from sequencer.raft.consensus import EntryKind, Ready
 
 from .archiving import paced_ns
 from .checkers import Violation
@@ -447,6 +448,18 @@ class MergeCluster(Cluster):
         return states
 
     # What nodes report
+
+    def persisted(self, node: "SimNode", ready: Ready) -> None:
+        """A node's duties are durable: the bytes that uncommitted entries name are so already."""
+        assert isinstance(node, MergeNode)
+        super().persisted(node, ready)
+        status = node.raft.status()
+        for entry in ready.entries:
+            if entry.index <= status.commit or entry.kind is not EntryKind.COMMAND:
+                continue
+            instruction = decode_instruction(entry.command)
+            for each in instruction.slices if isinstance(instruction, Merge) else ():
+                self.stream.takes(node.name, node.disk, entry, each, node.member.executor.ledger)
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
         node = self.nodes[target]

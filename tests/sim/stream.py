@@ -10,8 +10,9 @@ from rt.format.manifest import Manifest
 from rt.format.ranges import Range, decode_range
 from rt.node.retention import leases_of_notes
 from rt.position import START, Position
-from sequencer.instruction import Archive
+from sequencer.instruction import Archive, Slice
 from sequencer.ledger import Ledger
+from sequencer.raft.consensus import Entry
 
 from .checkers import Violation
 from .disk import SimDisk
@@ -68,6 +69,19 @@ class Stream:
         held = self._held.setdefault(log, {})
         held[name] = max(held.get(name, START), end)
         self._holds[name, session] = end
+
+    def takes(self, name: str, disk: SimDisk, entry: Entry, each: Slice, ledger: Ledger) -> None:
+        """A node has an uncommitted entry in its log: the bytes that a slice names are on its disk.
+
+        Or a majority has them, or they are merged and every node leaves the slice out.
+        """
+        session, end = each.session, each.end
+        if session in self.begun_again:
+            return  # a leader that was cut off may still name bytes of the log before the reset
+        there = len(disk.durable(f"in/{session}/{end.file_name}"))
+        is_over = ledger.merged_to(session) >= end or self._is_archived(disk, session, end)
+        if there < end.offset and not is_over:
+            self._demand_held(f"named by entry {entry.index} of {name}", session, end)
 
     def loses(self, name: str, session: str) -> None:
         """A node has set its copy of a session aside."""
