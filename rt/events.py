@@ -115,6 +115,11 @@ class SessionChange(StrEnum):
     ADOPTED = "adopted"
     RESET = "reset"
     FORGOTTEN = "forgotten"
+    OPENED = "opened"
+    CLOSED = "closed"
+    RESUMED = "resumed"
+    EXPIRED = "expired"
+    TAKEN = "taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,8 @@ class SessionEvent:
         after: where it continues, in its own log.
         time_ns: when it was decided, ns since the epoch.
         number: of the next message of the merged stream.
+        owner: the name in the certificate of the publisher that opened, resumed or took it; "" if
+            that is not known, or the name is free.
     """
 
     change: SessionChange
@@ -138,9 +145,12 @@ class SessionEvent:
     after: Position
     time_ns: int
     number: int
+    owner: str = ""
 
     def __str__(self) -> str:
-        return f"session {self.session} {_MEANINGS[self.change].format(self)} (at {self.position})"
+        by = f" by {self.owner}" if self.owner else ""
+        meaning = _MEANINGS[self.change].format(self, by=by)
+        return f"session {self.session} {meaning} (at {self.position})"
 
 
 _MEANINGS = {
@@ -152,6 +162,13 @@ _MEANINGS = {
         "begins again at {0.after}, after {0.before}: its sequence numbers may repeat"
     ),
     SessionChange.FORGOTTEN: "was forgotten, merged up to {0.before}: the name is free",
+    SessionChange.OPENED: "was opened{by}",
+    SessionChange.CLOSED: "was closed, merged up to {0.before}: its publisher is gone",
+    SessionChange.RESUMED: "was resumed{by}, at {0.after}",
+    SessionChange.EXPIRED: (
+        "has expired, merged up to {0.before}: its publisher stayed away, and the name is free"
+    ),
+    SessionChange.TAKEN: "was taken over{by}, and continues at {0.after}, after {0.before}",
 }
 
 Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent

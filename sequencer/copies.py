@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from rt.errors import CorruptLog, spoken
+from rt.errors import CorruptLog, ManifestError, spoken
 from rt.position import START
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
@@ -26,6 +26,7 @@ class Copies:
         self._unchecked: dict[str, None] = {}  # a dict, for its order
         self._unreadable: set[str] = set()  # so that each is logged once
         self.dropped = dict.fromkeys(executor.ledger.remembered.begun)  # see `take_dropped`
+        self._owned = dict.fromkeys(executor.ledger.remembered.opened)  # see `take_owned`
 
     def hold(self, session: str) -> None:
         """A copy was opened, or has grown."""
@@ -53,6 +54,15 @@ class Copies:
         sessions, self.dropped = list(self.dropped), {}
         return sessions
 
+    def own(self, sessions: Iterable[str]) -> None:
+        """Whose these sessions are, or their log, may have changed."""
+        self._owned.update(dict.fromkeys(sessions))
+
+    def take_owned(self) -> list[str]:
+        """Return the sessions whose owner or log may have changed since this was last called."""
+        sessions, self._owned = list(self._owned), {}
+        return sessions
+
     def doubt(self, sessions: Iterable[str]) -> None:
         """More was merged of these sessions, and not from the copies here: they may be others."""
         for session in sessions:
@@ -78,9 +88,21 @@ class Copies:
             return
         for session in list(self._unchecked):
             merged_to = self._executor.ledger.merged_to(session)
-            if self._holdings.own.get(session, START) >= merged_to and self._was_read(session):
+            is_here = self._holdings.own.get(session, START) >= merged_to
+            if is_here and self._is_agreed(session) and self._was_read(session):
                 del self._unchecked[session]
                 self._checked.add(session)
+
+    def _is_agreed(self, session: str) -> bool:
+        """Whether the copy may be the one that was merged from: it may be of the next log."""
+        known = self._executor.ledger.remembered.opened.get(session)
+        if known is None or not known.log:
+            return True
+        try:
+            identity = self._executor.log_of(session)
+        except (OSError, ManifestError):
+            return True  # the check finds out more
+        return identity is None or identity.id == known.log
 
     def _was_read(self, session: str) -> bool:
         """Check one copy; False if it cannot be read now, and is to be checked at the next call."""

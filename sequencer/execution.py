@@ -11,9 +11,8 @@ from sequencer.copies import Copies
 from sequencer.digests import Digests
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
-from sequencer.instruction import Instruction, Merge
+from sequencer.instruction import Instruction, Merge, lives_of
 from sequencer.ledger import Ledger, decode_ledger
-from sequencer.life import Life
 from sequencer.raft.consensus import Entry, Snapshot
 
 # Instructions executed at once: some 20 ms. A node that was away, or has copied the merged log, may
@@ -133,6 +132,10 @@ class Execution:
         """Return the sessions whose copies may have been dropped; see `Member.take_dropped`."""
         return self.copies.take_dropped()
 
+    def take_owned(self) -> list[str]:
+        """Return the sessions whose owner or log may have changed; see `Member.take_owned`."""
+        return self.copies.take_owned()
+
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from the leader's snapshot: the entries before it no longer exist."""
         if snapshot.index > self.executor.ledger.index:  # else a later state was adopted already
@@ -200,7 +203,9 @@ class Execution:
         self._snapshot_index = plan.index if plan.has_log else plan.index - 1
 
     def _restore(self, ledger: Ledger) -> None:
+        self.copies.own(self.executor.ledger.remembered.opened)
         self.executor.restore(ledger)
+        self.copies.own(ledger.remembered.opened)
         for session in ledger.remembered.begun:
             self.copies.drop(session)
         self.copies.doubt_all()
@@ -226,11 +231,12 @@ class Execution:
                 self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
             self._sessions += [each.session for each in instruction.slices]
-        elif isinstance(instruction, Life):
-            self._sessions.append(instruction.session)
-            begun = self.executor.ledger.remembered.begun.get(instruction.session)
+        for session in dict.fromkeys(life.session for life in lives_of(instruction)):
+            self._sessions.append(session)
+            self.copies.own([session])
+            begun = self.executor.ledger.remembered.begun.get(session)
             if begun is not None and begun[0] == entry.index:
-                self.copies.drop(instruction.session)
+                self.copies.drop(session)
         self.done_index = entry.index
 
     def _lacking(self, committed: Committed) -> tuple[str, Position] | None:

@@ -15,11 +15,11 @@ from rt.log.disk import Disk, File, Span, set_aside
 from rt.position import START, Position, file_position
 from rt.traffic import Traffic
 from sequencer.disagreement import disagreement
-from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
+from sequencer.instruction import Archive, Instruction, Lives, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.life import Life
 from sequencer.newcomers import new_samples
-from sequencer.session_events import change_session
+from sequencer.session_events import change_sessions
 from sequencer.session_log import Heading, SessionLogs, is_header, merged_headers
 
 # Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
@@ -115,8 +115,8 @@ class Executor:
             self._archive(index, instruction)
         elif isinstance(instruction, Note):
             self.ledger.carry_out(instruction)
-        elif isinstance(instruction, Life):
-            change_session(instruction, term, self.ledger, self.appender, self._roll)
+        elif isinstance(instruction, Life | Lives):
+            change_sessions(instruction, term, self.ledger, self.appender, self._roll)
         else:
             for each in instruction.slices:
                 if self.ledger.accepts(each):
@@ -199,6 +199,10 @@ class Executor:
         self._logs.forget(session)  # many are checked at a start, and most are not read again
         if not has_tail:
             raise self._diverged(session, tail.position, "another frame was merged from here")
+
+    def log_of(self, session: str) -> LogIdentity | None:
+        """What the manifest of a copy says of its log, if it does."""
+        return self._logs[session].log.manifest.identity
 
     def restore(self, ledger: Ledger) -> None:
         """Continue from another node's state; its merged log is copied up to `ledger.end` first."""
@@ -390,9 +394,8 @@ class Executor:
             padding, end = body + header.length, offset + header.size
             is_whole = view[offset:body] == raw and body_matches(header, view[body:padding])
             if not is_whole or any(view[padding:end]):
-                raise self._corrupt(
-                    merged, header.position, "the frame has changed since it arrived"
-                )
+                reason = "the frame has changed since it arrived"
+                raise self._corrupt(merged, header.position, reason)
             offset = end
 
     def _corrupt(self, merged: Range, position: int, reason: str) -> CorruptLog:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from rt.errors import Misuse, PeerError
 from rt.names import parse_session
 from rt.position import START, Position
+from sequencer.presence import Presence
 from sequencer.raft.quorum import majority_of, reached
 
 _HEAD: Final = struct.Struct("<BI")
@@ -46,6 +47,7 @@ class Holdings:
         self.follow(list(members))
         self._unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
+        self.presence = Presence()
 
     @property
     def others(self) -> list[str]:

@@ -18,14 +18,17 @@ _NOTE: Final = 4
 _MERGE: Final = 5
 _LIFE: Final = 6
 _NOTE_IF: Final = 7
+_LIVES: Final = 8
 _HEAD: Final = struct.Struct("<BqH")  # kind, time, number of slices, files or bytes
 _SLICE: Final = struct.Struct("<QQIIIQQBB")
 _FILE: Final = struct.Struct("<QB")
+_LIFE_LENGTH: Final = struct.Struct("<B")  # 169 at most
 SLICE_DIGEST_BYTES: Final = 16
 # Of 46 + 16 bytes and two names of up to 63 each: at most 3/4 of COMMAND_BYTES_MAX.
 SLICES_MAX: Final = 4096
 # Recording a file takes some 20 us: this many delay merging by 5 ms and one sync.
 FILES_MAX: Final = 256
+LIVES_MAX: Final = 256  # an event takes some 30 us: less than 10 ms
 NOTE_BYTES_MAX: Final = 4096  # of the 128 notes in a snapshot
 NOTE_DIGEST_BYTES: Final = 16
 
@@ -151,7 +154,22 @@ def note_digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=NOTE_DIGEST_BYTES).digest()
 
 
-Instruction = Merge | Roll | Archive | Note | Life
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """Change these sessions, in this order; each is left out if it was decided on another state."""
+
+    time_ns: int
+    lives: tuple[Life, ...]
+
+
+Instruction = Merge | Roll | Archive | Note | Life | Lives
+
+
+def lives_of(instruction: Instruction | None) -> tuple[Life, ...]:
+    """Return the changes of sessions that an instruction makes."""
+    if isinstance(instruction, Life):
+        return (instruction,)
+    return instruction.lives if isinstance(instruction, Lives) else ()
 
 
 def encode_instruction(instruction: Instruction) -> bytes:
@@ -164,6 +182,8 @@ def encode_instruction(instruction: Instruction) -> bytes:
         return _encode_note(instruction)
     if isinstance(instruction, Life):
         return _HEAD.pack(_LIFE, instruction.time_ns, 0) + encode_life(instruction)
+    if isinstance(instruction, Lives):
+        return _encode_lives(instruction)
     return _encode_merge(instruction)
 
 
@@ -179,6 +199,8 @@ def decode_instruction(command: bytes) -> Instruction:
             return _decode_note(command, time_ns, count, NOTE_DIGEST_BYTES * (what == _NOTE_IF))
         if what == _LIFE and not count:
             return decode_life(time_ns, command[_HEAD.size :])
+        if what == _LIVES:
+            return Lives(time_ns, _decode_lives(command, time_ns, count))
         if what not in {_MERGE, _MERGE_BARE} or count > SLICES_MAX:
             raise PeerError(f"an instruction of an unknown kind ({what})")
         digest_bytes = SLICE_DIGEST_BYTES if what == _MERGE else 0
@@ -227,6 +249,28 @@ def _decode_files(command: bytes, count: int) -> tuple[ArchivedFile, ...]:
     if offset != len(command):
         raise PeerError("an instruction is followed by bytes that do not belong to it")
     return tuple(files)
+
+
+def _encode_lives(instruction: Lives) -> bytes:
+    if len(instruction.lives) > LIVES_MAX:
+        raise Misuse(f"an instruction changes at most {LIVES_MAX} sessions")
+    parts = [_HEAD.pack(_LIVES, instruction.time_ns, len(instruction.lives))]
+    for each in map(encode_life, instruction.lives):
+        parts += (_LIFE_LENGTH.pack(len(each)), each)
+    return b"".join(parts)
+
+
+def _decode_lives(command: bytes, time_ns: int, count: int) -> tuple[Life, ...]:
+    if count > LIVES_MAX:
+        raise PeerError(f"an instruction changes {count} sessions; {LIVES_MAX} is the maximum")
+    lives, offset = [], _HEAD.size
+    for _ in range(count):
+        [length] = _LIFE_LENGTH.unpack_from(command, offset)
+        begin, offset = offset + _LIFE_LENGTH.size, offset + _LIFE_LENGTH.size + length
+        lives.append(decode_life(time_ns, command[begin:offset]))
+    if offset != len(command):
+        raise PeerError("an instruction is followed by bytes that do not belong to it")
+    return tuple(lives)
 
 
 def _encode_note(note: Note) -> bytes:

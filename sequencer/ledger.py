@@ -10,7 +10,7 @@ from rt.format.frame import HEADER_BYTES, position_in
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import FILE_BYTES_MAX, START, Position
 from sequencer.instruction import Note, Slice
-from sequencer.life import DROPPING, Life
+from sequencer.life import OWNED, Life
 from sequencer.remembered import Remembered, Tail, tail_digest, take_remembered
 
 _VERSION: Final = 1
@@ -135,9 +135,17 @@ class Ledger:
 
     def changes(self, life: Life) -> bool:
         """Whether a change of a session was decided on this state, and was not made before."""
-        _, retired = self.remembered.begun.get(life.session, (0, ""))
-        is_made = life.log in retired.split()
-        return self.merged_to(life.session) == life.before and not is_made
+        is_current = self.merged_to(life.session) == life.before
+        if life.change in OWNED:
+            known = self.remembered.opened.get(life.session)
+            is_known = life.since == (0 if known is None else known.since)
+            return is_known and (is_current or not life.ends_log)
+        return is_current and not self.remembered.is_retired(life.session, life.log)
+
+    def outcome(self, life: Life) -> Position:
+        """Where a session continues after a change."""
+        is_same = life.change in OWNED and not life.ends_log
+        return self.merged_to(life.session) if is_same else life.after
 
     def change(self, life: Life, merged: Range, size: int) -> None:
         """Record a change of a session, whose event was appended to the merged log.
@@ -148,13 +156,15 @@ class Ledger:
             size: bytes of the event, range frame included.
         """
         session = life.session
-        self.tails.pop(session, None)
+        if life.change not in OWNED:
+            self.tails.pop(session, None)
         if life.change is SessionChange.ADOPTED:
             self.sessions[session] = life.after
-        if life.change in DROPPING:
+        if life.ends_log:
             self.remembered.begin_again(session, self.index, life.log)
             self.sessions.pop(session, None)
             self.watermarks.pop(session, None)
+        self.remembered.change_owner(life, self.index, merged.time_ns)
         self._appended(merged, size)
 
     def archives(self, file: Position) -> bool:

@@ -9,21 +9,33 @@ from typing import Final
 
 from rt.errors import Misuse, PeerError
 from rt.events import SessionChange
-from rt.names import parse_session
+from rt.names import parse_peer, parse_session
 from rt.position import START, Position
 
 _FIXED: Final = struct.Struct("<BQQ16s")  # change, before, after, log; the name follows
+_MORE: Final = struct.Struct("<QBB")  # since, begins again, length of the owner; both names follow
 # As they are on disk; a number is never used for another change.
 _CODES: Final = {
     SessionChange.ADOPTED: 1,
     SessionChange.RESET: 2,
     SessionChange.FORGOTTEN: 3,
+    SessionChange.OPENED: 4,
+    SessionChange.CLOSED: 5,
+    SessionChange.RESUMED: 6,
+    SessionChange.EXPIRED: 7,
+    SessionChange.TAKEN: 8,
 }
 _CHANGES: Final = {code: change for change, code in _CODES.items()}
 _LOG_DIGITS: Final = 32
 _NO_LOG: Final = bytes(_LOG_DIGITS // 2)
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 _POSITION_END: Final = 1 << 63
+# These end the copies of a session on every node; another copy may be begun after them.
+DROPPING: Final = frozenset({SessionChange.RESET, SessionChange.FORGOTTEN, SessionChange.EXPIRED})
+# These were decided on what is remembered of a session's owner; see `Ownership`.
+OWNED: Final = frozenset(
+    change for change, code in _CODES.items() if code > _CODES[SessionChange.FORGOTTEN]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,12 @@ class Life:
         session: its name.
         before: up to where it was merged when this was decided.
         after: where it continues, the start of a file; the start of the log for what is forgotten.
-        log: the id of the log that may not be pushed under this name again; "" if any may.
+        log: the id of the log that this is about: it may not be pushed under this name again, or,
+            if the session is opened or resumed, only this one may. "" if any may.
+        owner: the name in the certificate of the publisher whose it is from now on; "" if that is
+            not known, or the name is to be free.
+        since: the instruction that last changed what is remembered of the owner; 0 if none did.
+        begins_again: whether a session that is taken over begins again, with another log.
     """
 
     time_ns: int
@@ -45,10 +62,15 @@ class Life:
     before: Position
     after: Position = START
     log: str = ""
+    owner: str = ""
+    since: int = 0
+    begins_again: bool = False
 
     def __post_init__(self) -> None:
         """Refuse here, to the caller, what no node could execute."""
         parse_session(self.session)
+        if self.owner:
+            parse_peer(self.owner)
         if self.after.offset:
             raise Misuse(f"a session continues at the start of a file, not at {self.after}")
         if len(self.log) not in (0, _LOG_DIGITS) or set(self.log) - _HEXADECIMAL:
@@ -56,15 +78,20 @@ class Life:
         if self.change is SessionChange.ADOPTED and self.after <= self.before:
             raise Misuse(f"session {self.session!r} is merged up to {self.before} already")
 
-
-# These end the copies of a session on every node; another copy may be begun after them.
-DROPPING: Final = frozenset({SessionChange.RESET, SessionChange.FORGOTTEN})
+    @property
+    def ends_log(self) -> bool:
+        """Whether all copies of the session end, so that another log may follow."""
+        return self.change in DROPPING or self.begins_again
 
 
 def encode_life(life: Life) -> bytes:
     """Return what follows the head of the instruction."""
     log = bytes.fromhex(life.log) if life.log else _NO_LOG
-    return _FIXED.pack(_CODES[life.change], life.before, life.after, log) + life.session.encode()
+    fixed = _FIXED.pack(_CODES[life.change], life.before, life.after, log)
+    if life.change in OWNED:
+        owner = life.owner.encode()
+        fixed += _MORE.pack(life.since, life.begins_again, len(owner)) + owner
+    return fixed + life.session.encode()
 
 
 def decode_life(time_ns: int, data: bytes) -> Life:
@@ -73,8 +100,20 @@ def decode_life(time_ns: int, data: bytes) -> Life:
         code, before, after, log = _FIXED.unpack_from(data)
         if code not in _CHANGES or max(before, after) >= _POSITION_END:
             raise PeerError(f"a change of a session of an unknown kind ({code})")
-        name = data[_FIXED.size :].decode("ascii")
-        change, retired = _CHANGES[code], "" if log == _NO_LOG else log.hex()
-        return Life(time_ns, change, name, Position(before), Position(after), retired)
+        change, log_id = _CHANGES[code], "" if log == _NO_LOG else log.hex()
+        since, again, owner, rest = _owned(data) if change in OWNED else (0, False, "", _FIXED.size)
+        name = data[rest:].decode("ascii")
+        return Life(
+            time_ns, change, name, Position(before), Position(after), log_id, owner, since, again
+        )
     except (struct.error, UnicodeDecodeError, Misuse) as error:
         raise PeerError(f"unreadable change of a session: {error}") from None
+
+
+def _owned(data: bytes) -> tuple[int, bool, str, int]:
+    """Read what only changes of owners have: since, begins again, owner, where the name begins."""
+    since, again, length = _MORE.unpack_from(data, _FIXED.size)
+    begin = _FIXED.size + _MORE.size
+    if again > 1:
+        raise PeerError("a change of a session that is neither new nor the same")
+    return since, bool(again), data[begin : begin + length].decode("ascii"), begin + length

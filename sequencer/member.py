@@ -175,6 +175,10 @@ class Member:
         """
         return self._execution.take_dropped()
 
+    def take_owned(self) -> list[str]:
+        """Return the sessions whose owner or log may have changed since this was last called."""
+        return self._execution.take_owned()
+
     @property
     def saved_index(self) -> int:
         """No instruction up to this one is executed again."""

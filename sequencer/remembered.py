@@ -5,7 +5,9 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
+from rt.events import SessionChange
 from rt.position import Position
+from sequencer.life import Life
 
 _TAIL_DIGEST_BYTES: Final = 8  # against accidents; a hostile publisher harms only its own session
 _BEGUN_MAX: Final = 10_000  # sessions: 1 MB of a snapshot
@@ -31,6 +33,27 @@ class Sample(NamedTuple):
     digest: bytes
 
 
+class Ownership(NamedTuple):
+    """Whose a session is.
+
+    Attributes:
+        owner: the name in the certificate of its publisher; "" until one is known.
+        log: the id of the log that may be pushed; "" until one is.
+        since: the instruction that last changed this.
+        closed_ns: merge time of the instruction since which nothing pushes it; 0 while it is
+            pushed.
+    """
+
+    owner: str
+    log: str
+    since: int
+    closed_ns: int = 0
+
+    def admits(self, peer: str, log: str) -> bool:
+        """Whether this publisher may push this log."""
+        return self.owner in ("", peer) and self.log in ("", log)
+
+
 @dataclass(slots=True)
 class Remembered:
     """Small facts by session or group, the same on every node.
@@ -42,11 +65,37 @@ class Remembered:
         begun: per session whose copies were dropped, by which instruction, and which logs may not
             be pushed under its name again, the latest first, with spaces between their ids. In the
             order of the instructions.
+        opened: per session that was opened, whose it is.
     """
 
     tails: dict[str, Tail] = field(default_factory=dict)
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     begun: dict[str, tuple[int, str]] = field(default_factory=dict)
+    opened: dict[str, Ownership] = field(default_factory=dict)
+
+    def change_owner(self, life: Life, index: int, time_ns: int) -> None:
+        """Remember whose a session is after a change.
+
+        Args:
+            life: the change.
+            index: its instruction.
+            time_ns: merge time of its event.
+        """
+        session, change = life.session, life.change
+        known = self.opened.get(session, Ownership("", "", 0, time_ns))
+        if change in {SessionChange.FORGOTTEN, SessionChange.EXPIRED}:
+            self.opened.pop(session, None)
+        elif change is SessionChange.CLOSED:
+            self.opened[session] = known._replace(since=index, closed_ns=time_ns)
+        elif change in {SessionChange.OPENED, SessionChange.RESUMED}:
+            owner = life.owner or known.owner
+            since_ns = 0 if life.owner else time_ns
+            self.opened[session] = Ownership(owner, life.log or known.log, index, since_ns)
+        elif change is SessionChange.TAKEN:
+            log = "" if life.begins_again else known.log
+            self.opened[session] = Ownership(life.owner, log, index, time_ns)
+        elif change is SessionChange.RESET and session in self.opened:
+            self.opened[session] = Ownership(known.owner, "", index, known.closed_ns or time_ns)
 
     def begin_again(self, session: str, index: int, log: str) -> None:
         """Remember that copies from before an instruction are gone; of the latest sessions only.
@@ -59,6 +108,10 @@ class Remembered:
         self.begun[session] = (index, " ".join([*retired][:_RETIRED_MAX]))
         if len(self.begun) > _BEGUN_MAX:
             del self.begun[next(iter(self.begun))]
+
+    def is_retired(self, session: str, log: str) -> bool:
+        """Whether this log of the session may not be pushed again."""
+        return log in self.begun.get(session, (0, ""))[1].split()
 
     def dropped_after(self, index: int) -> list[str]:
         """Return the sessions whose copies were dropped by an instruction after this one."""
@@ -90,6 +143,7 @@ class Remembered:
                 for group, samples in sorted(self.samples.items())
             },
             "begun": [[name, index, log] for name, (index, log) in self.begun.items()],
+            "opened": {name: list(each) for name, each in sorted(self.opened.items())},
         }
 
 
@@ -114,7 +168,11 @@ def take_remembered(fields: dict[str, Any]) -> Remembered:
         for group, each in fields.pop("samples", {}).items()
     }
     begun = {str(name): (int(index), str(log)) for name, index, log in fields.pop("begun", [])}
-    return Remembered(tails, samples, begun)
+    opened = {
+        str(name): Ownership(str(owner), str(log), int(index), int(closed_ns))
+        for name, (owner, log, index, closed_ns) in fields.pop("opened", {}).items()
+    }
+    return Remembered(tails, samples, begun, opened)
 
 
 def tail_digest(header: bytes) -> bytes:

@@ -8,17 +8,22 @@ from rt.format.ranges import Range
 from rt.format.session_event import event_frame
 from rt.log.appender import Appender
 from rt.position import Position
+from sequencer.instruction import Lives, lives_of
 from sequencer.ledger import Ledger
 from sequencer.life import Life
 
 
-def change_session(
-    life: Life, term: int, ledger: Ledger, appender: Appender, roll: Callable[[int], None]
+def change_sessions(
+    instruction: Life | Lives,
+    term: int,
+    ledger: Ledger,
+    appender: Appender,
+    roll: Callable[[int], None],
 ) -> None:
-    """Carry out a change of a session, unless it was decided on another state.
+    """Carry out changes of sessions, except those that were decided on another state.
 
     Args:
-        life: the change.
+        instruction: the changes.
         term: of its instruction.
         ledger: the state, which is changed.
         appender: of the merged log, which gets the event.
@@ -28,8 +33,14 @@ def change_session(
         CorruptLog: the merged log is damaged where the event belongs.
         OSError: the event cannot be written; repeat this when it can.
     """
-    if not ledger.changes(life):
-        return
+    for life in lives_of(instruction):
+        if ledger.changes(life):
+            _change(life, term, ledger, appender, roll)
+
+
+def _change(
+    life: Life, term: int, ledger: Ledger, appender: Appender, roll: Callable[[int], None]
+) -> None:
     merged, data = event_range(life, ledger, term)
     if ledger.needs_roll(merged.size + len(data)):
         roll(merged.time_ns)
@@ -41,13 +52,14 @@ def change_session(
 def event_range(life: Life, ledger: Ledger, term: int) -> tuple[Range, bytes]:
     """Return the range that a change becomes, with its digest, and the frame in it."""
     time_ns = max(life.time_ns, ledger.time_ns)
-    frame = event_frame(life.change, life.session, life.before, life.after, time_ns)
+    before, after = ledger.merged_to(life.session), ledger.outcome(life)
+    frame = event_frame(life.change, life.session, before, after, time_ns, owner=life.owner)
     merged = Range(
         ledger.index,
         term,
         time_ns,
         life.session,
-        life.after,
+        after,
         frame.header.size,
         ledger.number,
         0,

@@ -9,9 +9,12 @@ from rt.cli.groups import CommandGroup
 from rt.cli.link import reading_answers
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
-from rt.text import printable
+from rt.config.kinds import show_seconds
+from rt.text import printable, time_text
 
-_HEADINGS: Final = ("session", "pushed by", "replicated to", "merged to", "note")
+_HEADINGS: Final = (
+    "session", "owner", "state", "pushed by", "replicated to", "merged to", "note",
+)  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
@@ -116,6 +119,70 @@ def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     _change(settings, {"do": "forget-session", "session": name}, as_json=as_json)
 
 
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@click.option(
+    "--owner",
+    metavar="IDENTITY",
+    help="Whose it is to be; for operators. Without it, the next that pushes it becomes the owner.",
+)
+@click.option("--new-log", is_flag=True, help="Begin again with another log, from number 0.")
+@json_option("the outcome")
+def take(
+    settings: ConnectionSettings, *, name: str, owner: str | None, new_log: bool, as_json: bool
+) -> None:
+    """Take over the name of a session whose owner is gone.
+
+    A session belongs to the identity that opened it, and no other may push it. An operator may take
+    it from an owner that is gone, and so may a publisher that is granted the session, for itself,
+    once it has been closed for the time that `rt session policy` shows. Without --new-log, the
+    session continues with the log that its owner had, in a directory that was moved. With it, the
+    last log ends as by `rt session reset`. An owner that is there is never displaced.
+
+    \b
+    rt session take jfk --new-log --nodes a:7420 --identity bob
+    rt session take jfk --owner bob --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    request = {"do": "take-session", "session": name, "owner": owner, "begins_again": new_log}
+    _change(settings, request, as_json=as_json)
+
+
+@session.command()
+@click_options(ConnectionSettings, "session")
+@click.option("--close", metavar="TIME", help="Silence after which a session is closed.")
+@click.option("--take", "take_", metavar="TIME", help="From then until another may take it over.")
+@click.option("--expire", metavar="TIME", help="From then until the nodes forget it, or never.")
+@json_option("the policy")
+def policy(
+    settings: ConnectionSettings,
+    *,
+    close: str | None,
+    take_: str | None,
+    expire: str | None,
+    as_json: bool,
+) -> None:
+    """Show or set what follows when a publisher is silent; setting needs an operator's certificate.
+
+    \b
+    rt session policy --config flights/clients.toml
+    rt session policy --expire 30d --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    wanted = {"close_s": close, "take_s": take_, "expire_s": expire}
+    given = {name: text for name, text in wanted.items() if text is not None}
+    request = {"do": "set-session-policy", "policy": given} if given else {"do": "session-policy"}
+    answer = settings.ask(request)
+    if as_json:
+        print_json(answer)
+        return
+    with reading_answers():
+        times = {name: float(answer[name]) for name in wanted}
+    say(f"a session is closed after {show_seconds(times['close_s'])} without its publisher")
+    note(f"another publisher may take it over {show_seconds(times['take_s'])} after that")
+    expires = times["expire_s"]
+    note(f"it expires {show_seconds(expires)} after that" if expires else "it never expires")
+
+
 def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: bool) -> None:
     answer = settings.ask({key: value for key, value in request.items() if value is not None})
     if as_json:
@@ -124,9 +191,9 @@ def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: b
     with reading_answers():
         name, change = printable(str(answer["session"])), printable(str(answer["change"]))
         before, after = printable(str(answer["before"])), printable(str(answer["after"]))
-        next_ = f", and continues at {after}" if change == "adopted" else ""
+        next_ = f", and continues at {after}" if change in {"adopted", "taken"} else ""
         say(f"session {name} is {change}; it was merged up to {before}{next_}")
-        if change != "adopted" and not answer.get("retired", "unknown"):
+        if change in {"reset", "forgotten"} and not answer.get("retired", "unknown"):
             note(
                 "no node holds a copy, so its log cannot be told from another: delete the "
                 "publisher's directory, or all that it still holds is merged again when pushed"
@@ -141,12 +208,18 @@ def _rows(settings: ConnectionSettings, request: dict[str, Any]) -> list[dict[st
 
 def _cells(row: dict[str, Any]) -> list[str]:
     with reading_answers():
-        cells = (row["session"], row["pushed_by"] or "-", row["replicated"], row["merged"])
+        cells = (
+            row["session"], row.get("owner") or "-", row.get("state", "-"), row["pushed_by"] or "-",
+            row["replicated"], row["merged"],
+        )  # fmt: skip
         return [printable(str(each)) for each in (*cells, row["stuck"])]
 
 
 def _print(row: dict[str, Any]) -> None:
     say(printable(f"session {row['session']}, merged up to {row['merged']}"))
+    note(printable(f"opened by {row.get('owner') or 'a publisher that is not known'}"))
+    if closed_ns := int(row.get("closed_ns", 0)):
+        note(f"closed since {time_text(closed_ns)}")
     note(printable(f"pushed by {row['pushed_by'] or 'no one now'}"))
     for node, end in dict(row["durable"]).items():
         note(printable(f"{node} holds it durably up to {end}"))

@@ -7,10 +7,11 @@ hold messages, so no publisher can make one.
 import json
 from typing import Any, Final
 
-from rt.errors import FrameError
+from rt.errors import FrameError, Misuse
 from rt.events import SessionChange, SessionEvent
 from rt.format.frame import Encoded, FrameKind, Header, encode_frame, session_tag
 from rt.format.ranges import Range
+from rt.names import parse_peer
 from rt.position import Position
 
 _BODY_BYTES_MAX: Final = 1024
@@ -19,7 +20,13 @@ _POSITION_END: Final = 1 << 63
 
 
 def event_frame(
-    change: SessionChange, session: str, before: Position, after: Position, time_ns: int
+    change: SessionChange,
+    session: str,
+    before: Position,
+    after: Position,
+    time_ns: int,
+    *,
+    owner: str = "",
 ) -> Encoded:
     """Encode the control frame of an event.
 
@@ -27,12 +34,12 @@ def event_frame(
         change: what was decided.
         session: its name.
         before: up to where the session was merged.
-        after: where it continues; the start of a file.
+        after: where it continues.
         time_ns: merge time.
+        owner: whose it is from now on; "" is left out.
     """
-    body = json.dumps(
-        {"event": change.value, "before": int(before), "after": int(after)}, separators=(",", ":")
-    )
+    fields = {"event": change.value, "before": int(before), "after": int(after)}
+    body = json.dumps(fields | ({"owner": owner} if owner else {}), separators=(",", ":"))
     return encode_frame(
         body.encode(), position=after, sequence=0, time_ns=time_ns, messages=0,
         kind=FrameKind.CONTROL, session_tag=session_tag(session),
@@ -65,11 +72,12 @@ def decode_event(
         change, before, after = fields["event"], fields["before"], fields["after"]
         if not all(type(each) is int and 0 <= each < _POSITION_END for each in (before, after)):
             raise ValueError("a position is out of range")
+        owner = parse_peer(fields["owner"]) if "owner" in fields else ""
         if change not in _CHANGES:
             return None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, Misuse):
         raise FrameError("the session event cannot be read") from None
     return SessionEvent(
         SessionChange(change), current.session, position, Position(before), Position(after),
-        current.time_ns, current.number,
+        current.time_ns, current.number, owner,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from archiver.lease import LEASES_MAX, new_lease
@@ -13,6 +14,7 @@ from archiver.policy import policy_of
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
+from rt.names import shown
 from rt.net.exchange import Fields, address_of, decode_fields, receive_line, send_all
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
@@ -30,6 +32,7 @@ from rt.node.retention import (
     policy_of_notes,
 )
 from rt.node.session_admin import SessionAdmin, SessionCopies
+from rt.node.session_policy import SESSIONS_NOTE
 from rt.node.settings import NodeSettings
 from rt.node.verb import Verb
 from rt.node.view import NodeView
@@ -114,9 +117,10 @@ class NodeAdmin:
         }
         if copies is not None:
             sessions = SessionAdmin(
-                sequencer, member, copies, decide=self._decide, settle=self._settle
-            )
-            self._verbs |= _verbs_of(sessions)
+                sequencer, member, copies, decide=self._decide, settle=self._settle,
+                now_ns=lambda: archiver.now_ns,
+            )  # fmt: skip
+            self._verbs |= _verbs_of(sessions, partial(self._set_session_policy, sessions))
 
     def _cursor_verbs(self) -> "dict[str, Verb]":
         """Return what is asked of cursors; acknowledgements come by the second: not recorded."""
@@ -171,7 +175,7 @@ class NodeAdmin:
         if verb is None:
             raise Misuse(f"a node does one of {', '.join(sorted(self._verbs))}, log-history")
         if not verb.changes or self._audit is None:
-            self._demand(identity, verb)
+            self._demand(identity, verb, request)
             return verb.do(request, identity)
         return self._audited(verb, request, identity, where, self._audit)
 
@@ -181,7 +185,7 @@ class NodeAdmin:
         """Carry out a change, and record it: one of the instructions `after` to `by` did it."""
         after = self._sequencer.view.executed
         try:
-            self._demand(identity, verb)
+            self._demand(identity, verb, request)
             answer = verb.do(request, identity)
         except (Refused, Misuse) as error:
             audit.record(request, identity.title, where, _code(error), why=str(error))
@@ -190,8 +194,15 @@ class NodeAdmin:
         audit.record(request, identity.title, where, "done", after=after, by_instruction=by)
         return answer
 
-    def _demand(self, identity: PeerIdentity, verb: Verb | None = None) -> None:
-        if not identity.may_look(self._settings.stream):
+    def _demand(
+        self, identity: PeerIdentity, verb: Verb | None = None, request: Fields | None = None
+    ) -> None:
+        session = str((request or {}).get("session"))
+        if verb and verb.pushes:
+            if identity.may_operate or identity.may_push(session):
+                return
+            needed = f"an operator, or a publisher that is granted session {shown(session)},"
+        elif not identity.may_look(self._settings.stream):
             needed = "a subscriber of this stream, an operator or a node"
         elif verb and verb.operators_only and not identity.may_operate:
             needed = "an operator or a node"
@@ -218,6 +229,10 @@ class NodeAdmin:
     def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
         self._note(POLICY_NOTE, policy_of(request.get("policy")).text())
         return self._policy(request, identity)
+
+    def _set_session_policy(self, sessions: SessionAdmin, request: Fields) -> Fields:
+        self._note(SESSIONS_NOTE, sessions.policy_text(request))
+        return sessions.policy(request)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
         at_ns = request["at_ns"] if "at_ns" in request else self._now_ns()
@@ -315,8 +330,8 @@ class NodeAdmin:
         return log.directory, line
 
 
-def _verbs_of(sessions: SessionAdmin) -> dict[str, Verb]:
-    """Return what an operator may ask about sessions; who changes one does not matter to it."""
+def _verbs_of(sessions: SessionAdmin, set_policy: Callable[[Fields], Fields]) -> dict[str, Verb]:
+    """Return what may be asked about sessions."""
 
     def change(do: Callable[[Fields], Fields]) -> Verb:
         return Verb(lambda request, _identity: do(request), changes=True, operators_only=True)
@@ -326,6 +341,9 @@ def _verbs_of(sessions: SessionAdmin) -> dict[str, Verb]:
         "adopt-session": change(sessions.adopt),
         "reset-session": change(sessions.reset),
         "forget-session": change(sessions.forget),
+        "take-session": Verb(sessions.take, changes=True, pushes=True),
+        "session-policy": Verb(lambda request, _identity: sessions.policy(request)),
+        "set-session-policy": change(set_policy),
     }
 
 

@@ -1,9 +1,11 @@
 """BarredSessions: which sessions may not be filled now, and which publishers may not fill them."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from rt.errors import Refused
+from sequencer.remembered import Ownership
 
 _STRIKES: Final = 2  # the first copy may be from before its publisher lost its last bytes
 
@@ -18,6 +20,7 @@ class BarredSessions:
         self._busy: Counter[str] = Counter()
         self._revoked: set[str] = set()  # being opened while their directory is set aside
         self._strikes: dict[str, int] = {}
+        self.opened: dict[str, Ownership] = {}  # whose each session is; replaced and never changed
 
     @property
     def diverged(self) -> list[str]:
@@ -62,6 +65,23 @@ class BarredSessions:
         if session in self._busy:
             raise Refused("busy", f"session {session!r} is being opened, or set aside")
 
+    def agree(self, changed: Mapping[str, Ownership | None]) -> None:
+        """Take note of whose sessions are; None if the name is free."""
+        known = {**self.opened, **changed}
+        self.opened = {name: each for name, each in known.items() if each is not None}
+
+    def demand_owner(self, session: str, peer: str) -> None:
+        """Raise `Refused` if the session belongs to another publisher."""
+        known = self.opened.get(session)
+        if known is not None and known.owner not in {"", peer}:
+            raise owned(session, known.owner)
+
+    def demand_log(self, session: str, log: str) -> None:
+        """Raise `Refused` if the session is bound to another log."""
+        known = self.opened.get(session)
+        if known is not None and known.log not in {"", log}:
+            raise other_log(session)
+
     def demand_agreed(self, session: str) -> None:
         """Raise `Refused` if the session's publisher has other bytes than were merged."""
         if self._strikes.get(session, 0) >= _STRIKES:
@@ -70,3 +90,21 @@ class BarredSessions:
                 f"the nodes have merged other bytes of session {session!r} than these; publish "
                 "under another name",
             )
+
+
+def owned(session: str, owner: str) -> Refused:
+    """Return why a publisher may not push a session that another one opened."""
+    return Refused(
+        "owned",
+        f"session {session!r} belongs to {owner!r}, which opened it; publish under another name, "
+        f"or take it over once {owner!r} has been gone for long: rt session take {session}",
+    )
+
+
+def other_log(session: str) -> Refused:
+    """Return why a log may not be pushed under the name of another."""
+    return Refused(
+        "other-log",
+        f"session {session!r} is another log here: its directory was deleted and made again; "
+        f"publish under another name, or let the session begin again: rt session reset {session}",
+    )

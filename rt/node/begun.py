@@ -115,8 +115,9 @@ class BegunCopies:
         if self.is_retired(session, log):
             raise Refused(
                 "other-log",
-                f"this log of session {session!r} was retired when the session was reset or "
-                "forgotten; begin another: move its directory away, or publish under another name",
+                f"this log of session {session!r} was retired when the session was reset, "
+                "forgotten or taken over, or expired; begin another: move its directory away, or "
+                "publish under another name",
             )
         if session in self._unfinished:
             raise Refused("busy", f"the copy of session {session!r} is being removed")

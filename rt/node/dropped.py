@@ -6,6 +6,7 @@ from typing import Protocol
 from rt.log.appender import Durable
 from rt.node.begun import Begun
 from sequencer.member import Member
+from sequencer.remembered import Ownership
 
 
 class DroppableCopy(Protocol):
@@ -22,12 +23,31 @@ class DroppableCopies(Protocol):
     def get(self, session: str) -> DroppableCopy | None:
         """Return the copy of a session, or None."""
 
+    def bind(self, changed: Mapping[str, Ownership | None]) -> list[str]:
+        """Take note of whose sessions are; return those whose copies were of another log."""
+
     @property
     def is_removing(self) -> bool:
         """Whether copies that were dropped are still to be removed."""
 
     def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
         """Remove copies from before instructions; keep those that were begun after them."""
+
+
+def bind_copies(member: Member, sessions: DroppableCopies) -> None:
+    """Take note of whose sessions are, as far as instructions have changed that.
+
+    Args:
+        member: says which.
+        sessions: the copies on this node.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    if changed := member.take_owned():
+        opened = member.executor.ledger.remembered.opened
+        for session in sessions.bind({each: opened.get(each) for each in changed}):
+            member.lose(session)
 
 
 def drop_copies(member: Member, sessions: DroppableCopies) -> None:

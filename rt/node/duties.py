@@ -3,18 +3,18 @@
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, Refused, SessionDiverged
-from rt.log.appender import Appender, Durable
+from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged
+from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
-from rt.node.begun import Begun
 from rt.node.damage import ROLLED, DamageFound, is_elsewhere
-from rt.node.dropped import drop_copies
+from rt.node.dropped import bind_copies, drop_copies
 from rt.node.fork import ForkWatch
-from rt.node.keep_up import CopyLog, KeepUp
+from rt.node.keep_up import KeepUp
+from rt.node.ports import Ports
 from rt.node.settings import NodeSettings
 from rt.node.stuck import report_stuck
 from rt.node.view import NodeView, TickView, Waiting
@@ -27,84 +27,6 @@ from sequencer.member import WANT, Member
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
 _LOOK_S: Final = 0.25  # between two looks for sessions that do not arrive
-
-
-class HeldSession(Protocol):
-    """One session's copy on this node."""
-
-    @property
-    def session(self) -> str:
-        """The session's name."""
-
-    @property
-    def appender(self) -> Appender:
-        """Its log; a copy begun again has another one."""
-
-    @property
-    def durable(self) -> Durable:
-        """Up to where the copy is synced."""
-
-    @property
-    def confirmations(self) -> Confirmations:
-        """What its publisher last heard."""
-
-    merged: Position  # up to where its session is merged, whatever is held here
-
-    @property
-    def is_fed(self) -> bool:
-        """Whether its publisher is connected."""
-
-    def confirm(self, confirmations: Confirmations) -> None:
-        """Tell the publisher how far the session has come."""
-
-    def refuse(self, why: Refused) -> None:
-        """Have the connection that fills it refused."""
-
-
-class HeldSessions(Protocol):
-    """All copies of sessions on this node."""
-
-    def get(self, session: str) -> HeldSession | None:
-        """Return the copy of a session, or None."""
-
-    def every(self) -> Collection[HeldSession]:
-        """Return all copies."""
-
-    def give_up(self, session: str, *, diverged: bool = False) -> None:
-        """Set aside a copy that is damaged, or whole but not what the nodes agreed on."""
-
-    @property
-    def is_removing(self) -> bool:
-        """Whether copies that were dropped are still to be removed."""
-
-    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
-        """Remove copies from before instructions; keep those that were begun after them."""
-
-    def begun_after(self, session: str) -> int:
-        """Return the instruction that last dropped the copies of a session; 0 if none did."""
-
-
-class Snapshots(Protocol):
-    """When the state is saved; see `rt.node.snapshots.NodeSnapshots`."""
-
-    def turn(self, now_s: float) -> None:
-        """Do what can be done without waiting."""
-
-    def await_sync(self) -> None:
-        """Wait for a sync under way: the merged log is about to be closed."""
-
-    def drop(self) -> None:
-        """Abandon the planned snapshot: a file it covers is about to be set aside."""
-
-    def end(self) -> None:
-        """Save a last snapshot."""
-
-
-class Retains(Protocol):
-    """What the node does about retention; see `rt.node.retention.Retention`."""
-
-    def turn(self, now_s: float) -> None:
-        """Report and decide, if it is time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,29 +50,6 @@ def timing_of(settings: NodeSettings) -> Timing:
     """Return the timing of a configured node: it asks others after half of `missing_s`."""
     patience = max(1, round(settings.missing_s / 2 / _LOOK_S))
     return Timing(settings.agreement.tick_s, settings.missing_s, _LOOK_S, patience)
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What the duties act on.
-
-    Attributes:
-        sessions: the copies of sessions.
-        snapshots: saves the state.
-        retention: reports disks and archives files.
-        copy_log: starts copying the merged log from other nodes, from a position on.
-        pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
-        serve: sets the end of the merged log that pullers may read.
-        refuse: turns pullers away for good, with this reason.
-    """
-
-    sessions: HeldSessions
-    snapshots: Snapshots
-    retention: Retains
-    copy_log: CopyLog
-    pass_on: Callable[[str, str], None]
-    serve: Callable[[Position], None]
-    refuse: Callable[[Refused], None]
 
 
 @dataclass(slots=True)
@@ -222,8 +121,9 @@ class Duties:
             OSError: the journal's disk failed, or the merged log's.
             CorruptLog: a log is damaged, and no other node has what it held.
         """
-        drop_copies(self._member, self._ports.sessions)
+        self._follow_lives()
         self._take(mail)
+        self._ports.watch.turn(now_s, mail.synced)
         is_tick = now_s >= self._next_tick_s
         if is_tick:
             self._next_tick_s = now_s + self._tick_s
@@ -238,7 +138,7 @@ class Duties:
             self._forks.take(difference)
         except CorruptLog as damage:
             self._mend(damage)
-        drop_copies(self._member, self._ports.sessions)  # before a snapshot covers it
+        self._follow_lives()  # before a snapshot covers it
         self._serve()
         self._ports.retention.turn(now_s)
         if is_tick:
@@ -255,6 +155,10 @@ class Duties:
         if self._keep_up.copy is not None:
             self._keep_up.copy.stop()
         self._ports.snapshots.end()
+
+    def _follow_lives(self) -> None:
+        drop_copies(self._member, self._ports.sessions)
+        bind_copies(self._member, self._ports.sessions)
 
     def view(self) -> NodeView:
         """Return the state for other threads; `step` returns it as well."""

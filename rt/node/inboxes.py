@@ -17,13 +17,14 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import SET_ASIDE, Disk, set_aside
 from rt.log.watch import directories_in
 from rt.names import parse_group, parse_session
-from rt.node.barred import BarredSessions
+from rt.node.barred import BarredSessions, other_log, owned
 from rt.node.begun import Begun, BegunCopies
 from rt.node.damage import DamageFound
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
 from rt.node.inbox_syncer import InboxSyncer
 from rt.position import START, Position
+from sequencer.remembered import Ownership
 
 _log: Final = logging.getLogger("rt.node")
 # Opening a copy syncs its file and its manifest.
@@ -165,6 +166,46 @@ class Inboxes:
             inbox.appender.close()
         self._begun.finish(self._remove_all, is_needed)
 
+    def bind(self, changed: Mapping[str, Ownership | None]) -> list[str]:
+        """Take note of whose sessions are, by an instruction that all nodes execute.
+
+        Connections of other publishers have to leave, and copies of other logs go: they were begun
+        before it was agreed which log has the name.
+
+        Args:
+            changed: by session; None if the name is free.
+
+        Returns:
+            The sessions whose copies were removed.
+        """
+        with self._lock:
+            self._barred.agree(changed)
+            wrong = [each for each in changed if not self._is_agreed(each)]
+            closing = [self._inboxes.pop(each) for each in wrong]
+            for session in wrong:
+                self._barred.begin(session)  # or it would be opened again before it is removed
+        for session, inbox in zip(wrong, closing, strict=True):
+            with self._until_done(session):
+                self._syncer.forget(session)
+                inbox.appender.close()
+                self._remove_copy(session)
+        return wrong
+
+    def _is_agreed(self, session: str) -> bool:
+        """Whether a copy is of the agreed log; have a stranger leave that fills it."""
+        inbox, known = self._inboxes.get(session), self._barred.opened.get(session)
+        if inbox is None or known is None:
+            return True
+        peer = inbox.peer
+        if peer and inbox.is_fed and known.owner not in {"", peer}:
+            inbox.refuse(owned(session, known.owner))
+        return known.log in {"", inbox.appender.identity.id}
+
+    @property
+    def opened(self) -> Mapping[str, Ownership]:
+        """Whose each session is; any thread may read it."""
+        return self._barred.opened
+
     @property
     def is_removing(self) -> bool:
         """Whether copies that were dropped are still to be removed: the disk has no room."""
@@ -227,9 +268,11 @@ class Inboxes:
         if identity.kind != SESSION or identity.stream != self._stream:
             raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
         with self._lock:
-            self._begun.demand_not_retired(name, identity.id)
             if not relays:
+                self._barred.demand_owner(name, peer)
                 self._barred.demand_agreed(name)
+            self._begun.demand_not_retired(name, identity.id)
+            self._barred.demand_log(name, identity.id)
             inbox = self._inboxes.get(name)
             if inbox is None:
                 self._barred.demand_open(name)
@@ -238,11 +281,7 @@ class Inboxes:
             with self._until_done(name):
                 inbox = self._open_unless_moved(name, identity, merged_to)
         if inbox.appender.identity != identity:
-            raise Refused(
-                "other-log",
-                f"session {name!r} is another log here: its directory was deleted and made again; "
-                "publish under another name",
-            )
+            raise other_log(name)
         with self._lock:
             if self._inboxes.get(name) is not inbox:
                 raise Refused("busy", f"session {name!r} was set aside just now")

@@ -249,7 +249,7 @@ class Node:
         inboxes = pipeline.inboxes
         shown = node_status(
             pipeline.sequencer.view, inboxes.every(), self._peers, settings, self.directory.guard,
-            sample=self.lookout.sample,
+            sample=self.lookout.sample, opened=inboxes.opened,
         )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
         certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}

@@ -12,14 +12,16 @@ from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
 from rt.node.damage import DamageFound
 from rt.node.directory import NodeDirectory
-from rt.node.duties import Duties, Ports, timing_of
+from rt.node.duties import Duties, timing_of
 from rt.node.ending import Ending
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.keep_up import CopyLog
 from rt.node.member import build_member
+from rt.node.ports import Ports
 from rt.node.retention import Retention
 from rt.node.sequencer import NodeSequencer
+from rt.node.session_watch import SessionWatch
 from rt.node.settings import NodeSettings
 from rt.node.snapshots import NodeSnapshots
 from rt.node.sweep import Sweep
@@ -56,8 +58,8 @@ class NodePipeline:
     Threads: every field is set once, before any thread starts.
         _threads: the one that syncs, and the one that sequences.
         inboxes, feeds, sequencer, sweeper: any thread; they have locks of their own.
-        member, retention, _snapshots: only the thread that does the duties, or a question that
-            is put to it by `sequencer.ask`. Before `start` and after `stop`, any thread.
+        member, retention, watch, _snapshots: only the thread that does the duties, or a question
+            that is put to it by `sequencer.ask`. Before `start` and after `stop`, any thread.
     """
 
     def __init__(
@@ -99,8 +101,9 @@ class NodePipeline:
         self._snapshots = NodeSnapshots(
             self.member, opened.journal, self.sweeper, self.retention, pause_s=storage.snapshot_s
         )
+        self.watch = SessionWatch(self.member, self.inboxes, self.retention)
         ports = Ports(
-            self.inboxes, self._snapshots, self.retention,
+            self.inboxes, self._snapshots, self.retention, self.watch,
             links.copy_log, links.pass_on, self._serve, self.feeds.refuse,
         )  # fmt: skip
         self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))

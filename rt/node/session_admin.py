@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final, Protocol, TypeVar
 
 from rt.errors import Misuse, Refused
@@ -10,11 +11,15 @@ from rt.format.manifest import Manifest
 from rt.log.appender import Appender
 from rt.names import SessionName, parse_session
 from rt.net.exchange import Fields
+from rt.net.identity import PeerIdentity
 from rt.node.sequencer import leader_words
+from rt.node.session_policy import session_policy_of, session_policy_of_notes
+from rt.node.session_takeover import Takeover, takeover_of
 from rt.node.view import NodeView
 from rt.position import START, Position
 from sequencer.life import Life
 from sequencer.member import Member
+from sequencer.remembered import Ownership
 
 Answer = TypeVar("Answer")
 _REPORTED_S: Final = 1.0  # nodes report to each other twice as often, or more
@@ -69,6 +74,7 @@ class SessionAdmin:
         *,
         decide: Callable[[Life, Callable[[], bool]], None],
         settle: Callable[[int], None],
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Prepare.
 
@@ -78,12 +84,14 @@ class SessionAdmin:
             copies: of sessions, on this node.
             decide: orders a change and waits until the given question is answered with yes.
             settle: waits until a majority has durably what was merged up to an instruction.
+            now_ns: the time that the nodes agree on; called between two steps.
         """
         self._sequencer = sequencer
         self._member = member
         self._copies = copies
         self._decide = decide
         self._settle = settle
+        self._now_ns = now_ns
 
     def sessions(self, request: Fields) -> Fields:
         """Return a row for each session that this leader knows, or for the one that is named.
@@ -125,6 +133,53 @@ class SessionAdmin:
         """
         return self._end(_named(request), SessionChange.FORGOTTEN)
 
+    def take(self, request: Fields, identity: PeerIdentity) -> Fields:
+        """Take over the name of a session whose owner is gone, with its log or another.
+
+        Raises:
+            Refused: this node does not lead, its owner is there or may come back, or it has changed
+                meanwhile.
+            Misuse: no publisher has opened it.
+        """
+        wanted = takeover_of(request, identity)
+        self._demand_leader()
+        self._await_reports(wanted.session)
+        first, index = self._sequencer.ask(lambda: self._taking(wanted))
+        if wanted.begins_again:
+            self._settle(index)  # as in `_end`
+        life, _ = self._sequencer.ask(lambda: self._taking(wanted))
+        if (life.since, life.before) != (first.since, first.before):
+            raise Refused("changed", f"session {wanted.session!r} has changed meanwhile")
+        self._decide(life, lambda: self._owned_since(wanted.session) != life.since)
+        return self._answer(life)
+
+    def _taking(self, wanted: Takeover) -> tuple[Life, int]:
+        """Return the change that hands over a session, and the state's instruction."""
+        session, ledger = wanted.session, self._member.executor.ledger
+        now_ns, policy = self._now_ns(), session_policy_of_notes(ledger.notes)
+        self._demand_unfed(session, self._copies.get(session))
+        known = wanted.demand_over(ledger.remembered.opened.get(session), policy, now_ns)
+        life = Life(
+            now_ns, SessionChange.TAKEN, session, ledger.merged_to(session),
+            log=known.log if wanted.begins_again else "", owner=wanted.owner, since=known.since,
+            begins_again=wanted.begins_again,
+        )  # fmt: skip
+        return life, ledger.index
+
+    def _owned_since(self, session: str) -> int:
+        opened = self._member.executor.ledger.remembered.opened
+        known = self._sequencer.ask(lambda: opened.get(session))
+        return 0 if known is None else known.since
+
+    def policy(self, _request: Fields) -> Fields:
+        """Return how long publishers may be silent."""
+        return asdict(session_policy_of_notes(self._sequencer.view.notes))
+
+    def policy_text(self, request: Fields) -> str:
+        """Return the text of a policy that is asked for; `Misuse` if it is malformed."""
+        known = session_policy_of_notes(self._sequencer.view.notes)
+        return session_policy_of(request.get("policy"), known).text()
+
     def _end(self, session: SessionName, change: SessionChange) -> Fields:
         self._demand_leader()
         self._await_reports(session)
@@ -143,8 +198,11 @@ class SessionAdmin:
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
         self._demand_unfed(session, copy)
-        self._demand_log(session, copy)
-        log = "" if copy is None else copy.appender.identity.id
+        known = ledger.remembered.opened.get(session)
+        log = "" if known is None else known.log
+        if not log:
+            self._demand_log(session, copy)
+            log = "" if copy is None else copy.appender.identity.id
         life = Life(time.time_ns(), change, session, ledger.merged_to(session), log=log)
         return life, self._last_change(session), ledger.index
 
@@ -188,7 +246,9 @@ class SessionAdmin:
     def _answer(self, life: Life) -> Fields:
         rows = self._sequencer.ask(lambda: self._rows(life.session, known=False))
         row = rows[0] if rows else {}
-        changed = {"before": str(life.before), "after": str(life.after), "retired": life.log}
+        is_same = life.change is SessionChange.TAKEN and not life.ends_log
+        after = life.before if is_same else life.after
+        changed = {"before": str(life.before), "after": str(after), "retired": life.log}
         return {"session": life.session, "change": life.change.value, **changed, "now": row}
 
     def _adoption(self, session: SessionName, wanted: Position | None) -> Life:
@@ -224,7 +284,12 @@ class SessionAdmin:
         """Return what is known of sessions; between two steps."""
         member = self._member
         ledger, holdings = member.executor.ledger, member.holdings
-        names = ledger.sessions.keys() | {each for each, end in holdings.own.items() if end}
+        opened = ledger.remembered.opened
+        names = (
+            ledger.sessions.keys()
+            | opened.keys()
+            | {each for each, end in holdings.own.items() if end}
+        )
         if name:
             if known and name not in names:
                 raise Misuse(f"no session {name!r} is known here; rt session list shows them all")
@@ -232,6 +297,7 @@ class SessionAdmin:
         return [
             {
                 "session": each,
+                **_owned(opened.get(each)),
                 "merged": str(ledger.merged_to(each)),
                 "replicated": str(holdings.agreed(each)),
                 "durable": {
@@ -252,6 +318,14 @@ class SessionAdmin:
         view = self._sequencer.view
         if not view.leads:
             raise Refused("not-leader", leader_words(view.engine.leader))
+
+
+def _owned(known: Ownership | None) -> dict[str, Any]:
+    """Return what is known of a session's owner."""
+    if known is None:
+        return {"owner": "", "state": "unopened", "closed_ns": 0, "log": ""}
+    state = "closed" if known.closed_ns else "open"
+    return {"owner": known.owner, "state": state, "closed_ns": known.closed_ns, "log": known.log}
 
 
 def _named(request: Fields) -> SessionName:

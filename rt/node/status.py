@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any, Final
 
 from replicator.clients import ClientView
@@ -18,6 +19,7 @@ from rt.position import Position
 from rt.version import __version__
 from sequencer.newcomers import Stuck
 from sequencer.peers import Peers
+from sequencer.remembered import Ownership
 
 STATUS_ALPN: Final = "rt-status/1"
 STATUS_S: Final = 10.0  # for all of an answer to be taken: 32 MiB of 100,000 sessions at 3 MiB/s
@@ -31,6 +33,7 @@ def node_status(
     guard: DiskGuard,
     *,
     sample: NodeSample,
+    opened: Mapping[str, Ownership] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what `rt status` shows of one node: a snapshot that no thread waits for.
 
@@ -68,7 +71,7 @@ def node_status(
         "peer_bytes": peers.sent_bytes if peers else 0,
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
-        "sessions": _sessions(inboxes, sample, waiting.stuck),
+        "sessions": _sessions(inboxes, sample, waiting.stuck, opened),
         "archived_to": str(view.archived_to),
         "policy": policy_of_notes(view.notes).text(),
         "disk_free": guard.available,
@@ -99,13 +102,18 @@ def _sampled(sample: NodeSample) -> dict[str, Any]:
 
 
 def _sessions(
-    inboxes: Collection[NodeInbox], sample: NodeSample, stuck: Mapping[str, Stuck]
+    inboxes: Collection[NodeInbox],
+    sample: NodeSample,
+    stuck: Mapping[str, Stuck],
+    opened: Mapping[str, Ownership],
 ) -> list[dict[str, Any]]:
     sampled = {each.session: each for each in sample.sessions}
     return [
         {
             "session": inbox.session,
             "pushed_by": inbox.peer,
+            "owner": opened[inbox.session].owner if inbox.session in opened else "",
+            "closed_ns": opened[inbox.session].closed_ns if inbox.session in opened else 0,
             "durable": str(inbox.durable),
             "merged": str(inbox.merged),
             "stuck": stuck[inbox.session].words if inbox.session in stuck else "",

@@ -16,9 +16,11 @@ class Verb:
         changes: whether it is recorded.
         operators_only: whether it needs the certificate of an operator or a node.
         leases: whether a subscriber needs the grant of leases.
+        pushes: whether a publisher may do it to a session that it is granted.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]
     changes: bool = False
     operators_only: bool = False
     leases: bool = False
+    pushes: bool = False

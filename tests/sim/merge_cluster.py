@@ -22,6 +22,7 @@ from .checkers import Violation
 from .cluster import Cluster
 from .copying import Puller, Subscriber
 from .disk import PowerCut
+from .leaving import Leaving
 from .merge_node import MergeNode
 from .nemesis import ROTTING, Nemesis
 from .publisher import SESSIONS, Publisher
@@ -208,9 +209,12 @@ class MergeCluster(Cluster):
         # and in some worlds a publisher loses its log, and an operator resets its session
         self._resetting = Random(f"{self.seed} resets")
         self._resets: dict[str, str] = {}  # by session, the log that is to be retired
-        if not self.has_cuts and self._resetting.random() < RESETTING_SHARE:
+        self._has_resets = not self.has_cuts and self._resetting.random() < RESETTING_SHARE
+        if self._has_resets:
             self.clock.after(self._resetting.randrange(RESETS_US), self._lose_log)
             self.clock.after(RESETS_US // 20, self._reset)
+        may_leave = not self.has_cuts and not self._has_resets
+        self.leaving = Leaving(self, self.seed, may=may_leave)
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
         MergeNemesis.world = self  # of the one cluster that lives at a time
@@ -354,7 +358,7 @@ class MergeCluster(Cluster):
                 node.lose_publisher(session)  # no heartbeat for a long time
             if chance.random() >= quality:
                 continue
-            if publisher.alive and publisher.end:
+            if publisher.alive and publisher.end and not self.leaving.is_away(session):
                 if not node.has_all_of(publisher):
                     node.guarded(node.ship, session)
                 if chance.random() < 0.02 and node.alive:
@@ -368,7 +372,7 @@ class MergeCluster(Cluster):
     # Progress
 
     def _recovered(self) -> bool:
-        if self._proposed < self._proposals_max or self._resets:
+        if self._proposed < self._proposals_max or self._resets or not self.leaving.is_over:
             return False
         if self._full is not None:  # the others merge without it, and then there is room again
             if not all(self._is_merged(each) for each in self.publishers.values()):
@@ -384,6 +388,7 @@ class MergeCluster(Cluster):
             and all(self._is_merged(each) for each in self.publishers.values())
         ):
             self._compare_logs()
+            self.leaving.demand_owners()
             return True
         return False
 

@@ -18,21 +18,24 @@ from rt.errors import (
     Refused,
     WriterFailed,
 )
+from rt.events import SessionChange
 from rt.format.manifest import LogIdentity
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
 from rt.node.begun import Begun
 from rt.node.damage import DamageFound
-from rt.node.duties import Duties, Mail, Ports, Timing
+from rt.node.duties import Duties, Mail, Timing
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
+from rt.node.ports import Ports
 from rt.node.relay import held_copy
+from rt.node.session_watch import SessionWatch
 from rt.position import START, Position
 from sequencer import execution
 from sequencer.executor import Executor
 from sequencer.greeting import Greeting
 from sequencer.holdings import decode_report
-from sequencer.instruction import Archive, Instruction
+from sequencer.instruction import Archive, Instruction, lives_of
 from sequencer.journal.journal import Journal, Opened
 from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
 from sequencer.ledger import Ledger, decode_ledger
@@ -283,6 +286,15 @@ class WatchedMember(Member):
 
     node: "MergeNode"
 
+    def order(self, instruction: Instruction, *, first: bool = False) -> None:
+        """Have an instruction proposed: nothing that is pushed to the leader is closed."""
+        for life in lives_of(instruction):
+            pipe = self.node.pipes.get(life.session)
+            is_end = life.change in {SessionChange.CLOSED, SessionChange.EXPIRED}
+            if is_end and pipe is not None and pipe.inbox.is_fed:
+                raise Violation(f"{self.name} leads, and closes {life.session}, which is pushed")
+        super().order(instruction, first=first)
+
     def hear(self, sender: str, data: bytes) -> None:
         """Take a member's message."""
         try:
@@ -346,6 +358,7 @@ class MergeNode(SimNode):
             self.member,
             Ports(
                 self.inboxes, SimSnapshots(self, opened.journal, chance), self.archiver,
+                SessionWatch(self.member, self.inboxes, self.archiver),
                 self._copy_log, self._pass_on, self._serve, self._refuse_pullers,
             ),
             Timing(tick_s, world.missing_us / 1e6, tick_s, world.patience),
@@ -529,7 +542,8 @@ class MergeNode(SimNode):
         if pipe is not None and pipe.inbox is not self.inboxes.get(session):
             pipe = self.hang_up(session)
         if session in self.relays:
-            self._ask_to_leave(self.world.publishers[session].identity, "p", relays=False)
+            publisher = self.world.publishers[session]
+            self._ask_to_leave(publisher.identity, publisher.peer, relays=False)
         elif pipe is not None and pipe.inbox.leave:
             self.hang_up(session)
         elif pipe is None:
@@ -587,7 +601,9 @@ class MergeNode(SimNode):
 
     def _connect(self, session: str) -> None:
         publisher = self.world.publishers[session]
-        inbox = self.inboxes.claim(publisher.identity, "p", _NoBell(), self._proven(session))
+        inbox = self.inboxes.claim(
+            publisher.identity, publisher.peer, _NoBell(), self._proven(session)
+        )
         try:
             self.pipes[session] = Pipe(publisher.disk, session, inbox)
         except Refused:

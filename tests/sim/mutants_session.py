@@ -1,10 +1,16 @@
 """Mistakes with sessions that an operator ends: only worlds with merged logs see them."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from rt.format.ranges import Range
+from rt.node.barred import BarredSessions
 from rt.node.begun import Begun, BegunCopies
 from rt.node.inboxes import Inboxes
+from rt.node.session_watch import SessionWatch
 from sequencer.ledger import Ledger
 from sequencer.life import Life
+from sequencer.remembered import Remembered
 
 from .mutants_merge import merging
 from .mutation import Patch
@@ -44,3 +50,53 @@ def numbers_survive_a_reset() -> list[Patch]:
         self.watermarks.update(watermarks)
 
     return [(Ledger, "change", change)]
+
+
+@merging
+def closed_by_each_nodes_clock() -> list[Patch]:
+    """When a session was closed, and so when it expires, is what each node's clock says."""
+    right = Remembered.change_owner
+
+    def change_owner(self: Remembered, life: Life, index: int, time_ns: int) -> None:
+        right(self, life, index, time_ns + id(self) % 1_000)
+
+    return [(Remembered, "change_owner", change_owner)]
+
+
+@merging
+def followers_let_sessions_expire() -> list[Patch]:
+    """A follower forgets a session by its own clock, and not by an instruction."""
+    right = SessionWatch.turn
+
+    def turn(self: SessionWatch, now_s: float, changed: Iterable[str]) -> None:
+        right(self, now_s, changed)
+        ledger = self._member.executor.ledger
+        for session, known in list(ledger.remembered.opened.items()):
+            if known.closed_ns and self._is_over(session, known, self.policy):
+                ledger.remembered.opened.pop(session)
+
+    return [(SessionWatch, "turn", turn)]
+
+
+@merging
+def live_owner_displaced() -> list[Patch]:
+    """A decision about an owner that was gone is carried out when it has returned."""
+    right = Ledger.changes
+
+    def changes(self: Ledger, life: Life) -> bool:
+        known = self.remembered.opened.get(life.session)
+        return right(self, replace(life, since=known.since) if known and life.since else life)
+
+    return [(Ledger, "changes", changes)]
+
+
+@merging
+def pushed_here_is_not_seen() -> list[Patch]:
+    """The leader closes what is pushed to itself."""
+    return [(SessionWatch, "_pushed_here", lambda self: {})]
+
+
+@merging
+def name_given_to_two() -> list[Patch]:
+    """A node lets every publisher push that is granted the name."""
+    return [(BarredSessions, "demand_owner", lambda self, session, peer: None)]

@@ -53,6 +53,7 @@ class Publisher:
         self._next_file = START
         self._sequence = 0
         self.alive = True
+        self.peer = "p"  # the name in its certificate
         self.confirmed = Confirmations()
         self.news = 0  # how often there was something new to send
         self.lives = 0  # how often it has lost what it had sent

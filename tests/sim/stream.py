@@ -16,6 +16,7 @@ from sequencer.raft.consensus import Entry
 
 from .checkers import Violation
 from .disk import SimDisk
+from .owners import Owners
 from .publisher import SESSIONS, Publisher, payload
 
 OUT = "out"
@@ -58,6 +59,8 @@ class Stream:
         self._number = 0
         self._time_ns = 0
         self.begun_again: set[str] = set()  # sessions: what is held of their logs is not told apart
+        self.expired: set[str] = set()  # whose publishers have not begun again yet
+        self.owners = Owners()
         self.ranges = 0
         self.repeats = 0
 
@@ -239,7 +242,7 @@ class Stream:
     def _read_range(self, index: int, new: Range, data: bytes) -> None:
         self.ranges += 1
         if not new.messages and not new.skip:
-            self._end_log(new, data)
+            self._take_event(new, data)
             return
         after = self.merged.get(new.session, START)
         if new.first != after and (new.first.offset or new.first < after):
@@ -262,22 +265,33 @@ class Stream:
         self._number, self._time_ns = self._number + new.messages, new.time_ns
         self._count(new, found)
 
-    def _end_log(self, new: Range, data: bytes) -> None:
-        """A session was reset: it begins again with other bytes, from number 0."""
+    def _take_event(self, new: Range, data: bytes) -> None:
+        """A session changed by decision."""
         header = parse_header(data)
         event = json.loads(data[HEADER_BYTES : HEADER_BYTES + header.length])
-        merged_to = self.merged.pop(new.session, START)
-        if event != {"event": "reset", "before": merged_to, "after": 0}:
+        merged_to = self.merged.get(new.session, START)
+        change, is_end = event["event"], self.owners.take(new.session, event)
+        if event["before"] != merged_to or event["after"] != (START if is_end else merged_to):
             raise Violation(
                 f"{new.session} was merged up to {merged_to}, and has the event {event}"
             )
         if new.number != self._number or new.time_ns < self._time_ns:
             raise Violation(f"{new} after number {self._number} at {self._time_ns}")
         self._time_ns = new.time_ns
-        self.logs[new.session] = self.next_logs[new.session]
-        self._next.pop(new.session, None)
-        self.replicated.pop(new.session, None)
-        for place in [place for place in self._last_frames if place[0] == new.session]:
+        if is_end:
+            self._end_log(new.session, change)
+
+    def _end_log(self, session: str, change: str) -> None:
+        """A session begins again with other bytes, from number 0."""
+        self.merged.pop(session, None)
+        if change == "expired":
+            self.expired.add(session)
+            self.begun_again.add(session)
+        else:
+            self.logs[session] = self.next_logs[session]
+        self._next.pop(session, None)
+        self.replicated.pop(session, None)
+        for place in [place for place in self._last_frames if place[0] == session]:
             del self._last_frames[place]
 
     def _count(self, new: Range, found: list[tuple[int, bytes]]) -> None:

@@ -17,9 +17,10 @@ from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.catch_up import CatchUp
 from rt.node.damage import DamageFound
-from rt.node.duties import Duties, Mail, Ports, Timing
+from rt.node.duties import Duties, Mail, Timing
 from rt.node.pipeline import NodePipeline
 from rt.node.places import Places
+from rt.node.ports import Ports
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer.execution import SnapshotPlan
@@ -77,9 +78,10 @@ class Bench:
             SimpleNamespace(
                 get=sessions.get, every=sessions.values, give_up=self.give_up,
                 begun_after=lambda session: self.begun.get(session, 0), drop_all=self.drop_all,
-                is_removing=False,
+                is_removing=False, bind=lambda _changed: [],
             ),
-            snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None), self.copy_log,
+            snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None),
+            SimpleNamespace(turn=lambda _now, _changed: None), self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
             self.served.append, self.refused.append,
         )  # fmt: skip
@@ -89,6 +91,10 @@ class Bench:
     def has_dropped(self):
         """Whether there are any."""
         return bool(self.dropped)
+
+    def take_owned(self):
+        """No session changes hands."""
+        return []
 
     def take_dropped(self):
         """The sessions whose copies may have been dropped."""

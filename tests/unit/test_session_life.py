@@ -215,7 +215,8 @@ def test_a_session_whose_beginning_is_archived_is_adopted_by_an_operator(tmp_pat
         pull = cluster.pull()
         assert pull.wait_caught_up(PATIENCE_S)
         events, count = events_of(tmp_path / "clients" / "sub", stream=STREAM)
-        assert [each.change for each in events] == [SessionChange.ADOPTED]
+        events = [each for each in events if each.change is SessionChange.ADOPTED]
+        assert len(events) == 1
         assert str(events[0].after) == json.loads(done.stdout)["after"]
         assert 0 < count < 601
         written = [path.read_text() for path in (tmp_path / "new").glob("*/*.audit.jsonl")]

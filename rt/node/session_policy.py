@@ -1,0 +1,84 @@
+"""SessionPolicy: how long the publisher of a session may be silent, as operators write it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from rt.config.kinds import parse_seconds
+from rt.errors import Misuse
+from rt.names import shown
+
+SESSIONS_NOTE: Final = "sessions"
+_SECONDS_MAX: Final = 100 * 366 * 86_400.0
+_CLOSE_MIN_S: Final = 0.1  # of the two or three reports that a leader goes by
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPolicy:
+    """What follows when nothing pushes a session; every time counts from the one before.
+
+    Attributes:
+        close_s: until the session is closed. A publisher that returns earlier leaves no trace.
+        take_s: from then, until another publisher may take over its name.
+        expire_s: from then, until it expires: the nodes forget it. 0 is never.
+    """
+
+    close_s: float = 10.0
+    take_s: float = 3_600.0
+    expire_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 <= value <= _SECONDS_MAX:
+                raise Misuse(f"{name} is {value:g}; use 0 seconds to 100 years")
+        if self.close_s < _CLOSE_MIN_S:
+            raise Misuse(f"close_s is {self.close_s:g}; use at least {_CLOSE_MIN_S:g} seconds")
+
+    def text(self) -> str:
+        """Return it as JSON, the same text for the same policy.
+
+        >>> SessionPolicy(expire_s=86400).text()
+        '{"close_s":10.0,"take_s":3600.0,"expire_s":86400}'
+        """
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def session_policy_of(given: Any, known: SessionPolicy = SessionPolicy()) -> SessionPolicy:
+    """Return a policy with what is given in a JSON object, and otherwise what is known.
+
+    Raises:
+        Misuse: it is malformed.
+
+    >>> session_policy_of({"expire_s": "7d"}).expire_s
+    604800.0
+    """
+    names = [each.name for each in fields(SessionPolicy)]
+    if not isinstance(given, dict):
+        raise Misuse("a policy of sessions is an object, such as " + SessionPolicy().text())
+    if strange := sorted(given.keys() - set(names)):
+        raise Misuse(f"a policy of sessions has no {shown(strange[0])}; it has {', '.join(names)}")
+    return SessionPolicy(**{**asdict(known), **{key: _seconds(key, given[key]) for key in given}})
+
+
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, str):
+        try:
+            return 0.0 if value == "never" and name == "expire_s" else parse_seconds(value)
+        except ValueError:
+            pass
+    if type(value) in (int, float):
+        return float(str(value))
+    raise Misuse(f"{name} is {shown(repr(value))}; use seconds, or a time such as 30min")
+
+
+def session_policy_of_notes(notes: Mapping[str, str]) -> SessionPolicy:
+    """Return the agreed policy; the default before there is one.
+
+    One that this version cannot read lets no session expire.
+    """
+    text = notes.get(SESSIONS_NOTE)
+    try:
+        return session_policy_of(json.loads(text)) if text else SessionPolicy()
+    except (ValueError, RecursionError, Misuse):
+        return SessionPolicy()

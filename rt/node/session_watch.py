@@ -1,0 +1,250 @@
+"""SessionWatch: decides, while a node leads, which sessions are opened, closed or expired."""
+
+from collections.abc import Collection, Iterable
+from typing import Final, Protocol
+
+from rt.errors import Refused
+from rt.events import SessionChange
+from rt.log.appender import Appender
+from rt.node.session_policy import SessionPolicy, session_policy_of_notes
+from sequencer.instruction import LIVES_MAX, Lives
+from sequencer.life import Life
+from sequencer.member import Member
+from sequencer.presence import Presence, Pushed
+from sequencer.raft.quorum import majority_of
+from sequencer.remembered import Ownership
+
+PRESENCE: Final = b"\x0a"  # the kind of message; see `Member.handlers`
+_LOOK_S: Final = 1.0  # looking at 10,000 sessions takes 10 ms
+_LOOKS: Final = 4  # before a session is closed
+_OPENED, _RESUMED = SessionChange.OPENED, SessionChange.RESUMED
+_REPORT_S: Final = 5.0  # reports may be lost; one that says something new is sent at once
+
+
+class WatchedCopy(Protocol):
+    """One session's copy on this node."""
+
+    @property
+    def session(self) -> str:
+        """Its name."""
+
+    @property
+    def appender(self) -> Appender:
+        """Its log."""
+
+    @property
+    def peer(self) -> str:
+        """The name in the certificate of the connection that fills it; "" without one."""
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its publisher fills it now."""
+
+
+class WatchedCopies(Protocol):
+    """All copies of sessions on this node."""
+
+    def get(self, session: str) -> WatchedCopy | None:
+        """Return the copy of a session, or None."""
+
+    def every(self) -> Collection[WatchedCopy]:
+        """Return all copies."""
+
+
+class WatchClock(Protocol):
+    """What the node knows of time, and of what a majority has."""
+
+    now_ns: int  # agreed between the nodes' clocks; see `rt.node.retention`
+
+    @property
+    def settled_index(self) -> int:
+        """The instruction up to which a majority's merged logs are durable."""
+
+
+class SessionWatch:
+    """Reports which sessions are pushed here, and orders changes of sessions while it leads.
+
+    Silence is measured by the leader's steady clock, from when it began to lead; how long a session
+    has been closed, by the agreed time of the instruction that closed it. Executing an instruction
+    asks no clock. Only the thread that steps the duties calls it.
+    """
+
+    def __init__(self, member: Member, sessions: WatchedCopies, clock: WatchClock) -> None:
+        """Prepare, and take the other nodes' reports.
+
+        Args:
+            member: of this node.
+            sessions: the copies on this node.
+            clock: for what is decided by the time of day.
+        """
+        self._member = member
+        self._sessions = sessions
+        self._clock = clock
+        self._now_s = float("-inf")
+        self._next_look_s = float("-inf")
+        self._reported: tuple[str, bytes] = ("", b"")  # to whom, and what
+        self._reported_s = float("-inf")
+        self._led = False
+        self._fresh: dict[str, None] = {}  # perhaps not opened yet
+        self._silent_s: dict[str, float] = {}  # since when nothing is known to push a session
+        self._due: dict[str, int] = {}  # sessions to expire, and what has to be settled first
+        member.handlers[PRESENCE] = self._hear
+
+    @property
+    def policy(self) -> SessionPolicy:
+        """The stream's policy, the same on every node."""
+        return session_policy_of_notes(self._member.executor.ledger.notes)
+
+    def pushed(self) -> dict[str, Pushed]:
+        """Return who pushes each session, to any node, as far as this node knows."""
+        self._presence.own = self._pushed_here()
+        return self._presence.pushed(self._now_s, self._member.holdings.others)
+
+    def turn(self, now_s: float, changed: Iterable[str]) -> None:
+        """Look, if it is time; open at once what is new.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            changed: sessions of which this node has more, or a new copy.
+        """
+        self._now_s, member = now_s, self._member
+        led, self._led = self._led, member.engine.leads
+        is_time = now_s >= self._next_look_s or (self._led and not led)
+        if is_time:
+            self._next_look_s = now_s + min(_LOOK_S, self.policy.close_s / _LOOKS)
+            self._report()
+            changed = [each.session for each in self._sessions.every()]
+        if not self._led:
+            self._fresh, self._silent_s, self._due = {}, {}, {}
+            return
+        self._fresh.update((each, None) for each in changed if not self._is_bound(each))
+        if (is_time or self._fresh) and not (member.has_orders or member.suspended):
+            self._decide(is_time=is_time)
+
+    @property
+    def _opened(self) -> dict[str, Ownership]:
+        return self._member.executor.ledger.remembered.opened
+
+    @property
+    def _presence(self) -> Presence:
+        return self._member.holdings.presence
+
+    def _pushed_here(self) -> dict[str, Pushed]:
+        found = {}
+        for each in self._sessions.every():
+            peer = each.peer  # read once: it may leave at any moment
+            if peer and each.is_fed:
+                found[each.session] = Pushed(peer, each.appender.identity.id)
+        return found
+
+    def _hear(self, sender: str, body: bytes) -> None:
+        self._presence.take(sender, body, self._now_s)
+
+    def _report(self) -> None:
+        self._presence.own = self._pushed_here()
+        leader = self._member.engine.leader
+        if not leader or leader == self._member.name:
+            return
+        report = leader, self._presence.report()
+        if report != self._reported or self._now_s - self._reported_s >= _REPORT_S:
+            self._member.send(leader, PRESENCE, report[1])
+            self._reported, self._reported_s = report, self._now_s
+
+    def _decide(self, *, is_time: bool) -> None:
+        pushed = self.pushed()
+        lives = self._openings(pushed)
+        if is_time and self._hears_majority:
+            lives += self._returns(pushed) + self._ends(pushed)
+        elif is_time:
+            self._silent_s = {}
+        if lives:
+            try:
+                self._member.order(Lives(self._clock.now_ns, tuple(lives[:LIVES_MAX])))
+            except Refused:
+                return  # another node leads now
+
+    @property
+    def _hears_majority(self) -> bool:
+        """Whether silence means something: otherwise publishers may reach those not heard."""
+        voters = self._member.holdings.voters
+        heard = self._presence.heard(self._now_s) | {self._member.name}
+        return len(heard.intersection(voters)) >= majority_of(len(voters))
+
+    def _openings(self, pushed: dict[str, Pushed]) -> list[Life]:
+        """Open what is pushed, or held here, and known to no node yet; resume what was reset."""
+        found = dict[str, Pushed]()
+        for session in dict.fromkeys((*self._fresh, *pushed)):
+            copy = self._sessions.get(session)
+            by = pushed.get(session)
+            if by is None and copy is not None:
+                by = Pushed("", copy.appender.identity.id)
+            if by is not None and self._may_begin(session, by):
+                found[session] = by
+        lives = [
+            self._life(_RESUMED if each in self._opened else _OPENED, each, by)
+            for each, by in found.items()
+        ]
+        self._fresh = dict.fromkeys([*found][LIVES_MAX:])
+        return lives
+
+    def _is_bound(self, session: str) -> bool:
+        """Whether it was decided which log has this name."""
+        known = self._opened.get(session)
+        return known is not None and bool(known.log)
+
+    def _may_begin(self, session: str, by: Pushed) -> bool:
+        """Whether this log is to have the name from now on."""
+        known = self._opened.get(session)
+        is_free = known is None or (not known.log and known.owner in {"", by.peer or known.owner})
+        return is_free and bool(by.log) and not self._is_late(session, by)
+
+    def _is_late(self, session: str, by: Pushed) -> bool:
+        """Whether a report is from before its log was retired."""
+        return self._member.executor.ledger.remembered.is_retired(session, by.log)
+
+    def _returns(self, pushed: dict[str, Pushed]) -> list[Life]:
+        """Resume what its owner pushes again, or what has no owner or no log yet."""
+        found = []
+        for session, each in pushed.items():
+            known = self._opened.get(session)
+            is_late = self._is_late(session, each)
+            if known is None or is_late or not known.admits(each.peer, each.log):
+                continue
+            self._silent_s.pop(session, None)
+            if known.log and (known.closed_ns or not known.owner):
+                found.append(self._life(_RESUMED, session, each))
+        return found
+
+    def _ends(self, pushed: dict[str, Pushed]) -> list[Life]:
+        """Close what was silent for a while, and let expire what was closed for long."""
+        policy, found, due = self.policy, list[Life](), dict[str, int]()
+        for session, known in self._opened.items():
+            by = pushed.get(session)
+            if by is not None and known.admits(by.peer, by.log):
+                continue
+            if not known.closed_ns:
+                since_s = self._silent_s.setdefault(session, self._now_s)
+                if self._now_s - since_s >= policy.close_s:
+                    found.append(self._life(SessionChange.CLOSED, session, Pushed("", "")))
+            elif self._is_over(session, known, policy):
+                due[session] = self._due.get(session, self._member.executor.ledger.index)
+                # Until then the copies may be all that a power cut leaves of what is merged.
+                if self._clock.settled_index >= due[session]:
+                    found.append(self._life(SessionChange.EXPIRED, session, Pushed("", known.log)))
+        self._silent_s = {each: at for each, at in self._silent_s.items() if each in self._opened}
+        self._due = due
+        return found
+
+    def _is_over(self, session: str, known: Ownership, policy: SessionPolicy) -> bool:
+        """Whether a session has been closed for long, and all that a majority holds is merged."""
+        if not policy.expire_s or self._clock.now_ns - known.closed_ns < policy.expire_s * 1e9:
+            return False
+        merged_to = self._member.executor.ledger.merged_to(session)
+        return self._member.holdings.agreed(session) <= merged_to
+
+    def _life(self, change: SessionChange, session: str, by: Pushed) -> Life:
+        known = self._opened.get(session)
+        return Life(
+            self._clock.now_ns, change, session, self._member.executor.ledger.merged_to(session),
+            log=by.log, owner=by.peer, since=0 if known is None else known.since,
+        )  # fmt: skip

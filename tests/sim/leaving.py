@@ -1,0 +1,142 @@
+"""Publishers that leave: their sessions are closed, expire, or are taken over by others."""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from rt.errors import Refused
+from rt.events import SessionChange
+from rt.node.session_policy import SESSIONS_NOTE, SessionPolicy
+from rt.position import START
+from sequencer.instruction import Note
+from sequencer.life import Life
+
+from .checkers import Violation
+from .publisher import SESSIONS
+
+if TYPE_CHECKING:
+    from .merge_cluster import MergeCluster
+    from .merge_node import MergeNode
+
+LEAVING_SHARE = 0.2
+LEAVES_US = 300_000  # between two departures at most
+AWAY_US = 600_000  # at most
+LOOK_US = 20_000
+CLOSE_S = 0.1
+
+
+class Leaving:
+    """Sends publishers away, and has others take over; each name has one owner at any time."""
+
+    def __init__(self, world: "MergeCluster", seed: object, *, may: bool) -> None:
+        self._world = world
+        self._chance = Random(f"{seed} leaving")
+        self.is_on = may and self._chance.random() < LEAVING_SHARE
+        self._policy = SessionPolicy(CLOSE_S, 0, self._chance.choice([0.0, 0.5, 3.0]))
+        self._until_us: dict[str, int] = {}  # of those that are away
+        self._heirs: dict[
+            str, tuple[str, bool]
+        ] = {}  # of those to come, and whether they have another log
+        self._last_logs: dict[str, str] = {}
+        if self.is_on:
+            world.clock.after(self._chance.randrange(LEAVES_US), self._leave)
+            world.clock.after(LOOK_US, self._look)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everybody is back."""
+        return not (self._until_us or self._heirs or self._world.stream.expired)
+
+    def is_away(self, session: str) -> bool:
+        """Whether a publisher has left."""
+        return session in self._until_us or session in self._heirs
+
+    def _leave(self) -> None:
+        world, chance = self._world, self._chance
+        if not world.nodes or not world.nemesis.active:
+            return
+        world.clock.after(chance.randrange(1, LEAVES_US), self._leave)
+        session = chance.choice([name for name, group in SESSIONS.items() if not group])
+        publisher = world.publishers[session]
+        if self.is_away(session) or not publisher.alive or not world.stream.merged.get(session):
+            return
+        world.trace(f"{session} of {publisher.peer} leaves at {publisher.end}")
+        world.stream.begun_again.add(session)
+        self._until_us[session] = world.clock.now_us + chance.randrange(AWAY_US)
+        if chance.random() < 0.5:
+            self._heirs[session] = f"heir{chance.randrange(1000)}", chance.random() < 0.5
+        for node in world.nodes.values():
+            if node.alive:
+                node.lose_publisher(session)
+
+    def _look(self) -> None:
+        world = self._world
+        world.clock.after(LOOK_US, self._look)
+        for session, until_us in list(self._until_us.items()):
+            if world.clock.now_us >= until_us or not world.nemesis.active:
+                del self._until_us[session]
+        for session in list(world.stream.expired):
+            self._begin_again(session)
+        for node in world.nodes.values():
+            if node.alive and node.raft.leads:
+                self._set_policy(node)
+                for session in list(self._heirs):
+                    self._hand_over(node, session)
+
+    def _set_policy(self, node: "MergeNode") -> None:
+        text = self._policy.text()
+        if node.member.executor.ledger.notes.get(SESSIONS_NOTE) != text:
+            node.order(Note(1, SESSIONS_NOTE, text))
+
+    def _begin_again(self, session: str) -> None:
+        """Its log was retired: only another one may be merged under this name."""
+        world = self._world
+        publisher = world.publishers[session]
+        publisher.begin_again()
+        world.stream.logs[session] = publisher.identity.id
+        world.stream.expired.discard(session)
+        world.trace(f"{session} begins again after it has expired")
+
+    def _hand_over(self, node: "MergeNode", session: str) -> None:
+        """Order that an heir takes over, as `SessionAdmin` does, until it is decided."""
+        world, (heir, begins_again) = self._world, self._heirs[session]
+        publisher, ledger = world.publishers[session], node.member.executor.ledger
+        known = ledger.remembered.opened.get(session)
+        if known is None or known.owner == heir:
+            if known is not None and session not in world.stream.expired:
+                publisher.peer = heir
+            del self._heirs[session]
+            self._last_logs.pop(session, None)
+        elif known.closed_ns and node.archiver.settled_index >= ledger.index:
+            if begins_again and session not in self._last_logs:
+                self._last_logs[session] = publisher.begin_again()
+                world.stream.next_logs[session] = publisher.identity.id
+            before = ledger.merged_to(session)
+            node.order(
+                Life(
+                    1, SessionChange.TAKEN, session, before,
+                    log=self._last_logs.get(session, ""), owner=heir, since=known.since,
+                    begins_again=begins_again,
+                )
+            )  # fmt: skip
+
+    def demand_owners(self) -> None:
+        """A stranger is refused every name that has an owner, by every node."""
+        world = self._world
+        for node in world.nodes.values():
+            for session, known in node.member.executor.ledger.remembered.opened.items():
+                if not known.owner:
+                    continue
+                identity = world.publishers[session].identity
+                try:
+                    inbox = node.inboxes.claim(identity, "stranger", _NoBell(), START)
+                except Refused as error:
+                    if error.code not in {"owned", "reserve"}:
+                        raise Violation(f"{node.name} refuses a stranger: {error}") from None
+                else:
+                    inbox.release()
+                    raise Violation(f"{node.name} lets a stranger push {session}")
+
+
+class _NoBell:
+    def set(self) -> None:
+        """No thread waits."""

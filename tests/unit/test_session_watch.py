@@ -1,0 +1,246 @@
+"""SessionWatch: the leader decides what becomes of sessions whose publishers come and go."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from rt import Position
+from rt.errors import Misuse, PeerError
+from rt.node.session_policy import SESSIONS_NOTE, SessionPolicy, session_policy_of_notes
+from rt.node.session_watch import PRESENCE, SessionWatch
+from sequencer.holdings import Holdings
+from sequencer.instruction import LIVES_MAX, decode_instruction, encode_instruction
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.presence import Presence, Pushed, decode_pushed, encode_pushed
+from sequencer.remembered import Ownership
+
+LOG, NEXT = "0123456789abcdef" * 2, "f" * 32
+NS = 10**9
+CLOSE_S = 4.0
+
+
+class Bench:
+    """Node n1 of three, without engine or disk."""
+
+    def __init__(self, *, leads=True, expire_s=0.0):
+        policy = SessionPolicy(close_s=CLOSE_S, expire_s=expire_s).text()
+        self.ledger = Ledger(index=7, notes={SESSIONS_NOTE: policy})
+        self.copies, self.orders, self.sent = {}, [], []
+        self.clock = SimpleNamespace(now_ns=100 * NS, settled_index=0)
+        self.engine = SimpleNamespace(leads=leads, leader="n1" if leads else "n2")
+        self.member = SimpleNamespace(
+            name="n1", holdings=Holdings("n1", ["n1", "n2", "n3"]), handlers={}, engine=self.engine,
+            executor=SimpleNamespace(ledger=self.ledger), has_orders=False, suspended=False,
+            order=self.orders.append, send=lambda *words: self.sent.append(words),
+        )  # fmt: skip
+        copies = SimpleNamespace(get=self.copies.get, every=lambda: list(self.copies.values()))
+        self.watch = SessionWatch(self.member, copies, self.clock)
+        self.now_s = 0.0
+
+    def copy(self, session="jfk", peer="alice", log=LOG):
+        """Hold a copy, which this publisher fills; "" if none does."""
+        appender = SimpleNamespace(identity=SimpleNamespace(id=log))
+        self.copies[session] = SimpleNamespace(
+            session=session, appender=appender, peer=peer, is_fed=bool(peer)
+        )
+
+    def open(self, session="jfk", owner="alice", log=LOG, closed_ns=0):
+        """Let the session be open, or closed."""
+        self.ledger.remembered.opened[session] = Ownership(owner, log, 3, closed_ns)
+
+    def hears(self, node="n2", **pushed):
+        """Take a report of what is pushed to another node."""
+        report = encode_pushed({name: Pushed(*each) for name, each in pushed.items()})
+        self.member.handlers[PRESENCE](node, report)
+
+    def turn(self, seconds=0.0, changed=()):
+        """Let time pass; return the changes that are ordered, a session and a word each."""
+        self.orders.clear()
+        self.now_s += seconds
+        self.watch.turn(self.now_s, changed)
+        return [(each.session, each.change.value) for one in self.orders for each in one.lives]
+
+
+def test_a_new_session_is_opened_at_once_for_the_publisher_that_is_there():
+    """Another one could take the name between its first message and the next look."""
+    bench = Bench()
+    bench.turn()
+    bench.copy()
+    assert bench.turn(0.01, ["jfk"]) == [("jfk", "opened")]
+    [life] = bench.orders[0].lives
+    assert (life.owner, life.log, life.since) == ("alice", LOG, 0)
+    assert decode_instruction(encode_instruction(bench.orders[0])).lives == (life,)
+    bench.open()
+    assert not bench.turn(0.01, ["jfk"])
+
+
+def test_a_session_that_reaches_another_node_only_is_opened_for_its_publisher():
+    """The leader holds a copy that a node relays, or none."""
+    bench = Bench()
+    bench.turn()
+    bench.hears(jfk=("alice", LOG))
+    assert bench.turn(1) == [("jfk", "opened")]
+    assert bench.orders[0].lives[0].owner == "alice"
+
+
+def test_a_session_of_which_only_a_copy_is_left_is_opened_for_no_one():
+    """It was merged by an older version, or its publisher has left: the next one gets it."""
+    bench = Bench()
+    bench.copy(peer="")
+    assert bench.turn() == [("jfk", "opened")]
+    assert bench.orders[0].lives[0].owner == ""
+    bench.open(owner="", closed_ns=5)
+    bench.copy(peer="bob")
+    bench.hears()
+    assert bench.turn(1) == [("jfk", "resumed")]
+    assert bench.orders[0].lives[0].owner == "bob"
+
+
+def test_a_session_that_is_pushed_to_another_node_is_not_closed():
+    """A live owner is never displaced, whichever node it reaches."""
+    bench = Bench()
+    bench.open()
+    for _ in range(20):
+        bench.hears(jfk=("alice", LOG))
+        assert not bench.turn(1)
+    bench.hears(jfk=("bob", LOG))
+    bench.turn(1)
+    bench.hears()
+    assert bench.turn(CLOSE_S) == [("jfk", "closed")]
+
+
+def test_silence_counts_from_when_the_leader_began_and_only_while_it_hears_a_majority():
+    """It has not heard yet, or not any more, what is pushed to the others."""
+    bench = Bench(leads=False)
+    bench.open()
+    bench.hears("n3")
+    bench.turn(60)
+    bench.engine.leads = True
+    bench.hears("n3")
+    assert not bench.turn(1)
+    assert not bench.turn(60), "n3 is silent too"
+    bench.hears("n3")
+    assert not bench.turn(1)
+    bench.hears("n3")
+    assert bench.turn(CLOSE_S) == [("jfk", "closed")]
+
+
+def test_nothing_expires_that_is_not_merged_or_not_settled():
+    """The copies may be all that a power cut of every node leaves."""
+    bench = Bench(expire_s=50)
+    bench.open(closed_ns=40 * NS)
+    for node in ("n1", "n2"):
+        bench.member.holdings._held[node]["jfk"] = Position(800)
+    bench.clock.settled_index = 99
+    bench.hears()
+    assert not bench.turn(1), "a majority holds more than is merged"
+    bench.ledger.sessions["jfk"] = Position(800)
+    bench.clock.settled_index = 6
+    bench.hears()
+    assert not bench.turn(1)
+    bench.clock.settled_index = 7
+    bench.ledger.index = 50
+    assert bench.turn(1) == [("jfk", "expired")]
+    [life] = bench.orders[0].lives
+    assert (life.log, life.before, life.since) == (LOG, 800, 3), "its log may not come again"
+    bench.clock.now_ns = 89 * NS
+    assert not bench.turn(1), "49 s after it was closed"
+
+
+def test_a_session_that_has_no_time_to_expire_is_kept():
+    """Off by default: a publisher may be away for a year."""
+    bench = Bench()
+    bench.open(closed_ns=1)
+    bench.clock.settled_index, bench.clock.now_ns = 99, 10**19
+    bench.hears()
+    assert not bench.turn(1)
+
+
+def test_a_late_report_binds_no_name_to_a_log_that_was_retired():
+    """Its owner could then push no log at all."""
+    bench = Bench()
+    bench.ledger.remembered.begun["jfk"] = (5, LOG)
+    bench.open(log="", closed_ns=5)
+    bench.hears(jfk=("alice", LOG))
+    assert not bench.turn(1)
+    bench.hears(jfk=("alice", NEXT))
+    assert bench.turn(1) == [("jfk", "resumed")]
+    assert bench.orders[0].lives[0].log == NEXT
+
+
+def test_a_stranger_neither_resumes_a_session_nor_keeps_it_open():
+    """Its connection may have been accepted by a node that lags."""
+    bench = Bench()
+    bench.open()
+    bench.turn()
+    bench.hears(jfk=("bob", LOG))
+    bench.turn(1)
+    assert bench.turn(CLOSE_S) == [("jfk", "closed")]
+    bench.open(closed_ns=5)
+    assert not bench.turn(1)
+
+
+def test_any_number_of_sessions_is_opened_in_instructions_of_bounded_size():
+    """A command has a limit, and so has the time that merging waits for one."""
+    bench, opened = Bench(), []
+    for number in range(2 * LIVES_MAX + 1):
+        bench.copy(f"s{number}")
+    while found := bench.turn(0.001):
+        assert len(encode_instruction(bench.orders[0])) < 1 << 16
+        opened += found
+        for session, _ in found:
+            bench.open(session)
+    assert len(set(opened)) == 2 * LIVES_MAX + 1
+
+
+def test_a_follower_reports_what_is_pushed_to_it_at_once_and_repeats_it():
+    """A report may be lost."""
+    bench = Bench(leads=False)
+    bench.copy()
+    bench.turn(1)
+    bench.turn(1)
+    [(to, kind, body)] = bench.sent
+    assert (to, kind, decode_pushed(body)) == ("n2", PRESENCE, {"jfk": Pushed("alice", LOG)})
+    bench.turn(5)
+    assert len(bench.sent) == 2
+    bench.copies.clear()
+    bench.turn(1)
+    assert not decode_pushed(bench.sent[2][2])
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10, 23, 29])
+def test_a_report_that_is_cut_or_lies_is_a_peers_fault(cut):
+    """What a peer sends is checked before it is believed."""
+    whole = encode_pushed({"jfk": Pushed("alice", LOG)})
+    with pytest.raises(PeerError):
+        Presence().take("n2", whole[:cut], 0)
+    with pytest.raises(PeerError):
+        decode_pushed(whole + b"x")
+    with pytest.raises(PeerError):
+        decode_pushed(whole.replace(b"jfk", b"../"))
+
+
+def test_what_is_remembered_of_owners_survives_a_snapshot():
+    """A node that receives the state instead of the instructions refuses the same publishers."""
+    ledger = Ledger()
+    ledger.remembered.opened["jfk"] = Ownership("alice", LOG, 3, 5)
+    assert decode_ledger(ledger.encode()).remembered == ledger.remembered
+    old = json.loads(ledger.encode())
+    del old["opened"]
+    assert not decode_ledger(json.dumps(old).encode()).remembered.opened
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"expire_s": "soon"}', '{"expires": 1}', '{"take_s": null}']
+)
+def test_a_policy_that_cannot_be_read_lets_nothing_expire(text):
+    """A later version may have written it."""
+    assert session_policy_of_notes({SESSIONS_NOTE: text}) == SessionPolicy()
+
+
+def test_times_out_of_range_are_refused():
+    """NaN compares with nothing, and would let everything expire or nothing."""
+    for wrong in ({"close_s": 0}, {"take_s": -1}, {"expire_s": float("nan")}, {"take_s": 1e12}):
+        with pytest.raises(Misuse, match=next(iter(wrong))):
+            SessionPolicy(**wrong)
