@@ -62,6 +62,13 @@ class Presence:
                 found.update(told)
         return {**found, **self.own}
 
+    def find(self, session: str, now_s: float) -> Pushed | None:
+        """Return who pushes a session to another node that was heard lately."""
+        for heard_s, told in self._told.values():
+            if session in told and now_s - heard_s < HEARD_S:
+                return told[session]
+        return None
+
     def heard(self, now_s: float) -> set[str]:
         """Return the nodes that were heard lately."""
         return {name for name, (at_s, _) in self._told.items() if now_s - at_s < HEARD_S}

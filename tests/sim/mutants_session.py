@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rt.format.ranges import Range
+from rt.node import session_watch
 from rt.node.barred import BarredSessions
 from rt.node.begun import Begun, BegunCopies
 from rt.node.inboxes import Inboxes
@@ -93,7 +94,7 @@ def live_owner_displaced() -> list[Patch]:
 @merging
 def pushed_here_is_not_seen() -> list[Patch]:
     """The leader closes what is pushed to itself."""
-    return [(SessionWatch, "_pushed_here", lambda self: {})]
+    return [(session_watch, "_pusher", lambda copy: None)]
 
 
 @merging
