@@ -18,7 +18,7 @@ PULLS: Final = "pull"
 # `OTHER`: each would be a series of its own for ever.
 REASONS: Final = (
     "behind", "busy", "corrupt", "disk", "displaced", "diverged", "foreign", "memory", "name",
-    "not-a-member", "other-log", "other-stream", "poisoned", "protocol", "reserve", "role",
+    "not-a-member", "other-log", "other-stream", "owned", "poisoned", "protocol", "reserve", "role",
     "session", "sessions", "stopping", "stream", "tls", "too-large",
 )  # fmt: skip
 OTHER: Final = "other"

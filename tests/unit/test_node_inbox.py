@@ -21,6 +21,7 @@ from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.position import START, Position
 from rt.publisher import Publisher
+from sequencer.remembered import Ownership
 
 PATIENCE_S = 10
 
@@ -338,3 +339,32 @@ def test_a_copy_is_not_removed_while_its_files_are_being_emptied(tmp_path):
     for thread in (archiving, dropping):
         thread.join(PATIENCE_S)
     assert order == ["emptied", "dropped"]
+
+
+def test_a_copy_that_was_begun_before_its_name_was_given_to_another_log_is_removed(tmp_path):
+    """Two publishers may come at once to different nodes; its owner would be refused here."""
+    told = []
+    inboxes = opened(tmp_path, told=lambda end, session: told.append((session, end)))
+    inbox = inboxes.claim(identity(), "bob", NoBell(), START)
+    agreed = Ownership("alice", "2" * 32, 7)
+    assert inboxes.bind({"jfk": agreed}) == ["jfk"]
+    assert inbox.leave.code == "owned"
+    assert inboxes.get("jfk") is None
+    assert claimed(inboxes, "bob") == "owned"
+    assert claimed(inboxes, "alice") == "other-log", "from before its directory was made again"
+    following = identity()._replace(id="2" * 32)
+    assert inboxes.claim(following, "alice", NoBell(), START).appender.identity == following
+    assert inboxes.bind({"jfk": agreed}) == []
+
+
+def test_a_node_that_relays_needs_no_name_of_its_own_and_brings_only_the_agreed_log(tmp_path):
+    """A session reaches nodes that its owner does not."""
+    inboxes = opened(tmp_path)
+    inboxes.bind({"jfk": Ownership("alice", "2" * 32, 7)})
+    with pytest.raises(Refused, match="another log") as refused:
+        inboxes.claim(identity(), "n2", NoBell(), START, relays=True)
+    assert refused.value.code == "other-log"
+    following = identity()._replace(id="2" * 32)
+    inboxes.claim(following, "n2", NoBell(), START, relays=True)
+    inboxes.bind({"jfk": None})
+    assert inboxes.opened == {}

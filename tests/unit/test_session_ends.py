@@ -24,6 +24,7 @@ from sequencer.instruction import Merge
 from sequencer.ledger import decode_ledger
 from sequencer.life import Life
 from sequencer.planner import Planner
+from sequencer.remembered import Ownership
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.replicator_host import eventually
@@ -252,3 +253,22 @@ def test_what_was_confirmed_of_a_log_says_nothing_of_the_one_made_in_its_place(t
     assert ConfirmationsFile(str(tmp_path)).read().merged == 64
     assert not progress.take("n2", far, "old"), "it is late"
     assert progress.released == 64
+
+
+def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
+    """Without a last frame to compare, a node that lags took the next log for the last one."""
+    publish(tmp_path)
+    bench = Bench(tmp_path)
+    bench.merge_all("b")
+    ledger, holdings = bench.ledger, Holdings("n1", ["n1"])
+    ledger.tails.pop("b")  # as after a slice of repeats
+    ledger.remembered.opened["b"] = Ownership("alice", "f" * 32, 1)
+    copies = Copies(bench.executor, holdings)
+    holdings.hold("b", ledger.merged_to("b"))
+    copies.hold("b")
+    copies.check()
+    assert not copies.is_checked("b")
+    log = bench.executor.log_of("b").id
+    ledger.remembered.opened["b"] = Ownership("alice", log, 1)
+    copies.check()
+    assert copies.is_checked("b")
