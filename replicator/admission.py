@@ -102,7 +102,7 @@ class Admission:
         Returns:
             The key of the handshake that has to end to make room, if any.
         """
-        address = _network(host)
+        address = network_of(host)
         with self._lock:
             victim = self._victim(address)
             if victim is not None:
@@ -210,7 +210,7 @@ def _holder(identity: PeerIdentity) -> str:
     return f"{identity.role}/{identity.name}"
 
 
-def _network(host: str) -> str:
+def network_of(host: str) -> str:
     """Return what addresses of one holder have in common."""
     host = host.partition("%")[0]  # the zone of a link-local address
     if ":" not in host:

@@ -5,6 +5,7 @@ node that is well.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,6 +19,7 @@ class HttpProtocol(H11Protocol):
     An answer may take as long as it likes: an open page is one that never ends.
     """
 
+    gone: Callable[[], None] | None = None  # called when the connection has ended
     _timer: asyncio.TimerHandle | None = None
     _waited: bool = False  # since the look before this one
 
@@ -30,14 +32,21 @@ class HttpProtocol(H11Protocol):
         """Cease to look."""
         if self._timer is not None:
             self._timer.cancel()
+        if self.gone is not None:
+            self.gone()
         super().connection_lost(exc)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is None or cycle.response_complete
 
     def _wait(self) -> None:
         self._timer = self.loop.call_later(REQUEST_S, self._look)
 
     def _look(self) -> None:
-        cycle: Any = self.cycle  # None before the first request
-        waits = cycle is None or cycle.response_complete
+        waits = self.is_waiting
         if waits and self._waited:
             self.transport.close()
             return

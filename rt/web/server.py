@@ -5,10 +5,11 @@ import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from rt.errors import Misuse, RtError, spoken
 from rt.node.http import HttpSettings, is_loopback
+from rt.web.places import HttpPlaces
 
 if TYPE_CHECKING:
     from rt.web.site import Site
@@ -59,16 +60,22 @@ class WebServer:
         import uvicorn  # noqa: PLC0415 - optional
 
         from rt.web.app import Page  # noqa: PLC0415 - imports what is optional
+        from rt.web.door import Door  # noqa: PLC0415
         from rt.web.protocol import HttpProtocol  # noqa: PLC0415
 
+        places = HttpPlaces(_CONNECTIONS_MAX)
         self._settings = settings
-        self._check_certificate()
+        self._context = _context(settings)
         self._socket = _listen(settings.address)
         self._page = Page(site, local=is_loopback(settings.address[0]))
+
+        def opened(**given: Any) -> Door:
+            return Door(HttpProtocol(**given), places, self._context)
+
         config = uvicorn.Config(
-            self._page.app, http=HttpProtocol, ws="none", lifespan="off", log_config=None,
+            self._page.app, http=cast("Any", opened), ws="none", lifespan="off", log_config=None,
             access_log=False, server_header=False, proxy_headers=False,
-            limit_concurrency=_CONNECTIONS_MAX, timeout_graceful_shutdown=1, **_tls(settings),
+            timeout_graceful_shutdown=1,
         )  # fmt: skip
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it says when it starts and stops
         self._server = uvicorn.Server(config)
@@ -93,11 +100,10 @@ class WebServer:
 
     def reload(self) -> None:
         """Use the certificate that is in its files now, for connections that begin from now on."""
-        context = self._server.config.ssl
-        if context is None:
+        if self._context is None:
             return
-        self._check_certificate()  # a pair that does not match must not replace one that does
-        context.load_cert_chain(self._settings.http_cert, self._settings.http_key)
+        _context(self._settings)  # a pair that does not match must not replace one that does
+        self._context.load_cert_chain(self._settings.http_cert, self._settings.http_key)
 
     def stop(self) -> None:
         """End all connections."""
@@ -109,19 +115,6 @@ class WebServer:
 
     def _run(self) -> None:
         self._server.run([self._socket])
-
-    def _check_certificate(self) -> None:
-        settings = self._settings
-        if not settings.http_cert:
-            return
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(settings.http_cert, settings.http_key)
-            if settings.http_ca:
-                context.load_verify_locations(settings.http_ca)
-        except OSError as error:  # an SSLError is one
-            words = f"{settings.http_cert} and {settings.http_key} cannot be used: {spoken(error)}"
-            raise Misuse(words) from error
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:
@@ -135,11 +128,17 @@ def _listen(address: tuple[str, int]) -> socket.socket:
         ) from error
 
 
-def _tls(settings: HttpSettings) -> dict[str, Any]:
+def _context(settings: HttpSettings) -> ssl.SSLContext | None:
+    """Return what HTTPS is served with, or None; `Misuse` if the files cannot be used."""
     if not settings.http_cert:
-        return {}
-    verify = {"ssl_ca_certs": settings.http_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return {
-        "ssl_certfile": settings.http_cert, "ssl_keyfile": settings.http_key,
-        **(verify if settings.http_ca else {}),
-    }  # fmt: skip
+        return None
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.http_cert, settings.http_key)
+        if settings.http_ca:
+            context.load_verify_locations(settings.http_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # an SSLError is one
+        words = f"{settings.http_cert} and {settings.http_key} cannot be used: {spoken(error)}"
+        raise Misuse(words) from error
+    return context

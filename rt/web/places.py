@@ -1,0 +1,49 @@
+"""HttpPlaces: the connections that the HTTP port serves at once, and which of them makes room."""
+
+from collections import Counter
+from typing import Protocol
+
+from replicator.admission import network_of
+
+
+class Holder(Protocol):
+    """A connection that has a place."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is being answered on it."""
+
+    def end(self) -> None:
+        """End it at once."""
+
+
+class HttpPlaces:
+    """Gives every newcomer a place.
+
+    If all are taken, the network with the most connections loses one: the oldest of those that ask
+    for nothing, or the oldest. So a flood pushes out its own connections, and a probe of health or
+    an open page keeps its place unless it comes from where the flood does.
+    """
+
+    def __init__(self, places_max: int) -> None:
+        """Begin with none taken."""
+        self._places_max = places_max
+        self._taken: dict[Holder, str] = {}  # the network of each, oldest first
+
+    def take(self, holder: Holder, host: str) -> None:
+        """Give a connection from an address a place; perhaps end another one."""
+        victim = self._victim() if len(self._taken) >= self._places_max else None
+        self._taken[holder] = network_of(host)
+        if victim is not None:
+            self.leave(victim)
+            victim.end()
+
+    def leave(self, holder: Holder) -> None:
+        """Give back what a connection had; does nothing if it had nothing."""
+        self._taken.pop(holder, None)
+
+    def _victim(self) -> Holder:
+        counts = Counter(self._taken.values())
+        largest = max(counts, key=counts.__getitem__)
+        there = [holder for holder, network in self._taken.items() if network == largest]
+        return next((holder for holder in there if holder.is_waiting), there[0])
