@@ -35,7 +35,7 @@ class _Watched:
     certificate: x509.Certificate
     expires_s: float  # of the peer's certificate, seconds since the epoch
     trust: Trust
-    facts: TrustFacts  # the ones under which it was last found good
+    facts: TrustFacts | None  # the ones under which it was last found good
     change: Callable[[], str]  # what has changed on our side so that it must end, or ""
 
 
@@ -72,6 +72,9 @@ class LiveConnections:
     ) -> None:
         """End this connection when it may not go on.
 
+        The first look verifies the certificate again: the files may have changed since the
+        handshake, which has used the authorities that were known when it began.
+
         Args:
             sock: the connection; only a weak reference is kept.
             name: of the peer, for the log.
@@ -81,7 +84,7 @@ class LiveConnections:
         """
         watched = _Watched(
             weakref.ref(sock), name, certificate, certificate.not_valid_after_utc.timestamp(),
-            trust, trust.facts, change,
+            trust, None, change,
         )  # fmt: skip
         with self._lock:
             self._watched.append(watched)
