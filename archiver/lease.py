@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from rt.errors import Misuse
@@ -66,6 +67,7 @@ class Lease:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
+@lru_cache(256)  # a node looks at all of its stream's several times a second
 def parse_lease(text: str) -> Lease:
     """Read what `Lease.text` wrote; `Misuse` if it is something else."""
     try:

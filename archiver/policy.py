@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from rt.errors import Misuse
@@ -69,6 +70,7 @@ class Policy:
         return min(file_age_s, max(_ROLL_AGE_MIN_S, self.time * 60.0))
 
 
+@lru_cache(16)  # a node looks at its stream's several times a second
 def parse_policy(text: str) -> Policy:
     r"""Read a policy from JSON or from TOML, where it may be in a table `[policy]`.
 

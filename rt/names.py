@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+from functools import lru_cache
 from typing import Final, NewType
 
 from rt.errors import Misuse
@@ -166,11 +167,17 @@ def shown(text: object) -> str:
 
 
 def _parse(noun: str, text: object) -> str:
-    if isinstance(text, str) and len(text) <= NAME_LENGTH_MAX and _NAME.fullmatch(text):
-        if not _is_reserved(text):
+    if isinstance(text, str) and len(text) <= NAME_LENGTH_MAX:
+        if _is_name(text):
             return text
-        raise Misuse(f"not a {noun} name: {shown(text)} is reserved; choose another")
+        if _NAME.fullmatch(text):
+            raise Misuse(f"not a {noun} name: {shown(text)} is reserved; choose another")
     raise Misuse(f"not a {noun} name: {shown(text)}{_reason(text)}; {_RULE}")
+
+
+@lru_cache(4096)  # short texts; a node parses the names of its sessions with every report
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None and not _is_reserved(text)
 
 
 def _is_reserved(name: str) -> bool:

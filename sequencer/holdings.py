@@ -50,9 +50,9 @@ class Holdings:
         self.presence = Presence()
 
     @property
-    def others(self) -> list[str]:
+    def others(self) -> tuple[str, ...]:
         """All members but this node, learners included."""
-        return [member for member in self._held if member != self._name]
+        return self._others
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -68,6 +68,7 @@ class Holdings:
         """
         names = dict.fromkeys([self._name, *voters, *more])
         self._held = {name: self._held.get(name, {}) for name in names}
+        self._others = tuple(name for name in names if name != self._name)
         self._voters = tuple(voters)
         self._majority = majority_of(len(self._voters))
 

@@ -107,7 +107,8 @@ class LogDirectory:
 
     def file_from(self, position: Position) -> Position | None:
         """Return the file that `position` is in, or the next one that can be read, or None."""
-        return next((start for start in self.files() if start >= position.file), None)
+        begin = position.file
+        return next((start for start in self.files() if start >= begin), None)
 
     def has_file(self, start: Position) -> bool:
         """Return whether a file exists, even if it is empty."""

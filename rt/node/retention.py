@@ -140,14 +140,15 @@ class Retention:
         self._turned_s, self._turned_at = now_s, active
         self._growth.look(self._ledger, now_s)
         self._report(now_s)
-        self._look_at_clocks(now_s)
-        self._look_at_disks(now_s)
+        living = self._living(now_s)
+        self._look_at_clocks(living)
+        self._look_at_disks(living)
         self._sweeper.turn(self._member.executor.appender, self._reports.settled_index)
         member = self._member
         if not member.engine.leads or member.has_orders or member.suspended:
             return
         try:
-            self._decide(now_s)
+            self._decide(living)
         except Refused:
             return  # another node leads now
 
@@ -195,11 +196,11 @@ class Retention:
         living = self._reports.living(now_s)
         return {name: report for name, report in living.items() if name in counted}
 
-    def _decide(self, now_s: float) -> None:
+    def _decide(self, living: dict[str, RetentionReport]) -> None:
         policy = self.policy
         self._forget_old_leases()
         settled = self._sweeper.settled_end(self._reports.settled_index).file
-        wanted = self._decisions(self._living(now_s), self.now_ns)
+        wanted = self._decisions(living, self.now_ns)
         decisions = [each for each in wanted if each.start < settled]
         if pressed := [each for each in decisions if each.reason.startswith(DISK)]:
             _log.warning(
@@ -218,8 +219,8 @@ class Retention:
         machine = self._machine
         return self._growth.active_age_ns(self._ledger, machine.now_ns(), machine.steady_ns())
 
-    def _look_at_clocks(self, now_s: float) -> None:
-        clocks = [report.clock_ns for report in self._living(now_s).values()]
+    def _look_at_clocks(self, living: dict[str, RetentionReport]) -> None:
+        clocks = [report.clock_ns for report in living.values()]
         self.now_ns = self._clock.now_ns(agreed_ns(clocks), self._machine.steady_ns())
         holding = self._clock.is_holding
         if holding and "clock" not in self._said:
@@ -247,9 +248,9 @@ class Retention:
     def _nodes(self) -> int:
         return len(self._member.holdings.voters)
 
-    def _look_at_disks(self, now_s: float) -> None:
+    def _look_at_disks(self, living: dict[str, RetentionReport]) -> None:
         """Log it when this node's disk exceeds the policy and most others do not."""
-        disks, limit = self._disks(self._living(now_s)), self.policy.disk
+        disks, limit = self._disks(living), self.policy.disk
         own = next(disk for disk in disks if disk.node == self._member.name)
         is_alone_full = own.excess(limit) > 0 >= agreed_excess(disks, limit, self._nodes)
         if is_alone_full and "disk" not in self._said:

@@ -90,8 +90,9 @@ class RetentionReports:
         self._latest[member.name] = report
         if member.engine.leads:
             self._settle(self._majority_durable())
+        data = report.encode()
         for each in member.holdings.others:
-            member.send(each, REPORT, report.encode())
+            member.send(each, REPORT, data)
 
     def has_durable(self, index: int) -> None:
         """Take that everything up to an instruction is durable here."""

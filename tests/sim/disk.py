@@ -4,6 +4,7 @@ import errno
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import lru_cache
 from random import Random
 
 from rt.log.disk import File
@@ -211,14 +212,16 @@ class SimDisk:
 
     def _at(self, path: str) -> Inode | Directory | None:
         found: Inode | Directory | None = self._root
-        for name in path.split("/") if path else ():
+        for name in _names(path):
             found = found.names.get(name) if isinstance(found, Directory) else None
         return found
 
     def _parent(self, path: str) -> tuple[Directory | None, str]:
-        parent, _, name = path.rpartition("/")
-        directory = self._at(parent)
-        return directory if isinstance(directory, Directory) else None, name
+        *above, name = _names(path)
+        found: Inode | Directory | None = self._root
+        for each in above:
+            found = found.names.get(each) if isinstance(found, Directory) else None
+        return found if isinstance(found, Directory) else None, name
 
     def _sync(self, directory: Directory) -> None:
         self.operation("sync names")
@@ -236,7 +239,7 @@ class SimDisk:
     def durable(self, path: str) -> bytes:
         """The bytes of a file that no power cut takes, nothing if its name may go."""
         found: Inode | Directory | None = self._root
-        for name in path.split("/"):
+        for name in _names(path):
             found = found.durable.get(name) if isinstance(found, Directory) else None
         return found.durable[: found.floor] if isinstance(found, Inode) else b""
 
@@ -329,3 +332,8 @@ class SimDisk:
     def wipe(self) -> None:
         """Replace the disk by an empty one."""
         self._root, self.fault = Directory(), None
+
+
+@lru_cache(1 << 14)  # the paths of some worlds
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(path.split("/")) if path else ()

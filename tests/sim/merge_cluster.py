@@ -245,7 +245,7 @@ class MergeCluster(Cluster):
 
     def _end_faults(self) -> None:
         super()._end_faults()
-        self.haste = 6
+        self.haste, self.copying_us = 30, min(self.copying_us, 1_000)
         self.snapshot_chance = 0.1
         if self._one_is_full:
             self._reach = dict.fromkeys(SESSIONS, self.names)

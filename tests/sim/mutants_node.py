@@ -15,9 +15,10 @@ from rt.node.retention import Retention
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer import greeting as greetings
+from sequencer import holdings
 from sequencer.execution import Execution
 from sequencer.greeting import Greeting
-from sequencer.holdings import Holdings, decode_report
+from sequencer.holdings import Report, decode_report
 from sequencer.member import Member
 from sequencer.raft.consensus import EntryKind
 from sequencer.raft.entries import pack_member
@@ -72,12 +73,10 @@ def leases_ignored() -> list[Patch]:
 def reports_only_add() -> list[Patch]:
     """A full report of holdings does not retract what an older one claimed."""
 
-    def take_report(self: Holdings, sender: str, data: bytes) -> list[str]:
-        items = decode_report(data).items
-        self._held[sender].update(items)
-        return list(items)
+    def decode(data: bytes) -> Report:
+        return decode_report(data)._replace(is_whole=False)
 
-    return [(Holdings, "take_report", take_report)]
+    return [(holdings, "decode_report", decode)]
 
 
 @mutant

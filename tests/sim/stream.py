@@ -11,7 +11,7 @@ from rt.format.ranges import Range, decode_range
 from rt.node.retention import leases_of_notes
 from rt.position import START, Position
 from sequencer.instruction import Archive, Slice
-from sequencer.ledger import Ledger
+from sequencer.ledger import Ledger, decode_ledger
 from sequencer.raft.consensus import Entry
 
 from .checkers import Violation
@@ -42,7 +42,7 @@ class Stream:
         self.end = START
         self.merged: dict[str, Position] = {}
         self.replicated: dict[str, Position] = {}
-        self._ledgers: dict[int, bytes] = {}
+        self._ledgers: dict[int, Ledger] = {}
         self._has: dict[str, int] = {}  # per node, the instruction up to which all is durable
         self._durable: dict[str, dict[str, Position]] = {}
         self._durable_ends: dict[str, Position] = {}
@@ -188,9 +188,10 @@ class Stream:
 
     def knows(self, name: str, ledger: Ledger) -> None:
         """A node has the state after an instruction."""
-        state = ledger.encode()
-        known = self._ledgers.setdefault(ledger.index, state)
-        if known != state:
+        known = self._ledgers.get(ledger.index)
+        if known is None:
+            self._ledgers[ledger.index] = decode_ledger(ledger.encode())
+        elif known != ledger and (state := ledger.encode()) != known.encode():
             raise Violation(f"{name} has another ledger {ledger.index}:\n{state!r}\n{known!r}")
         if ledger.archived_to > self._archived_to:
             self._archived_to = ledger.archived_to
@@ -200,10 +201,11 @@ class Stream:
 
     def compare(self, name: str, disk: SimDisk, begin: Position, end: Position) -> None:
         """A node's merged bytes between two places are the same as everyone's."""
+        begin_file, end_file = begin.file, end.file
         for file, ours in self.files.items():
-            if begin.file <= file <= end.file:
-                first = begin.offset if file == begin.file else 0
-                last = end.offset if file == end.file else len(ours)
+            if begin_file <= file <= end_file:
+                first = begin.offset if file == begin_file else 0
+                last = end.offset if file == end_file else len(ours)
                 theirs = _bytes(disk, file)[first:last]
                 last = first + len(theirs) if file < self._archived_to else last
                 if theirs != ours[first:last]:

@@ -1,5 +1,6 @@
 """Engine, journal and whole nodes live through simulated worlds, and the worlds see mistakes."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from .worlds import hunt, kept_seeds, live, replay_command, world
 QUICK_SEEDS = 100
 FAULT_SEEDS = 2_000
 ROOT = Path(__file__).parents[2]
+POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 # Noticed within a handful of seeds, so that every run of the tests proves that the checkers work.
 QUICKEST = [
     "half-is-a-majority",
@@ -63,6 +65,20 @@ def test_a_node_restored_from_a_backup_is_recognized_before_it_says_anything() -
     demand_no_violation([23, 87, 215])
     assert "is an older copy" in live(215, "older-copies-speak")[1]
     assert "is an older copy" in live(87, "start-needs-no-confirmation")[1]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_known_mistake_takes_the_arguments_of_what_it_replaces(mutant: str) -> None:
+    """One that only raises TypeError is noticed by every world, and proves nothing."""
+    for owner, name, value in MUTANTS[mutant]():
+        if isinstance(value, property):  # perhaps in the place of an instance's own attribute
+            continue
+        right = getattr(owner, name)
+        if callable(right) and not isinstance(right, type):
+            arguments = inspect.signature(right).parameters.values()
+            positional = [None for each in arguments if each.kind in POSITIONAL]
+            named = dict.fromkeys(each.name for each in arguments if each.kind is each.KEYWORD_ONLY)
+            inspect.signature(value).bind(*positional, **named)
 
 
 @pytest.mark.faults

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import count, islice
 from pathlib import Path
 
+from . import memo
 from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
@@ -11,6 +12,7 @@ from .mutants import CHANGING, MERGING, RESTORING, switched_on
 from .restored import RestoredCluster
 from .steady import SteadyCluster
 
+memo.install()
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HUNT_WORLDS = 2_000
 WORLDS: dict[str, type[Cluster]] = {
