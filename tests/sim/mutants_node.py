@@ -1,7 +1,5 @@
 """Mistakes in what a node decides around sequencing: only worlds with merged logs see them."""
 
-from dataclasses import replace
-
 from replicator import progress
 from replicator.messages import Ack
 from rt.log.active_file import ActiveFile
@@ -96,7 +94,7 @@ def publisher_takes_one_for_all() -> list[Patch]:
     right = progress.merged_confirmations
 
     def merged(known: Confirmations, ack: Ack) -> Confirmations:
-        return right(known, replace(ack, replicated=ack.durable))
+        return right(known, ack._replace(replicated=ack.durable))
 
     return [(progress, "merged_confirmations", merged)]
 

@@ -1,6 +1,5 @@
 """Mistakes in elections and replication."""
 
-from dataclasses import replace
 from typing import Any
 
 from sequencer.journal import recovery as recoveries
@@ -42,7 +41,7 @@ def ballot_not_written() -> list[Patch]:
         return checked(Ballot(newest), entries, snapshot)
 
     return [
-        (Journal, "persist", lambda self, ready: persist(self, replace(ready, ballot=None))),
+        (Journal, "persist", lambda self, ready: persist(self, ready._replace(ballot=None))),
         (recoveries, "checked_ballot", forget),
     ]
 

@@ -15,6 +15,7 @@ from .steady import SteadyCluster
 memo.install()
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HUNT_WORLDS = 2_000
+_NOT_OURS = "TypeError", "AttributeError", "NameError"  # raised by a mistake that no longer fits
 WORLDS: dict[str, type[Cluster]] = {
     "members": MemberCluster,
     "merged": MergeCluster,
@@ -77,6 +78,8 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
     kind = next((kind for kind, mutants in kinds.items() if mutant in mutants), "all")
     for seed in seeds_of(kind, 0, worlds):
         _, violation, _ = live(seed, mutant)
+        if violation.startswith(_NOT_OURS):
+            raise AssertionError(f"{mutant} no longer fits the code: {violation}")
         if violation:
             return seed, violation
     return None
