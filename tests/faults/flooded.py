@@ -1,0 +1,163 @@
+"""`python -m tests.faults.flooded [KIND...]`: a publisher's p99 before and under each flood.
+
+Run it on a quiet machine: the nodes, the clients and the flood share its processors.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from replicator.pull import PullClient
+from replicator.push import PushClient
+from rt import Publisher
+from rt.net.certificates import certificate_files, issue
+from rt.net.identity import CertificateRole
+from rt.net.tls import Contexts, client_context
+from tests.commands import clean_environment, start
+from tests.faults.flooder import KINDS
+
+STREAM = "flights"
+MESSAGES = 200
+PATIENCE_S = 30.0
+ROUNDS = 3  # the quietest counts: other programs of the machine are no flood
+
+
+class Stream:
+    """Three nodes in processes of their own, and clients of theirs in this one."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.process = start("up", "--nodes", "3", "--root", top / "up", "--stream", STREAM)
+        assert self.process.stdout is not None
+        assert b"3 nodes up" in self.process.stdout.readline()
+        self.certs = str(top / "up" / "certs")
+        issue(self.certs, "n9", CertificateRole.NODE)
+        names = ("jfk", CertificateRole.PUBLISHER), ("spark", CertificateRole.SUBSCRIBER)
+        for name, role in names:
+            issue(self.certs, name, role)
+        with open(top / "up" / "clients.toml", "rb") as file:
+            nodes = tomllib.load(file)["push"]["nodes"]
+        self.ports = [each.rpartition(":")[2] for each in nodes]
+        addresses = [("localhost", int(port)) for port in self.ports]
+        self.push = PushClient(str(top / "pub"), STREAM, addresses, self.contexts("jfk"))
+        self.pull = PullClient(str(top / "sub"), STREAM, addresses, self.contexts("spark"))
+        self.publisher = Publisher(str(top / "pub"), stream=STREAM, session="jfk")
+        self.sent = 0
+
+    def begin(self) -> None:
+        """Push, have a first message merged, and pull."""
+        self.push.start()
+        self.publisher.publish(b"first")
+        self.publisher.flush("merged", PATIENCE_S)
+        self.sent = 1
+        self.pull.start()
+
+    def contexts(self, name: str) -> Contexts:
+        """Return the contexts of a certificate."""
+        return Contexts(certificate_files(self.certs, name), client_context)
+
+    def latencies(self) -> list[float]:
+        """Publish messages one after the other; return how long each took to be merged."""
+        found = []
+        for _ in range(MESSAGES):
+            began = time.monotonic()
+            self.publisher.publish(b"%d" % self.sent)
+            self.publisher.flush("merged", PATIENCE_S)
+            found.append(time.monotonic() - began)
+            self.sent += 1
+        return sorted(found)
+
+    def bytes_used(self) -> list[int]:
+        """Return the resident memory of each node."""
+        found = []
+        for directory in os.listdir("/proc"):
+            try:
+                with open(f"/proc/{directory}/cmdline", "rb") as file:
+                    is_node = f"{self.top}/up/n".encode() in file.read()
+                with open(f"/proc/{directory}/statm", encoding="ascii") as file:
+                    pages = int(file.read().split()[1])
+            except OSError:
+                continue
+            if is_node:
+                found.append(pages * os.sysconf("SC_PAGE_SIZE"))
+        return found
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.publisher.close()
+        self.push.stop()
+        self.pull.stop()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=PATIENCE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Flooded:
+    """What a flood cost.
+
+    Attributes:
+        usual_s, flooded_s: the 99th percentile of the time to be merged, before it and under it.
+        grown_bytes: by how much the memory of each node grew.
+    """
+
+    kind: str
+    usual_s: float
+    flooded_s: float
+    grown_bytes: list[int]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind}: p99 {self.usual_s * 1e3:.1f} ms, flooded {self.flooded_s * 1e3:.1f} ms, "
+            f"memory +{max(self.grown_bytes) >> 20} MiB"
+        )
+
+
+def flooded(stream: Stream, kind: str) -> Flooded:
+    """Measure before and under one flood."""
+    usual, before = stream.latencies(), stream.bytes_used()
+    command = [sys.executable, "-m", "tests.faults.flooder", kind, stream.certs, *stream.ports]
+    with subprocess.Popen(command, env=clean_environment()) as flooder:
+        try:
+            time.sleep(3)  # the flood has to be at its height
+            under = min(p99(stream.latencies()) for _ in range(ROUNDS))
+            grown = [now - then for now, then in zip(stream.bytes_used(), before, strict=True)]
+            assert flooder.poll() is None
+        finally:
+            flooder.kill()
+    return Flooded(kind, p99(usual), under, grown)
+
+
+def p99(latencies: list[float]) -> float:
+    """Return the 99th percentile of sorted times."""
+    return latencies[len(latencies) * 99 // 100 - 1]
+
+
+def main() -> int:
+    """Print a line for each kind of flood."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.flooded", description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; or all")
+    kinds = parser.parse_args().kinds or list(KINDS)
+    if unknown := set(kinds) - KINDS.keys():
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(KINDS)}")
+    with tempfile.TemporaryDirectory() as top:
+        stream = Stream(Path(top))
+        try:
+            stream.begin()
+            for kind in kinds:
+                print(flooded(stream, kind), flush=True)
+        finally:
+            stream.close()
+            logging.disable()  # of certificates that are about to go with the directory
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
