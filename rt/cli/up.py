@@ -12,10 +12,12 @@ from rt.cli.children import Child, Children
 from rt.cli.cluster import show_client_commands
 from rt.cli.console import counted, note, say
 from rt.cli.stop_signals import StopSignals
+from rt.cli.up_add import add_node
 from rt.cli.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.config.settings import load
 from rt.errors import Misuse, RtError
 from rt.log.lock import take_lock
+from rt.names import parse_node
 from rt.node.cluster import CLIENTS_NAME, Place, init_local_cluster, is_founded
 from rt.node.http import HttpSettings
 from rt.node.settings import NodeSettings
@@ -37,23 +39,36 @@ _SERVES: Final = r":(\d+)$"  # the first line of a node that is ready
 )
 @click.option("--kill", "kill", metavar="NODE", help="Kill a node of the cluster that runs there.")
 @click.option("--start", "start", metavar="NODE", help="Start a node of it that has ended.")
+@click.option("--add", "add", is_flag=True, help="Add a node to it, and wait until it votes.")
 def up(
-    nodes: int, root: str, stream: str, *, http: str | None, kill: str | None, start: str | None
+    nodes: int,
+    root: str,
+    stream: str,
+    *,
+    http: str | None,
+    kill: str | None,
+    start: str | None,
+    add: bool,
 ) -> None:
     """Run a whole cluster on this machine until ctrl-C: for development.
 
     The first run makes the cluster in the directory, later ones find it there. It keeps running
     when one of its nodes ends. To try out a failover, kill and start nodes from another terminal;
-    --kill is SIGKILL, which is to a process what a power cut is.
+    --kill is SIGKILL, which is to a process what a power cut is. After --add, name the new number
+    of nodes when you start it again.
 
     \b
     rt up --nodes 3 --stream flights --http 127.0.0.1:9420
     rt up --nodes 1 --root /tmp/one
     rt up --kill n2
     rt up --start n2
+    rt up --add
     """  # noqa: D301 - click reads the backspace character
-    if kill is not None and start is not None:
-        raise click.UsageError("give --kill or --start, not both")
+    if add + (kill is not None) + (start is not None) > 1:
+        raise click.UsageError("give one of --kill, --start and --add")
+    if add:
+        add_node(root)
+        return
     if kill is not None or start is not None:
         verb = "kill" if kill is not None else "start"
         say(ask_cluster(root, ControlRequest(verb, kill or start or "")))
@@ -155,11 +170,20 @@ class LocalCluster:
             RtError: The node did not start.
         """
         name = request.node
+        if request.verb == "add":
+            return self._add(name)
         if name not in self._places:
             raise Misuse(f"{self._root} has no node {name!r}; it has {', '.join(self._places)}")
         if request.verb == "kill":
             return self._kill(name)
         return self._start(name)
+
+    def _add(self, name: str) -> str:
+        """Start a node whose configuration was written since."""
+        config = os.path.join(self._root, f"{parse_node(name)}.toml")
+        settings = load(NodeSettings, config, "node", environment={})
+        self._places[name] = Place(settings.name, settings.listen, config)
+        return f"{name} is running" if name in self._running else self._start(name)
 
     def _kill(self, name: str) -> str:
         if name not in self._running:
@@ -203,9 +227,16 @@ class LocalCluster:
 def _start(
     children: Children, root: str, stream: str, place: Place, nodes: int, *, page: str
 ) -> Child:
-    first = [] if nodes == 1 or is_founded(root, place, stream) else ["--found"]
+    founds = nodes > 1 and _is_founder(root, place) and not is_founded(root, place, stream)
+    first = ["--found"] if founds else []
     shown = ["--http", page] if page else []
     return children.start(place.name, "node", "--config", place.config, *first, *shown)
+
+
+def _is_founder(root: str, place: Place) -> bool:
+    """Whether a node was there when the cluster was made, as n1 was, and not added since."""
+    first = load(NodeSettings, os.path.join(root, "n1.toml"), "node", environment={})
+    return place.name in first.member_names
 
 
 def _pages(http: str | None, nodes: int) -> dict[str, str]:

@@ -29,7 +29,7 @@ class ControlRequest:
     """What to do with a node.
 
     Attributes:
-        verb: `kill` or `start`.
+        verb: `kill`, `start` or `add`.
         node: The name of the node.
     """
 
@@ -44,7 +44,7 @@ def ask_cluster(root: str, request: ControlRequest) -> str:
         Misuse: No cluster runs there, or it refuses.
         RtError: It does not answer, or failed to do it.
     """
-    _demand_running(root)
+    demand_running(root)
     number = secrets.token_hex(8)
     fields = {"id": number, "verb": request.verb, "node": request.node}
     _write(os.path.join(root, _REQUEST), fields)
@@ -97,7 +97,7 @@ class ControlServer:
                 os.unlink(path)
 
 
-def _demand_running(root: str) -> None:
+def demand_running(root: str) -> None:
     """Raise `Misuse` unless the lock of a running cluster is taken."""
     if os.path.isdir(root):
         try:

@@ -90,6 +90,22 @@ def test_a_failover_can_be_tried_by_hand(cluster):
 
 
 @pytest.mark.process
+def test_a_node_is_added_to_a_running_cluster(cluster):
+    """How a cluster grows can be tried with the tool made for trying things out."""
+    up = cluster(3)
+    up.leader()
+    added = run("up", "--root", up.root, "--add")
+    assert (added.exit_code, added.stdout) == (0, "voting: n1, n2, n3, n4\n")
+    assert "n4 was started; 4 of 4 nodes running" in added.stderr
+    assert up.said() == "rt: n4 was started; 4 of 4 nodes running\n"
+    killed = run("up", "--root", up.root, "--kill", "n4")
+    assert killed.stdout.startswith("n4 was killed; 3 of 4 nodes running")
+    started = run("up", "--root", up.root, "--start", "n4")
+    assert started.stdout == "n4 was started; 4 of 4 nodes running\n"
+    assert up.stop()[0] == 0
+
+
+@pytest.mark.process
 def test_a_node_that_dies_is_named_and_the_others_continue(cluster):
     """Two of three are a cluster, and its operator must learn which one is gone, and why."""
     up = cluster(3)
