@@ -125,7 +125,7 @@ def test_each_block_of_the_runbook_runs_and_leaves_a_healthy_cluster(site):
         "The majority is lost for good": ["n1", "n2"],
     }
     headings = [heading for heading, _ in blocks()]
-    assert len(headings) == 7
+    assert len(headings) == 8
     assert set(stops) <= set(headings)
     done = set()
     for heading, block in blocks():
@@ -134,4 +134,4 @@ def test_each_block_of_the_runbook_runs_and_leaves_a_healthy_cluster(site):
         done.add(heading)
         site.perform(block)
     assert os.path.exists(os.path.join(site.directory, "saved", "flights", "out", "log.0.0"))
-    assert os.path.exists(os.path.join(site.directory, "flights-2", "clients.toml"))
+    assert os.path.exists(os.path.join(site.directory, "copied", "flights", "out", "log.0.0"))
