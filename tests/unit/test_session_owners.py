@@ -192,20 +192,22 @@ def test_a_session_whose_publisher_stays_away_expires_on_all_nodes(tmp_path, nod
         assert decided(cluster, "show", "jfk")["owner"] == "publisher"
 
 
-def test_a_live_session_neither_closes_nor_expires(tmp_path):
+def test_a_live_session_neither_closes_nor_expires_while_another_does(tmp_path):
     """It may have nothing to say for days."""
     with ArchiveCluster(tmp_path) as cluster:
         set_policy(cluster, close="300ms", expire="1ms")
         publisher, _ = cluster.publisher(), cluster.push()
         publisher.publish(b"one")
         publisher.flush(Level.MERGED, PATIENCE_S)
-        with cluster.publisher("lga") as other:
-            other.publish(b"x")
-            other.flush(Level.MERGED, PATIENCE_S)
-        index = cluster.ledger("n1").index
-        pushing = cluster.nodes["n1"].pipeline.inboxes.get("lga")
-        assert eventually(lambda: not pushing.peer or index >= 0)
+        other = Stranger(cluster, tmp_path, session="lga")
+        push = other.push()
+        other.merged([b"x"])
+        push.stop()
+        gone = copies(cluster, "lga")[0]
+        assert eventually(lambda: not gone.exists(), PATIENCE_S)
         assert decided(cluster, "show", "jfk")["state"] == "open"
+        events, _ = changes_of(cluster, tmp_path)
+        assert [each.change for each in events if each.session == "jfk"] == ["opened"]
 
 
 def test_the_policy_of_sessions_is_checked(tmp_path):
