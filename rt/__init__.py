@@ -22,12 +22,14 @@ if TYPE_CHECKING:
         PoisonError,
         Refused,
         RtError,
+        SessionFull,
         Stopped,
         WriterFailed,
     )
     from rt.events import BeyondEnd, CaughtUp, Gap, NewRun, Poisoned, SessionChange, SessionEvent
     from rt.format.message import Batch, Message
     from rt.log.confirmations import Confirmations, Level
+    from rt.log.disk_room import DiskLimit
     from rt.log.start import AtTime, Last
     from rt.log.writer import Fsync, WriterSettings
     from rt.position import Position
@@ -49,6 +51,7 @@ __all__ = [
     "CorruptLog",
     "DeadLetter",
     "Delivery",
+    "DiskLimit",
     "Fenced",
     "FlightLimit",
     "FlushTimeout",
@@ -73,6 +76,7 @@ __all__ = [
     "RtError",
     "SessionChange",
     "SessionEvent",
+    "SessionFull",
     "Stopped",
     "Subscriber",
     "Subscription",
@@ -96,6 +100,7 @@ _MODULES: Final = {
     "CorruptLog": "rt.errors",
     "DeadLetter": "rt.client.group",
     "Delivery": "rt.client.group",
+    "DiskLimit": "rt.log.disk_room",
     "Fenced": "rt.errors",
     "FlightLimit": "rt.client.flight",
     "FlushTimeout": "rt.errors",
@@ -120,6 +125,7 @@ _MODULES: Final = {
     "RtError": "rt.errors",
     "SessionChange": "rt.events",
     "SessionEvent": "rt.events",
+    "SessionFull": "rt.errors",
     "Stopped": "rt.errors",
     "Subscriber": "rt.subscriber",
     "Subscription": "rt.client.subscription",

@@ -175,6 +175,22 @@ class LimitReached(RtError):  # noqa: N818
         )
 
 
+class SessionFull(RtError, OSError):  # noqa: N818
+    """The files of a session hold as much as its limit allows; nothing was taken."""
+
+    def __init__(self, session: str, held: int, limit: int) -> None:
+        super().__init__(session, held, limit)
+        self.session = session
+        self.held = held
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"the files of session {self.session!r} hold {self.held} of {self.limit} bytes; room "
+            "returns as the nodes merge them and the pusher archives them"
+        )
+
+
 class GapError(RtError):
     """Messages were archived before they were read; `gap` says which, and what is left."""
 

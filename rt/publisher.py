@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import time_ns as time_ns_now
@@ -12,8 +11,10 @@ from typing import Final, Self
 from rt.errors import FlushTimeout, Misuse, Stopped
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
 from rt.log.batcher import Batcher
+from rt.log.checked import Bytes, as_bytes, checked_list, checked_times
 from rt.log.confirmations import ConfirmationsFile, Level
 from rt.log.disk import Disk
+from rt.log.disk_room import DiskLimit, DiskRoom
 from rt.log.forked import ForkGuard
 from rt.log.pending import COLUMN_BYTES, PendingFrame, frame_cuts
 from rt.log.shipping import ShippingNote
@@ -27,8 +28,6 @@ _POLL_LAST_S: Final = 0.02
 _CLOSED: Final = (
     -1
 )  # as the largest size allowed: one test for the limit and for a closed publisher
-
-Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,7 @@ class Publisher:
         group: str = "",
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
+        disk_limit: DiskLimit | None = None,
         disk: Disk | None = None,
     ) -> None:
         """Open the session for writing, and make it if it does not exist.
@@ -121,10 +121,12 @@ class Publisher:
                 they grant the session, and it cannot be changed once the session exists.
             writer: durability, sizes, compression.
             batching: how messages become frames.
+            disk_limit: how much the session's files may hold here; no limit unless given.
             disk: the file system; a test may pass one that fails.
 
         Raises:
-            Misuse: a name is not valid, or the session has a live writer.
+            Misuse: a name is not valid, the session has a live writer, or the limit is larger than
+                the disk.
             CorruptLog: the session's log is damaged.
         """
         batching = batching or Batching()
@@ -145,6 +147,7 @@ class Publisher:
             self._lock, self._pending, batching.linger_s, self._write_pending,
             self._writer.roll_if_old,
         )  # fmt: skip
+        self._disk_room = self._room_of(disk_limit)
         self._guard = ForkGuard("a Publisher", self._abandon)
 
     @property
@@ -175,16 +178,19 @@ class Publisher:
                 inherited by a forked process.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
+            SessionFull: the disk limit is reached; nothing was taken.
             OSError: the disk is full; this message was not taken, earlier ones still are.
         """
         if type(payload) is not bytes:
-            payload = _as_bytes(payload)
+            payload = as_bytes(payload)
         size = len(payload)
         if key is not None:
-            key = _as_bytes(key)
+            key = as_bytes(key)
             size += len(key)
         if time_ns is not None:
-            time_ns = _checked_times([time_ns])[0]
+            time_ns = checked_times([time_ns])[0]
+        if self._disk_room is not None:
+            self._disk_room.admit(size + COLUMN_BYTES, self._is_closed)
         now = time_ns_now()
         with self._lock:
             if size > self._size_max:
@@ -227,17 +233,20 @@ class Publisher:
             Misuse: as for `publish`, before any message is taken.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
+            SessionFull: the disk limit is reached; nothing was taken.
             OSError: the disk is full. Messages numbered below `next_sequence` were taken, the rest
                 were not.
         """
-        taken = _checked_list(payloads, "payload")
-        with_keys = None if keys is None else _checked_list(keys, "key")
-        times = [time_ns_now()] * len(taken) if times_ns is None else _checked_times(times_ns)
+        taken = checked_list(payloads, "payload")
+        with_keys = None if keys is None else checked_list(keys, "key")
+        times = [time_ns_now()] * len(taken) if times_ns is None else checked_times(times_ns)
         if len(times) != len(taken) or (with_keys is not None and len(with_keys) != len(taken)):
             raise Misuse("publish_many needs as many keys and times as payloads")
         sizes = list(map(len, taken))
         if with_keys is not None:
             sizes = [size + len(key) for size, key in zip(sizes, with_keys, strict=True)]
+        if self._disk_room is not None:
+            self._disk_room.admit(sum(sizes) + COLUMN_BYTES * len(sizes), self._is_closed)
         with self._lock:
             if max(sizes, default=0) > self._size_max:
                 raise self._refusal(max(sizes, default=0))
@@ -315,6 +324,32 @@ class Publisher:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def _room_of(self, limit: DiskLimit | None) -> DiskRoom | None:
+        """Return what keeps the limit; `Misuse`, with the session released, if it is too large."""
+        if limit is None:
+            return None
+        try:
+            limit.demand_disk(self._writer.directory)
+        except Misuse:
+            self._batcher.stop()
+            self._writer.close()
+            raise
+        return DiskRoom(limit, self.name, self._held_bytes, self._roll)
+
+    def _is_closed(self) -> bool:
+        return self._size_max == _CLOSED
+
+    def _held_bytes(self) -> int:
+        """What the files hold, and what is about to be written to them."""
+        return self._writer.held_bytes + self._pending.frame_bytes - self._pending.room
+
+    def _roll(self) -> None:
+        """Write what waits and end the file, so that it can be archived once it is merged."""
+        with self._lock:
+            if not self._is_closed():
+                self._write_pending()
+                self._writer.roll()
+
     def _write_or_give_back(self, size: int, *, alone: bool) -> None:
         try:
             self._write_pending(alone=alone)
@@ -368,27 +403,3 @@ class Publisher:
             f"a message of {size} bytes is larger than the limit of {self._size_max} "
             "(message_bytes_max); send it in parts"
         )
-
-
-def _as_bytes(value: object) -> bytes:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise Misuse(f"a message is bytes, not {type(value).__name__}; encode it first")
-
-
-def _checked_list(values: Iterable[Bytes], noun: str) -> list[bytes]:
-    taken = list(values)
-    kinds = set(map(type, taken))
-    if kinds <= {bytes}:
-        return taken  # type: ignore[return-value]
-    if strange := kinds - {bytes, bytearray, memoryview}:
-        names = ", ".join(sorted(each.__name__ for each in strange))
-        raise Misuse(f"each {noun} of publish_many is bytes, not {names}; encode it first")
-    return list(map(bytes, taken))
-
-
-def _checked_times(times_ns: Iterable[int]) -> list[int]:
-    try:
-        return array("q", times_ns).tolist()
-    except (TypeError, OverflowError) as error:
-        raise Misuse(f"a time is ns since the epoch, an integer of 64 bits: {error}") from None

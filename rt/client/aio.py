@@ -115,10 +115,10 @@ class AsyncClient:
         """Open a session for publishing; arguments as of `Client.publisher`.
 
         Raises:
-            Misuse: as there, or `flight` blocks, which would stop the event loop.
+            Misuse: as there, or a limit blocks, which would stop the event loop.
         """
-        flight = settings.get("flight")
-        if flight is not None and flight.on_full == "block":
+        limits = settings.get("flight"), settings.get("disk_limit")
+        if any(limit is not None and limit.on_full == "block" for limit in limits):
             raise Misuse("a flight limit that blocks stops the event loop; use on_full='error'")
         opened = await asyncio.to_thread(self._client.publisher, session, **settings)
         return AsyncPublisher(opened)

@@ -23,6 +23,7 @@ from rt.config.settings import load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
 from rt.log.confirmations import Level
+from rt.log.disk_room import DiskLimit
 from rt.log.start import Start, checked_start
 from rt.log.writer import WriterSettings
 from rt.net.admin import AdminClient
@@ -74,6 +75,7 @@ class Client:
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
         flight: FlightLimit | None = None,
+        disk_limit: DiskLimit | None = None,
     ) -> ClientPublisher:
         """Open a session for publishing and ship it from this process.
 
@@ -85,6 +87,7 @@ class Client:
             writer: durability, sizes, compression.
             batching: how messages become frames.
             flight: how much may be published and not merged yet; no limit unless given.
+            disk_limit: how much the session's files may hold here; no limit unless given.
 
         Raises:
             Misuse: a name or level is wrong, the session has a live publisher, or the certificate
@@ -97,7 +100,7 @@ class Client:
             publisher = ClientPublisher(
                 self._publishing, contexts, session, ask=self._ask,
                 confirm=confirm, group=group, writer=writer, batching=batching,
-                flight=flight,
+                flight=flight, disk_limit=disk_limit,
             )  # fmt: skip
             self._open.append(publisher)
         return publisher

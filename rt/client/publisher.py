@@ -14,6 +14,7 @@ from rt.client.registered import Ask
 from rt.client.settings import ConnectionSettings
 from rt.errors import FlushTimeout, Misuse, Stopped
 from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
+from rt.log.disk_room import DiskLimit
 from rt.log.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
 from rt.net.tls import Contexts
@@ -56,6 +57,7 @@ class ClientPublisher:
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
         flight: FlightLimit | None = None,
+        disk_limit: DiskLimit | None = None,
     ) -> None:
         """Open the session and begin to ship it.
 
@@ -69,16 +71,20 @@ class ClientPublisher:
             writer: durability, sizes, compression.
             batching: how messages become frames.
             flight: how much may be published and not merged yet.
+            disk_limit: how much the session's files may hold here.
 
         Raises:
-            Misuse: a name or level is wrong, or the session has a live publisher.
+            Misuse: a name or level is wrong, the session has a live publisher, or `writer` gives up
+                what was not shipped.
             CorruptLog: the session's log is damaged.
         """
         self._ask = ask
         self._confirm = checked_level(confirm, "confirm")
+        if writer is not None and (writer.keep_s or writer.keep_bytes):
+            raise Misuse("keep_s and keep_bytes are for sessions that are not shipped; this one is")
         self._publisher = Publisher(
             settings.root, stream=settings.stream, session=session, group=group,
-            writer=writer, batching=batching,
+            writer=writer, batching=batching, disk_limit=disk_limit,
         )  # fmt: skip
         directory = session_directory(settings.root, settings.stream, session)
         self._confirmations = ConfirmationsFile(directory)
@@ -121,6 +127,7 @@ class ClientPublisher:
         Raises:
             FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
             LimitReached: the flight limit is reached; nothing was published.
+            SessionFull: the disk limit is; nothing was published.
             As `rt.Publisher.publish`.
         """
         level = None if confirm is None else checked_level(confirm, "confirm")

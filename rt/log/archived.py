@@ -29,6 +29,31 @@ def released_files(known: Manifest, released: Position, at_ns: int) -> list[Arch
     ]
 
 
+def given_up_files(
+    known: Manifest, active: int, at_ns: int, *, keep_s: float, keep_bytes: int
+) -> list[Archived]:
+    """Return the lines that archive what a session that is not shipped does not keep.
+
+    Args:
+        known: its manifest.
+        active: bytes of the file that still grows; they count, and are kept.
+        at_ns: the time.
+        keep_s: a file is given up so long after it was rolled; 0 is never.
+        keep_bytes: the oldest are given up beyond so many bytes; 0 is never.
+    """
+    first = bisect_left(known.order, max(known.archived, default=START))
+    kept = [file for file in known.order[first:] if file not in known.archived]
+    total, lines = active + sum(known.rolled[file].end for file in kept), []
+    for file in kept:
+        rolled = known.rolled[file]
+        is_old = keep_s and at_ns - rolled.at_ns > keep_s * 1e9
+        if not is_old and not (keep_bytes and total > keep_bytes):
+            break
+        total -= rolled.end
+        lines.append(Archived(file, at_ns, "time" if is_old else "limit"))
+    return lines
+
+
 def not_copied(rolled: Rolled) -> Archived:
     """Return the line that stands for a file's bytes in a copy that begins after it."""
     return Archived(rolled.file, rolled.at_ns, NOT_COPIED)

@@ -8,10 +8,12 @@ from enum import Enum
 from typing import Final
 
 from rt.errors import DiskFailed, Misuse, WriterFailed
+from rt.format.manifest import Archived
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
-from rt.log.archived import released_files
-from rt.log.confirmations import ConfirmationsFile
+from rt.log.archived import given_up_files, released_files
+from rt.log.confirmations import Confirmations, ConfirmationsFile
+from rt.log.shipping import ShippingNote
 from rt.position import FILE_BYTES_MAX
 
 _ARCHIVE_S: Final = 1.0
@@ -45,6 +47,10 @@ class WriterSettings:
         file_age_s: a file rolls this many seconds after its first message; 0 is never. Without it,
             the last file of a slow session never becomes old enough to be archived.
         compression: zstd level, 1 to 19; 0 is none. Frames that do not shrink are stored plain.
+        keep_s: of a session that is not shipped, a file is given up this many seconds after it was
+            rolled; 0 is never.
+        keep_bytes: of such a session, the oldest files are given up beyond so many bytes; 0 is
+            never. The file that is written is never given up; see `file_bytes_max`, `file_age_s`.
 
     Example:
         >>> WriterSettings(fsync=Fsync.ALWAYS, compression=3).file_age_s
@@ -56,6 +62,8 @@ class WriterSettings:
     file_bytes_max: int = FILE_BYTES_MAX
     file_age_s: float = 0.0
     compression: int = 0
+    keep_s: float = 0.0
+    keep_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not 64 * KIB <= self.file_bytes_max <= FILE_BYTES_MAX:
@@ -68,6 +76,8 @@ class WriterSettings:
             raise Misuse(f"file_age_s is {self.file_age_s}; use 0 (off) or more")
         if not 0 <= self.compression <= 19:
             raise Misuse(f"compression is {self.compression}; use 0 (none) to 19")
+        if not (self.keep_s >= 0 and self.keep_bytes >= 0):
+            raise Misuse("keep_s and keep_bytes are 0 (for ever) or more")
 
 
 class Syncer:
@@ -195,13 +205,23 @@ class Syncer:
         if now_s >= self._archives_at_s:
             self._archives_at_s = now_s + _ARCHIVE_S
             try:
-                released = ConfirmationsFile(self._log.directory).read().released
-                gone = released_files(self._log.manifest, released, time.time_ns())
+                known = ConfirmationsFile(self._log.directory).read()
+                gone = released_files(self._log.manifest, known.released, time.time_ns())
+                if known == Confirmations() and not ShippingNote(self._log.directory).read():
+                    gone = self._given_up()
                 if gone:
                     self._log.archive_all(gone)
             except OSError as error:
                 if not _is_full_disk(error):
                     raise  # a full disk had no room for the line: the next try may find some
+
+    def _given_up(self) -> list[Archived]:
+        """Return the lines of what a session that is not shipped does not keep."""
+        settings = self._settings
+        return given_up_files(
+            self._log.manifest, self._log.end.offset if self._log.is_open else 0,
+            time.time_ns(), keep_s=settings.keep_s, keep_bytes=settings.keep_bytes,
+        )  # fmt: skip
 
 
 def _is_full_disk(error: OSError) -> bool:

@@ -15,6 +15,7 @@ from rt.log.appender import Appender, Durable
 from rt.log.archived import finish_archiving
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.disk import Disk, OsDisk
+from rt.log.disk_room import held_bytes
 from rt.log.forked import ForkGuard
 from rt.log.identity import new_identity
 from rt.log.local_news import Announcer
@@ -116,6 +117,12 @@ class SessionWriter:
         return self._appender.manifest.frames_end(self._appender.end)
 
     @property
+    def held_bytes(self) -> int:
+        """How many bytes the session's files hold; any thread may ask."""
+        active = self._appender.end.offset if self._appender.is_open else 0
+        return held_bytes(self._appender.manifest, active)
+
+    @property
     def durable(self) -> Durable:
         """Up to where the session is on stable storage."""
         return self._syncer.durable
@@ -175,6 +182,16 @@ class SessionWriter:
         following = self._appender.end.next_file()
         self._appender.roll(time.time_ns())
         self._next_file = following
+
+    def roll(self) -> None:
+        """Roll the active file, if it holds anything; errors as of `roll_if_old`."""
+        self._check()
+        if self._appender.is_open and self._appender.end.offset:
+            try:
+                self._roll()
+            except OSError as error:
+                raise self._syncer.failed_or_full(error) from error
+            self.news.grown()
 
     def roll_if_old(self) -> None:
         """Roll the active file if its time has come, even without a message.

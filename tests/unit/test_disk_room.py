@@ -1,0 +1,171 @@
+"""The disk of a session: a limit that refuses or waits, and the lifetime of a local queue."""
+
+import os
+import threading
+import time
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster, held_bytes
+
+import rt
+from rt.errors import Misuse, SessionFull
+from rt.log.archived import given_up_files
+from rt.log.confirmations import Confirmations, ConfirmationsFile
+from rt.position import Position
+
+PATIENCE_S = 60
+KIB = 1 << 10
+SMALL = {"file_bytes_max": 64 * KIB}
+
+
+def publisher(root, session="jfk", limit=None, **settings):
+    """A publisher of small files."""
+    writer = rt.WriterSettings(**{**SMALL, **settings})
+    return rt.Publisher(root, stream=STREAM, session=session, writer=writer, disk_limit=limit)
+
+
+def fill(full):
+    """Publish until that raises."""
+    for _ in range(10_000):
+        full.publish(bytes(KIB))
+
+
+def eventually(check):
+    """Wait until something is so."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not check() and time.monotonic() < end_s:
+        time.sleep(0.02)
+    return check()
+
+
+def test_a_full_session_refuses_and_goes_on_once_there_is_room(tmp_path):
+    """Nothing of what was refused is taken, and what was taken stays."""
+    limit = rt.DiskLimit(256 * KIB)
+    with publisher(tmp_path, limit=limit) as full:
+        with pytest.raises(SessionFull, match=r"hold \d+ of 262144 bytes") as refused:
+            fill(full)
+        assert isinstance(refused.value, OSError)
+        taken = full.next_sequence
+        assert 200 < taken < 256
+        directory = tmp_path / STREAM / "jfk"
+        assert held_bytes(directory) <= limit.bytes + 64 * KIB
+        end = full.flush("synced").position
+        ConfirmationsFile(str(directory)).write(Confirmations(end, end, end, end, end))
+        assert eventually(lambda: held_bytes(directory) < 128 * KIB)
+        assert full.publish(bytes(KIB)) == taken
+    found = rt.Subscriber(tmp_path, stream=STREAM, session="jfk", follow=False, on_gap="skip")
+    assert [each.sequence for each in found][-1] == taken
+
+
+def test_a_full_session_blocks_until_there_is_room_or_time_is_up(tmp_path):
+    """Back pressure, for those who would rather wait."""
+    directory = tmp_path / STREAM / "jfk"
+    limit = rt.DiskLimit(128 * KIB, on_full="block", timeout_s=0.1)
+    with publisher(tmp_path, limit=limit) as full, pytest.raises(SessionFull):
+        fill(full)
+    with publisher(tmp_path, limit=rt.DiskLimit(128 * KIB, on_full="block")) as full:
+        done = []
+        thread = threading.Thread(target=lambda: done.append(full.publish_many([bytes(KIB)] * 9)))
+        thread.start()
+        thread.join(0.2)
+        assert not done
+        end = full.flush("synced").position
+        ConfirmationsFile(str(directory)).write(Confirmations(end, end, end, end, end))
+        thread.join(PATIENCE_S)
+        assert len(done[0]) == 9
+
+
+def test_a_blocked_publisher_can_be_closed(tmp_path):
+    """A program that ends must not hang."""
+    full = publisher(tmp_path, limit=rt.DiskLimit(64 * KIB, on_full="block"))
+    ended = []
+
+    def publish():
+        with pytest.raises(rt.Stopped):
+            fill(full)
+        ended.append(True)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    assert eventually(lambda: held_bytes(tmp_path / STREAM / "jfk") > 48 * KIB)
+    full.close()
+    thread.join(PATIENCE_S)
+    assert ended
+
+
+def test_a_connected_publisher_gets_room_as_the_nodes_merge(tmp_path):
+    """A session that is shipped never needs more than its limit for long."""
+    with ArchiveCluster(tmp_path / "cluster") as cluster:
+        clients = os.path.join(cluster.root, "clients.toml")
+        with rt.connect(clients, root=tmp_path / "client") as client:
+            limited = client.publisher(
+                "limited", writer=rt.WriterSettings(**SMALL),
+                disk_limit=rt.DiskLimit(256 * KIB, on_full="block", timeout_s=PATIENCE_S),
+            )  # fmt: skip
+            for _ in range(40):
+                limited.publish_many([bytes(KIB)] * 24)
+            limited.flush("merged", PATIENCE_S)
+            assert held_bytes(tmp_path / "client" / STREAM / "limited") < 512 * KIB
+            with pytest.raises(Misuse, match="are for sessions that are not shipped"):
+                client.publisher("kept", writer=rt.WriterSettings(keep_s=1.0))
+
+
+def test_a_limit_larger_than_the_disk_is_refused(tmp_path):
+    """The disk would be full first, and every process on it would notice."""
+    with pytest.raises(Misuse, match=r"is more than the \d+ bytes of the file system"):
+        publisher(tmp_path, limit=rt.DiskLimit(1 << 60))
+    for wrong in ({"bytes": 10}, {"bytes": 1 << 20, "on_full": "drop"}):
+        with pytest.raises(Misuse):
+            rt.DiskLimit(**wrong)
+    with pytest.raises(Misuse, match="keep_s and keep_bytes"):
+        rt.WriterSettings(keep_s=-1.0)
+
+
+def test_a_local_queue_gives_up_its_oldest_files(tmp_path):
+    """Its readers meet a gap that says why, and go on after it."""
+    with publisher(tmp_path, keep_bytes=128 * KIB) as local:
+        for _ in range(20):
+            local.publish_many([bytes(KIB)] * 24)
+        directory = tmp_path / STREAM / "jfk"
+        assert eventually(lambda: held_bytes(directory) <= 192 * KIB)
+    gaps = []
+    reader = rt.Subscriber(
+        tmp_path, stream=STREAM, session="jfk", start=Position(0), follow=False,
+        on_gap="notify", on_event=gaps.append,
+    )  # fmt: skip
+    assert [message.sequence for message in reader][-1] == 479
+    assert [each.reason for each in gaps if isinstance(each, rt.Gap)] == ["limit"]
+
+
+def test_a_session_that_is_shipped_gives_up_nothing_by_its_own_rule(tmp_path):
+    """What the nodes lack is all that there is of it."""
+    directory = tmp_path / STREAM / "jfk"
+    with publisher(tmp_path) as first:
+        first.publish(b"x")
+        end = first.flush("synced").position
+    ConfirmationsFile(str(directory)).write(Confirmations(received=end))
+    with publisher(tmp_path, keep_bytes=64 * KIB, keep_s=0.001) as local:
+        for _ in range(10):
+            local.publish_many([bytes(KIB)] * 24)
+        local.flush("synced")
+        time.sleep(2.5)  # the syncing thread looks about once a second
+        assert held_bytes(directory) > 200 * KIB
+
+
+def test_files_are_given_up_by_age_and_by_size(tmp_path):
+    """Oldest first, and never the one that is written."""
+    with publisher(tmp_path) as local:
+        for _ in range(6):
+            local.publish_many([bytes(KIB)] * 48)
+        known = local._writer._appender.manifest
+    sizes = [known.rolled[file].end for file in known.order]
+    later = max(line.at_ns for line in known.rolled.values()) + 10**9
+
+    def given_up(**rules):
+        lines = given_up_files(known, 0, later, **{"keep_s": 0.0, "keep_bytes": 0, **rules})
+        return [line.file for line in lines], {line.reason for line in lines}
+
+    assert given_up() == ([], set())
+    assert given_up(keep_s=0.5) == (known.order, {"time"})
+    assert given_up(keep_s=3600) == ([], set())
+    assert given_up(keep_bytes=sum(sizes[2:])) == (known.order[:2], {"limit"})
