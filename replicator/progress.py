@@ -71,7 +71,8 @@ def agreed(ends: Iterable[Position], voices: int) -> Position:
 class SessionProgress:
     """One session: what each node said of it, and the file that its publisher reads.
 
-    Threads: any thread may call any method. `_lock` guards `_known`, `_noted` and both ids;
+    Threads: any thread may call any method. `_lock` guards changes of `_known`, which is
+    replaced as a whole, `_noted` and both ids;
     `_reached` is changed under it too, one whole entry at a time, and read without.
     """
 
@@ -102,6 +103,11 @@ class SessionProgress:
         """
         nodes = self._reached.copy().values()
         return not end or any(max(each.replicated, each.merged) >= end for each in nodes)
+
+    @property
+    def known(self) -> Confirmations:
+        """What the nodes have confirmed, at their best."""
+        return self._known
 
     def lacks_beginning(self, archived_to: Position) -> bool:
         """Whether nodes hold the session but none has merged what is archived here.
@@ -177,8 +183,10 @@ class SessionStatus:
         connected: whether there is a connection that carries it.
         position: up to where it was sent.
         durable: up to where the node has synced it.
-        lag_bytes: of the current file, not sent yet.
+        lag_bytes: of the current file, not sent yet; without a connection, not received by it, or
+            by any node if it was never heard from.
         error: why it is not sent, "" if it is.
+        replicated: up to where a majority of all nodes holds the session, as far as is known here.
     """
 
     session: str
@@ -188,3 +196,4 @@ class SessionStatus:
     durable: Position
     lag_bytes: int
     error: str
+    replicated: Position = START

@@ -17,7 +17,6 @@ from rt.errors import Misuse
 from rt.log.forked import ForkGuard
 from rt.names import parse_glob
 from rt.net.tls import Contexts
-from rt.position import START
 from rt.traffic import Traffic
 
 _DRAIN_POLL_S: Final = 0.01
@@ -174,7 +173,8 @@ class PushClient:
 
     def _status(self, session: str, connection: PushConnection) -> SessionStatus:
         position, left = connection.sent(session)
-        durable = self._book.progress(session).reached(connection.name).durable
+        progress = self._book.progress(session)
+        durable, known = progress.reached(connection.name).durable, progress.known
         is_open, error = position is not None, connection.error(session)
         if not error and self._lacks(session):
             archived_to = connection.archived_to(session)
@@ -183,5 +183,10 @@ class PushClient:
                 "it was shipped to another cluster, or this one has lost its state; rt session "
                 f"adopt {session} lets it continue with what is there"
             )
-        position = position or START
-        return SessionStatus(session, connection.name, is_open, position, durable, left, error)
+        if position is None:
+            position = durable or known.received
+            left = self._book.bytes_after(session, position)
+        replicated = max(known.replicated, known.merged)
+        return SessionStatus(
+            session, connection.name, is_open, position, durable, left, error, replicated
+        )

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from replicator.messages import Ack
@@ -9,6 +10,7 @@ from replicator.progress import Release, SessionProgress
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
 from rt.log.watch import directories_in
 from rt.names import (
     NameGlob,
@@ -17,7 +19,7 @@ from rt.names import (
     session_directory,
     stream_directory,
 )
-from rt.position import Position
+from rt.position import Position, file_position
 
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
 _REFUSED_RETRY_S: Final = 30.0  # something has to be repaired first
@@ -87,6 +89,21 @@ class SessionBook:
             return os.stat(os.path.join(self.path(session), FILE_NAME)).st_size > 0
         except FileNotFoundError:
             return False
+
+    def bytes_after(self, session: str, position: Position) -> int:
+        """Return the bytes after a position; at least those of the last file, if one lies between.
+
+        For a session that no connection carries, and whose log is therefore not open.
+        """
+        path = self.path(session)
+        files = (file_position(name) for name in OsDisk().names(path))
+        last = max((each for each in files if each is not None), default=None)
+        if last is None or last < position.file:
+            return 0
+        with suppress(FileNotFoundError):  # it was archived meanwhile
+            size = os.stat(os.path.join(path, last.file_name)).st_size
+            return max(0, size - position.offset) if last == position.file else size
+        return 0
 
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
         """Take a node's acknowledgement of a log; return whether it says anything new."""

@@ -11,6 +11,7 @@ from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
 from rt.errors import Misuse
 from rt.node.cluster import CLIENTS_NAME, founding_lines, free_addresses, init_cluster
+from rt.node.cluster_layout import ClusterLayout
 
 
 @click.group(cls=CommandGroup)
@@ -65,6 +66,22 @@ for command in (add, remove, replace_node, move):
     multiple=True,
     help="With --from: which sessions of the log are redundant publishers of a group; repeat.",
 )
+@click.option(
+    "--name", "names", metavar="NAME", multiple=True,
+    help="Name of a node, one for each address; repeat.  [default: n1, n2, ...]",
+)  # fmt: skip
+@click.option(
+    "--node-root", metavar="PATH", default="",
+    help="Where each node keeps its data, on its own machine.",
+)  # fmt: skip
+@click.option(
+    "--node-certs", metavar="PATH", default="",
+    help="Where each node finds its certificate, on its own machine.",
+)  # fmt: skip
+@click.option(
+    "--authority", metavar="DIR", default="",
+    help="Sign with the ca.pem and ca.key there, instead of a new authority.",
+)  # fmt: skip
 @json_option("what was made")
 def init(
     directory: str,
@@ -76,6 +93,10 @@ def init(
     subscribers: tuple[str, ...],
     source: str,
     groups: tuple[str, ...],
+    names: tuple[str, ...],
+    node_root: str,
+    node_certs: str,
+    authority: str,
     as_json: bool,
 ) -> None:
     """Write certificates and a configuration for each node into DIR.
@@ -84,9 +105,12 @@ def init(
     rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
     rt cluster init one --stream flights --nodes 1 --publisher jfk --subscriber spark
     rt cluster init new --stream flights --from restored/flights/out --publisher jfk
+    rt cluster init flights --stream flights --name a --address a:7420 --name b --address b:7420 \\
+      --name c --address c:7420 --node-root /var/lib/rt --node-certs /etc/rt/certs --authority pki
 
     What each publisher and subscriber may do is in DIR/certs/grants.toml. Nodes read that file
-    again when it changes; further certificates come from rt certs issue.
+    again when it changes; further certificates come from rt certs issue. A node's file has paths
+    of this machine, unless --node-root and --node-certs say where things are on the node's own.
 
     With --from, a cluster that was lost continues from a copy of its merged log: positions and
     numbers go on after the copy's end, and publishers with what the copy lacks. Name all groups
@@ -98,6 +122,7 @@ def init(
         directory, stream, addresses or free_addresses(nodes),
         publishers=publishers, subscribers=subscribers,
         founded=founding_lines(source, stream, groups) if source else (),
+        layout=ClusterLayout(names, node_root, node_certs, authority),
     )  # fmt: skip
     certs, clients = os.path.join(directory, "certs"), os.path.join(directory, CLIENTS_NAME)
     if as_json:
@@ -108,10 +133,15 @@ def init(
     say("Start each node on its machine, with --found the first time and never again:\n")
     for place in places:
         say(f"  rt node --config {shlex.quote(place.config)} --found")
-        say(f"    needs ca.pem, grants.toml, {place.name}.pem and {place.name}.key of {certs}")
+        where = f", copied to {node_certs}" if node_certs else ""
+        files = f"ca.pem, grants.toml, {place.name}.pem and {place.name}.key"
+        say(f"    needs {files} of {certs}{where}")
     if source:
         say(f"\nEach node copies {source} when it is founded; elsewhere, set founded_from.")
-    say(f"\nThe .toml files hold paths of this machine. For clients: {clients}\n")
+    if node_root and node_certs:
+        say(f"\nThe nodes' files hold paths of their machines. For clients: {clients}\n")
+    else:
+        say(f"\nThe .toml files hold paths of this machine. For clients: {clients}\n")
     if publishers and subscribers:
         show_client_commands(clients, publishers[0])
         return

@@ -1,19 +1,23 @@
 """What the commands that reach nodes share: their settings, and how they wait."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import click
 
-from rt.cli.options import Seconds
+from rt.cli.options import Seconds, reloaded
 from rt.cli.stop_signals import StopSignals
 from rt.client.settings import ConnectionSettings
-from rt.errors import PeerError
+from rt.errors import Misuse, PeerError, RtError, spoken
+from rt.net.contexts import Contexts
 from rt.node.http import HttpSettings
+from rt.web.server import WebServer
 
+_log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.5
 _POLL_END_S: Final = 0.05  # for a command that ends by itself
 
@@ -45,8 +49,37 @@ def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[.
     )  # fmt: skip
 
 
+def reload_service(settings: ServiceSettings, contexts: Contexts, web: WebServer | None) -> None:
+    """Use what the files say now; what cannot be used is logged, and the rest stays as it was.
+
+    Args:
+        settings: that the command was started with.
+        contexts: of its connections; open ones keep their certificate until they end.
+        web: its HTTP port, if there is one.
+    """
+    try:
+        now = reloaded(ServiceSettings)
+        contexts.current()
+        if contexts.problem:
+            raise Misuse(contexts.problem)
+        if web is not None:
+            web.reload()
+    except (RtError, OSError, click.UsageError) as error:
+        _log.error("nothing was loaded again: %s", spoken(error))
+        return
+    before, after = asdict(settings), asdict(now)
+    left = ", ".join(sorted(name for name in after if after[name] != before[name]))
+    rest = f"; {left} will change when it is started again" if left else ""
+    _log.info("certificates and settings were loaded again%s", rest, extra={"event": "reload"})
+
+
 def wait_until(
-    signals: StopSignals, done: Callable[[], bool], timeout_s: float | None, *, ends: bool
+    signals: StopSignals,
+    done: Callable[[], bool],
+    timeout_s: float | None,
+    *,
+    ends: bool,
+    turn: Callable[[], None] = lambda: None,
 ) -> bool:
     """Wait for a signal, for `done`, or for the timeout; return whether it was done.
 
@@ -57,9 +90,10 @@ def wait_until(
         done: Asked at every poll.
         timeout_s: How long to wait; None waits without limit.
         ends: Whether the command ends by itself, and is polled more often for that.
+        turn: Called at each poll.
     """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     poll_s = _POLL_END_S if ends else _POLL_S
     while not (is_done := done()) and time.monotonic() < deadline and signals.wait(poll_s):
-        pass
+        turn()
     return is_done

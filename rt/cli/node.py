@@ -7,8 +7,10 @@ import click
 
 from rt.cli.adopt_state import adopt_state
 from rt.cli.descriptors import raise_descriptor_limit
+from rt.cli.found import found_node
 from rt.cli.groups import CommandGroup
 from rt.cli.options import click_options, reloaded
+from rt.cli.service_manager import ServiceManager
 from rt.cli.stop_signals import StopSignals
 from rt.cli.web import shown_over_http
 from rt.errors import RtError, spoken
@@ -45,6 +47,7 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
         return
     raise_descriptor_limit()
     command = settings.agreement.on_role
+    manager = ServiceManager()
     on_role = RoleCommand(command) if command else None
     with StopSignals(reloads=True) as signals:
         running = Node(settings, founding=found, on_role=on_role)
@@ -55,10 +58,11 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
         click.echo(f"node {settings.name} serves stream {settings.stream} at {host}:{port}")
         try:
             with shown_over_http(settings.web, lambda events: _site(running, events)) as web:
+                turn = manager.attend(signals, lambda: _reload(running, web), running.stuck)
                 while signals.wait(_POLL_S) and not running.wait(0):
-                    if signals.take_reload():
-                        _reload(running, web)
+                    turn()
         finally:
+            manager.stopping()
             running.stop()
     if running.failure is not None:
         raise running.failure
@@ -66,6 +70,7 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
 
 
 node.add_command(adopt_state)
+node.add_command(found_node)
 
 
 def _site(running: Node, events: RecentEvents) -> "Site":

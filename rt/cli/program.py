@@ -47,6 +47,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "pull": ("rt.cli.pull:pull", "Copy the merged log from a node."),
     "push": ("rt.cli.push:push", "Ship sessions to the nodes."),
     "restore": ("rt.cli.restore:restore", "Make a log from offloaded copies."),
+    "service": ("rt.cli.service:service", "Install a program as a service of systemd."),
     "session": ("rt.cli.session:session", "Show the sessions of a stream, and decide for them."),
     "status": ("rt.cli.status:status", "Show the status of a stream's nodes."),
     "subscribe": ("rt.cli.subscribe:subscribe", "Read a stream."),

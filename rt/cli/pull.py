@@ -14,10 +14,11 @@ from replicator.mirror import Mirror
 from replicator.pull import PullClient, PullStatus
 from replicator.scrubber import SCRUB_BYTES_S, Scrubber
 from rt.cli.console import note, print_json
-from rt.cli.link import ServiceSettings, timeout_option, wait_until
+from rt.cli.link import ServiceSettings, reload_service, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
+from rt.cli.service_manager import ServiceManager
 from rt.cli.stop_signals import StopSignals
-from rt.cli.web import shown_over_http
+from rt.cli.web import pause_s, shown_over_http, watched
 from rt.config.kinds import Bytes
 from rt.errors import RtError
 from rt.log.archived import begins_as_wanted
@@ -29,6 +30,7 @@ from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
 from rt.node.settings import parse_address
 from rt.subscriber import MERGED_NAME
+from rt.web.pull_watch import PullWatch
 from rt.web.recent import RecentEvents
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ def pull(
 
     It also reads the copy once a day, and fetches a file again that the disk has damaged.
 
-    Stops cleanly on SIGTERM, SIGHUP and ctrl-C; the next pull resumes where this one ended.
+    Stops cleanly on SIGTERM and ctrl-C; the next pull resumes where this one ended. SIGHUP loads
+    certificates and settings again; from a terminal, as a closed one sends it, it ends the pull.
 
     \b
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark
@@ -102,23 +105,28 @@ def pull(
         settings.root, settings.stream, settings.addresses(), contexts, keep.keeps,
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
     )  # fmt: skip
-    scrubber = None if once else copy_scrubber(
-        client, settings.addresses(), contexts, settings.scrub_bytes_s,
-        mirror.barred if mirror else None,
-    )  # fmt: skip
-    if mirror is not None and scrubber is not None:
-        mirror.suspect = scrubber.suspect
-    with StopSignals() as signals, mirror or nullcontext(), scrubber or nullcontext():
+    scrubber = None if once else _scrubber(client, settings, contexts, mirror)
+    manager = ServiceManager()
+    look = PullWatch(client, pause_s(settings.web))
+    signals = StopSignals(reloads=True)
+    with signals, mirror or nullcontext(), scrubber or nullcontext():
         if mirror is not None:
             _say(mirror, settings.identity, as_json=as_json)
         client.start()
-        with shown_over_http(
-            settings.web, lambda events: _site(client, scrubber, settings, events)
+        with (
+            watched(look),
+            shown_over_http(
+                settings.web, lambda events: _site(client, settings, events, look, scrubber)
+            ) as web,
         ):
+            turn = manager.attend(
+                signals, lambda: reload_service(settings, contexts, web), look.stuck
+            )
             done = wait_until(
                 signals, lambda: not client.running or (once and client.wait_caught_up(0)),
-                timeout_s, ends=once,
+                timeout_s, ends=once, turn=turn,
             )  # fmt: skip
+        manager.stopping()
         broken = not client.running  # read first: the status then says what broke it
         status = client.status()
         client.stop()
@@ -128,15 +136,32 @@ def pull(
     _report(status, lacks, complete=done or not once, once=once, as_json=as_json)
 
 
+def _scrubber(
+    client: PullClient, settings: PullSettings, contexts: Contexts, mirror: Mirror | None
+) -> Scrubber | None:
+    """Return what reads the copy once a day, and hears what the mirror finds damaged."""
+    scrubber = copy_scrubber(
+        client, settings.addresses(), contexts, settings.scrub_bytes_s,
+        mirror.barred if mirror else None,
+    )  # fmt: skip
+    if mirror is not None and scrubber is not None:
+        mirror.suspect = scrubber.suspect
+    return scrubber
+
+
 def _site(
-    client: PullClient, scrubber: Scrubber | None, settings: ServiceSettings, events: RecentEvents
+    client: PullClient,
+    settings: ServiceSettings,
+    events: RecentEvents,
+    watch: PullWatch,
+    scrubber: Scrubber | None,
 ) -> "Site":
     from rt.web.program import ShownProgram  # noqa: PLC0415 - imports what is optional
     from rt.web.pull_site import PullSite  # noqa: PLC0415
 
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("pull", settings.stream, files, events, time.time_ns())
-    return PullSite(client, _merged(settings), program, scrubber)
+    return PullSite(client, _merged(settings), program, watch, scrubber)
 
 
 def _merged(settings: ServiceSettings) -> str:

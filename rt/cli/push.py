@@ -10,13 +10,15 @@ from replicator.progress import Release, SessionStatus
 from replicator.push import PushClient
 from rt.cli.console import note, print_json
 from rt.cli.descriptors import raise_descriptor_limit
-from rt.cli.link import ServiceSettings, timeout_option, wait_until
+from rt.cli.link import ServiceSettings, reload_service, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
+from rt.cli.service_manager import ServiceManager
 from rt.cli.stop_signals import StopSignals
-from rt.cli.web import shown_over_http
+from rt.cli.web import pause_s, shown_over_http, watched
 from rt.errors import Misuse
 from rt.net.certificates import certificate_files
 from rt.net.identity import CertificateRole
+from rt.web.push_watch import PushWatch
 from rt.web.recent import RecentEvents
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ def push(
 ) -> None:
     """Ship sessions to the nodes of a stream, and keep shipping as they grow.
 
-    On SIGTERM, SIGHUP or ctrl-C it ships what is left, for up to 5 seconds, and ends.
+    On SIGTERM or ctrl-C it ships what is left, for up to 5 seconds, and ends. SIGHUP loads
+    certificates and settings again; from a terminal, as a closed one sends it, it ends the push.
 
     \b
     rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk
@@ -58,17 +61,31 @@ def push(
     if timeout_s is not None and not drain:
         raise click.UsageError("--timeout goes with --drain")
     raise_descriptor_limit()
+    contexts = settings.contexts(CertificateRole.PUBLISHER)
     client = PushClient(
-        settings.root, settings.stream, settings.addresses(),
-        settings.contexts(CertificateRole.PUBLISHER), sessions, release=Release(release),
+        settings.root, settings.stream, settings.addresses(), contexts, sessions,
+        release=Release(release),
     )  # fmt: skip
     if drain and not client.status():
         raise Misuse(f"there is no session to ship; check --root {settings.root} and --session")
-    with StopSignals() as signals:
+    manager = ServiceManager()
+    look = PushWatch(client, pause_s(settings.web))
+    with StopSignals(reloads=True) as signals:
         client.start()
         watch = _DrainWatch(client)
-        with shown_over_http(settings.web, lambda events: _site(client, settings, events)):
-            merged = wait_until(signals, lambda: drain and watch.is_over(), timeout_s, ends=drain)
+        with (
+            watched(look),
+            shown_over_http(
+                settings.web, lambda events: _site(client, settings, events, look)
+            ) as web,
+        ):
+            turn = manager.attend(
+                signals, lambda: reload_service(settings, contexts, web), look.stuck
+            )
+            merged = wait_until(
+                signals, lambda: drain and watch.is_over(), timeout_s, ends=drain, turn=turn
+            )
+        manager.stopping()
         merged = merged and not client.blocked()
         status = client.status()
         connected = any(each.connected for each in status)
@@ -77,12 +94,15 @@ def push(
     _report(reasons, done=merged if drain else merged or synced, drain=drain, as_json=as_json)
 
 
-def _site(client: PushClient, settings: ServiceSettings, events: RecentEvents) -> "Site":
+def _site(
+    client: PushClient, settings: ServiceSettings, events: RecentEvents, watch: PushWatch
+) -> "Site":
     from rt.web.program import ShownProgram  # noqa: PLC0415 - imports what is optional
     from rt.web.push_site import PushSite  # noqa: PLC0415
 
     files = certificate_files(settings.certs, settings.identity)
-    return PushSite(client, ShownProgram("push", settings.stream, files, events, time.time_ns()))
+    program = ShownProgram("push", settings.stream, files, events, time.time_ns())
+    return PushSite(client, program, watch)
 
 
 class _DrainWatch:

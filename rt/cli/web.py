@@ -2,15 +2,41 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rt.cli.console import note
 from rt.node.http import HttpSettings
+from rt.node.lookout import LIVE_S, QUIET_S
 from rt.web.recent import RecentEvents, forget_events, keep_events
 from rt.web.server import WebServer, demand_installed
 
 if TYPE_CHECKING:
     from rt.web.site import Site
+
+
+class ClientWatch(Protocol):
+    """Something that looks at a pusher or puller again and again."""
+
+    def start(self) -> None:
+        """Begin to look."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+@contextmanager
+def watched(watch: ClientWatch) -> Iterator[None]:
+    """Look again and again, with or without a port, until the block ends."""
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
+
+
+def pause_s(settings: HttpSettings) -> float:
+    """Return the time between two looks: short if someone may look too."""
+    return LIVE_S if settings.http else QUIET_S
 
 
 @contextmanager

@@ -89,6 +89,36 @@ def init_authority(directory: str, *, force: bool = False) -> CertificateFiles:
     return files
 
 
+def copy_authority(source: str, directory: str) -> CertificateFiles:
+    """Copy an authority that exists, so that one authority certifies several clusters.
+
+    Args:
+        source: directory of its `ca.pem` and `ca.key`.
+        directory: gets both and a `grants.toml`; made with mode 0700 if missing.
+
+    Raises:
+        Misuse: it is not an authority, has expired, or others may read its key; or there is an
+            authority already.
+        OSError: it cannot be read.
+    """
+    certificate, key = load_authority(source)
+    try:
+        may_sign = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        may_sign = False
+    path = certificate_files(source, AUTHORITY).ca
+    if not may_sign or certificate.issuer != certificate.subject:
+        raise Misuse(f"{path}: not an authority that signs itself; use one of rt certs init")
+    if certificate.not_valid_after_utc <= datetime.now(UTC):
+        raise Misuse(f"{path}: expired; make another authority with rt certs init")
+    files = certificate_files(directory, AUTHORITY)
+    _make_private_directory(directory)
+    _refuse_existing(files, force=False, consequence="every certificate it issued stops working")
+    _write_pair(files, certificate, key, force=False)
+    begin_grants(directory)
+    return files
+
+
 def issue(
     directory: str,
     name: str,

@@ -19,6 +19,7 @@ from rt.net.certificates import (
     AUTHORITY,
     LOCAL_HOSTS,
     certificate_files,
+    copy_authority,
     host_name,
     init_authority,
     issue,
@@ -28,6 +29,7 @@ from rt.net.exchange import decode_fields, receive_all
 from rt.net.identity import CertificateRole
 from rt.net.renewal import hosts_of
 from rt.net.tls import Contexts, connect, offering
+from rt.node.cluster_layout import HERE, ClusterLayout
 from rt.node.founding import read_founding
 from rt.node.settings import PORT, parse_address
 from rt.node.status import STATUS_ALPN, STATUS_S
@@ -59,6 +61,7 @@ def init_cluster(
     sessions: Sequence[str] = (),
     leases: bool = False,
     founded: Sequence[str] = (),
+    layout: ClusterLayout = HERE,
 ) -> list[Place]:
     """Write certificates and a configuration for each node of a new cluster.
 
@@ -72,32 +75,26 @@ def init_cluster(
         sessions: globs that each publisher is granted; the session of its own name if none.
         leases: whether subscribers are granted leases.
         founded: lines of each node's configuration about the log it is founded from, if any.
+        layout: names and paths of the nodes, and the authority.
 
     Raises:
         Misuse: not 1, 3, 5 or 7 addresses, a name that cannot be used, or there is a cluster.
     """
     parse_stream(stream)
-    _check_addresses(addresses)
-    _check_names([*publishers, *subscribers], len(addresses))
+    _check_addresses(addresses, layout.root)
+    names = layout.node_names(len(addresses))
+    _check_names([*publishers, *subscribers], names)
     certs = os.path.join(directory, "certs")
     _demand_new(directory, certs)
-    init_authority(certs)
+    if layout.authority:
+        copy_authority(layout.authority, certs)
+    else:
+        init_authority(certs)
     places = [
-        Place(f"n{number}", address, os.path.join(directory, f"n{number}.toml"))
-        for number, address in enumerate(addresses, 1)
+        Place(name, address, os.path.join(directory, f"{name}.toml"))
+        for name, address in zip(names, addresses, strict=True)
     ]
-    cluster_id = secrets.token_hex(16)
-    for place in places:
-        host = parse_address(place.address)[0]
-        issue(
-            certs,
-            place.name,
-            CertificateRole.NODE,
-            hosts=tuple(dict.fromkeys((host, *LOCAL_HOSTS))),
-        )
-        with open(place.config, "x", encoding="utf-8") as file:
-            file.write(_toml(directory, stream, place, places, cluster_id))
-            file.writelines(f"{line}\n" for line in founded)
+    _write_nodes(directory, stream, places, layout, founded)
     for name in publishers:
         issue(certs, name, CertificateRole.PUBLISHER, sessions=sessions)
     for name in subscribers:
@@ -142,6 +139,24 @@ def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
     ]
 
 
+def _write_nodes(
+    directory: str,
+    stream: str,
+    places: Sequence[Place],
+    layout: ClusterLayout,
+    founded: Sequence[str],
+) -> None:
+    """Write the certificate and the configuration of each node."""
+    certs, cluster_id = os.path.join(directory, "certs"), secrets.token_hex(16)
+    for place in places:
+        hosts = tuple(dict.fromkeys((parse_address(place.address)[0], *LOCAL_HOSTS)))
+        issue(certs, place.name, CertificateRole.NODE, hosts=hosts)
+        text = _toml(directory, stream, place, places=places, cluster_id=cluster_id, layout=layout)
+        with open(place.config, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.writelines(f"{line}\n" for line in founded)
+
+
 def init_local_cluster(
     directory: str, stream: str, nodes: int, founded: Sequence[str] = ()
 ) -> list[Place]:
@@ -171,17 +186,20 @@ def _demand_new(directory: str, certs: str) -> None:
         raise Misuse(f"{certs} is there already, {words}")
 
 
-def _check_addresses(addresses: Sequence[str]) -> None:
+def _check_addresses(addresses: Sequence[str], root: str) -> None:
     """Refuse addresses that cannot form a cluster, before anything is written."""
     _check_count(len(addresses))
     for address in addresses:
         host_name(parse_address(address)[0])
     if len(set(map(parse_address, addresses))) != len(addresses):
         raise Misuse(f"each node needs an address of its own: {', '.join(addresses)}")
+    hosts = {parse_address(address)[0] for address in addresses}
+    if root and len(hosts) < len(addresses):
+        raise Misuse(f"nodes on one machine cannot share {root}; leave out the root")
 
 
-def _check_names(names: Sequence[str], nodes: int) -> None:
-    ours = {"operator", AUTHORITY, *(f"n{number}" for number in range(1, nodes + 1))}
+def _check_names(names: Sequence[str], nodes: Sequence[str]) -> None:
+    ours = {"operator", AUTHORITY, *nodes}
     for name in names:
         if parse_peer(name) in ours or names.count(name) > 1:
             raise Misuse(f"{name} names a certificate of another holder; give each its own name")
@@ -223,7 +241,7 @@ def write_member(
     path = os.path.join(directory, f"{name}.toml")
     if not _is_written(path, place, cluster_id):
         with open(path, "x", encoding="utf-8") as file:
-            file.write(_toml(directory, stream, place, places, cluster_id))
+            file.write(_toml(directory, stream, place, places=places, cluster_id=cluster_id))
     return path
 
 
@@ -317,16 +335,24 @@ def _free_port(port: int) -> int | None:
 
 
 def _toml(
-    directory: str, stream: str, place: Place, places: Sequence[Place], cluster_id: str
+    directory: str,
+    stream: str,
+    place: Place,
+    *,
+    places: Sequence[Place],
+    cluster_id: str,
+    layout: ClusterLayout = HERE,
 ) -> str:
+    root = layout.root or os.path.abspath(root_of(directory, place))
+    certs = layout.certs or os.path.abspath(os.path.join(directory, "certs"))
     members = ", ".join(f'"{each.name}={each.address}"' for each in places)
     lines = [
         "[node]",
-        f"root = {_quoted(os.path.abspath(root_of(directory, place)))}",
+        f"root = {_quoted(root)}",
         f'stream = "{stream}"',
         f'name = "{place.name}"',
         f'listen = "{place.address}"',
-        f"certs = {_quoted(os.path.abspath(os.path.join(directory, 'certs')))}",
+        f"certs = {_quoted(certs)}",
     ]
     if len(places) > 1:
         lines += [f"members = [{members}]", f'cluster_id = "{cluster_id}"']

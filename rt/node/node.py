@@ -40,6 +40,7 @@ from sequencer.journal.journal import Opened
 from sequencer.peers import Peers, alpn_of
 
 _log: Final = logging.getLogger("rt.node")
+STUCK_S: Final = 30.0  # a loop that has not come round for so long needs a restart
 _LIVE: Final = {"limits", "storage", "reserve"}  # settings that `reload` changes
 
 
@@ -203,6 +204,13 @@ class Node:
             _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         else:
             self.pipeline.mend_merged(error)
+
+    def stuck(self) -> str:
+        """Return the name of a loop that has not come round for 30 s; "" if all have."""
+        now_s = time.monotonic()
+        if now_s - self.pipeline.sequencer.stepped_s() > STUCK_S:
+            return "sequence"
+        return "look-out" if now_s - self.lookout.sample.at_s > STUCK_S else ""
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has stopped or failed; return False if the time ran out first."""

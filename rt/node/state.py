@@ -37,25 +37,43 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
     path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, INCARNATION_END)
     cluster, node = settings.founding_name, settings.name
     if founding or (settings.is_alone and not disk.names(path)):
-        if disk.names(path) or disk.names(os.path.join(top, MERGED_NAME)):
-            raise Misuse(
-                f"{top} holds a node's state or a merged log, and a new cluster starts empty; a "
-                "node that was founded before is started without --found"
-            )
-        if len(settings.member_names) not in MEMBERS_ALLOWED:
-            count = len(settings.member_names)
-            raise Misuse(f"{count} members; a cluster is founded with 1, 3, 5 or 7 nodes")
-        snapshot = _take_log(disk, settings, top) if settings.storage.founded_from else None
-        found(
-            disk, path, cluster=cluster, node=node, directory=fresh, place=_place(path),
-            members=settings.places, snapshot=snapshot,
-        )  # fmt: skip
+        found_state(disk, settings, top)
     opened = open_journal(
         disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path), boot=_boot()
     )
     if opened.damage:
         _log.error("%s: %s; this node learns from the others before it votes", path, opened.damage)
     return opened
+
+
+def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
+    """Create the state of a member of a new cluster, which may vote at its first start.
+
+    Args:
+        disk: holds the node's directory.
+        settings: of the node.
+        top: the node's directory.
+
+    Raises:
+        Misuse: it is not empty, no cluster can be founded with so many members, or the log that it
+            is founded from is not the one that the cluster was made for.
+        CorruptLog: that log is damaged.
+    """
+    path = os.path.join(top, "state")
+    if disk.names(path) or disk.names(os.path.join(top, MERGED_NAME)):
+        raise Misuse(
+            f"{top} holds a node's state or a merged log, and a new cluster starts empty; a "
+            "node that was founded before is started without --found"
+        )
+    if len(settings.member_names) not in MEMBERS_ALLOWED:
+        count = len(settings.member_names)
+        raise Misuse(f"{count} members; a cluster is founded with 1, 3, 5 or 7 nodes")
+    snapshot = _take_log(disk, settings, top) if settings.storage.founded_from else None
+    found(
+        disk, path, cluster=settings.founding_name, node=settings.name,
+        directory=SystemRandom().randrange(1, INCARNATION_END), place=_place(path),
+        members=settings.places, snapshot=snapshot,
+    )  # fmt: skip
 
 
 def _take_log(disk: Disk, settings: NodeSettings, top: str) -> Snapshot:

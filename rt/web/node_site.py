@@ -12,7 +12,7 @@ from replicator.clients import PULLS, PUSHES, ClientView
 from rt.errors import Misuse
 from rt.net.certificates import certificate_files, load_certificate
 from rt.net.contexts import Contexts, client_context, offering
-from rt.node.node import Node
+from rt.node.node import STUCK_S, Node
 from rt.node.sample import NodeSample, SessionView
 from rt.node.settings import parse_address
 from rt.node.status import STATUS_ALPN
@@ -24,7 +24,6 @@ from rt.web.others import OtherNodes
 from rt.web.recent import RecentEvents
 from rt.web.site import Fields, SiteHealth
 
-_STUCK_S: Final = 30.0
 _CERTIFICATE_S: Final = 60.0  # how often the certificates are read again
 _KEPT_S: Final = 24 * 3600.0
 
@@ -82,12 +81,10 @@ class NodeSite:
 
     def health(self) -> SiteHealth:
         """Return how the node is; the table in docs/OPERATIONS.md says why."""
-        sample, now_s = self._sample, time.monotonic()
-        age_s = now_s - sample.at_s
-        stuck = "look-out" if age_s > _STUCK_S else ""
-        if now_s - self._node.pipeline.sequencer.stepped_s() > _STUCK_S:
-            stuck = "sequence"
-        words = f"stuck: the loop {stuck!r} has not come round for {_STUCK_S:g} s" if stuck else ""
+        sample = self._sample
+        age_s = time.monotonic() - sample.at_s
+        stuck = self._node.stuck()
+        words = f"stuck: the loop {stuck!r} has not come round for {STUCK_S:g} s" if stuck else ""
         return SiteHealth(words, tuple(self._unready(sample)), age_s)
 
     def _unready(self, sample: NodeSample) -> Iterable[str]:

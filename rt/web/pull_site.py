@@ -9,11 +9,13 @@ from prometheus_client.core import Metric
 from replicator.pull import PullClient
 from replicator.scrub import ScrubState
 from replicator.scrubber import Scrubber
+from rt.node.sampler import PULL
 from rt.text import printable, size_text
 from rt.web.collector import counter, gauge
 from rt.web.files import MergedFiles, planned
 from rt.web.node_metrics import scrub_metrics
 from rt.web.program import ShownProgram, tile
+from rt.web.pull_watch import PullWatch
 from rt.web.site import Fields, SiteHealth
 from rt.web.verdict import BROKEN, DEGRADED, OK
 
@@ -30,9 +32,11 @@ class PullSite:
         client: PullClient,
         directory: str,
         program: ShownProgram,
+        watch: PullWatch,
         scrubber: Scrubber | None = None,
     ) -> None:
-        """Show this client, which copies into `directory`, and what scrubs that."""
+        """Show this client, which copies into `directory`, and what looks at it and scrubs it."""
+        self._watch = watch
         self._client = client
         self._scrubber = scrubber
         self._program = program
@@ -59,6 +63,10 @@ class PullSite:
             amount = getattr(self._client.traffic, unit)
             words = f"{unit.title()} copied since the start."
             yield counter(f"rt_pulled_{unit}", words, {key: amount}, label)
+        yield gauge(
+            "rt_stalled", "1 if work waits at a hop and nothing has moved for 10 s.",
+            {(stream, PULL): float(bool(self._watch.stalled))}, ("stream", "hop"),
+        )  # fmt: skip
         live = [row for row in rows if row.gone is None]
         yield gauge("rt_log_bytes", "Bytes of the merged log that are here.",
                     {key: sum(row.bytes for row in live)}, label)  # fmt: skip
@@ -93,6 +101,8 @@ class PullSite:
         status, traffic = self._client.status(), self._client.traffic
         if not self._client.running:
             level, words = BROKEN, printable(status.error)
+        elif self._watch.stalled and status.node:
+            level, words = BROKEN, f"Stalled: {self._watch.words()}."
         elif not status.node:
             level, words = BROKEN, f"Nothing is copied: {printable(status.error)}."
         elif damaged := len(self._scrub.unrepaired):

@@ -8,44 +8,36 @@ from prometheus_client.core import Metric
 
 from replicator.progress import SessionStatus
 from replicator.push import PushClient
-from rt.node.stalls import HopProgress, Waits
 from rt.text import printable, size_text
 from rt.traffic import Traffic
 from rt.web.collector import counter, gauge
 from rt.web.program import ShownProgram, tile
+from rt.web.push_watch import PUSH, PushWatch
 from rt.web.site import Fields, SiteHealth
 from rt.web.verdict import BROKEN, DEGRADED, OK
-from rt.web.watch import SiteWatch
 
 SERIES_MAX: Final = 20  # as on a node: the sessions with the greatest lag
 _ROWS_MAX: Final = 50
-_STUCK_S: Final = 30.0
 
 
 class PushSite:
-    """A pusher (`rt.web.site.Site`).
+    """A pusher (`rt.web.site.Site`); any thread may call any method."""
 
-    Threads: any thread may call any method. The watch's thread alone uses `_waits`, and replaces
-        `_status` and `_waiting` as a whole.
-    """
-
-    def __init__(self, client: PushClient, program: ShownProgram) -> None:
-        """Show this client."""
+    def __init__(self, client: PushClient, program: ShownProgram, watch: PushWatch) -> None:
+        """Show this client, at which `watch` looks."""
         self._client = client
         self._program = program
-        self._status: Sequence[SessionStatus] = ()
-        self._waiting: Mapping[str, float] = {}  # by `session to node`
-        self._waits = Waits()
-        self._watch = SiteWatch(self._progress, self._stall_words)
+        self._watch = watch
 
     def start(self) -> None:
-        """Begin to look."""
-        self._watch.look()
-        self._watch.start()
+        """Nothing has to be started: the command watches its client with or without a port."""
 
     def stop(self) -> None:
-        """End."""
-        self._watch.stop()
+        """Nothing has to be stopped."""
+
+    @property
+    def _status(self) -> Sequence[SessionStatus]:
+        return self._watch.status
 
     def metrics(self) -> Iterable[Metric]:
         """Yield everything that is measured."""
@@ -65,7 +57,7 @@ class PushSite:
         )  # fmt: skip
         yield gauge(
             "rt_push_lag_seconds", "How long the oldest that a node has not synced has waited.",
-            {(stream, node): max((self._waited(e) for e in rows), default=0.0)
+            {(stream, node): max((self._watch.waited(e) for e in rows), default=0.0)
              for node, rows in by_node.items()},
             labels,
         )  # fmt: skip
@@ -73,14 +65,17 @@ class PushSite:
         yield from self._sessions(stream)
         yield gauge(
             "rt_stalled", "1 if work waits at a hop and nothing has moved for 10 s.",
-            {(stream, "push"): float(bool(self._watch.stalled))}, ("stream", "hop"),
+            {(stream, PUSH): float(bool(self._watch.stalled))}, ("stream", "hop"),
         )  # fmt: skip
 
     def _sessions(self, stream: str) -> Iterator[Metric]:
         worst: dict[str, tuple[float, int]] = {}
         for each in self._status:
             seconds, left = worst.get(each.session, (0.0, 0))
-            worst[each.session] = (max(seconds, self._waited(each)), max(left, each.lag_bytes))
+            worst[each.session] = (
+                max(seconds, self._watch.waited(each)),
+                max(left, each.lag_bytes),
+            )
         order = sorted(worst, key=lambda name: (-worst[name][0], -worst[name][1], name))
         shown = order[:SERIES_MAX]
         refused = sum(bool(each.error) for each in self._status if each.connected)
@@ -97,7 +92,7 @@ class PushSite:
     def health(self) -> SiteHealth:
         """Return how it is: ready while a node is connected, or there is nothing to ship."""
         age_s = time.monotonic() - self._watch.at_s
-        stuck = f"stuck: it was not looked at for {age_s:.0f} s" if age_s > _STUCK_S else ""
+        stuck = f"stuck: {late}" if (late := self._watch.stuck()) else ""
         unready = [] if self._is_connected() else [f"not-connected: {self._trouble()}"]
         return SiteHealth(stuck, tuple(unready), age_s)
 
@@ -106,7 +101,7 @@ class PushSite:
         return [
             {"session": each.session, "node": each.node, "connected": each.connected,
              "position": str(each.position), "durable": str(each.durable),
-             "lag_bytes": each.lag_bytes, "waiting_s": round(self._waited(each), 1),
+             "lag_bytes": each.lag_bytes, "waiting_s": round(self._watch.waited(each), 1),
              "error": printable(each.error)}
             for each in self._status
         ]  # fmt: skip
@@ -119,7 +114,7 @@ class PushSite:
         names = sorted({each.node for each in status})
         left = sum(each.lag_bytes for each in status)
         sent = sum(each.bytes for each in self._client.traffic().values())
-        waits = max((self._waited(each) for each in status), default=0.0)
+        waits = max((self._watch.waited(each) for each in status), default=0.0)
         return self._program.overview(level, words) | {
             "nodes": [self._node(name) for name in names],
             "sessions": {
@@ -161,7 +156,7 @@ class PushSite:
         return sorted(rows, key=lambda row: (-row["waiting_s"], -row["lag_bytes"], row["session"]))
 
     def _row(self, session: str, status: Sequence[SessionStatus]) -> Fields:
-        waiting_s = max(self._waited(each) for each in status)
+        waiting_s = max(self._watch.waited(each) for each in status)
         connected = any(each.connected for each in status)
         return {
             "session": session, "pushed_by": "", "state":
@@ -186,7 +181,7 @@ class PushSite:
         names = sorted({each.node for each in self._status})
         away = [name for name in names if not self._has(name)]
         if self._watch.stalled:
-            return BROKEN, f"Stalled: {self._stall_words(next(iter(self._watch.stalled)))}."
+            return BROKEN, f"Stalled: {self._watch.words(next(iter(self._watch.stalled)))}."
         if not self._is_connected():
             return BROKEN, f"Nothing is shipped: {self._trouble()}. What is published stays here."
         if away:
@@ -202,32 +197,9 @@ class PushSite:
     def _trouble(self) -> str:
         return printable(next((each.error for each in self._status if each.error), "no connection"))
 
-    def _waited(self, status: SessionStatus) -> float:
-        return self._waiting.get(_name(status), 0.0)
-
-    def _progress(self) -> dict[str, HopProgress]:
-        """Look at the client: how far each session has come with each node."""
-        self._status, now_s = self._client.status(), time.monotonic()
-        waiting, found = {}, {}
-        for each in self._status:
-            name, end = _name(each), each.position + each.lag_bytes
-            waiting[name] = self._waits.look(name, reached=each.durable, end=end, now_s=now_s)
-            found[name] = HopProgress((each.durable, each.position), each.durable < end)
-        self._waits.keep(waiting.keys())
-        self._waiting = waiting
-        return found
-
-    def _stall_words(self, name: str) -> str:
-        error = next((each.error for each in self._status if _name(each) == name), "")
-        return f"what is published is not taken (session {name}): {error or 'no answer'}"
-
 
 def _passed(name: str, words: str, traffic: Mapping[str, Traffic], stream: str) -> Iterator[Metric]:
     for unit in ("bytes", "messages", "frames"):
         values = {(stream, node): getattr(each, unit) for node, each in traffic.items()}
         text = f"{unit.title()} {name} {words}."
         yield counter(f"rt_{name}_{unit}", text, values, ("stream", "peer"))
-
-
-def _name(status: SessionStatus) -> str:
-    return f"{status.session} to {status.node}"

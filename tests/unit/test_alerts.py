@@ -15,7 +15,9 @@ from rt.net.certificates import certificate_files
 from rt.web.node_metrics import node_metrics
 from rt.web.program import ShownProgram
 from rt.web.pull_site import PullSite
+from rt.web.pull_watch import PullWatch
 from rt.web.push_site import PushSite
+from rt.web.push_watch import PushWatch
 from rt.web.recent import RecentEvents
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.layout import ROOT
@@ -42,12 +44,13 @@ def exposed(tmp_path_factory):
         node.lookout.look()
         files = certificate_files(f"{cluster.root}/certs", "publisher")
         program = ShownProgram("push", STREAM, files, RecentEvents(), time.time_ns())
-        pushing = PushSite(push, program)
+        pushing = PushSite(push, program, PushWatch(push, 1.0))
         pushing._watch.look()
         rows = cluster.rows("n1")
         families = [
             *node_metrics(node.lookout.sample, node.settings, rows, {"own": 1.0, "ca": 2.0}),
-            *pushing.metrics(), *PullSite(pull, cluster.out("sub"), program).metrics(),
+            *pushing.metrics(),
+            *PullSite(pull, cluster.out("sub"), program, PullWatch(pull, 1.0)).metrics(),
         ]  # fmt: skip
     finally:
         cluster.close()

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from replicator.progress import SessionStatus
+from replicator.pull import PullStatus
 from rt.cli import exits
 from rt.cli import pull as cli_pull
 from rt.cli import push as cli_push
@@ -89,7 +91,8 @@ class Puller:
 
     def status(self):
         """Where it is."""
-        return SimpleNamespace(error="" if self.has_all else "no answer", position=START)
+        error = "" if self.has_all else "no answer"
+        return PullStatus("n1:7420", START, START, START, self.has_all, False, error)
 
 
 class Pusher(Puller):
@@ -106,7 +109,7 @@ class Pusher(Puller):
     def status(self):
         """One session on its way to one node."""
         error = "" if self.has_all else "no answer"
-        return [SimpleNamespace(session="jfk", connected=self.has_all, error=error, lag_bytes=7)]
+        return [SessionStatus("jfk", "n1:7420", self.has_all, START, START, 7, error)]
 
 
 @pytest.mark.parametrize("has_all", [True, False])

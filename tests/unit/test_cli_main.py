@@ -275,6 +275,8 @@ def test_a_pull_that_breaks_says_why_unless_it_was_already_done(monkeypatch, bre
             self.running, self.error = False, "copy/out: no room; this copy has ended"
 
     monkeypatch.setattr(cli_pull, "PullClient", Client)
+    watch = SimpleNamespace(start=lambda: None, stop=lambda: None, stuck=lambda: "")
+    monkeypatch.setattr(cli_pull, "PullWatch", lambda *_: watch)
     monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     told = run("pull", "--once")
     if breaks_at == "done":

@@ -8,13 +8,15 @@ import tomllib
 import pytest
 
 from rt.errors import Misuse, Refused
-from rt.net.certificates import issue
+from rt.net.certificates import certificate_files, init_authority, issue, load_certificate
 from rt.net.grants import GRANTS_NAME, Grant, read_grants
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node import audit as audit_module
 from rt.node.audit import AuditLog
 from rt.node.cluster import ask_status, init_cluster
+from rt.node.cluster_layout import ClusterLayout
 from tests.archive_cluster import ArchiveCluster
+from tests.commands import run
 from tests.control_fuzz import REQUESTS, node_admin
 
 LOOKS = ("policy", "plan")
@@ -194,3 +196,63 @@ def test_a_client_takes_no_name_of_another_holder(tmp_path, names):
     with pytest.raises(Misuse):
         init_cluster(str(tmp_path / "c"), "flights", ["localhost:1"], publishers=names)
     assert not os.path.exists(tmp_path / "c")
+
+
+def test_a_cluster_is_certified_by_an_authority_that_exists(tmp_path):
+    """One authority for several clusters: peers of both are known by one ca.pem."""
+    pki = str(tmp_path / "pki")
+    init_authority(pki)
+    layout = ClusterLayout(authority=pki)
+    for name in ("one", "two"):
+        places = init_cluster(str(tmp_path / name), "flights", ["a:1"], layout=layout)
+        ca = (tmp_path / name / "certs" / "ca.pem").read_bytes()
+        assert ca == (tmp_path / "pki" / "ca.pem").read_bytes()
+        files = certificate_files(str(tmp_path / name / "certs"), places[0].name)
+        own = load_certificate(files.cert)
+        own.verify_directly_issued_by(load_certificate(files.ca))
+    assert stat.S_IMODE(os.stat(tmp_path / "one" / "certs" / "ca.key").st_mode) == 0o600
+
+
+def test_what_is_no_authority_certifies_nothing(tmp_path):
+    """And leaves no half-made cluster that is in the way of the next attempt."""
+    pki = tmp_path / "pki"
+    init_authority(str(pki))
+    issue(str(pki), "n1", CertificateRole.NODE, hosts=("a",))
+    leaf = tmp_path / "leaf"
+    leaf.mkdir(mode=0o700)
+    for end in ("pem", "key"):
+        (leaf / f"ca.{end}").write_bytes((pki / f"n1.{end}").read_bytes())
+        (leaf / f"ca.{end}").chmod(0o600)
+    for directory, words in ((leaf, "not an authority"), (tmp_path / "none", "no authority in")):
+        with pytest.raises(Misuse, match=words):
+            init_cluster(
+                str(tmp_path / "c"), "flights", ["a:1"],
+                layout=ClusterLayout(authority=str(directory)),
+            )  # fmt: skip
+        assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--name", "x"], "1 names for 3 nodes"),
+        (["--name", "x", "--name", "x", "--name", "y"], "give each a name of its own"),
+        (["--name", "ca", "--name", "x", "--name", "y"], "cannot name a node here"),
+        (["--name", "../x", "--name", "x", "--name", "y"], "not a"),
+        (["--name", "a", "--name", "b", "--name", "c", "--publisher", "b"], "another holder"),
+        (["--node-root", "data"], "is not an absolute path"),
+        (["--node-root", "/data", "--address", "c:2"], "cannot share /data"),
+    ],
+)
+def test_names_and_paths_that_cannot_be_are_refused_before_anything_is_written(
+    tmp_path, options, words
+):
+    """A name becomes a file's name."""
+    addresses = ["--address", "a:1", "--address", "b:1"]
+    if "--address" not in options:
+        addresses += ["--address", "c:1"]
+    else:
+        addresses[1] = "c:1"
+    done = run("cluster", "init", tmp_path / "c", *addresses, *options)
+    assert (done.exit_code, words in done.stderr) == (2, True), done.output
+    assert not (tmp_path / "c").exists()

@@ -3,19 +3,26 @@
 import json
 import logging
 import os
+import signal
+import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from replicator.progress import SessionStatus
 from replicator.push import PushClient
 from rt.cli.link import ServiceSettings
 from rt.config.settings import load
 from rt.net.certificates import certificate_files
 from rt.node.http import HttpSettings
 from rt.node.stalls import HopProgress
+from rt.position import Position
 from rt.web.program import ShownProgram
 from rt.web.pull_site import PullSite
+from rt.web.pull_watch import PullWatch
 from rt.web.push_site import SERIES_MAX, PushSite
+from rt.web.push_watch import PushWatch
 from rt.web.recent import RecentEvents
 from rt.web.server import WebServer
 from rt.web.watch import SiteWatch
@@ -59,12 +66,23 @@ def program(cluster, kind, who):
     return ShownProgram(kind, STREAM, files, RecentEvents(), time.time_ns())
 
 
+def pushing(client, cluster):
+    """Return the site of a pusher."""
+    return PushSite(client, program(cluster, "push", "publisher"), PushWatch(client, 1.0))
+
+
+def pulling(client, cluster):
+    """Return the site of a puller."""
+    who = program(cluster, "pull", "subscriber")
+    return PullSite(client, cluster.out("sub"), who, PullWatch(client, 1.0))
+
+
 def test_a_pusher_shows_what_it_sent_and_what_waits(cluster, port):
     """The first question is whether the publisher's machine ships at all."""
     publisher, push = cluster.publisher(), cluster.push()
     publisher.publish_many([b"x" * 100] * 500)
     publisher.flush("merged", 20)
-    site = PushSite(push, program(cluster, "push", "publisher"))
+    site = pushing(push, cluster)
     seen = port(site)
     site._watch.look()
     assert seen.metric("rt_sent_messages_total") == 500
@@ -83,7 +101,7 @@ def test_a_pusher_without_a_node_is_alive_unready_and_says_why(cluster, port, tm
     publisher.publish(b"x")
     [name] = cluster.nodes
     cluster.stop(name)
-    site = PushSite(cluster.push(), program(cluster, "push", "publisher"))
+    site = pushing(cluster.push(), cluster)
     seen = port(site)
     assert eventually(lambda: "refused" in unready(site, seen))
     assert seen.ask("/readyz")[0] == 503
@@ -106,7 +124,7 @@ def test_a_puller_shows_its_copy(cluster, port):
     publisher.flush("merged", 20)
     end = cluster.nodes["n1"].pipeline.feeds.end
     assert eventually(lambda: pull.status().position == end and pull.wait_caught_up(0))
-    seen = port(PullSite(pull, cluster.out("sub"), program(cluster, "pull", "subscriber")))
+    seen = port(pulling(pull, cluster))
     assert seen.ask("/readyz")[0] == 200
     assert seen.metric("rt_pulled_messages_total") == 500
     assert seen.metric("rt_pull_caught_up") == seen.metric("rt_pull_connected") == 1
@@ -118,16 +136,11 @@ def test_a_puller_shows_its_copy(cluster, port):
 
 def test_a_pusher_of_many_sessions_has_few_series(tmp_path, cluster):
     """Publishers name sessions, and each could make a series."""
-    site = PushSite(
-        PushClient(str(tmp_path), STREAM, [("localhost", 1)], cluster.contexts("publisher")),
-        program(cluster, "push", "publisher"),
-    )
-    from replicator.progress import SessionStatus
-    from rt.position import Position
-
-    one = Position(0)
-    site._status = [
-        SessionStatus(f"s{each}", "a:1", True, one, one, each, "") for each in range(1000)
+    client = PushClient(str(tmp_path), STREAM, [("localhost", 1)], cluster.contexts("publisher"))
+    site = pushing(client, cluster)
+    zero = Position(0)
+    site._watch.status = [
+        SessionStatus(f"s{each}", "a:1", True, zero, zero, each, "") for each in range(1000)
     ]
     named = [
         each.labels["session"]
@@ -137,6 +150,110 @@ def test_a_pusher_of_many_sessions_has_few_series(tmp_path, cluster):
     ]
     assert len(named) == 2 * SERIES_MAX
     assert "s999" in named
+
+
+def test_a_pusher_that_reaches_no_node_says_how_much_waits(cluster, port):
+    """Its lag was 0 as long as it was not connected, and no alert fired."""
+    publisher, push = cluster.publisher(), cluster.push()
+    publisher.publish(b"x" * 1000)
+    publisher.flush("merged", 20)
+    site = pushing(push, cluster)
+    cluster.stop("n1")
+    assert eventually(lambda: not push.status()[0].connected)
+    assert push.status()[0].lag_bytes == 0  # what was received before does not wait
+    publisher.publish(b"y" * 1000)
+    publisher.flush("synced")
+    seen = port(site)
+    site._watch._watch._stalls._stalled_s = 0.0
+    assert eventually(lambda: site._watch.look() or "refused" in site._watch.words("jfk"))
+    site._watch.look()
+    assert 1000 < seen.metric("rt_push_lag_bytes") < 2000
+    assert seen.metric("rt_push_lag_seconds") > 0
+    assert seen.metric("rt_stalled", hop="push") == 1
+    assert seen.json("/overview")["verdict"]["text"].startswith("Stalled: what is published is not")
+
+
+def one(node, end, *, durable=0, replicated=0, error="", connected=True):
+    """The status of a session with a node."""
+    return SessionStatus("jfk", node, connected, Position(end), Position(durable), 0, error,
+                         Position(replicated))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "stalled"),
+    [
+        ([one("a", 800, durable=800, replicated=800), one("b", 800, error="refused")], False),
+        ([one("a", 800, durable=800, replicated=0), one("b", 800, error="refused")], True),
+        ([one("a", 0, connected=False, error="refused")], False),
+        ([one("a", Position(1 << 44), durable=800, replicated=800)], False),
+    ],
+    ids=["one node is down", "no majority", "nothing to ship", "a file without a frame"],
+)
+def test_a_session_stalls_where_no_majority_gets_it(status, stalled, caplog):
+    """One node of three that is down woke people, though everything was merged."""
+    client = SimpleNamespace(status=lambda: status)
+    watch = PushWatch(client, 1.0)
+    watch._watch._stalls._stalled_s = 0.0
+    with caplog.at_level(logging.WARNING, "rt.client"):
+        watch.look()
+        watch.look()
+    assert bool(watch.stalled) == stalled
+    said = [each.getMessage() for each in caplog.records]
+    words = "stalled for 0 s: what is published is not taken (session jfk): b: refused"
+    assert said == [words] * stalled
+
+
+def test_a_copy_that_reaches_no_node_or_does_not_move_stalls():
+    """One line names the hop; a copy that has everything has no work."""
+    status = {"node": "", "position": Position(8), "caught_up": False, "error": "refused"}
+    watch = PullWatch(SimpleNamespace(status=lambda: SimpleNamespace(**status)), 1.0)
+    watch._watch._stalls._stalled_s = 0.0
+    watch.look()
+    assert watch.stalled
+    assert watch.words() == "what is merged is not copied: refused"
+    status |= {"node": "n1:7420"}
+    watch.look()
+    assert watch.stalled
+    assert watch.words() == "n1:7420 is connected, and the copy stays at 0.0.8"
+    status |= {"caught_up": True}
+    watch.look()
+    assert not watch.stalled
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["push", "pull"])
+def test_a_hangup_loads_settings_again_and_ends_nothing(cluster, tmp_path, command):
+    """A service manager reloads by it; it used to end the program."""
+    config = tmp_path / "clients.toml"
+    with open(os.path.join(cluster.root, "clients.toml")) as file:
+        config.write_text(file.read())
+    process = start(
+        "-v", command, "--config", config, "--root", tmp_path / "x", "--http", "127.0.0.1:0",
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        line_with(process, "a page at")
+        text = config.read_text()
+        host, port = cluster.addresses[0]
+        assert f'"{host}:{port}"' in text
+        config.write_text(text.replace(f'nodes = ["{host}:{port}"', f'nodes = ["{host}:1"'))
+        process.send_signal(signal.SIGHUP)
+        said = line_with(process, "loaded again")
+        assert "nodes will change when it is started again" in said
+        config.write_text("[push]\nnodes = 5\n[pull]\nnodes = 5\n")
+        process.send_signal(signal.SIGHUP)
+        assert "nodes" in line_with(process, "nothing was loaded again")
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        assert finish(process)[0] == 0
+
+
+def line_with(process, words):
+    """Return the next line of a program's log that has these words."""
+    while words not in (line := process.stderr.readline().decode()):
+        assert line, "the program ended"
+    return line
 
 
 def test_a_hop_that_stalls_is_one_line_and_one_when_it_moves(caplog):

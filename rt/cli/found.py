@@ -1,0 +1,28 @@
+"""`rt node found`: makes the state of a member of a new cluster, so that a service can start it."""
+
+from contextlib import closing
+
+import click
+
+from rt.cli.options import click_options
+from rt.node.directory import NodeDirectory
+from rt.node.settings import NodeSettings
+from rt.node.state import found_state
+
+
+@click.command("found")
+@click_options(NodeSettings, "node")
+def found_node(settings: NodeSettings) -> None:
+    """Found a member of a new cluster, without starting it.
+
+    Once for each node of a new cluster, and never again: for a node that lost its directory it
+    would undo what the others have agreed on. The node is then always started without --found, as
+    a service manager does. Refused if its directory is not empty.
+
+    \b
+    rt node found --config /etc/rt/n1.toml
+    systemctl start rt-node-n1
+    """  # noqa: D301 - click reads the backspace character
+    with closing(NodeDirectory(settings)) as directory:
+        found_state(directory.disk, settings, directory.path)
+        click.echo(f"node {settings.name} of a new cluster is founded in {directory.path}")

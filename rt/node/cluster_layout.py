@@ -1,0 +1,48 @@
+"""ClusterLayout: names and paths of a new cluster's nodes, and who certifies them."""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import Misuse
+from rt.names import parse_node, shown
+from rt.net.certificates import AUTHORITY
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLayout:
+    """How a new cluster's nodes are called, where they have their files, and who certifies them.
+
+    Attributes:
+        names: of the nodes, one for each address; n1, n2, ... if none.
+        root: where each node keeps its data, on its own machine; below the cluster's directory on
+            this machine if "".
+        certs: where each node finds its certificate, on its own machine; likewise.
+        authority: directory of `ca.pem` and `ca.key` that sign the certificates; a new authority is
+            made if "".
+
+    Raises:
+        Misuse: a name is not valid or given twice, or a path is not absolute.
+    """
+
+    names: tuple[str, ...] = ()
+    root: str = ""
+    certs: str = ""
+    authority: str = ""
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if parse_node(name) in ("operator", AUTHORITY) or self.names.count(name) > 1:
+                raise Misuse(f"{name} cannot name a node here; give each a name of its own")
+        for path in (self.root, self.certs):
+            if path and not os.path.isabs(path):
+                raise Misuse(f"{shown(path)} is not an absolute path of the node's machine")
+
+    def node_names(self, count: int) -> tuple[str, ...]:
+        """Return the names of so many nodes; `Misuse` if another number was given."""
+        if self.names and len(self.names) != count:
+            raise Misuse(f"{len(self.names)} names for {count} nodes; give one for each address")
+        return self.names or tuple(f"n{number}" for number in range(1, count + 1))
+
+
+HERE: Final = ClusterLayout()  # all on this machine
