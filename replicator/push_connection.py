@@ -179,11 +179,17 @@ class PushConnection:
             if self._is_to_look or look_s is not None:
                 self._is_to_look = False
                 self._look_at_all(side)
+            hinted: list[tuple[str, SourceChannel, Position]] = []
             while self._hints:
-                channel = self._channels.get(self._hints.pop())
+                session = self._hints.pop()
+                channel = self._channels.get(session)
                 if channel is not None:
                     side.mark(channel)
+                    hinted.append((session, channel, channel.position))
             side.turn()
+            for session, channel, before in hinted:
+                if channel.position > before:
+                    self._gather.sent(session, channel.position)
             return 0.0 if side.busy else look_s or HEARTBEAT_S
 
     def _sent_now(self, session: str) -> bool:

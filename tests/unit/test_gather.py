@@ -1,9 +1,15 @@
 """GatherWindow: how long small updates are gathered."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 
 from replicator import gather as gather_module
+from replicator.dialer import Destination
 from replicator.gather import GatherWindow
+from replicator.messages import PUSH
+from replicator.push_connection import PushConnection
 from rt.position import Position
 
 END = Position(1000)
@@ -108,3 +114,18 @@ def test_updates_on_their_way_are_kept_in_bounded_memory(clock):
     assert with_updates(gather, 1000) > 0.0
     gather.merged("jfk", Position(END + 1000))
     assert gather.gap_s == 0.0
+
+
+def test_what_the_connections_own_thread_sends_is_on_its_way_too():
+    """On a busy machine it sends nearly everything; if that did not count, nothing would gather."""
+    gather = GatherWindow(3)
+    destination = Destination([("localhost", 1)], None, PUSH, "s")
+    connection = PushConnection(destination, SimpleNamespace(look_s=None, is_wanted=bool), gather)
+    jfk, lga = SimpleNamespace(position=Position(8)), SimpleNamespace(position=Position(8))
+    connection._channels = {"jfk": jfk, "lga": lga}
+    for end in (END, Position(END + 1)):
+        connection._hints.update(("jfk", "lga"))
+        turn = partial(setattr, jfk, "position", end)
+        connection._take_turn(SimpleNamespace(mark=lambda _channel: None, turn=turn, busy=False))
+        assert gather.keeps_up == (end == END), "of lga nothing was sent"
+    connection.join(0)
