@@ -259,9 +259,15 @@ class Scrub:
             _log.error("%s is damaged and not repaired: %s; it is tried again", path, why)
 
     def _follow(self, logs: Mapping[str, Appender]) -> None:
-        """Watch copies of sessions that were set aside until they reach as far as before."""
+        """Forget damage that is archived; watch copies of sessions that were set aside.
+
+        Those are repaired once they reach as far as before.
+        """
         for place, bad in list(self._bad.items()):
-            if bad.log.is_closed and not bad.log.identity.merged:
+            log = logs.get(place[0])
+            if log is not None and place[1] in log.manifest.archived:
+                self._forget(place)
+            elif bad.log.is_closed and not bad.log.identity.merged:
                 self._awaited[place[0]] = bad.end
                 self._forget(place)
         for directory, end in list(self._awaited.items()):

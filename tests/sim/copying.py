@@ -64,7 +64,8 @@ class Pull:
             elif self._chance.random() < 0.05:
                 self._hang_up()
             elif self._seen != (news := peer.news):
-                if not all(self._pipe.step() for _ in range(world.haste)):
+                step = self._pipe.step
+                if not all(peer.demand_unserved(step) for _ in range(world.haste)):
                     self._seen = news
                 if self._chance.random() < 0.05:
                     self._copy.sync()
@@ -83,7 +84,7 @@ class Pull:
         if peer is self._puller or not world.reaches(peer, self._puller):
             return
         self._peer, self._life = peer, peer.life
-        self._pipe = Pipe(peer.disk, OUT, self._copy, lambda: peer.merged_end)
+        self._pipe = Pipe(peer.disk, OUT, self._copy, lambda: peer.merged_end, damaged=peer.barred)
         self._is_ahead = False
         self._seen = (-1, START, START)
 

@@ -196,10 +196,11 @@ class SimDisk:
         """Rename, then make the names durable."""
         self.operation("rename")
         directory, name = self._parent(source)
-        if directory is None or name not in directory.names:
+        into, fresh = self._parent(target)
+        if directory is None or into is None or name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
-        directory.names[posixpath.basename(target)] = directory.names.pop(name)
-        self._sync(directory)
+        into.names[fresh] = directory.names.pop(name)
+        self._sync(into)
 
     def link(self, source: str, target: str) -> None:
         """Give a file a second name, then make the names durable."""

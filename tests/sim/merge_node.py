@@ -22,6 +22,7 @@ from rt.events import SessionChange
 from rt.format.manifest import LogIdentity
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
+from rt.log.damaged_files import DamagedFiles
 from rt.node.begun import Begun
 from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail, Timing
@@ -253,7 +254,9 @@ class WatchedExecutor(Executor):
             super().execute(index, term, instruction)
         finally:
             node.world.stream.decided(self.ledger)
-        node.world.stream.executed(node.name, node.disk, self.ledger, self._checked)
+        node.world.stream.executed(
+            node.name, node.disk, self.ledger, self._checked, node.rotten_files
+        )
         node.world.trace(f"{node.name} executes {index} {self.ledger.digest.hex()}")
         self._checked = self.ledger.end
         node.strike("after executing")
@@ -309,6 +312,7 @@ class MergeNode(SimNode):
     def __init__(self, name: str, world: "MergeCluster", chance: Random) -> None:
         self.world = world
         self.rotted = False  # its disk was damaged once; only then may it speak of damage
+        self.rotten_files: set[Position] = set()  # merged and rolled, damaged once
         self.has_been_full = False  # at least once
         self.is_full = False
         self.is_older_copy = False  # its directory was rolled back, and that was not noticed yet
@@ -331,6 +335,7 @@ class MergeNode(SimNode):
         self.relays: dict[str, tuple[MergeNode, int, NodeInbox]] = {}  # from whom, by session
         self.asked: dict[tuple[str, str], None] = {}  # nodes, and the sessions that they lack
         self._mail = Mail()
+        self.barred = DamagedFiles()
         self._is_woken = False
         self._due_s = float("inf")
         self.merged_end = START  # as far as it is served
@@ -725,6 +730,22 @@ class MergeNode(SimNode):
 
     def _serve(self, end: Position) -> None:
         self.merged_end = end
+
+    def known_damage(self) -> set[str]:
+        """The merged files that are known to be damaged, and must not be served."""
+        return set()
+
+    def demand_unserved(self, step: Callable[[], bool]) -> bool:
+        """Let a connection carry a piece from here, but nothing of what is known to be damaged."""
+        pipe = step.__self__  # type: ignore[attr-defined]
+        before = pipe.position
+        more = step()
+        is_sent = pipe.position.file == before.file and pipe.position > before
+        is_gone = before.file in self.member.executor.appender.manifest.archived
+        is_known = f"{OUT}/{before.file.file_name}" in self.known_damage()
+        if is_sent and is_known and not is_gone:
+            raise Violation(f"{self.name} serves {before}, which it knows to be damaged")
+        return more
 
     # Ends
 

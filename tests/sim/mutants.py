@@ -8,7 +8,8 @@ before this node has a snapshot covering them, since it then continues with anot
 In `tests/unit/test_session_ends.py`, a report of what was held before a reset counts for nothing.
 In `tests/unit/test_raft_members.py`: a snapshot with an undecided configuration, and an earlier
 copy of a member that is promoted again; in `tests/unit/test_cluster_members.py` a removed member
-that is not sent its removal. `tests/unit/test_node_duties.py` tests that a planned snapshot is
+that is not sent its removal. In `tests/unit/test_scrub.py`, a file that is known to be damaged
+is served no more. `tests/unit/test_node_duties.py` tests that a planned snapshot is
 dropped before a file it covers is set aside, and that an order is proposed in no later term than
 its own.
 """
@@ -19,16 +20,29 @@ from . import (
     mutants_merge,
     mutants_node,
     mutants_raft,
+    mutants_scrub,
     mutants_session,
     mutants_state,
 )
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutants_node import RESTORING
+from .mutants_scrub import SCRUBBING
 from .mutation import MUTANTS, switched_on
 
 __all__ = [
-    "CHANGING", "MERGING", "MUTANTS", "RESTORING", "mutants_archive", "mutants_members",
-    "mutants_merge", "mutants_node", "mutants_raft", "mutants_session", "mutants_state",
+    "CHANGING",
+    "MERGING",
+    "MUTANTS",
+    "RESTORING",
+    "SCRUBBING",
+    "mutants_archive",
+    "mutants_members",
+    "mutants_merge",
+    "mutants_node",
+    "mutants_raft",
+    "mutants_scrub",
+    "mutants_session",
+    "mutants_state",
     "switched_on",
 ]  # fmt: skip

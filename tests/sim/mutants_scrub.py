@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from replicator import mend
-from rt.log.damaged_files import DamagedFiles
 
 from .mutation import Patch, mutant
 
@@ -14,12 +13,6 @@ def scrubbing(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
     """Register a mistake that is sought in worlds with rotten files alone."""
     SCRUBBING.add(make.__name__.replace("_", "-"))
     return mutant(make)
-
-
-@scrubbing
-def served_while_damaged() -> list[Patch]:
-    """A file that is known to be damaged goes on being served."""
-    return [(DamagedFiles, "bar", lambda self, damage: None)]
 
 
 @scrubbing

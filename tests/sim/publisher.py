@@ -22,6 +22,7 @@ from rt.format.manifest import SESSION, LogIdentity
 from rt.format.manifest import Archived as ArchivedLine
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
+from rt.log.damaged_files import DamagedFiles
 from rt.log.directory import LogDirectory
 from rt.log.disk import Disk
 from rt.position import START, Position
@@ -177,14 +178,20 @@ class Pipe:
     _decoder = Decoder()
 
     def __init__(
-        self, disk: Disk, path: str, inbox: Inbox, end: Callable[[], Position] | None = None
+        self,
+        disk: Disk,
+        path: str,
+        inbox: Inbox,
+        end: Callable[[], Position] | None = None,
+        *,
+        damaged: DamagedFiles | None = None,
     ) -> None:
         """Connect.
 
         Raises:
             Refused: the copy is not the beginning of the log, or the log is damaged.
         """
-        log = LogDirectory(path, disk)
+        log = LogDirectory(path, disk, damaged)
         log.refresh()
         self.inbox = inbox
         self.caught_up = False
@@ -193,6 +200,11 @@ class Pipe:
         self._inlet = SinkChannel(0, inbox)
         self._outlet = SourceChannel(0, log, end)
         self._outlet.begin(self._inlet.standing())
+
+    @property
+    def position(self) -> Position:
+        """Up to where the log was sent."""
+        return self._outlet.position
 
     def acked(self) -> Ack | None:
         """What the copy's side has yet to report."""

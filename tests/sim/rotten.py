@@ -21,10 +21,11 @@ from .merge_node import MergeNode
 from .publisher import Pipe
 from .stream import OUT
 
-SCRUB_TICKS = 2  # between two turns
-TURN_BYTES = 400
+SCRUB_TICKS = 4  # between two turns
+TURN_BYTES = 2_000
 PIECES_MAX = 10_000  # of one file
-BAD_SECTOR_SHARE = 0.1  # of what is written for a repair
+BAD_SECTOR_SHARE = 0.4  # of what is written for a repair
+BROKEN_SHARE = 0.6  # of the connections that bring it
 
 
 class RottenNemesis(MergeNemesis):
@@ -33,18 +34,24 @@ class RottenNemesis(MergeNemesis):
     world: "RottenCluster"
 
     def _more_deeds(self) -> list[Callable[[], None]]:
-        return [*super()._more_deeds(), *[self._rot_rolled] * 4]
+        return [*super()._more_deeds(), *[self._rot_rolled] * 16]
 
     def _rot_rolled(self) -> None:
-        node = self.world.nodes[self._chance.choice(self.world.frail or self.world.names)]
-        assert isinstance(node, RottenNode)
-        if not self._may_rot(node):
+        """Damage one file, on one node or on all that may be."""
+        frail = [node for name, node in self.world.nodes.items() if name in self.world.frail]
+        if self._chance.random() < 0.5:
+            frail = frail[:1]
+        known = frail[0].member.executor.appender.manifest
+        files = [file for file in known.order if file not in known.archived]
+        if not files:
             return
-        known = node.member.executor.appender.manifest
-        files = [file.file_name for file in known.order if file not in known.archived]
-        if done := node.disk.rot([f"{OUT}/{name}" for name in files], cut=False):
-            node.rotted = True
-            self.world.trace(f"{node.name} rots {done}")
+        file = self._chance.choice(files)
+        path = f"{OUT}/{file.file_name}"
+        for node in frail:
+            if self._may_rot(node) and (done := node.disk.rot([path], cut=False)):
+                node.rotted = True
+                node.rotten_files.add(file)
+                self.world.trace(f"{node.name} rots {done}")
 
 
 class NodeFiles:
@@ -64,7 +71,8 @@ class NodeFiles:
         """Pull a file into a log of its own."""
         target = self._node
         peer = target.world.nodes[node]
-        if not target.world.reaches(peer, target):
+        is_broken = target.world.nemesis.active and target.draws(BROKEN_SHARE)
+        if is_broken or not target.world.reaches(peer, target):
             raise Refused("unrepaired", "no answer")
         target.fetches += 1
         directory = f"{OUT}/repair.{target.life}.{target.fetches}"
@@ -87,6 +95,8 @@ class NodeFiles:
             pipe = Pipe(peer.disk, OUT, pulled, lambda: peer.merged_end, damaged=peer.barred)
             for _ in range(PIECES_MAX):
                 peer.demand_unserved(pipe.step)
+                if line.file in copy.manifest.archived:
+                    raise Refused("archived", "it has archived the file")
                 if copy.next_place > line.file + line.end:
                     return
                 if pipe.caught_up:
@@ -135,7 +145,11 @@ class RottenNode(MergeNode):
         """Whether a disk that loses sectors has lost what was just written."""
         nemesis = self.world.nemesis
         is_bad = nemesis.active and self.name in self.world.frail and not self.world.has_cuts
-        return is_bad and self._chance.random() < BAD_SECTOR_SHARE
+        return is_bad and self.draws(BAD_SECTOR_SHARE)
+
+    def draws(self, share: float) -> bool:
+        """Whether chance wants it."""
+        return self._chance.random() < share
 
     def known_damage(self) -> set[str]:
         """The merged files that scrubbing could not repair yet."""
@@ -169,8 +183,8 @@ class RottenCluster(MergeCluster):
     repairs = 0
 
     def _draw_names(self, chance: Random) -> tuple[str, ...]:
-        drawn = super()._draw_names(chance)
-        return drawn if len(drawn) > 1 else ("n1", "n2", "n3")
+        super()._draw_names(chance)
+        return ("n1", "n2", "n3", "n4", "n5")[: chance.choice([3, 5, 5])]
 
     def _make_node(self, name: str, chance: Random) -> RottenNode:
         return RottenNode(name, self, chance)

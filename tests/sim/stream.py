@@ -1,6 +1,7 @@
 """What must hold of the merged bytes, whatever the world did."""
 
 import json
+from collections.abc import Collection
 
 from archiver.decide import DISK
 from archiver.plan import rolled_files
@@ -170,8 +171,19 @@ class Stream:
 
     # Bytes
 
-    def executed(self, name: str, disk: SimDisk, ledger: Ledger, begin: Position) -> None:
-        """A node has executed an instruction, which appended from `begin` to the ledger's end."""
+    def executed(
+        self,
+        name: str,
+        disk: SimDisk,
+        ledger: Ledger,
+        begin: Position,
+        rotten: Collection[Position] = (),
+    ) -> None:
+        """A node has executed an instruction, which appended from `begin` to the ledger's end.
+
+        After a crash it compares the headers of what is there already: of a rolled file that has
+        rotted meanwhile, a body may be damaged.
+        """
         is_first = ledger.index not in self._ledgers
         self.knows(name, ledger)
         if is_first:
@@ -179,7 +191,7 @@ class Stream:
             for session, end in ledger.sessions.items():
                 self.merged[session] = max(self.merged.get(session, START), end)
                 self._demand_held("merged", session, end)
-        self.compare(name, disk, begin, ledger.end)
+        self.compare(name, disk, begin, ledger.end, rotten)
 
     def decided(self, ledger: Ledger) -> None:
         """A node has executed an instruction, or as much of it as it could."""
@@ -199,11 +211,18 @@ class Stream:
             if sum(end >= self._archived_to for end in ends) < self._majority:
                 raise Violation(f"archived to {self._archived_to}, durable up to {list(ends)}")
 
-    def compare(self, name: str, disk: SimDisk, begin: Position, end: Position) -> None:
-        """A node's merged bytes between two places are the same as everyone's."""
+    def compare(
+        self,
+        name: str,
+        disk: SimDisk,
+        begin: Position,
+        end: Position,
+        rotten: Collection[Position] = (),
+    ) -> None:
+        """A node's merged bytes between two places are the same as everyone's, rot left out."""
         begin_file, end_file = begin.file, end.file
         for file, ours in self.files.items():
-            if begin_file <= file <= end_file:
+            if begin_file <= file <= end_file and file not in rotten:
                 first = begin.offset if file == begin_file else 0
                 last = end.offset if file == end_file else len(ours)
                 theirs = _bytes(disk, file)[first:last]

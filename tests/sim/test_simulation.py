@@ -81,6 +81,12 @@ def test_a_known_mistake_takes_the_arguments_of_what_it_replaces(mutant: str) ->
             inspect.signature(value).bind(*positional, **named)
 
 
+def test_rot_in_rolled_files_is_repaired_and_does_not_spread() -> None:
+    """On a minority, under crashes, full disks and partitions, by copies that may be bad too."""
+    demand_no_violation([247])
+    assert "has other bytes" in live(247, "repaired-without-check")[1]
+
+
 @pytest.mark.faults
 def test_two_thousand_worlds_break_no_promise() -> None:
     """Loss, repetition, partitions, crashes, rot and wiped disks: nothing acknowledged is lost."""

@@ -8,8 +8,9 @@ from . import memo
 from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
-from .mutants import CHANGING, MERGING, RESTORING, switched_on
+from .mutants import CHANGING, MERGING, RESTORING, SCRUBBING, switched_on
 from .restored import RestoredCluster
+from .rotten import RottenCluster
 from .steady import SteadyCluster
 
 memo.install()
@@ -21,6 +22,7 @@ WORLDS: dict[str, type[Cluster]] = {
     "merged": MergeCluster,
     "steady": SteadyCluster,
     "restored": RestoredCluster,
+    "rotten": RottenCluster,
     "engine": Cluster,
 }
 
@@ -30,7 +32,7 @@ def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
 
     Every fourth has publishers and merged logs, the others have the engine only; in every eighth
     the members change, in every 32nd a majority is left alone for long, and in every 64th a node is
-    restored from a backup.
+    restored from a backup, or rolled files rot.
     """
     return WORLDS[_kind(seed)](seed, log=log)
 
@@ -49,6 +51,8 @@ def _kind(seed: int) -> str:
         return "steady"
     if seed % 64 == 23:
         return "restored"
+    if seed % 64 == 55:
+        return "rotten"
     return "merged" if seed % 4 == 2 else "engine"
 
 
@@ -74,7 +78,7 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
 
     Mistakes that only worlds of one kind can see are sought in these alone.
     """
-    kinds = {"merged": MERGING, "members": CHANGING, "restored": RESTORING}
+    kinds = {"merged": MERGING, "members": CHANGING, "restored": RESTORING, "rotten": SCRUBBING}
     kind = next((kind for kind, mutants in kinds.items() if mutant in mutants), "all")
     for seed in seeds_of(kind, 0, worlds):
         _, violation, _ = live(seed, mutant)

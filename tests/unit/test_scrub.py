@@ -318,7 +318,7 @@ def test_a_damaged_file_that_is_archived_needs_no_repair(tmp_path):
     bench.error = Refused("unrepaired", "there is no other node")
     bench.run()
     bench.log.appender.archive(Archived(FIRST, TIME_NS, "time"))
-    state = bench.run(31)
+    state = bench.run(1)
     assert (state.unrepaired, state.repaired) == ({}, 0)
     bench.barred.demand_whole(FIRST)
 
