@@ -15,7 +15,7 @@ from rt.log.confirmations import Level
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
 
-PATIENCE_S = 20
+PATIENCE_S = 60  # three nodes, restarted, on a machine that does other work
 NAMES = ("n1", "n2", "n3")
 
 
@@ -83,8 +83,10 @@ def test_a_publishers_power_cut_stops_no_node(tmp_path, kept):
         confirmed = (session / "confirmed").read_bytes()
         push = pusher(cluster, pub, "n1")
         publish(pub, [b"lost%d" % n for n in range(10)]).close()
-        assert eventually(lambda: has_copy(cluster, "n1", session))
-        assert eventually(lambda: cluster.nodes["n1"].pipeline.inboxes.get("jfk").unsynced == 0)
+        assert eventually(lambda: has_copy(cluster, "n1", session), PATIENCE_S)
+        assert eventually(
+            lambda: cluster.nodes["n1"].pipeline.inboxes.get("jfk").unsynced == 0, PATIENCE_S
+        )
         push.stop()
         cluster.stop("n1")
 
@@ -99,8 +101,8 @@ def test_a_publishers_power_cut_stops_no_node(tmp_path, kept):
         pusher(cluster, pub, "n1")
         publisher.publish(b"last")
         publisher.flush(Level.MERGED, PATIENCE_S)
-        assert eventually(lambda: are_equal(cluster))
-        assert eventually(lambda: has_copy(cluster, "n1", session))
+        assert eventually(lambda: are_equal(cluster), PATIENCE_S)
+        assert eventually(lambda: has_copy(cluster, "n1", session), PATIENCE_S)
         expected = [b"base%d" % n for n in range(5)]
         expected += [b"lost%d" % n for n in range(5 if kept else 0)]
         expected += [b"kept%d" % n for n in range(20)] + [b"last"]
@@ -137,8 +139,10 @@ def test_a_publisher_that_sends_each_node_other_bytes_stops_none(tmp_path):
             publishers.append(publish(root, [b"%s-%d" % (name.encode(), n) for n in range(9)]))
             cluster.undo.callback(publishers[-1].close)
             pusher(cluster, root, name)
-        assert eventually(lambda: all(cluster.ledger(name).number == 9 for name in NAMES))
-        assert eventually(lambda: are_equal(cluster))
+        assert eventually(
+            lambda: all(cluster.ledger(name).number == 9 for name in NAMES), PATIENCE_S
+        )
+        assert eventually(lambda: are_equal(cluster), PATIENCE_S)
         [truth] = {tuple(payloads_of(cluster, name)) for name in NAMES}
         for publisher, name in zip(publishers, NAMES, strict=True):
             mine = truth == tuple(b"%s-%d" % (name.encode(), n) for n in range(9))
@@ -148,7 +152,7 @@ def test_a_publisher_that_sends_each_node_other_bytes_stops_none(tmp_path):
         with publish(tmp_path / "other", [b"fine"], session="lga") as other:
             pusher(cluster, tmp_path / "other", *NAMES)
             other.flush(Level.MERGED, PATIENCE_S)
-        assert eventually(lambda: are_equal(cluster))
+        assert eventually(lambda: are_equal(cluster), PATIENCE_S)
         diverged = [cluster.nodes[name].status()["diverged"] for name in NAMES]
         assert diverged.count(["jfk"]) == 2
         for name in NAMES:
