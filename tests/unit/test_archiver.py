@@ -360,7 +360,7 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_there_is_nothi
 @pytest.mark.parametrize(
     ("do", "request_"),
     [
-        ("_offloaded", {"text": json.dumps({"url": "/backup" * 200, "to": "0.1.0"})}),
+        ("_offloaded", {"text": json.dumps({"url": "/backup" * 1000, "to": "0.1.0"})}),
         ("_offloaded", {"text": '{"url": "\ud800", "to": "0.1.0"}'}),
         ("_release", {"holder": "h" * 300}),
     ],
