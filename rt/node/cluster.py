@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from rt.errors import Misuse, PeerError
-from rt.inspect.verify import open_log, verify_log
+from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.disk import OsDisk
 from rt.names import parse_peer, parse_stream, shown, stream_directory
 from rt.net.certificates import (
@@ -129,7 +129,9 @@ def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
     if founding.stream != stream:
         raise Misuse(f"{log} is of stream {founding.stream}; found that with --stream")
     report = verify_log(open_log(log), lambda _size: None)
-    if report.is_wrong:
+    # What is torn there is not of the state that was read by headers, or it is damage.
+    torn = [each for each in report.files if each.state is LogState.TORN]
+    if report.is_wrong or any(each.end < founding.ledger.end for each in torn):
         raise Misuse(f"{log} is not whole; rt verify {log} says what is wrong with it")
     listed = ", ".join(_quoted(each) for each in groups)
     return [

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rt.errors import CorruptLog, FrameError, Misuse
-from rt.format.frame import HEADER_BYTES, FrameKind, Header, seal_header
+from rt.events import SessionChange, SessionEvent
+from rt.format.chain import Chain
+from rt.format.frame import HEADER_BYTES, FrameKind, Header, body_matches, seal_header
 from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, LogIdentity, encode_entry
 from rt.format.ranges import Range
@@ -57,7 +59,8 @@ class Founding:
 def read_founding(directory: str, groups: Sequence[str], file_bytes: int) -> Founding:
     """Read the state that a new cluster can continue from.
 
-    It reads headers only, some 100,000 frames a second; `rt.inspect.verify` checks the rest.
+    It reads headers and events only, some 100,000 frames a second, and checks their digests;
+    `rt.inspect.verify` checks the rest.
 
     Args:
         directory: of a merged log, which nothing writes meanwhile.
@@ -114,6 +117,7 @@ class _Reading:
         self.term = 0
         self.dropped: set[str] = set()
         self._log = log
+        self._chain = Chain(merged=True)
 
     def run(self) -> list[Position]:
         """Read the whole log; return the files that are archived."""
@@ -121,12 +125,16 @@ class _Reading:
         there = set(log_files(self._log.disk, self._log.path))
         starts = sorted(there | set(known.order) | set(known.archived))
         gone = [start for start in starts if start in known.archived]
+        if gone:
+            self._chain.skip(None)
         for start in starts[starts.index(gone[-1]) + 1 if gone else 0 :]:
             if start not in there:
                 raise Misuse(f"{self._log.file_path(start)} is missing; restore it first")
             self._read(start, known.rolled_end(start))
             if start in known.rolled:
                 self.ledger.end, self.ledger.active = start.next_file(), GrowingFile()
+        if self._chain.faults:
+            raise Misuse(f"{self._log.path} is damaged: {self._chain.faults[0]}")
         self.ledger.archived_to = gone[-1].next_file() if gone else self.ledger.archived_to
         return gone
 
@@ -136,12 +144,15 @@ class _Reading:
             end = file.size() if rolled_end is None else rolled_end
             try:
                 while header := next_header(file.pread, walk, end):
+                    self._chain.take(header, Position(walk.position - header.size), walk.range)
                     if header.kind == FrameKind.RANGE:
                         headers = []
                         continue
                     headers.append(header)
                     if walk.at_boundary and walk.range is not None:
                         self._take(walk.range, headers, walk.position, file)
+                if walk.at_boundary:
+                    self._chain.finish()
             except FrameError as error:
                 raise CorruptLog(self._log.file_path(start), walk.position, str(error)) from None
 
@@ -170,16 +181,24 @@ class _Reading:
     def _change(self, done: Range, header: Header, end: Position, file: File) -> None:
         start, session = Position(end - header.size), done.session
         body = file.pread(header.length, start.offset + HEADER_BYTES)
+        if not body_matches(header, body):
+            raise FrameError("the body's CRC does not match")
         event = decode_event(header, body, done, start)
         if event is None:
             raise Misuse(f"the event at {start} is of a later version of rt; use that one")
-        self.ledger.tails.pop(session, None)
-        if event.change in DROPPING:
+        if event.change in DROPPING or _begins_again(event):
             self.dropped.add(session)
+            self.ledger.tails.pop(session, None)
             self.ledger.sessions.pop(session, None)
             self.ledger.watermarks.pop(session, None)
-        else:
+        elif event.change is SessionChange.ADOPTED:
+            self.ledger.tails.pop(session, None)
             self.ledger.sessions[session] = event.after
+
+
+def _begins_again(event: SessionEvent) -> bool:
+    """Whether a session was taken over with another log; one with the same goes on where it was."""
+    return event.change is SessionChange.TAKEN and event.after != event.before
 
 
 def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIdentity) -> None:

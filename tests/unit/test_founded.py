@@ -6,17 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from rt import Subscriber
-from rt.errors import Misuse
+from rt import SessionChange, Subscriber
+from rt.errors import CorruptLog, Misuse
+from rt.format.frame import HEADER_BYTES
 from rt.format.manifest import Archived, encode_entry
 from rt.inspect.verify import open_log, verify_log
 from rt.node.cluster import founding_lines
 from rt.node.founding import parse_groups, read_founding
-from rt.position import FILE_BYTES_MAX, Position
+from rt.position import FILE_BYTES_MAX, START, Position
 from sequencer.founded import FOUNDED_NOTE, Founded, obstacle
 from sequencer.ledger import Ledger
+from sequencer.life import Life
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.replicator_host import eventually
+from tests.unit.test_sequencing import Bench, publish
 
 
 def messages(root):
@@ -136,11 +139,73 @@ def test_a_node_is_founded_from_the_same_log_as_the_others_or_not_at_all(lost):
         ArchiveCluster(root / "other", nodes=1, clients=root / "clients", founded=other)
     with pytest.raises(Misuse, match="is of stream flights"):
         founding_lines(copy, "trains", [])
-    with open(os.path.join(copy, "log.0.0"), "r+b") as file:
-        file.seek(500)
-        file.write(b"rot")
-    with pytest.raises(Misuse, match="is not whole"):
-        founding_lines(copy, STREAM, [])
+
+
+def test_a_log_with_damage_in_any_file_is_refused(lost):
+    """Also in the last range, whose bytes no manifest vouches for."""
+    _, copy = lost
+    for start in open_log(copy).files():
+        path = os.path.join(copy, start.file_name)
+        with open(path, "r+b") as file:
+            last = os.path.getsize(path) - 1  # of a body, or its padding
+            good = os.pread(file.fileno(), 1, last)
+            os.pwrite(file.fileno(), bytes([good[0] ^ 1]), last)
+            with pytest.raises((Misuse, CorruptLog), match=r"is not whole|CRC"):
+                founding_lines(copy, STREAM, [])
+            os.pwrite(file.fileno(), good, last)
+    assert founding_lines(copy, STREAM, [])
+
+
+def test_a_node_whose_copy_of_the_log_says_something_else_is_not_founded(lost):
+    """It reads headers and events only; if one of them has changed, its state would differ."""
+    _, copy = lost
+    path = os.path.join(copy, open_log(copy).files()[0].file_name)
+    with open(path, "rb") as file:
+        whole = file.read()
+    at = whole.index(b'"event":"opened","before":') + len(b'"event":"opened","before":')
+    number = HEADER_BYTES + 8  # in the first range
+    for place in (at, number):
+        with open(path, "wb") as file:
+            file.write(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises((Misuse, CorruptLog), match=r"CRC|digest"):
+            read_founding(copy, [], FILE_BYTES_MAX)
+
+
+def test_a_copy_that_ends_inside_a_range_is_founded_from_what_comes_before(lost):
+    """A puller that was killed leaves such a copy; it is cut, as the puller would."""
+    _, copy = lost
+    end, path = open_log(copy).files()[-1], os.path.join(copy, open_log(copy).files()[-1].file_name)
+    os.truncate(path, os.path.getsize(path) - 100)
+    assert f'"{Position(end)} ' in founding_lines(copy, STREAM, [])[1]
+
+
+def test_what_was_decided_of_sessions_is_read_as_the_nodes_executed_it(tmp_path):
+    """A session that is opened or closed goes on where it was; one that begins again, from 0."""
+    publish(tmp_path)
+    bench = Bench(tmp_path)
+    bench.order(Life(7, SessionChange.OPENED, "c", START, log="0f" * 16, owner="carl"))
+    bench.merge_all("ab")
+    for session in "ab":
+        at = bench.ledger.merged_to(session)
+        bench.order(Life(8, SessionChange.OPENED, session, at, log="0f" * 16, owner="alice"))
+        since = bench.ledger.remembered.opened[session].since
+        bench.order(Life(9, SessionChange.CLOSED, session, at, since=since))
+    known = bench.ledger.remembered.opened["b"]
+    bench.order(
+        Life(
+            10, SessionChange.TAKEN, "b", bench.ledger.merged_to("b"), log=known.log, owner="bob",
+            since=known.since, begins_again=True,
+        )
+    )  # fmt: skip
+    found, ledger = (
+        read_founding(str(tmp_path / "s" / "out"), [], FILE_BYTES_MAX).ledger,
+        bench.ledger,
+    )
+    assert found.sessions == ledger.sessions
+    assert found.watermarks == ledger.watermarks
+    assert found.tails == ledger.tails
+    assert (found.end, found.digest) == (ledger.end, ledger.digest)
+    assert "rt session reset b" in obstacle(found, "b", "", 0), "its log might be merged again"
 
 
 @pytest.mark.parametrize("text", ["", "=a", "feed=../a"])
