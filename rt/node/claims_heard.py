@@ -49,6 +49,12 @@ class ClaimsHeard:
             known = self._claims.get(group, {})
             self._claims[group] = {each: known[each] for each in known if each in numbers}
 
+    def forget(self, group: str) -> None:
+        """Forget a group that is no more."""
+        with self._lock:
+            self._claims.pop(group, None)
+            self._members.pop(group, None)
+
     def member(self, group: str, name: str) -> None:
         """Note a sign of a member."""
         with self._lock:

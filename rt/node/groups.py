@@ -31,6 +31,7 @@ from rt.position import Position
 MESSAGES_MAX: Final = 4096  # of a range that is handed out at once
 _BYTES_MAX: Final = 1 << 20  # after this many a range ends
 _MEMBER_LENGTH_MAX: Final = 100
+_MS_NS: Final = 1_000_000
 _ROUNDS: Final = 2  # a member is given a half of its part of what is left, so that all end together
 
 
@@ -99,7 +100,8 @@ class NodeGroups:
         def change(known: ReadingGroup | None) -> ReadingGroup:
             if known is None:
                 demand_room(self._view().notes, identity)
-                return replace(wanted, next=begin)
+                # Members of a forgotten group of this name may still report: no number comes twice.
+                return replace(wanted, next=begin, number=time.time_ns() // _MS_NS)
             _demand_member(known, identity)
             _demand_same(known, wanted)
             return known
@@ -112,22 +114,24 @@ class NodeGroups:
         name, said = str(request.get("name")), _work(request)
         handed_out: list[int] = []
         lost: list[int] = []
+        freed: list[tuple[int, float]] = []
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
             group = _existing(known, name)
             _demand_member(group, identity)
             handed_out.clear()
+            freed.clear()
             lost[:] = [each for each in _named(said) if group.claim(each) is None]
-            for number in said.held:
-                self._heard.hear(name, number)
-            group = self._taken(group, said)
+            group = self._taken(group, said, freed)
             more = self._given(group, said) if said.messages else None
             if more is not None:
                 handed_out.append(more.number)
             return more or group
 
-        self._heard.member(name, said.member)
+        self._hear(name, said, identity)
         group = self._change(name, change)
+        for number, delay_s in freed:
+            self._heard.free(name, number, delay_s)
         claims = [each for each in group.claims if each.number in handed_out]
         for claim in claims:
             self._heard.hear(name, claim.number)
@@ -161,6 +165,7 @@ class NodeGroups:
             return ""
 
         self._notes.change(GROUP_NOTE + name, change)
+        self._heard.forget(name)
         return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
@@ -193,20 +198,40 @@ class NodeGroups:
         with self._changing:
             return parse_reading_group(self._notes.change(GROUP_NOTE + name, changed))
 
-    def _taken(self, group: ReadingGroup, said: Work) -> ReadingGroup:
-        """Return the group after what a member has done; what it says of lost claims is nothing."""
+    def _hear(self, name: str, said: Work, identity: PeerIdentity) -> None:
+        """Note that a member lives, before it waits for others whose changes are being agreed on.
+
+        Raises:
+            Refused: there is no such group, or it belongs to others.
+        """
+        note = self._view().notes.get(GROUP_NOTE + name, "")
+        group = _existing(parse_reading_group(note) if note else None, name)
+        _demand_member(group, identity)
+        for number in said.held:
+            if group.claim(number) is not None:
+                self._heard.hear(name, number)
+        self._heard.member(name, said.member)
+
+    def _taken(
+        self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]]
+    ) -> ReadingGroup:
+        """Return the group after what a member has done; what it says of lost claims is nothing.
+
+        Adds to `freed` the claims that have no holder any more, each with its delay: they count
+        once the change is made, since another change may come first and use the number.
+        """
         for number, position, delay_s in said.failed:
             claim = group.claim(number)
             if claim is not None and position >= claim.first:  # otherwise it was said before
                 group = group.failed(claim, position)
-                self._heard.free(group.name, group.number, delay_s)
+                freed.append((group.number, delay_s))
         for number, position in said.done:
             if (claim := group.claim(number)) is not None:
                 group = group.done(claim, position)
         for number in said.given_back:
             if (claim := group.claim(number)) is not None:
                 group = group.given_back(claim)
-                self._heard.free(group.name, number, 0.0)
+                freed.append((number, 0.0))
         return group
 
     def _given(self, group: ReadingGroup, said: Work) -> ReadingGroup | None:

@@ -1,21 +1,22 @@
 """Groups on the nodes: each message is with one member, whatever dies, pauses or leads."""
 
+import threading
+import time
 from collections import Counter
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 from logs import MergedLog
+from reading_groups import ALICE, NAS, SPARK, Nodes
 
 from rt.errors import Misuse, Refused
 from rt.format.message import Batch
 from rt.log.directory import LogDirectory
 from rt.log.reader import Reader
-from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node.groups import NodeGroups
+from rt.node import groups
+from rt.node.claims_heard import ClaimsHeard
 from rt.node.reading_group import (
     CLAIMS_MAX,
-    GROUP_NOTE,
     RangeClaim,
     ReadingGroup,
     groups_of_notes,
@@ -23,41 +24,9 @@ from rt.node.reading_group import (
 )
 from rt.node.retention import leases_of_notes
 from rt.position import Position
-from sequencer.instruction import NOTE_BYTES_MAX, decode_instruction, encode_instruction
-from sequencer.ledger import Ledger
+from sequencer.instruction import NOTE_BYTES_MAX
 
-SPARK = PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",), leases=True)
-NAS = PeerIdentity("nas", CertificateRole.SUBSCRIBER, streams=("*",))
-ALICE = PeerIdentity("alice", CertificateRole.OPERATOR)
 JOIN = {"name": "etl", "silence_s": 1.0, "max_deliveries": 3}
-
-
-class Nodes:
-    """A ledger, leaders of it, and the merged log that they hand out."""
-
-    def __init__(self, directory, end, number):
-        self.ledger, self.now_s = Ledger(), 100.0
-        self.directory, self.end, self.number = str(directory), end, number
-        self.between = lambda: None  # what happens after a leader has looked, before it decides
-
-    def view(self):
-        return SimpleNamespace(
-            notes=dict(self.ledger.notes), leads=True, end=self.end, number=self.number, time_ns=0
-        )
-
-    def decide(self, note, is_done):
-        self.between()
-        self.ledger.carry_out(decode_instruction(encode_instruction(note)))
-        assert is_done()
-
-    def leader(self):
-        return NodeGroups(
-            self.view, self.decide, lambda: self.directory, lambda identity: identity.leases,
-            steady_s=lambda: self.now_s,
-        )  # fmt: skip
-
-    def group(self):
-        return parse_reading_group(self.ledger.notes[GROUP_NOTE + "etl"])
 
 
 @pytest.fixture
@@ -204,6 +173,84 @@ def test_a_group_is_moved_and_forgotten_by_its_owner_or_an_operator(nodes):
         worked(leader)
 
 
+def test_members_of_a_forgotten_group_acknowledge_nothing_of_the_next_one(nodes):
+    """It may be begun again under its name before they have noticed."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    (old,) = worked(leader)["claims"]
+    leader.forget({"name": "etl"}, ALICE)
+    time.sleep(0.002)  # no clock of a person forgets and begins within a millisecond
+    leader.join(JOIN, SPARK)
+    (new,) = worked(leader, "b")["claims"]
+    answer = worked(leader, done=[[old["number"], old["end"]]], messages=0)
+    assert answer["lost"] == [old["number"]]
+    assert nodes.group().claim(new["number"]).first == new["first"]
+
+
+class Signs(ClaimsHeard):
+    """Signs of life that a leader has heard, in order."""
+
+    def __init__(self, steady_s):
+        super().__init__(steady_s)
+        self.noted, self.changed = [], threading.Condition()
+
+    def hear(self, group, number):
+        super().hear(group, number)
+        with self.changed:
+            self.noted.append((group, number))
+            self.changed.notify_all()
+
+    def member(self, group, name):
+        super().member(group, name)
+        self.noted.append((group, name))
+
+
+@pytest.fixture
+def signs(monkeypatch):
+    """The signs of each leader that is made from now on."""
+    made = []
+    monkeypatch.setattr(
+        groups, "ClaimsHeard", lambda steady_s: made.append(Signs(steady_s)) or made[-1]
+    )
+    return made
+
+
+def test_words_of_those_who_are_no_members_leave_nothing_behind(nodes, signs):
+    """A peer may make up as many names as it likes."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    for number in range(20):
+        with pytest.raises(Refused, match="there is no group"):
+            leader.work({"name": f"g{number}", "member": "a"}, SPARK)
+    with pytest.raises(Refused, match="belongs to subscriber spark"):
+        leader.work({"name": "etl", "member": "stranger"}, NAS)
+    worked(leader, held=list(range(1000)), messages=0)
+    assert signs[0].noted == [("etl", "a")]
+
+
+def test_a_member_that_waits_for_an_agreement_is_alive(nodes, signs):
+    """Another one's change takes long, and is tried again before it is this member's turn."""
+    leader, other = nodes.leader(), nodes.leader()
+    leader.join(JOIN, SPARK)
+    (first,) = worked(leader)["claims"]
+    said = {"held": [first["number"]], "messages": 0}
+    waiting = threading.Thread(target=lambda: worked(leader, **said))
+
+    def between():
+        nodes.between = lambda: None
+        nodes.now_s += 5.0
+        worked(other, "c")
+        signs[0].noted.clear()
+        waiting.start()
+        with signs[0].changed:
+            assert signs[0].changed.wait_for(lambda: signs[0].noted, 60), "it was not heard"
+
+    nodes.between = between
+    (found,) = worked(leader, "b")["claims"]
+    waiting.join(60)
+    assert found["first"] != first["first"], "it was handed out twice"
+
+
 def test_a_group_keeps_its_settings_and_its_owner(nodes):
     """Two programs with different ideas of one group are told, not mixed."""
     leader = nodes.leader()
@@ -238,6 +285,12 @@ def test_a_wrong_request_is_refused_and_changes_nothing(nodes, said):
     leader.join(JOIN, SPARK)
     worked(leader)
     before = nodes.group()
+    held = {1: before.claims[0].number}
+    said = {
+        verb: [[held.get(each[0], each[0]), *each[1:]] for each in told]
+        if isinstance(told, list) else told
+        for verb, told in said.items()
+    }  # fmt: skip
     with pytest.raises(Misuse):
         worked(leader, **said)
     assert nodes.group() == before
