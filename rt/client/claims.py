@@ -150,7 +150,8 @@ class Claims:
         """Have the message at a position handed out again, later, and go on after it."""
         with self._news:
             self._failed.append([claim.number, int(position), self._group.retry_s])
-            claim.handed = claim.sent = claim.done = max(claim.done, Position(position + 1))
+            claim.sent = claim.done = max(claim.done, Position(position + 1))
+            claim.handed = max(claim.handed, claim.done)
             self._state.is_hurried = True
             self._news.notify_all()
 

@@ -50,9 +50,10 @@ def join(
     os.makedirs(copy.directory, exist_ok=True)
     watch = Watch()
     watch.add(copy.directory)
+    trouble = wanted.trouble._replace(on_gap="raise")  # a member looks at each gap itself
     return GroupSubscriber(
         group, Claims(ask, group, member, position=position),
-        lambda place: copy.reader(place, **wanted.trouble._asdict()), wanted, watch,
+        lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
         until=None if wanted.follow else end,
         publish=partial(letters, group.letters_session(member)),
     )  # fmt: skip

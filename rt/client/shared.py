@@ -14,7 +14,7 @@ from rt.errors import FrameError, GapError
 from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.format.where import Where
-from rt.log.archived import NOT_COPIED
+from rt.log.archived import is_own_gap
 from rt.log.follower import SessionFilter
 from rt.log.watch import Watch
 from rt.position import Position
@@ -129,7 +129,8 @@ class GroupSubscriber:
 
         Raises:
             GapError: messages were archived before they were handled; they count as handled. If
-                only this machine's copy lacks them, another member gets them, and this one ends.
+                only this machine's copy lacks them, another member gets them, and this one ends,
+                whatever `on_gap` says.
             CorruptLog: the copy is damaged.
             Refused: the group was forgotten, or belongs to others.
         """
@@ -174,13 +175,9 @@ class GroupSubscriber:
         message = message or self._handed_out
         if message is None:
             return
-        with self._opening:
-            claim = self._claim_of(message)
-            if claim is None:
-                return  # it was handed to another member meanwhile
-            for earlier in self._open[: self._open.index(claim)]:
-                self._claims.progress(earlier, earlier.end)
-        self._claims.progress(claim, message.next_position, sync=sync)
+        claim = self._handled_before(message)
+        if claim is not None:
+            self._claims.progress(claim, message.next_position, sync=sync)
 
     def reject(self, message: Message | None = None) -> None:
         """Have a message, the last one unless given, handed out again, to any member.
@@ -189,7 +186,7 @@ class GroupSubscriber:
         handed out `max_deliveries` times.
         """
         message = message or self._handed_out
-        claim = None if message is None else self._claim_of(message)
+        claim = None if message is None else self._handled_before(message)
         if message is not None and claim is not None:
             self._claims.progress(claim, message.position)
             self._claims.reject(claim, message.position)
@@ -266,10 +263,11 @@ class GroupSubscriber:
 
     def _next_message(self) -> Delivery | None:
         """Return the next message of the range; None at its end."""
-        source, self._source = self._source, None
+        source = self._source
+        if source is not None and self._open:
+            self._source = self._messages_of(self._open[-1])  # goes on here after an error
         message = None if source is None else next(source, None)
-        if message is not None:
-            self._source = source
+        self._source = None if message is None else source
         return message
 
     def _is_over(self) -> bool:
@@ -288,17 +286,27 @@ class GroupSubscriber:
             rest, self._handed_out = self._source, None
             self._source = _chain(message, rest)
 
-    def _claim_of(self, message: Message) -> HeldClaim | None:
-        position = message.position
-        return next((each for each in self._open if each.first <= position < each.end), None)
+    def _handled_before(self, message: Message) -> HeldClaim | None:
+        """Count as handled what was handed out of the ranges before a message's; return its range.
+
+        That is the last one that holds it: a message that was rejected comes again in a range of
+        its own. None if it was handed to another member meanwhile.
+        """
+        with self._opening:
+            for place in reversed(range(len(self._open))):
+                if self._open[place].first <= message.position < self._open[place].end:
+                    for earlier in self._open[:place]:
+                        self._claims.progress(earlier, earlier.handed)
+                    return self._open[place]
+        return None
 
     def _messages_of(self, claim: HeldClaim) -> Iterator[Delivery]:
         """Hand out the messages of a claim, and note at the end that nothing follows."""
         began_s, count = time.monotonic(), 0
         for message in self._read(claim):
             if claim.is_dead and claim.handed == claim.first:
-                claim.handed = message.next_position
                 self._bury(message, claim)
+                claim.handed = message.next_position
                 self._claims.progress(claim, message.next_position)
                 continue
             if claim.deliveries >= _CAREFUL and claim.done >= claim.handed:
@@ -332,15 +340,23 @@ class GroupSubscriber:
             reader.close()
 
     def _next_batch(self, reader: Subscriber, claim: HeldClaim) -> Batch | None:
+        """Return the next batch; None if none came in time, or after a gap that may be passed over.
+
+        The reader raises at every gap: what this copy lacks and others have is never passed over.
+        """
         try:
             return reader.next_batch(_WAIT_S)
         except GapError as error:
-            self._source = self._messages_of(claim)  # to iterate again goes on after the gap
-            if error.gap.reason.startswith(NOT_COPIED):
+            gap, trouble = error.gap, self._wanted.trouble
+            if is_own_gap(gap):
                 self._claims.close()  # what is not done goes to a member whose copy has it
-            else:
-                self._claims.progress(claim, min(error.gap.end, claim.end))
-            raise
+                raise
+            self._claims.progress(claim, min(gap.end, claim.end))
+            if trouble.on_gap == "raise":
+                raise
+            if trouble.on_gap == "notify" and trouble.on_event is not None:
+                trouble.on_event(gap)
+            return None
 
     def _chosen(self, reader: Subscriber, batch: Batch, claim: HeldClaim) -> Iterator[Delivery]:
         if self._group.is_letter(batch.session) or not self._wanted.choice.sessions.wants(

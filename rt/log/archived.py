@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
+from rt.events import Gap
 from rt.format.index import SUFFIX
 from rt.format.manifest import Archived, Manifest, Rolled
 from rt.log.disk import Disk
@@ -13,6 +14,7 @@ from rt.position import START, Position
 MERGED: Final = "merged"  # why a publisher's own file is archived
 NOT_COPIED: Final = "not copied"  # why a copy that begins later lacks a file
 NOT_OFFERED: Final = "not copied: its source lacks it"  # the copy was to begin earlier
+MISSING: Final = "missing"  # the reason of a gap that no line accounts for
 KEPT: Final = "keep"  # begins the reason where a copy's own rule gave the file up
 # Files are emptied in order, right after their lines are written. A process that died in between
 # left the last of them: so many empty files in a row, newest first, show where they begin.
@@ -73,6 +75,12 @@ def begins_as_wanted(known: Manifest) -> bool:
 def is_own_choice(line: Archived) -> bool:
     """Whether only this copy lacks the file, as far as it knows: its own copies need not."""
     return is_not_copied(line) or line.reason.startswith(f"{KEPT} ")
+
+
+def is_own_gap(gap: Gap) -> bool:
+    """Whether other copies may have something of what is missing here."""
+    reasons = gap.reason.split(", ")
+    return any(each.startswith((NOT_COPIED, f"{KEPT} ", MISSING)) for each in reasons)
 
 
 def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rt.events import Gap
+from rt.log.archived import MISSING
 from rt.log.directory import LogDirectory
 from rt.position import Position
 
@@ -50,6 +51,6 @@ def _gap(log: LogDirectory, gone: Sequence[Position], begin: Position, end: Posi
     if end is None:
         end = Position(gone[-1] + log.manifest.rolled[gone[-1]].end)
     lines = [log.manifest.archived[file] for file in gone if file in log.manifest.archived]
-    reasons = ", ".join(sorted({line.reason for line in lines})) or "missing"
+    reasons = ", ".join(sorted({line.reason for line in lines})) or MISSING
     names = tuple(file.file_name for file in gone[:_FILES_MAX])
     return Gap(begin, end, names, reasons, max((line.at_ns for line in lines), default=0))

@@ -1,0 +1,155 @@
+"""One member of a group, without a network: what it says is handled, was handled."""
+
+import shutil
+from contextlib import closing, contextmanager
+
+import pytest
+from logs import MergedLog
+from reading_groups import SPARK, Nodes
+
+from rt.client.claims import Claims
+from rt.client.group import DeadLetter, Group
+from rt.client.shared import Choice, GroupSubscriber, MemberReading, OnTrouble
+from rt.errors import CorruptLog, GapError
+from rt.format.manifest import Archived
+from rt.log.watch import Watch
+from rt.position import START
+from rt.subscriber import Subscriber
+
+COUNT = 20
+PATIENCE_S = 60
+
+
+class World:
+    """Nodes with a merged log of `COUNT` messages in four files, and members with a copy."""
+
+    def __init__(self, root):
+        self.root = root
+        self.log = MergedLog(str(root / "flights" / "out"))
+        for number in range(0, COUNT, 5):
+            self.log.merge("jfk", [b"%d" % (number + each) for each in range(5)])
+            self.log.roll()
+        whole = shutil.copytree(self.log.directory, root / "whole")
+        self.nodes = Nodes(whole, self.log.appender.end, COUNT)
+        self.leader = self.nodes.leader()
+        self.letters = []
+        self.failures = []
+
+    def publish(self, _key, payload):
+        """Take a dead letter, or fail."""
+        if self.failures:
+            raise self.failures.pop()
+        self.letters.append(DeadLetter.parse(payload).payload)
+
+    def ask(self, request):
+        """What a node answers."""
+        verb = self.leader.join if request["do"] == "group-join" else self.leader.work
+        return verb(request, SPARK)
+
+    @contextmanager
+    def member(self, group, ack="explicit", on_gap="raise"):
+        """Join; the reader raises at gaps, as `rt.client.joining` has it."""
+        self.ask({"do": "group-join", "start": "earliest", **group.agreed_on()})
+        wanted = MemberReading(
+            ack, True, 30.0, Choice.of(None, b"", None), OnTrouble(on_gap, "raise", None)
+        )
+        watch = Watch()
+        subscriber = GroupSubscriber(
+            group, Claims(self.ask, group, group.member, position=START),
+            lambda place: Subscriber(self.root, stream="flights", start=place),
+            wanted, watch, until=None, publish=self.publish,
+        )  # fmt: skip
+        with closing(subscriber):
+            yield subscriber
+
+    def archive(self, count, reason):
+        """Give up the first files, for a reason."""
+        files = self.log.appender.manifest.order[:count]
+        self.log.appender.archive_all([Archived(file, 1, reason) for file in files])
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A world of its own for each test."""
+    made = World(tmp_path)
+    with made.log:
+        yield made
+
+
+def taken(messages, count):
+    """The next messages, by payload."""
+    return {message.payload: message for _, message in zip(range(count), messages, strict=False)}
+
+
+def group(member, **settings):
+    """A group whose claims outlive a test, unless it says so."""
+    return Group("etl", member, **{"silence_s": 3600.0, "retry_s": 0.0, **settings})
+
+
+def test_what_was_handed_out_after_a_rejected_message_comes_again_marked(world):
+    """The handler may have worked on it; the end of this member gives nothing back unmarked."""
+    with world.member(group("a", silence_s=0.5)) as messages:
+        first = taken(messages.messages(PATIENCE_S), 5)
+        messages.reject(first[b"2"])
+    with world.member(group("b", silence_s=0.5)) as messages:
+        again = {}
+        while not {b"3", b"4"} <= set(again):
+            again |= taken(messages.messages(PATIENCE_S), 1)
+            messages.ack()
+            world.nodes.now_s += 0.1
+    assert [again[each].redelivered for each in (b"3", b"4")] == [1, 1]
+
+
+def test_a_rejected_message_that_comes_again_is_acknowledged_in_its_new_range(world):
+    """With what was handed out before it; else the group would wait for it for ever."""
+    with world.member(group("a")) as messages:
+        iterator = messages.messages(PATIENCE_S)
+        seen = taken(iterator, 5)
+        messages.reject(seen[b"2"])
+        while not (again := next(iterator)).redelivered:
+            pass
+        assert again.payload == b"2"
+        messages.ack(again, sync=True)
+        assert not any(claim.first <= again.position for claim in world.nodes.group().claims)
+
+
+def test_nothing_that_was_not_handed_out_is_acknowledged_after_an_error(world):
+    """A dead letter could not be published; the rest of its range was not read yet."""
+    with world.member(group("a", max_deliveries=1, dead_letters="dead")) as messages:
+        taken(messages.messages(PATIENCE_S), 1)
+    world.nodes.now_s += 4000.0  # it died with its range
+    world.failures = [OSError("no space left on device") for _ in range(2)]
+    with world.member(group("b", max_deliveries=1, dead_letters="dead"), ack="auto") as messages:
+        for _ in range(2):
+            with pytest.raises(OSError, match="no space"):
+                taken(messages.messages(PATIENCE_S), 1)
+        rest = taken(messages.messages(PATIENCE_S), COUNT - 1)
+    assert world.letters == [b"0"]
+    assert set(rest) == {b"%d" % number for number in range(1, COUNT)}
+
+
+@pytest.mark.parametrize("reason", ["not copied", "keep 1Gi", "limit"])
+@pytest.mark.parametrize("on_gap", ["raise", "skip"])
+def test_what_only_this_copy_lacks_is_left_to_other_members(world, reason, on_gap):
+    """Whatever the reader does about gaps: others can read it. What the nodes gave up is gone."""
+    world.archive(1, reason)
+    with world.member(group("a"), ack="auto", on_gap=on_gap) as messages:
+        if (reason, on_gap) == ("limit", "skip"):
+            assert b"5" in taken(messages.messages(PATIENCE_S), 1)
+        else:
+            with pytest.raises(GapError, match="start from"):
+                taken(messages.messages(PATIENCE_S), 1)
+    assert (world.nodes.group().position > 0) == (reason == "limit")
+
+
+def test_damage_ends_a_member_every_time_it_asks(world):
+    """To go on with the next range would count the damaged one as handled."""
+    path = world.log.appender.manifest.order[0].file_name
+    with open(world.root / "flights" / "out" / path, "r+b") as file:
+        file.seek(60)
+        file.write(bytes([255] * 40))
+    with world.member(group("a"), ack="auto") as messages:
+        for _ in range(3):
+            with pytest.raises(CorruptLog):
+                taken(messages.messages(PATIENCE_S), 1)
+    assert world.nodes.group().position == 0
