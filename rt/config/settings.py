@@ -169,7 +169,12 @@ def _from_file(kinds: dict[str, SettingKind], path: str, table: str | None) -> d
 
 
 def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
-    """Refuse a misspelt table, and settings above the first one: both would be ignored silently."""
+    """Refuse what would be ignored silently: a misspelt table, or settings above the first one."""
+    if table == "node" and "policy" in document:
+        raise Misuse(
+            f"{path}: a node does not read [policy], which belongs to the stream; keep it in "
+            "another file, and set it with rt archive policy set --file"
+        )
     for name, value in document.items():
         if name not in TABLES:
             if not isinstance(value, dict):

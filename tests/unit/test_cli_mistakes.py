@@ -143,6 +143,7 @@ def test_restore_refuses_an_invalid_stream_name(here, stream):
     [
         ('[nodes]\nroot = "x"\n', "node.toml: unknown table 'nodes'; use archive, node"),
         ('root = "x"\n', "node.toml: 'root' is in no table; write it below [node]"),
+        ("[node]\n[policy]\ntime = 60\n", "set it with rt archive policy set --file"),
     ],
 )
 def test_settings_that_would_not_be_read_are_refused(here, text, words):
