@@ -76,6 +76,11 @@ class ConfirmationsFile:
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE_NAME)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether a pusher has ever written it, be it whole now or not."""
+        return os.path.exists(self._path)
+
     def read(self) -> Confirmations:
         """Return what was last written; nothing is confirmed without a whole file."""
         try:

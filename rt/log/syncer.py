@@ -12,7 +12,7 @@ from rt.format.manifest import Archived
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
 from rt.log.archived import given_up_files, released_files
-from rt.log.confirmations import Confirmations, ConfirmationsFile
+from rt.log.confirmations import ConfirmationsFile
 from rt.log.shipping import ShippingNote
 from rt.position import FILE_BYTES_MAX
 
@@ -205,9 +205,9 @@ class Syncer:
         if now_s >= self._archives_at_s:
             self._archives_at_s = now_s + _ARCHIVE_S
             try:
-                known = ConfirmationsFile(self._log.directory).read()
-                gone = released_files(self._log.manifest, known.released, time.time_ns())
-                if known == Confirmations() and not ShippingNote(self._log.directory).read():
+                known = ConfirmationsFile(self._log.directory)
+                gone = released_files(self._log.manifest, known.read().released, time.time_ns())
+                if not known.is_there and not ShippingNote(self._log.directory).read():
                     gone = self._given_up()
                 if gone:
                     self._log.archive_all(gone)

@@ -1,6 +1,7 @@
 """The disk of a session: a limit that refuses or waits, and the lifetime of a local queue."""
 
 import os
+import shutil
 import threading
 import time
 
@@ -10,7 +11,7 @@ from archive_cluster import STREAM, ArchiveCluster, held_bytes
 import rt
 from rt.errors import Misuse, SessionFull
 from rt.log.archived import given_up_files
-from rt.log.confirmations import Confirmations, ConfirmationsFile
+from rt.log.confirmations import FILE_NAME, Confirmations, ConfirmationsFile
 from rt.position import Position
 
 PATIENCE_S = 60
@@ -138,18 +139,25 @@ def test_a_local_queue_gives_up_its_oldest_files(tmp_path):
 
 
 def test_a_session_that_is_shipped_gives_up_nothing_by_its_own_rule(tmp_path):
-    """What the nodes lack is all that there is of it."""
+    """What the nodes lack is all that there is of it; what they have may be half written."""
     directory = tmp_path / STREAM / "jfk"
     with publisher(tmp_path) as first:
         first.publish(b"x")
         end = first.flush("synced").position
     ConfirmationsFile(str(directory)).write(Confirmations(received=end))
-    with publisher(tmp_path, keep_bytes=64 * KIB, keep_s=0.001) as local:
-        for _ in range(10):
-            local.publish_many([bytes(KIB)] * 24)
-        local.flush("synced")
+    torn = tmp_path / "torn" / STREAM / "jfk"
+    shutil.copytree(directory, torn)
+    with open(torn / FILE_NAME, "r+b") as file:
+        file.truncate(20)
+    keep = {"keep_bytes": 64 * KIB, "keep_s": 0.001}
+    with publisher(tmp_path, **keep) as local, publisher(tmp_path / "torn", **keep) as other:
+        for each in (local, other):
+            for _ in range(10):
+                each.publish_many([bytes(KIB)] * 24)
+            each.flush("synced")
         time.sleep(2.5)  # the syncing thread looks about once a second
         assert held_bytes(directory) > 200 * KIB
+        assert held_bytes(torn) > 200 * KIB
 
 
 def test_files_are_given_up_by_age_and_by_size(tmp_path):
