@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from rt.errors import Misuse
-from rt.names import parse_peer
+from rt.names import is_cursor, parse_peer
 from rt.position import Position
 
 LEASE_S_MAX: Final = 7 * 24 * 3600  # a job that takes longer than a week renews its lease
 LEASES_MAX: Final = 64  # of one stream
 _NS: Final = 1_000_000_000
+_PINS: Final = ("cursor", "group")  # with the name of one they are a holder, as a peer's name is
 
 
 class Sized(Protocol):
@@ -40,7 +41,9 @@ class Lease:
     bytes_max: int
 
     def __post_init__(self) -> None:
-        parse_peer(self.holder)
+        kind, _, name = self.holder.partition(".")
+        if kind not in _PINS or not is_cursor(name):
+            parse_peer(self.holder)
         if not 0 <= self.until_ns < 1 << 63:
             raise Misuse("a lease has to end")
         if not 0 < self.bytes_max < 1 << 62:

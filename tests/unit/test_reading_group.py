@@ -22,6 +22,7 @@ from rt.node.reading_group import (
     groups_of_notes,
     parse_reading_group,
 )
+from rt.node.registered_cursor import CURSOR_NOTE, RegisteredCursor
 from rt.node.retention import leases_of_notes
 from rt.position import Position
 from sequencer.instruction import NOTE_BYTES_MAX
@@ -272,6 +273,17 @@ def test_a_pin_holds_what_is_not_done(nodes):
     worked(leader, done=[[claim["number"], claim["end"]]])
     (pin,) = leases_of_notes(nodes.ledger.notes)
     assert (pin.holder, pin.start) == ("group.etl", claim["end"])
+
+
+@pytest.mark.parametrize("name", ["g" * 64, "a--b", "a-_b", "7"])
+def test_whatever_a_group_or_cursor_is_called_it_can_pin(nodes, name):
+    """Every node looks at the leases several times a second: an error there would end them all."""
+    leader = nodes.leader()
+    leader.join({**JOIN, "name": name, "pin_bytes": 1000}, SPARK)
+    cursor = RegisteredCursor(name, "spark", pin_bytes=7)
+    notes = {**nodes.ledger.notes, CURSOR_NOTE + name: cursor.text()}
+    holders = {pin.holder for pin in leases_of_notes(notes)}
+    assert holders == {f"cursor.{name}", f"group.{name}"}
 
 
 @pytest.mark.parametrize(
