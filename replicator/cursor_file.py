@@ -23,8 +23,10 @@ class CursorFile:
             CorruptLog: it is known to be damaged.
         """
         damaged = self._log.damaged
-        replaced = damaged.replaced  # read first: what is opened after it may only be newer
         damaged.demand_whole(start)
+        # Read after that, since a file is served again only after it was counted as replaced; and
+        # before the file is opened, which may then only be newer.
+        replaced = damaged.replaced
         if self.file is not None and (self.start, self._replaced) == (start, replaced):
             return self.file
         self.close()

@@ -8,9 +8,11 @@ from contextlib import closing
 from typing import Final
 
 from replicator.dialer import Address, address_text
+from replicator.link import MESSAGE_BYTES_PER_S
 from replicator.pull import PullClient
 from rt.errors import Refused, Stopped
 from rt.format.manifest import Rolled
+from rt.limits import KIB
 from rt.log.appender import Appender
 from rt.log.archived import not_copied
 from rt.log.directory import LogDirectory
@@ -56,6 +58,7 @@ class FileFetch:
         self._contexts = contexts
         self._disk = disk
         self._is_stopping = is_stopping
+        self._ending: PullClient | None = None  # has not ended yet, and holds descriptors
         self.clear()
 
     def nodes(self) -> Sequence[str]:
@@ -64,6 +67,7 @@ class FileFetch:
 
     def fetch(self, node: str, log: Appender, line: Rolled) -> str:
         """Copy a rolled file from a node; see `replicator.mend.FileSource`."""
+        self._demand_ended()
         self.clear()
         address = next((each for each in self._addresses() if address_text(each) == node), None)
         if address is None:
@@ -81,9 +85,8 @@ class FileFetch:
             client.start()
             self._wait(client, line)
         finally:
-            has_ended = client.stop()
-        if not has_ended:
-            raise Refused("busy", "its connection does not end")
+            self._ending = None if client.stop() else client  # a dial may take its time
+        self._demand_ended()
         with closing(LogDirectory(directory, self._disk)) as got:
             got.refresh()
             if got.is_gone(line.file):
@@ -94,9 +97,16 @@ class FileFetch:
         """Remove what was fetched and is not used."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def _demand_ended(self) -> None:
+        """Release what the last connection held; raise `Refused` while it still ends."""
+        if self._ending is not None and not self._ending.stop():
+            raise Refused("busy", "the last connection has not ended yet")
+        self._ending = None
+
     def _wait(self, client: PullClient, line: Rolled) -> None:
         """Wait until the file is here; raise `Refused` when the node does not give it."""
-        reached, since_s = Position(0), time.monotonic()
+        began_s = since_s = time.monotonic()
+        reached = Position(0)
         idle = client.status().error  # what it says before it has dialled
         while (status := client.status()).next_place <= line.file + line.end:
             if self._is_stopping():
@@ -109,4 +119,8 @@ class FileFetch:
                 reached, since_s = status.position, time.monotonic()
             elif time.monotonic() - since_s > _QUIET_S:
                 raise Refused("quiet", f"it has sent nothing for {_QUIET_S:.0f} s")
+            copied = max(0, status.position - line.file)
+            if time.monotonic() - began_s > _QUIET_S + copied / MESSAGE_BYTES_PER_S:
+                rate = MESSAGE_BYTES_PER_S // KIB
+                raise Refused("slow", f"it sends less than {rate} KiB a second")
             time.sleep(_LOOK_S)

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from typing import NamedTuple, Protocol
 
-from rt.errors import CorruptLog, DiskFailed, Misuse, Refused, spoken
+from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse, Refused, spoken
 from rt.format.manifest import Rolled
 from rt.log.appender import Appender
 from rt.log.replaced import replace_rolled
@@ -56,7 +57,7 @@ def mend_file(source: FileSource, log: Appender, line: Rolled) -> Mended | None:
             fresh = source.fetch(node, log, line)
             _demand_agreed(log, line, fresh)
             kept = replace_rolled(log, line.file, fresh)
-        except (Refused, Misuse, DiskFailed) as error:
+        except (Refused, Misuse, DiskFailed, CorruptLog, ManifestError) as error:
             reasons.append(f"{node}: {spoken(error)}")
         else:
             return None if kept is None else Mended(node, kept)
@@ -73,6 +74,9 @@ def _demand_agreed(log: Appender, line: Rolled, fresh: str) -> None:
     """
     try:
         check_rolled(log.disk, fresh, log.identity, log.manifest, line)
+        with closing(log.disk.open_read(fresh)) as file:
+            if file.size() > line.end:  # the digest says nothing of what follows
+                raise CorruptLog(fresh, line.file, "it is longer than that")
     except CorruptLog as error:
         name = os.path.basename(fresh)
         words = f"what it sent is not the {name} that the manifest lists: {error.reason}"

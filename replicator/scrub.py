@@ -108,6 +108,7 @@ class Scrub:
         self._reading: _Reading | None = None
         self._bad: dict[Place, _Bad] = {}
         self._awaited: dict[str, Position] = {}  # by directory of a session's copy, set aside
+        self._has_retried = False  # instead of going on with the round
 
     def suspect(self, damage: CorruptLog) -> None:
         """Check a file soon, because someone else met damage in it."""
@@ -145,12 +146,13 @@ class Scrub:
     def _next(self, now_s: float, logs: Mapping[str, Appender]) -> Place | None:
         if self._suspects:
             return self._suspects.popleft()
-        for place, bad in self._bad.items():
-            if now_s >= bad.retry_s and place[0] in logs:
-                bad.retry_s = now_s + _RETRY_S
-                return place
         if self._todo is None and self._is_time(now_s):
             self._todo = deque(self._places(logs.values()))
+        is_turn_of_round = self._has_retried and self._todo is not None
+        retry = None if is_turn_of_round else self._retry(now_s, logs)
+        self._has_retried = retry is not None
+        if retry is not None:
+            return retry
         if self._todo:
             place = self._todo.popleft()
             self._record.note(*place)
@@ -158,6 +160,18 @@ class Scrub:
         if self._todo is not None:
             self._end_round(now_s)
         return None
+
+    def _retry(self, now_s: float, logs: Mapping[str, Appender]) -> Place | None:
+        """Return the damaged file that has waited longest for another attempt, if one is due.
+
+        An attempt may take longer than the pause after it: the file is read again, and copied.
+        """
+        due = [place for place, bad in self._bad.items() if place[0] in logs]
+        first = min(due, key=lambda place: self._bad[place].retry_s, default=None)
+        if first is None or now_s < self._bad[first].retry_s:
+            return None
+        self._bad[first].retry_s = now_s + _RETRY_S
+        return first
 
     def _is_time(self, now_s: float) -> bool:
         if self._every_s is None:
@@ -230,6 +244,7 @@ class Scrub:
             bad = self._bad[place] = _Bad(log, end, "", now_s + _RETRY_S)
             self.state = replace(self.state, corrupt=self.state.corrupt + 1)
             _log.error("%s", damage, extra={"event": "corrupt"})
+        bad.log, bad.retry_s = log, now_s + _RETRY_S  # it may have been closed, and opened again
         if log.identity.merged:
             self._ports.barred.bar(damage)
             self._mend(place, bad, line)
@@ -279,8 +294,10 @@ class Scrub:
 
     def _forget(self, place: Place, *, repaired: bool = False) -> None:
         """Serve a file again, if it was damaged: it is whole, or archived."""
-        if self._bad.pop(place, None) is not None:
-            self._ports.barred.clear(place[1])
+        bad = self._bad.pop(place, None)
+        if bad is not None:
+            if bad.log.identity.merged:
+                self._ports.barred.clear(place[1])
             count = self.state.repaired + repaired
             self.state = replace(self.state, repaired=count)
             self._show()

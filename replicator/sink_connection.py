@@ -92,10 +92,10 @@ class SinkConnection:
             for message in self._link.receive():
                 self._take(message)
             self._settle_written()
+            self._link.beat()  # first: what was posted has to go before there is room for more
             if not self._schedule.is_empty and self._link.can_send():
                 for channel in self._schedule.due(self._channels):
                     self._acknowledge(channel)
-            self._link.beat()
 
     @property
     def pause_s(self) -> float:

@@ -284,11 +284,16 @@ class SourceChannel:
         return Held(size, known.rolled_end(end.file), archived, rolled, self._crc(standing))
 
     def _crc(self, standing: Standing) -> int | None:
-        """Sum up what the sink has, as this log has it; None if it was archived here."""
+        """Sum up what the sink has, as this log has it; None if it was archived here.
+
+        Raises:
+            CorruptLog: it is known to be damaged here, so a difference would say nothing.
+        """
         tail = b""
         for span in standing.spans:
             if span.position.file in self.log.manifest.archived:
                 return None
+            self.log.damaged.demand_whole(span.position.file)
             try:
                 file = self.log.open_file(span.position.file)
             except FileNotFoundError:

@@ -1,6 +1,5 @@
 """DamageFound: damage that was found in one of this node's logs."""
 
-import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +26,11 @@ class DamageFound:
     scrubbed: bool = False
 
 
-def is_elsewhere(damage: CorruptLog, holdings: Holdings) -> bool:
-    """Whether another node is known to hold what was damaged in the copy of a session."""
-    session = os.path.basename(os.path.dirname(damage.path))
+def is_elsewhere(found: DamageFound, holdings: Holdings) -> bool:
+    """Whether another node is known to hold all of a session's copy, of which a part is damaged.
+
+    What follows the damage is given up with it, and may still be whole.
+    """
+    session = found.log.identity.name
     ends = (holdings.of(other).get(session, START) for other in holdings.others)
-    return max(ends, default=START) > damage.position
+    return max(ends, default=START) >= found.log.end

@@ -270,7 +270,7 @@ class Duties:
             held = self._ports.sessions.get(found.log.identity.name)
             if held is None or held.appender is not found.log:
                 return
-            if not found.scrubbed or held.is_fed or is_elsewhere(damage, self._member.holdings):
+            if not found.scrubbed or held.is_fed or is_elsewhere(found, self._member.holdings):
                 self._mend(damage)  # a copy that may be the only one is kept
         elif self._may_mend(found.log):
             if self._executor.is_rolled(damage.path):

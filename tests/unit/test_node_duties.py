@@ -16,7 +16,7 @@ from rt.log.disk import OsDisk
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.catch_up import CatchUp
-from rt.node.damage import DamageFound
+from rt.node.damage import DamageFound, is_elsewhere
 from rt.node.duties import Duties, Mail, Timing
 from rt.node.pipeline import NodePipeline
 from rt.node.places import Places
@@ -30,6 +30,16 @@ from sequencer.ledger import Ledger
 from sequencer.raft.consensus import Fork
 
 TIMING = Timing(tick_s=0.02, missing_s=1, look_s=0.25, patience=4)
+
+
+@pytest.mark.parametrize(("end", "is_given_up"), [(50, False), (60, False), (100, True)])
+def test_a_damaged_copy_is_elsewhere_only_if_what_follows_the_damage_is(end, is_given_up):
+    """A publisher that is gone for good may have left the end of its session on one node."""
+    log = SimpleNamespace(identity=SimpleNamespace(name="jfk"), end=Position(100))
+    found = DamageFound(CorruptLog("in/jfk/log.0.0", Position(50), "rot"), log, scrubbed=True)
+    held = {"n2": {"jfk": Position(end)}, "n3": {}}
+    holdings = SimpleNamespace(others=("n2", "n3"), of=held.get)
+    assert is_elsewhere(found, holdings) == is_given_up
 
 
 class Bench:

@@ -25,7 +25,7 @@ from replicator import ack_schedule, messages
 from replicator.link import HungUp
 from replicator.messages import CONNECTION, Data
 from replicator.wire import encode
-from rt.errors import PeerError, Refused
+from rt.errors import CorruptLog, PeerError, Refused
 from rt.format.manifest import SESSION, LogIdentity, Rolled
 from rt.log.directory import LogDirectory
 from rt.position import START, Position
@@ -619,6 +619,18 @@ def test_a_sink_that_merges_later_acknowledges_many_merges_at_once(source, sink,
     assert [(each.durable, each.merged) for each in dialogue.acks] == [(end, end)]
 
 
+def test_a_copy_that_ends_in_a_file_that_is_damaged_here_has_not_diverged(source, sink):
+    """It may be whole, and another node has the rest."""
+    copy_all(source, sink)
+    dialogue = Dialogue(source, sink)
+    path = os.path.join(source, "log.1.0")
+    with open(path, "r+b") as file:
+        file.write(b"rot")
+    dialogue.log.damaged.bar(CorruptLog(path, Position.of(1, 0, 0), "rot"))
+    dialogue.talk().close()
+    assert dialogue.refusals[0][1] == "corrupt"
+
+
 def test_a_new_leader_acknowledges_a_merge_at_once(source, sink, monkeypatch):
     """A publisher may be waiting for it."""
     clock = SimpleNamespace(now_s=100.0)
@@ -668,6 +680,21 @@ def test_the_thread_that_merges_acknowledges_unless_something_is_in_its_way(sour
         assert dialogue.refusals[-1][1] == "busy"
     else:
         assert [each.merged for each in dialogue.acks[1:]] == [end]
+    dialogue.close()
+
+
+def test_a_turn_that_sends_the_rest_of_what_was_posted_also_acknowledges(source, sink):
+    """Nothing would wake the connection again before the next heartbeat, in five seconds."""
+    dialogue = Dialogue(source, sink, patience_s=10.0).talk()
+    pipe, end = dialogue.sink_pipe, dialogue.outlet.position
+    dialogue.inbox.merged = end
+    pipe.has_left = True
+    pipe.can_send = lambda: not pipe.has_left
+    pipe.beat = lambda: setattr(pipe, "has_left", False)
+    in_another_thread(dialogue.inbox.bell.set)
+    dialogue.sink.turn()
+    dialogue.source.turn()
+    assert dialogue.acks[-1].merged == end
     dialogue.close()
 
 

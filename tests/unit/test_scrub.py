@@ -4,23 +4,30 @@ import errno
 import os
 import shutil
 from random import Random
+from types import SimpleNamespace
 
 import pytest
+from commands import publish
 from faulty import FaultyDisk
 from rot import flip_bit, rolled_files
 
-from replicator.mend import Mended
+from replicator.cursor_file import CursorFile
+from replicator.file_fetch import FileFetch
+from replicator.mend import Mended, mend_file
 from replicator.scrub import Scrub, ScrubPorts
 from replicator.scrub_record import ScrubRecord
-from rt.errors import CorruptLog, Refused
+from rt.errors import CorruptLog, ManifestError, Refused
 from rt.format.checksum import crc32
 from rt.format.frame import HEADER_BYTES, parse_header
 from rt.format.manifest import Archived
+from rt.inspect.verify import open_log
+from rt.log.appender import Appender
 from rt.log.damaged_files import DamagedFiles
+from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk, put_in_place
 from rt.log.replaced import replace_rolled
 from rt.log.rolled_check import RolledCheck, check_rolled
-from rt.position import START
+from rt.position import START, Position
 from tests.logs import TIME_NS, MergedLog
 from tests.sim.disk import PowerCut, SimDisk
 
@@ -196,6 +203,142 @@ def test_damaged_files_that_were_replaced_do_not_fill_the_disk(tmp_path):
     log.appender.close()
 
 
+class Shelf:
+    """Where copies come from: by node, the bytes of a file or what fetching it raises."""
+
+    def __init__(self, directory, answers):
+        self.directory, self.answers = directory, answers
+
+    def nodes(self):
+        return list(self.answers)
+
+    def fetch(self, node, log, line):
+        answer = self.answers[node]
+        if isinstance(answer, Exception):
+            raise answer
+        path = self.directory / line.file.file_name
+        path.write_bytes(answer)
+        return str(path)
+
+    def clear(self):
+        """Keep nothing between two nodes."""
+        for path in self.directory.iterdir():
+            path.unlink()
+
+
+def test_a_node_whose_copy_cannot_be_used_is_passed_over(tmp_path):
+    """Whatever it sends, or makes of the fetched log, the next node may have the file whole."""
+    log = build(tmp_path / "out")
+    path = os.path.join(log.directory, "log.0.1")
+    whole = (tmp_path / "out" / "log.0.1").read_bytes()
+    flip_bit(path, 100)
+    (tmp_path / "repair").mkdir()
+    answers = {
+        "rotten": CorruptLog("repair/out/manifest", START, "a line is damaged"),
+        "odd": ManifestError("a line is damaged"),
+        "longer": whole + b"x" * 4096,
+        "shorter": whole[:-8],
+        "good": whole,
+    }
+    line, shelf = log.appender.manifest.rolled[SECOND], Shelf(tmp_path / "repair", answers)
+    mended = mend_file(shelf, log.appender, line)
+    assert mended.node == "good"
+    assert (tmp_path / "out" / "log.0.1").read_bytes() == whole
+    del answers["good"]
+    with pytest.raises(Refused, match=r"longer: what it sent is not the log\.0\.1 .* longer than"):
+        mend_file(shelf, log.appender, line)
+    log.appender.close()
+
+
+def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp_path, monkeypatch):
+    """Each holds descriptors and a lock; one in every attempt would use them up."""
+    log, begun = build(tmp_path / "out"), []
+
+    class Slow:
+        running, ends = False, False
+
+        def __init__(self, *_args, **_options):
+            begun.append(self)
+
+        def start(self):
+            pass
+
+        def stop(self):
+            return self.ends
+
+        def status(self):
+            return SimpleNamespace(error="it cannot be reached", next_place=START)
+
+    monkeypatch.setattr("replicator.file_fetch.PullClient", Slow)
+    fetch = FileFetch(log.directory, lambda: [("n1", 1), ("n2", 2)], None, OsDisk())
+    line = log.appender.manifest.rolled[SECOND]
+    for _ in range(2):
+        with pytest.raises(Refused, match="n2:2: the last connection has not ended yet"):
+            mend_file(fetch, log.appender, line)
+    assert len(begun) == 1
+    begun[0].ends = Slow.ends = True
+    with pytest.raises(Refused, match="n2:2: it cannot be reached"):
+        mend_file(fetch, log.appender, line)
+    assert len(begun) == 3
+    log.appender.close()
+
+
+def test_a_node_that_sends_a_file_byte_by_byte_is_passed_over(tmp_path, monkeypatch):
+    """Meanwhile nothing else would be read or repaired, for years at a byte every nine seconds."""
+    log, clock = build(tmp_path / "out"), SimpleNamespace(now_s=0.0)
+
+    class Dripping:
+        running, at = True, SECOND
+
+        def __init__(self, *_args, **_options):
+            pass
+
+        def start(self):
+            pass
+
+        def stop(self):
+            return True
+
+        def status(self):
+            return SimpleNamespace(
+                error="", caught_up=False, is_ahead=False, position=self.at, next_place=self.at
+            )
+
+    def sleep(_seconds):
+        clock.now_s += 9
+        Dripping.at = Position(Dripping.at + 1)
+
+    monkeypatch.setattr("replicator.file_fetch.PullClient", Dripping)
+    monkeypatch.setattr(
+        "replicator.file_fetch.time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep)
+    )
+    fetch = FileFetch(log.directory, lambda: [("n1", 1)], None, OsDisk())
+    with pytest.raises(Refused, match="n1:1: it sends less than 32 KiB a second"):
+        mend_file(fetch, log.appender, log.appender.manifest.rolled[SECOND])
+    assert clock.now_s < 60
+    log.appender.close()
+
+
+def test_a_file_that_is_replaced_while_it_is_looked_up_is_opened_again(tmp_path):
+    """The damaged one that was open must not be read once more when it is served again."""
+    log = build(tmp_path / "out")
+
+    class JustReplaced(DamagedFiles):
+        def demand_whole(self, file):
+            self.clear(file)
+            super().demand_whole(file)
+
+    directory = LogDirectory(log.directory)
+    cursor = CursorFile(directory)
+    before = cursor.open(FIRST).inode
+    shutil.copy(log.directory + "/log.0.0", tmp_path / "fresh")
+    replace_rolled(log.appender, FIRST, str(tmp_path / "fresh"))
+    directory.damaged = JustReplaced()
+    assert cursor.open(FIRST).inode != before
+    cursor.close()
+    log.appender.close()
+
+
 class Bench:
     """A log that is scrubbed without a thread; whole copies of its files are in `store`."""
 
@@ -287,6 +430,51 @@ def test_a_damaged_file_that_someone_puts_back_is_served_again(tmp_path):
     bench.flip(1)  # back
     assert bench.run(31).unrepaired == {}
     bench.barred.demand_whole(SECOND)
+
+
+def test_a_repair_goes_on_with_the_log_that_was_opened_again(tmp_path):
+    """A node closes its merged log while it copies; the old one can never be repaired."""
+    bench = Bench(tmp_path)
+    bench.flip(1)
+    bench.error = Refused("unrepaired", "n2: it cannot be reached")
+    bench.run()
+    bench.error = None
+    bench.log.appender.close()
+    bench.logs = [MergedLog(bench.log.directory).appender]
+    state = bench.run(31)
+    assert (state.repaired, state.unrepaired) == (1, {})
+    bench.logs[0].close()
+
+
+def test_files_that_cannot_be_repaired_do_not_keep_the_others_from_being_read(tmp_path):
+    """An attempt reads a file at a set rate: that takes longer than the pause between two."""
+    bench = Bench(tmp_path, every_s=1.0)
+    bench.flip(0), bench.flip(1)
+    bench.error = Refused("unrepaired", "there is no other node")
+    bench.run()
+    bench.flip(2)
+    for _ in range(60):
+        bench.now_s += 40  # each slice of an attempt
+        bench.scrub.turn(bench.now_s, 64)
+    assert all(bench.mends.count(file) > 5 for file in (FIRST, SECOND, THIRD))
+
+
+def test_a_damaged_merged_file_is_not_served_because_a_session_was_mended(tmp_path):
+    """Files of all logs have the same names."""
+    bench = Bench(tmp_path)
+    directory = publish(tmp_path / "pub", [b"x" * 100] * 3)
+    session = Appender(OsDisk(), directory, open_log(directory).manifest.identity)
+    bench.logs.append(session)
+    bench.flip(0)
+    path, _ = rolled_files(directory)[0]
+    flip_bit(path, 100)
+    bench.error = Refused("unrepaired", "there is no other node")
+    assert len(bench.run().unrepaired) == 2
+    flip_bit(path, 100)  # back
+    assert set(bench.run(31).unrepaired) == {bench.files[0][0]}
+    with pytest.raises(CorruptLog):
+        bench.barred.demand_whole(FIRST)
+    session.close()
 
 
 def test_what_others_met_is_checked_first_and_between_two_rounds(tmp_path):
