@@ -6,7 +6,7 @@ between them is imagined: what is sent arrives at once and whole, or the connect
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from replicator import progress
@@ -40,6 +40,9 @@ def payload(source: str, sequence: int) -> bytes:
     return b"%s %d " % (source.encode(), sequence) + b"." * (sequence * 7 % 40)
 
 
+FIRST_PEER: Final = "p"
+
+
 class Publisher:
     """One session: numbered messages in frames, files that roll, runs that end."""
 
@@ -54,7 +57,7 @@ class Publisher:
         self._next_file = START
         self._sequence = 0
         self.alive = True
-        self.peer = "p"  # the name in its certificate
+        self.peer = FIRST_PEER  # the name in its certificate
         self.confirmed = Confirmations()
         self.news = 0  # how often there was something new to send
         self.lives = 0  # how often it has lost what it had sent

@@ -38,9 +38,12 @@ class RottenNemesis(MergeNemesis):
 
     def _rot_rolled(self) -> None:
         """Damage one file, on one node or on all that may be."""
-        frail = [node for name, node in self.world.nodes.items() if name in self.world.frail]
+        nodes = [node for node in self.world.nodes.values() if node.alive]
+        frail = [node for node in nodes if node.name in self.world.frail]
         if self._chance.random() < 0.5:
             frail = frail[:1]
+        if not frail:
+            return
         known = frail[0].member.executor.appender.manifest
         files = [file for file in known.order if file not in known.archived]
         if not files:
