@@ -29,6 +29,7 @@ from sequencer.instruction import Note
 _TAKEOVERS: Final = ("refuse", "fence")
 _MERGED_S: Final = 1.0  # for a leader that executes later than the node which a reader copies
 _POLL_S: Final = 0.01
+_MS_NS: Final = 1_000_000
 
 Change = Callable[[RegisteredCursor | None], RegisteredCursor | None]
 
@@ -51,6 +52,7 @@ class NodeCursors:
         directory: Callable[[], str],
         *,
         steady_s: Callable[[], float] = time.monotonic,
+        now_ns: Callable[[], int] = time.time_ns,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """Prepare.
@@ -61,6 +63,7 @@ class NodeCursors:
             stream: returns its name.
             directory: returns that of the merged log.
             steady_s: a clock that never goes back.
+            now_ns: the time, ns since the epoch.
             pause: waits for so many seconds.
         """
         self._view = view
@@ -68,6 +71,7 @@ class NodeCursors:
         self._stream = stream
         self._directory = directory
         self._steady_s = steady_s
+        self._now_ns = now_ns
         self._pause = pause
         self._lock = threading.Lock()
         self._heard: dict[str, tuple[int, float]] = {}  # by name: which epoch, and when
@@ -83,7 +87,10 @@ class NodeCursors:
         name, share = str(request.get("name")), str(request.get("share", ""))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
-            cursor = known or RegisteredCursor(name, identity.name, role=identity.role.value)
+            # A holder of a forgotten cursor of this name may still report: no epoch comes twice.
+            cursor = known or RegisteredCursor(
+                name, identity.name, role=identity.role.value, epoch=self._now_ns() // _MS_NS
+            )
             _demand_owner(cursor, identity)
             if known is None:
                 demand_room(self._view().notes, identity)

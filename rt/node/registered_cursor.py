@@ -30,7 +30,8 @@ class RegisteredCursor:
         owner: name in the certificate of its readers; others may look only.
         role: role in that certificate; "" in a cursor of an earlier version, which any may have.
         position: everything before it is acknowledged.
-        epoch: how often it was opened or moved; what an older epoch acknowledges is refused.
+        epoch: grows when it is opened or moved, from the time in ms when it was registered; what
+            an older one acknowledges is refused.
         holder: who reads now, for people; "" if it was released.
         silence_s: after this long without a message of its holder, another may take it over.
         pin_bytes: so much of what is not acknowledged is kept from the rules `time` and `limit`;
