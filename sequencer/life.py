@@ -27,7 +27,7 @@ _CODES: Final = {
 }
 _CHANGES: Final = {code: change for change, code in _CODES.items()}
 _LOG_DIGITS: Final = 32
-_NO_LOG: Final = bytes(_LOG_DIGITS // 2)
+ANY_LOG: Final = "0" * _LOG_DIGITS  # instead of an id, in an instruction; no log may have it
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 _POSITION_END: Final = 1 << 63
 # These end the copies of a session on every node; another copy may be begun after them.
@@ -86,7 +86,7 @@ class Life:
 
 def encode_life(life: Life) -> bytes:
     """Return what follows the head of the instruction."""
-    log = bytes.fromhex(life.log) if life.log else _NO_LOG
+    log = bytes.fromhex(life.log or ANY_LOG)
     fixed = _FIXED.pack(_CODES[life.change], life.before, life.after, log)
     if life.change in OWNED:
         owner = life.owner.encode()
@@ -100,7 +100,7 @@ def decode_life(time_ns: int, data: bytes) -> Life:
         code, before, after, log = _FIXED.unpack_from(data)
         if code not in _CHANGES or max(before, after) >= _POSITION_END:
             raise PeerError(f"a change of a session of an unknown kind ({code})")
-        change, log_id = _CHANGES[code], "" if log == _NO_LOG else log.hex()
+        change, log_id = _CHANGES[code], log.hex().replace(ANY_LOG, "")
         since, again, owner, rest = _owned(data) if change in OWNED else (0, False, "", _FIXED.size)
         name = data[rest:].decode("ascii")
         return Life(

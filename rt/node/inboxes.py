@@ -24,6 +24,7 @@ from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
 from rt.node.inbox_syncer import InboxSyncer
 from rt.position import START, Position
+from sequencer.life import ANY_LOG
 from sequencer.remembered import Ownership
 
 _log: Final = logging.getLogger("rt.node")
@@ -258,7 +259,7 @@ class Inboxes:
 
         Raises:
             Refused: the disk is nearly full, the session belongs to another stream, another log has
-                its name, or another peer fills it.
+                its name, its id is no id, or another peer fills it.
             Misuse: the session's name, or its group's, is not valid.
             CorruptLog: the copy is damaged.
         """
@@ -267,6 +268,8 @@ class Inboxes:
         parse_group(identity.group)  # it goes into instructions, which every node must read
         if identity.kind != SESSION or identity.stream != self._stream:
             raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
+        if identity.id == ANY_LOG:
+            raise Refused("name", "the id of a log cannot be all zeros; begin another log")
         with self._lock:
             if not relays:
                 self._barred.demand_owner(name, peer)

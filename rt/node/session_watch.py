@@ -164,11 +164,7 @@ class SessionWatch:
         """Open what is pushed, or held here, and known to no node yet; resume what was reset."""
         found = dict[str, Pushed]()
         for session in self._fresh:
-            copy = self._sessions.get(session)
-            by = None if copy is None else _pusher(copy)
-            by = by or self._presence.find(session, self._now_s)
-            if by is None and copy is not None:
-                by = Pushed("", copy.appender.identity.id)
+            by = self._candidate(session)
             if by is not None and self._may_begin(session, by):
                 found[session] = by
         opened = self._opened
@@ -177,6 +173,15 @@ class SessionWatch:
             self._life(_RESUMED if each in opened else _OPENED, each, by)
             for each, by in [*found.items()][:LIVES_MAX]
         ]
+
+    def _candidate(self, session: str) -> Pushed | None:
+        """Return who is to have a name, if anything is pushed or held here."""
+        copy, elsewhere = self._sessions.get(session), self._presence.find(session, self._now_s)
+        if copy is None:
+            return elsewhere
+        log = copy.appender.identity.id  # it may be merged from already, and no other log may be
+        is_same = elsewhere is not None and elsewhere.log == log
+        return _pusher(copy) or (elsewhere if is_same else Pushed("", log))
 
     def _may_begin(self, session: str, by: Pushed) -> bool:
         """Whether this log is to have the name from now on."""

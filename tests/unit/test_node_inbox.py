@@ -10,6 +10,7 @@ import pytest
 from faulty import FaultyDisk
 
 from rt.errors import CorruptLog, Misuse, Refused
+from rt.events import SessionChange
 from rt.format.manifest import SESSION, Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
@@ -21,6 +22,8 @@ from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.position import START, Position
 from rt.publisher import Publisher
+from sequencer.instruction import decode_instruction, encode_instruction
+from sequencer.life import ANY_LOG, Life
 from sequencer.remembered import Ownership
 
 PATIENCE_S = 10
@@ -91,6 +94,16 @@ def test_a_group_that_no_instruction_could_name_is_refused(tmp_path, group):
         inboxes.claim(identity()._replace(group=group), "p", NoBell(), START)
     assert not inboxes.found(), "nothing was made of it"
     inboxes.claim(identity()._replace(group="g"), "p", NoBell(), START)
+
+
+def test_a_log_whose_id_instructions_take_for_none_is_refused(tmp_path):
+    """The leader would bind the name to it and the other nodes to none, again with every sync."""
+    inboxes = opened(tmp_path)
+    with pytest.raises(Refused, match="zeros"):
+        inboxes.claim(identity()._replace(id=ANY_LOG), "p", NoBell(), START)
+    assert not inboxes.found(), "nothing was made of it"
+    life = Life(1, SessionChange.OPENED, "jfk", START, log=ANY_LOG, owner="p")
+    assert decode_instruction(encode_instruction(life)) != life, "or no reason to refuse it"
 
 
 class Gate:

@@ -97,6 +97,17 @@ def test_a_session_of_which_only_a_copy_is_left_is_opened_for_no_one():
     assert bench.orders[0].lives[0].owner == "bob"
 
 
+def test_a_log_that_is_pushed_to_another_node_does_not_displace_the_leaders():
+    """The nodes merge what the leader holds: the other log would go on where this one ends."""
+    bench = Bench()
+    bench.turn()
+    bench.copy(peer="")
+    bench.hears(jfk=("bob", NEXT))
+    assert bench.turn(1) == [("jfk", "opened")]
+    [life] = bench.orders[0].lives
+    assert (life.owner, life.log) == ("", LOG)
+
+
 def test_a_session_that_is_pushed_to_another_node_is_not_closed():
     """A live owner is never displaced, whichever node it reaches."""
     bench = Bench()
