@@ -17,6 +17,8 @@ SESSIONS_MAX: Final = 100_000  # in one report: 7 MB at most
 # Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
 # sessions than a receiver accepts in one.
 _PART_SESSIONS: Final = 10_000
+# Whole reports that may fail to come, at 0.4 s each: 16 s, a little longer than presence waits.
+SILENT_MAX: Final = 40
 _END_MASK: Final = (1 << 63) - 1
 _FED: Final = 1 << 63  # beside an end: the session's publisher is connected
 
@@ -43,6 +45,7 @@ class Holdings:
         self._held: dict[str, dict[str, Position]] = {}
         self._voters: tuple[str, ...] = ()
         self._fed: dict[str, set[str]] = {}  # by member, the sessions whose publisher it serves
+        self._silent: dict[str, int] = {}  # by member, whole reports that were due since its last
         self.fed: Callable[[], Collection[str]] = lambda: ()  # those of this node
         self.follow(list(members))
         self._unreported: dict[str, None] = {}  # for its order
@@ -98,6 +101,17 @@ class Holdings:
         """The other members that lately had a session's publisher connected."""
         return [name for name, fed in self._fed.items() if session in fed and name in self._held]
 
+    def await_reports(self) -> None:
+        """Take note that every member's whole report is due.
+
+        What one that is silent for long has said of its publishers is forgotten: it may be gone
+        for good, and its publishers with it.
+        """
+        for name in list(self._fed):
+            self._silent[name] = self._silent.get(name, 0) + 1
+            if self._silent[name] >= SILENT_MAX:
+                del self._fed[name], self._silent[name]
+
     def drop(self, session: str) -> None:
         """No node holds anything of `session` any more: the copies of all were dropped."""
         for ends in self._held.values():
@@ -125,6 +139,7 @@ class Holdings:
         if is_whole:
             held.clear()  # a member that lost its disk holds less than it did
             self._fed[sender] = set()
+            self._silent.pop(sender, None)
         self._fed.setdefault(sender, set()).update(fed)
         held.update(items)
         return list(items)

@@ -8,7 +8,7 @@ from rt import Position
 from rt.errors import Misuse, Refused
 from rt.node.session_admin import SessionAdmin
 from rt.position import START
-from sequencer.holdings import Holdings
+from sequencer.holdings import SILENT_MAX, Holdings
 from sequencer.ledger import Ledger
 from sequencer.life import Life
 
@@ -107,6 +107,28 @@ def test_a_publisher_that_reaches_another_node_only_is_not_displaced():
         leader.admin.forget({"session": "jfk"})
     other.fed = list
     holdings.take_report("n2", *other.whole())
+    assert leader.admin.reset({"session": "jfk"})["retired"] == LOG
+
+
+def test_a_node_that_is_gone_for_good_does_not_keep_its_sessions_from_being_ended():
+    """It was lost together with its publishers, and will never say that they have left."""
+    leader = Leader(Position(800), n1=Position(800))
+    leader.hold()
+    other = Holdings("n2", ["n1", "n2", "n3"])
+    other.fed = lambda: ["jfk"]
+    other.hold("jfk", Position(800))
+    holdings = leader.admin._member.holdings
+    for _ in range(SILENT_MAX):
+        holdings.take_report("n2", *other.whole())
+        holdings.await_reports()
+    holdings.take_report("n2", *other.whole())
+    for _ in range(SILENT_MAX - 1):
+        assert holdings.fed_by("jfk") == ["n2"]
+        holdings.await_reports()
+    with pytest.raises(Refused, match="pushed to node n2"):
+        leader.admin.reset({"session": "jfk"})
+    holdings.await_reports()
+    assert holdings.of("n2")["jfk"] == 800, "what it holds counts until it says otherwise"
     assert leader.admin.reset({"session": "jfk"})["retired"] == LOG
 
 
