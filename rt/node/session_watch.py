@@ -175,7 +175,7 @@ class SessionWatch:
         ]
 
     def _candidate(self, session: str) -> Pushed | None:
-        """Return who is to have a name, if anything is pushed or held here."""
+        """Return whose log gets a name that is free, if one is pushed, or held here."""
         copy, elsewhere = self._sessions.get(session), self._presence.find(session, self._now_s)
         if copy is None:
             return elsewhere
