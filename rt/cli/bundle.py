@@ -88,7 +88,7 @@ def bundle(
     rows = [[name, size_text(len(text.encode()))] for name, text in sorted(files.items())]
     click.echo(table(("file", "size"), rows))
     _write(path, files)
-    say(f"\n{path} has {counted(len(files), 'file')}, {size_text(os.path.getsize(path))}; "
+    say("", f"{path} has {counted(len(files), 'file')}, {size_text(os.path.getsize(path))}; "
         "look through it before you send it")  # fmt: skip
 
 

@@ -130,22 +130,22 @@ def init(
         print_json({"stream": stream, "certs": certs, "clients": clients, "nodes": made})
         return
     say(f"{certs} holds the certificates and the authority; keep its ca.key on this machine.")
-    say("Start each node on its machine, with --found the first time and never again:\n")
+    say("Start each node on its machine, with --found the first time and never again:", "")
     for place in places:
         say(f"  rt node --config {shlex.quote(place.config)} --found")
         where = f", copied to {node_certs}" if node_certs else ""
         files = f"ca.pem, grants.toml, {place.name}.pem and {place.name}.key"
         say(f"    needs {files} of {certs}{where}")
     if source:
-        say(f"\nEach node copies {source} when it is founded; elsewhere, set founded_from.")
+        say("", f"Each node copies {source} when it is founded; elsewhere, set founded_from.")
     if node_root and node_certs:
-        say(f"\nThe nodes' files hold paths of their machines. For clients: {clients}\n")
+        say("", f"The nodes' files hold paths of their machines. For clients: {clients}", "")
     else:
-        say(f"\nThe .toml files hold paths of this machine. For clients: {clients}\n")
+        say("", f"The .toml files hold paths of this machine. For clients: {clients}", "")
     if publishers and subscribers:
         show_client_commands(clients, publishers[0])
         return
-    say("No client was named, so none may connect yet. Issue a certificate to each:\n")
+    say("No client was named, so none may connect yet. Issue a certificate to each:", "")
     for role in ("publisher", "subscriber"):
         say(f"  rt certs issue NAME --role {role} --dir {shlex.quote(certs)}")
 

@@ -18,9 +18,12 @@ _SHOW_AFTER_S: Final = 1.0
 _SHOW_EVERY_S: Final = 0.1
 
 
-def say(text: str) -> None:
-    """Print lines to stdout, with control characters escaped."""
-    click.echo("\n".join(map(printable, text.split("\n"))))
+def say(*lines: str) -> None:
+    """Print lines to stdout, with control characters escaped.
+
+    Line ends are escaped too: a line's text may be a peer's, and must not forge another line.
+    """
+    click.echo("\n".join(map(printable, lines)))
 
 
 def print_json(value: Any) -> None:

@@ -142,4 +142,4 @@ def _show(found: Sequence[Diagnosis], wrong: int) -> None:
     count = (
         "nothing is" if not wrong else counted(wrong, "thing") + (" is" if wrong == 1 else " are")
     )
-    say(f"\n{count} wrong")
+    say("", f"{count} wrong")

@@ -106,7 +106,7 @@ def _show(
 ) -> None:
     facts = frame_facts(frame, current)
     if not as_json:
-        say("\n".join([frame_line(facts), *_lines(frame, headers=headers, as_hex=as_hex)]))
+        say(frame_line(facts), *_lines(frame, headers=headers, as_hex=as_hex))
         return
     if not headers:
         try:

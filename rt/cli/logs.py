@@ -1,13 +1,12 @@
 """Logs: what `-v` and `--debug` show, on every command, one safe line a record."""
 
-import json
 import logging
 import sys
 from typing import Any, Final
 
 import click
 
-from rt.text import printable, time_text
+from rt.text import json_text, printable, time_text
 
 TEXT, JSON = "text", "json"
 _DETAILS: Final = ("event", "term", "hop", "session", "node", "position")  # of `extra`
@@ -40,7 +39,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
+        return json_text(fields)
 
 
 def configure_log(level: int) -> None:

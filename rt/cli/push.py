@@ -8,7 +8,7 @@ import click
 
 from replicator.progress import Release, SessionStatus
 from replicator.push import PushClient
-from rt.cli.console import note, print_json
+from rt.cli.console import note, print_json, say
 from rt.cli.descriptors import raise_descriptor_limit
 from rt.cli.link import ServiceSettings, reload_service, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
@@ -158,4 +158,4 @@ def _report(reasons: Sequence[str], *, done: bool, drain: bool, as_json: bool) -
     if drain:
         raise click.ClickException(unfinished)
     if not as_json:
-        click.echo(unfinished)
+        say(unfinished)

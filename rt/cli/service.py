@@ -68,7 +68,7 @@ def install(
         return
     path = os.path.join(unit_dir, unit.file_name)
     _write(path, unit.text(), force=force)
-    say(f"{path} is written. Next:\n")
+    say(f"{path} is written. Next:", "")
     for line in _next_steps(unit):
         say(f"  {line}")
 

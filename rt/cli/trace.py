@@ -20,7 +20,7 @@ from rt.log.shipping import ShippingNote
 from rt.names import parse_session, stream_directory
 from rt.position import Position
 from rt.subscriber import MERGED_NAME
-from rt.text import printable, time_text
+from rt.text import time_text
 
 _SEQUENCE_END: Final = 1 << 63
 
@@ -161,7 +161,7 @@ def _hold(names: Sequence[str]) -> str:
 def _shipping(traced: _Traced) -> str:
     note = ShippingNote(traced.own_directory).read() if traced.own_directory else ""
     if note:
-        return printable(note)
+        return note
     sessions = [each for node in traced.report.answering for each in node.sessions]
     pushed = any(each.pushed_by for each in sessions if each.name == traced.session)
     return "the session is being pushed" if pushed else "no one pushes the session: is rt push up?"

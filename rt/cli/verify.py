@@ -153,7 +153,7 @@ def _cells(file: FileReport) -> tuple[str, ...]:
 def _print_comparison(found: Comparison) -> None:
     pair = f"{found.first} and {found.second}"
     if found.differs_at is not None:
-        say(f"{pair} differ at {found.differs_at}: {found.reason}\n  {advice_on(found)}")
+        say(f"{pair} differ at {found.differs_at}: {found.reason}", f"  {advice_on(found)}")
         return
     outcome = f"{pair} are equal up to {found.end}, {found.compared:,} bytes"
     if found.not_compared:

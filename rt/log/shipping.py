@@ -5,6 +5,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from rt.text import printable
+
 FILE_NAME: Final = "shipping"
 DRAFT_NAME: Final = "shipping.new"
 FRESH_S: Final = 10.0  # a pusher that runs renews its note every second
@@ -22,14 +24,17 @@ class ShippingNote:
         self._draft = os.path.join(directory, DRAFT_NAME)
 
     def read(self) -> str:
-        """Return what keeps the session from being shipped; "" if no running pusher says so."""
+        """Return what keeps the session from being shipped; "" if no running pusher says so.
+
+        Some of it may be a node's own words, so control characters are escaped.
+        """
         try:
             with open(self._path, "rb") as file:
                 age_s = time.time() - os.fstat(file.fileno()).st_mtime
                 text = file.read(_BYTES_MAX).decode(errors="replace")
         except FileNotFoundError:
             return ""
-        return text if age_s < FRESH_S else ""
+        return printable(text) if age_s < FRESH_S else ""
 
     def write(self, reason: str) -> None:
         """Replace the note, or remove it if there is no reason."""

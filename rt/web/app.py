@@ -14,9 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rt.text import json_safe
 from rt.web.collector import SiteCollector
 from rt.web.site import Site
 
@@ -159,7 +160,7 @@ def _asset(path: str) -> Route:
 
 
 def _encoded(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+    return json_safe(json.dumps(value, separators=(",", ":"))).encode()
 
 
 def _json(value: object) -> Response:
@@ -168,4 +169,4 @@ def _json(value: object) -> Response:
 
 def _verdict(reasons: list[str], age_s: float) -> Response:
     body = {"ok": not reasons, "reasons": reasons, "age_s": round(age_s, 1)}
-    return JSONResponse(body, 503 if reasons else 200, _HEADERS)
+    return Response(_encoded(body), 503 if reasons else 200, _HEADERS, "application/json")
