@@ -5,6 +5,7 @@ import os
 from contextlib import suppress
 from typing import Any, Final
 
+from rt.log.disk import open_small, read_small
 from rt.position import START, Position, file_position
 
 NAME: Final = "scrub"  # in the log's directory, whose other names no reader looks at
@@ -50,15 +51,18 @@ class ScrubRecord:
         path = os.path.join(self._directory, NAME)
         text = json.dumps({"finished_ns": self.finished_ns, "next": self._next.file_name})
         with suppress(OSError):
-            with open(f"{path}.tmp", "w", encoding="ascii") as file:
-                file.write(text)
+            fd = open_small(f"{path}.tmp")
+            try:
+                os.ftruncate(fd, 0)
+                os.write(fd, text.encode())
+            finally:
+                os.close(fd)
             os.replace(f"{path}.tmp", path)
 
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="ascii") as file:
-            found = json.loads(file.read(_BYTES_MAX))
+        found = json.loads(read_small(path, _BYTES_MAX))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rt.errors import CorruptLog, Misuse
 from rt.format.checksum import crc32
-from rt.log.disk import Disk, OsDisk
+from rt.log.disk import Disk, OsDisk, read_small
 from rt.log.lock import take_lock
 from rt.names import is_cursor, parse_cursor, stream_directory
 from rt.position import Position
@@ -119,8 +119,7 @@ def _take(root: str, stream: str, name: str) -> int:
 
 
 def _read(path: str) -> CursorState:
-    with open(path, "rb") as file:
-        state = decode_cursor(file.read(_RECORD_BYTES + 1))
+    state = decode_cursor(read_small(path, _RECORD_BYTES + 1))
     if state is None:
         raise CorruptLog(path, Position(0), "the cursor is damaged; move it away and start again")
     return state

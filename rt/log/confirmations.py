@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from rt.errors import Misuse
 from rt.format.checksum import crc32
+from rt.log.disk import open_small, read_small
 from rt.position import START, Position
 
 FILE_NAME: Final = "confirmed"
@@ -84,14 +85,13 @@ class ConfirmationsFile:
     def read(self) -> Confirmations:
         """Return what was last written; nothing is confirmed without a whole file."""
         try:
-            with open(self._path, "rb") as file:
-                return decode_confirmations(file.read(64)) or Confirmations()
+            return decode_confirmations(read_small(self._path, 64)) or Confirmations()
         except FileNotFoundError:
             return Confirmations()
 
     def write(self, confirmations: Confirmations) -> None:
         """Replace the contents, by one small write in place."""
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_small(self._path)
         try:
             os.pwrite(fd, confirmations.encode(), 0)
         finally:

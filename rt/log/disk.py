@@ -251,6 +251,28 @@ class OsDisk:
         sync_directory(os.path.dirname(target))
 
 
+def read_small(path: str, bytes_max: int) -> bytes:
+    """Return the first bytes of a file; `OSError` for a link, a pipe or a device in its place."""
+    file = OsDisk().open_read(path)
+    try:
+        return file.pread(bytes_max, 0)
+    finally:
+        file.close()
+
+
+def open_small(path: str) -> int:
+    """Return a descriptor that writes to a private file from its start, made if it is missing.
+
+    Nothing is cut off. A link, a pipe or a device in its place is an `OSError`: another user of the
+    directory must not choose which of our files is overwritten, or make us wait.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | _OPEN_FLAGS, FILE_MODE)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file", path)
+
+
 def set_aside(disk: Disk, path: str) -> str:
     """Rename a damaged file or directory to `quarantine.<name>.<number>`, and return that name.
 

@@ -9,6 +9,7 @@ from rt.errors import Misuse
 
 LOCK_NAME: Final = "lock"
 _POLL_S: Final = 0.01
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: float = 0.0) -> int:
@@ -23,7 +24,7 @@ def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: fl
     Raises:
         Misuse: the lock is held, by this process or another.
     """
-    fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(os.path.join(directory, name), _FLAGS, 0o600)
     try:
         end_s = time.monotonic() + wait_s
         while not _locked(fd):

@@ -2,9 +2,10 @@
 
 import os
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
+from rt.log.disk import OsDisk, open_small
 from rt.text import printable
 
 FILE_NAME: Final = "shipping"
@@ -29,9 +30,9 @@ class ShippingNote:
         Some of it may be a node's own words, so control characters are escaped.
         """
         try:
-            with open(self._path, "rb") as file:
+            with closing(OsDisk().open_read(self._path)) as file:
                 age_s = time.time() - os.fstat(file.fileno()).st_mtime
-                text = file.read(_BYTES_MAX).decode(errors="replace")
+                text = file.pread(_BYTES_MAX, 0).decode(errors="replace")
         except FileNotFoundError:
             return ""
         return printable(text) if age_s < FRESH_S else ""
@@ -42,8 +43,9 @@ class ShippingNote:
             with suppress(FileNotFoundError):
                 os.unlink(self._path)
             return
-        fd = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = open_small(self._draft)
         try:
+            os.ftruncate(fd, 0)
             os.write(fd, reason.encode()[:_BYTES_MAX])
         finally:
             os.close(fd)

@@ -144,13 +144,20 @@ def _check_files(files: CertificateFiles) -> None:
     for path in (files.ca, files.cert, files.key):
         if not os.path.isfile(path):
             raise Misuse(f"{path}: no such file; make it with rt certs, or copy it here")
-    # A group may read it: that is how orchestrators hand secrets to an unprivileged program.
-    mode = os.stat(files.key).st_mode
+    demand_private(files.key)
+
+
+def demand_private(key: str) -> None:
+    """Raise `Misuse` if others than its owner may use the private key in a file, or replace it.
+
+    A group may read it: that is how orchestrators hand secrets to an unprivileged program.
+    """
+    mode = os.stat(key).st_mode
     if mode & 0o007:
-        raise Misuse(f"{files.key}: everyone may read this key; chmod 600 it, and issue another")
+        raise Misuse(f"{key}: everyone may read this key; chmod 600 it, and issue another")
     if mode & 0o020:
         words = "its group may write this key, and so replace it; chmod 600 it, or 640"
-        raise Misuse(f"{files.key}: {words}")
+        raise Misuse(f"{key}: {words}")
 
 
 def _announce(files: CertificateFiles, stamps: tuple[FileStamp, ...]) -> None:

@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ from archiver.policy import policy_of
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
+from rt.log.disk import OsDisk
 from rt.names import shown
 from rt.net.exchange import Fields, address_of, decode_fields, receive_line, send_all
 from rt.net.grants import GRANTS_NAME
@@ -318,8 +320,8 @@ class NodeAdmin:
         directory, line = self._sequencer.ask(self._active)
         # The end is read first: a file rolled since is then in both, and the client drops one.
         # The other way round it would be in neither.
-        with open(os.path.join(directory, FILE_NAME), "rb") as file:
-            data = file.read()
+        with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
+            data = file.pread(file.size(), 0)
         head = {"directory": directory, "node": self._settings.name, "bytes": len(data)}
         head["offloaded"] = json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}"))
         return json.dumps({**head, "active": line}).encode() + b"\n" + data

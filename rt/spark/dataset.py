@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from rt.errors import Misuse
 from rt.limits import MIB
 from rt.log.disk import sync_directory
+from rt.offload.private import create_private
 from rt.spark.arrow_reader import arrow_schema
 from rt.spark.schema import COLUMNS
 
@@ -43,6 +44,7 @@ class Dataset:
         self._name = name
         self._partition = partition
         self._writers: dict[str, pq.ParquetWriter] = {}
+        self._files: dict[str, BinaryIO] = {}  # that the writers write
         self._held: dict[str, list[Any]] = {}
         self._sizes: dict[str, int] = {}
 
@@ -59,7 +61,8 @@ class Dataset:
         for place in list(self._held):  # one after the other: there may be thousands
             self._flush(place)
             self._writers[place].close()
-            with open(self._path(place, hidden=True), "rb") as file:
+            with self._files[place] as file:
+                file.flush()
                 os.fsync(file.fileno())
         return [os.path.relpath(self._path(place), self._out) for place in self._writers]
 
@@ -75,6 +78,7 @@ class Dataset:
         """Remove the files that have no names yet."""
         for place, writer in self._writers.items():
             writer.close()
+            self._files[place].close()
             path = self._path(place, hidden=True)
             if os.path.exists(path):
                 os.unlink(path)
@@ -112,7 +116,8 @@ class Dataset:
         if place not in self._writers:
             path = self._path(place, hidden=True)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._writers[place] = pq.ParquetWriter(path, schema, compression="zstd")
+            file = self._files[place] = create_private(path)
+            self._writers[place] = pq.ParquetWriter(file, schema, compression="zstd")
         table = pa.Table.from_batches(held, SCHEMA).select(schema.names)
         self._writers[place].write_table(table, row_group_size=max(1, table.num_rows))
 

@@ -3,16 +3,17 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rt.errors import GapError, Misuse
 from rt.limits import MIB
-from rt.log.disk import sync_directory
+from rt.log.disk import OsDisk, sync_directory
 from rt.log.gaps import gaps_between
 from rt.log.lock import take_lock
 from rt.names import shown
+from rt.offload.private import create_private
 from rt.position import START, Position
 from rt.spark.dataset import SCHEMA, Dataset, check_partition
 from rt.spark.options import ReadOptions
@@ -242,8 +243,8 @@ class _Export:
     def _read_state(self) -> dict[str, Any]:
         wanted = self._settings.partition
         try:
-            with open(self._state_path, encoding="utf-8") as file:
-                state: dict[str, Any] = json.load(file)
+            with closing(OsDisk().open_read(self._state_path)) as file:
+                state: dict[str, Any] = json.loads(file.pread(file.size(), 0))
         except FileNotFoundError:
             if any(
                 name.endswith(".parquet") for _, _, names in os.walk(self._out) for name in names
@@ -270,8 +271,8 @@ class _Export:
 
     def _write_state(self) -> None:
         path = self._state_path
-        with open(path + ".tmp", "w", encoding="utf-8") as written:
-            json.dump(self._state, written, indent=0)
+        with create_private(path + ".tmp") as written:
+            written.write(json.dumps(self._state, indent=0).encode())
             written.flush()
             os.fsync(written.fileno())
         os.replace(path + ".tmp", path)

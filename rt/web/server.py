@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rt.errors import Misuse, RtError, spoken
+from rt.net.contexts import demand_private
 from rt.node.http import HttpSettings, is_loopback
 from rt.web.places import HttpPlaces
 
@@ -133,6 +134,7 @@ def _context(settings: HttpSettings) -> ssl.SSLContext | None:
     if not settings.http_cert:
         return None
     try:
+        demand_private(settings.http_key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(settings.http_cert, settings.http_key)
         if settings.http_ca:

@@ -142,7 +142,7 @@ def test_what_a_log_holds_is_escaped(hostile, command, as_json):
 
 
 def test_a_bundle_holds_no_control(hostile):
-    """Whoever gets the support request opens its files in a terminal."""
+    """Support opens its files in a terminal."""
     (hostile / "n1.log").write_text(TEXT)
     assert run("bundle", "--log", "n1.log", "--out", "b.tar.gz").exit_code == 0
     with tarfile.open("b.tar.gz") as archive:
@@ -173,7 +173,7 @@ def test_a_shortage_of_a_flush_is_escaped(tmp_path):
 
 @pytest.mark.parametrize("formatter", [LineFormatter(), JsonFormatter()], ids=["text", "json"])
 def test_a_log_line_is_escaped_with_its_details_and_traceback(formatter):
-    """Details are names of sessions and nodes; the words of an exception may be a peer's."""
+    """Details are names of sessions and nodes; an exception may quote a peer."""
     try:
         raise Refused("busy", TEXT)
     except Refused:
