@@ -52,6 +52,25 @@ def test_each_rolled_file_is_exported_once_run_after_run(tmp_path):
             merging.ledger.roll()
 
 
+def test_what_is_exported_is_private_and_follows_no_planted_link(tmp_path):
+    """Other users must not read the messages, nor choose where they are written."""
+    with Publisher(str(tmp_path), stream="flights", session="jfk") as publisher:
+        publisher.publish_many([b"a", b"b"])
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    for ending in (".tmp", ""):
+        os.symlink(victim, f"{out}{export.STATE_SUFFIX}{ending}")
+        if not ending:
+            with pytest.raises(OSError, match="symbolic links"):
+                to_parquet(str(tmp_path / "flights" / "jfk"), str(out))
+            os.unlink(f"{out}{export.STATE_SUFFIX}")
+    to_parquet(str(tmp_path / "flights" / "jfk"), str(out))
+    files = [*out.rglob("*.parquet"), tmp_path / f"out{export.STATE_SUFFIX}"]
+    assert len(files) == 2
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert victim.read_bytes() == b"precious"
+
+
 def test_a_file_is_partitioned_by_the_day_of_its_merge(tmp_path):
     """So that a query of one day reads one directory."""
     with random_log(str(tmp_path / "data"), 2, file_bytes_max=1 << 15) as merging:

@@ -1,6 +1,8 @@
 """Poison: a node refuses frames that no reader could decode, and readers pass over the others."""
 
 import os
+import shutil
+from dataclasses import replace
 
 import pytest
 import zstandard
@@ -10,13 +12,17 @@ from replicator.columns_check import ColumnsCheck
 from replicator.push import PushClient
 from replicator.server import Server
 from rt.cli import exits
+from rt.errors import PoisonError
+from rt.events import Poisoned
 from rt.format.checksum import crc32
-from rt.format.frame import HEADER_BYTES, parse_header, seal_header
+from rt.format.frame import HEADER_BYTES, Encoded, encode_frame, parse_header, seal_header
+from rt.log import writer
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
-from rt.position import START
+from rt.position import START, Position
 from rt.publisher import Publisher
+from rt.subscriber import Subscriber
 from tests.commands import run
 from tests.logs import make_frame
 from tests.replicator_host import STREAM, Certificates, DiskHost, eventually, log_bytes
@@ -143,3 +149,109 @@ def test_subscribe_stops_at_poison_or_passes_over_it(root):
     silent = run(*read, "--on-poison", "skip")
     assert (silent.exit_code, silent.stdout) == (0, "a\nc\n")
     assert REASON not in silent.stderr
+
+
+def resealed(body, header, **changed):
+    """Return a frame of this body whose checksums are right."""
+    changed = {"length": len(body), "body_crc": crc32(body)} | changed
+    return seal_header(header._replace(**changed)) + body + bytes(-len(body) % 8)
+
+
+def bad_offsets(raw, header):
+    """Compress a body whose first offset is wrong."""
+    return resealed(zstandard.ZstdCompressor().compress(raw[:8] + b"\x09" + raw[9:]), header)
+
+
+def bad_compression(_raw, header):
+    """Say that bytes are compressed which are not."""
+    return resealed(b"no zstandard here", header)
+
+
+def bad_length(raw, header):
+    """Compress fewer bytes than the header claims."""
+    return resealed(zstandard.ZstdCompressor().compress(raw[:-8]), header)
+
+
+def bad_window(raw, header):
+    """Demand a window of 2 GiB, which a decoder would have to allocate."""
+    body = bytearray(zstandard.ZstdCompressor(write_content_size=True).compress(raw))
+    # magic number, a descriptor with a window and 8 bytes of content size, and the window
+    body[4:6] = bytes([0b11000000, 21 << 3]) + len(raw).to_bytes(8, "little")
+    return resealed(bytes(body), header)
+
+
+def bad_count(raw, header):
+    """Claim more messages than the body has room for."""
+    packed = zstandard.ZstdCompressor().compress(raw)
+    return resealed(packed, header, messages=2)
+
+
+def bad_tail(raw, header):
+    """Add bytes after the compressed ones."""
+    return resealed(zstandard.ZstdCompressor().compress(raw) + b"more", header)
+
+
+BAD = [bad_offsets, bad_compression, bad_length, bad_window, bad_count, bad_tail]
+
+
+@pytest.fixture(params=BAD, ids=lambda make: make.__name__)
+def unchecked(request, tmp_path, node, monkeypatch):
+    """Push a compressed frame that cannot be decoded to a node without any budget left.
+
+    Returns the root of the node's copies, and where the frame is.
+    """
+    monkeypatch.setattr(ColumnsCheck, "_has_budget", lambda _self, header: header.codec == 0)
+    directory = tmp_path / "pub" / STREAM / "jfk"
+    real, bad = encode_frame, []
+
+    def encode(body, **fields):
+        good = real(body, **fields)
+        if fields["sequence"] != 1:
+            return good
+        header = good.header._replace(codec=1, raw_length=len(body))
+        bad.append(request.param(bytes(body), header))
+        found = parse_header(bad[0])
+        return Encoded(found, (bad[0], b"", b""))
+
+    monkeypatch.setattr(writer, "encode_frame", encode)
+    with Publisher(str(tmp_path / "pub"), stream=STREAM, session="jfk") as publisher:
+        for payload in (b"a", b"b" * 20, b"c"):
+            publisher.publish_many([payload])
+    [found] = map(parse_header, bad)
+    at, messages = Position(found.position), found.messages
+    address, certs = node
+    ours = log_bytes(directory)
+    client = PushClient(str(tmp_path / "pub"), STREAM, [address], certs.publisher())
+    client.start()
+    there = tmp_path / "node" / STREAM / "in" / "jfk"
+    try:
+        assert eventually(lambda: there.is_dir() and log_bytes(there) == ours)
+    finally:
+        client.stop()
+    return str(there), Poisoned("jfk", at, Position(at + messages), messages, "")
+
+
+def test_readers_get_a_typed_event_of_poison_that_no_node_looked_into(unchecked, tmp_path):
+    """A node checks compressed frames within a budget; what comes later, its readers meet."""
+    directory, expected = unchecked
+    events = []
+    root = str(tmp_path / "copy")
+    shutil.copytree(directory, os.path.join(root, STREAM, "jfk"))
+    options = {"stream": STREAM, "session": "jfk", "follow": False}
+    with Subscriber(root, **options) as subscriber:
+        messages = iter(subscriber)
+        assert next(messages).payload == b"a"
+        with pytest.raises(PoisonError) as error:
+            next(messages)
+    assert replace(error.value.event, reason="") == expected
+    with Subscriber(root, **options, on_poison="notify", on_event=events.append) as subscriber:
+        assert [message.payload for message in subscriber] == [b"a", b"c"]
+    [event] = [each for each in events if isinstance(each, Poisoned)]
+    assert event == error.value.event
+    assert event.reason
+    found = run("verify", directory)
+    assert found.exit_code == exits.FOUND_WRONG
+    assert str(expected.position) in found.stdout
+    shown = run("dump", directory)
+    assert "cannot be read" in shown.output
+    assert shown.exit_code != exits.OUR_FAULT

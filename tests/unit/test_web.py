@@ -307,6 +307,7 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(node, tmp_pat
     """Not at the first visit."""
     bad = tmp_path / "bad.pem"
     bad.write_text("nothing")
+    bad.chmod(0o600)
     with pytest.raises(Misuse, match="cannot be used"):
         WebServer(HttpSettings("127.0.0.1:0", str(bad), str(bad)), node.site)
 
