@@ -240,8 +240,8 @@ class Subscriber:
         """In a forked child: release what it inherited, so that the parent alone has it open."""
         self._stopped = True
         self._current = iter(())
-        self._waiter.renew_lock()
-        self._release()
+        self._follower.close()
+        self._waiter.abandon()
 
     def _release(self) -> None:
         self._follower.close()
@@ -331,13 +331,17 @@ class _Waiter:
         """End the wait, from any thread."""
         self._wake.set()
 
-    def renew_lock(self) -> None:
-        """In a forked child: replace the lock that a thread of the parent may have held."""
+    def abandon(self) -> None:
+        """In a forked child: release the descriptors, and take no lock of the parent's threads."""
         self._wake.renew_lock()
+        self._release()
 
     def close(self) -> None:
         """Release the descriptors."""
         local_news.ignore(self._place.stream, self._heard)
+        self._release()
+
+    def _release(self) -> None:
         self._close_watch()
         self._wake.close()
 

@@ -202,3 +202,17 @@ def test_a_forked_child_announces_nothing_to_its_parents_listeners(tmp_path):
         news_module.local_news.grown(NewsPlace(str(tmp_path), "jfk"))
         os._exit(len(listener.news))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_subscriber_is_abandoned_in_a_child_though_a_thread_held_the_registry(tmp_path):
+    """That thread is not in the child, and would never release its lock there."""
+    with Publisher(tmp_path, stream="flights", session="jfk") as publisher:
+        publisher.publish(b"first")
+        subscriber = Subscriber(tmp_path, stream="flights", session="jfk")
+        assert subscriber.next_batch(PATIENCE_S) is not None
+        assert subscriber.next_batch(0.1) is None  # so it listens
+        abandoning = threading.Thread(target=subscriber._abandon)
+        with local_news._lock:
+            abandoning.start()
+            abandoning.join(10.0)
+            assert not abandoning.is_alive()
