@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import os
 import selectors
+import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from benchmarks.peers.work import Case, Pace, chunks, payload
+from benchmarks.peers.work import Case, Pace, Setup, chunks, payload
 
 # it warns of each connection by TLS that a server closes
 logging.getLogger("asyncio").setLevel(logging.ERROR)
@@ -86,3 +88,12 @@ def run_loop(work: Coroutine[Any, Any, None]) -> None:
         loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())
     ) as runner:
         runner.run(work)
+
+
+def client_tls(setup: Setup) -> ssl.SSLContext:
+    """Return what a client shows and trusts."""
+    context = ssl.create_default_context(cafile=os.path.join(setup.certs, "ca.pem"))
+    context.load_cert_chain(
+        os.path.join(setup.certs, "client.pem"), os.path.join(setup.certs, "client.key")
+    )
+    return context

@@ -6,13 +6,12 @@ import importlib.util
 import json
 import os
 import shutil
-import ssl
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from benchmarks.peers.loop import LoopSender, run_loop
+from benchmarks.peers.loop import LoopSender, client_tls, run_loop
 from benchmarks.peers.system import (
     Running,
     Signal,
@@ -141,12 +140,10 @@ def _server() -> str:
 
 async def _connect(setup: Setup) -> Any:
     nats = importlib.import_module("nats")
-    context = ssl.create_default_context(cafile=os.path.join(setup.certs, "ca.pem"))
-    context.load_cert_chain(
-        os.path.join(setup.certs, "client.pem"), os.path.join(setup.certs, "client.key")
-    )
     urls = [f"tls://{host}:{port}" for host, port in setup.addresses]
-    return await nats.connect(urls, tls=context, tls_hostname="localhost", connect_timeout=10)
+    return await nats.connect(
+        urls, tls=client_tls(setup), tls_hostname="localhost", connect_timeout=10
+    )
 
 
 async def _make_stream(setup: Setup, case: Case) -> None:

@@ -5,13 +5,12 @@ import importlib
 import importlib.util
 import os
 import shutil
-import ssl
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from benchmarks.peers.loop import LoopSender, run_loop
+from benchmarks.peers.loop import LoopSender, client_tls, run_loop
 from benchmarks.peers.system import (
     Running,
     Signal,
@@ -149,19 +148,11 @@ def _stop_epmd(port: int) -> None:
         subprocess.run([epmd, "-port", str(port), "-kill"], capture_output=True, check=False)
 
 
-def _context(setup: Setup) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=os.path.join(setup.certs, "ca.pem"))
-    context.load_cert_chain(
-        os.path.join(setup.certs, "client.pem"), os.path.join(setup.certs, "client.key")
-    )
-    return context
-
-
 async def _producer(setup: Setup) -> Any:
     host, port = setup.addresses[0]
     rstream = importlib.import_module("rstream")
     producer = rstream.Producer(
-        host, port, ssl_context=_context(setup), username="guest", password="guest"
+        host, port, ssl_context=client_tls(setup), username="guest", password="guest"
     )
     await producer.start()
     return producer
@@ -191,7 +182,7 @@ async def _receive(setup: Setup, case: Case, tallies: Sequence[Tally], go: Signa
     consumers = []
     for tally in tallies:
         consumer = rstream.Consumer(
-            host, port, ssl_context=_context(setup), username="guest", password="guest"
+            host, port, ssl_context=client_tls(setup), username="guest", password="guest"
         )
         await consumer.start()
         await consumer.subscribe(

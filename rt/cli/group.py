@@ -1,6 +1,6 @@
 """`rt group`: shows and moves the groups whose members divide a stream."""
 
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -8,12 +8,12 @@ from rt.cli.console import note, print_json, table
 from rt.cli.groups import CommandGroup
 from rt.cli.link import reading_answers
 from rt.cli.options import click_options, json_option
+from rt.cli.places import LAG_HEADINGS, Row, ask_rows, lag_cells, move, remove, show_rows, to_option
 from rt.client.settings import ConnectionSettings
-from rt.log.start import parse_start
 from rt.names import parse_cursor
 from rt.text import printable
 
-_HEADINGS: Final = ("group", "position", "messages behind", "bytes", "seconds", "claims", "members")
+_HEADINGS: Final = ("group", "position", *LAG_HEADINGS, "claims", "members")
 _CLAIM_HEADINGS: Final = ("claim", "from", "to", "deliveries")
 _CLAIM_FIELDS: Final = ("number", "first", "end", "deliveries")
 
@@ -39,13 +39,13 @@ def list_groups(settings: ConnectionSettings, *, as_json: bool) -> None:
     \b
     rt group list --config clients.toml
     """  # noqa: D301 - click reads the backspace character
-    rows = _groups(settings, {"do": "groups"})
+    rows = ask_rows(settings, {"do": "groups"}, "groups")
     if as_json:
         print_json(rows)
     elif not rows:
         note(f"stream {settings.stream} has no groups")
     else:
-        _show(rows)
+        show_rows(_HEADINGS, rows, _cells)
 
 
 @group.command()
@@ -60,11 +60,11 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     \b
     rt group show etl --config clients.toml
     """  # noqa: D301 - click reads the backspace character
-    rows = _groups(settings, {"do": "groups", "name": parse_cursor(name)})
+    rows = ask_rows(settings, {"do": "groups", "name": parse_cursor(name)}, "groups")
     if as_json:
         print_json(rows[0])
         return
-    _show(rows)
+    show_rows(_HEADINGS, rows, _cells)
     with reading_answers():
         claims = [[printable(str(each[field])) for field in _CLAIM_FIELDS]
                   for each in rows[0]["claims"]]  # fmt: skip
@@ -77,10 +77,7 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option(
-    "--to", "start", metavar="START", required=True,
-    help="earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
-)  # fmt: skip
+@to_option
 @click_options(ConnectionSettings, "pull")
 @json_option("the outcome")
 def reset(settings: ConnectionSettings, *, name: str, start: str, as_json: bool) -> None:
@@ -91,12 +88,7 @@ def reset(settings: ConnectionSettings, *, name: str, start: str, as_json: bool)
     \b
     rt group reset etl --to last:100 --config clients.toml
     """  # noqa: D301 - click reads the backspace character
-    parse_start(start)
-    answer = settings.ask({"do": "group-reset", "name": parse_cursor(name), "start": start})
-    if as_json:
-        print_json(answer)
-    else:
-        note(f"group {name} moved to {printable(str(answer.get('position')))}")
+    move(settings, "group", name, start, as_json=as_json)
 
 
 @group.command()
@@ -108,23 +100,15 @@ def forget(settings: ConnectionSettings, *, name: str) -> None:
     \b
     rt group forget etl --config clients.toml
     """  # noqa: D301 - click reads the backspace character
-    settings.ask({"do": "group-forget", "name": parse_cursor(name)})
-    note(f"group {name} forgotten")
+    remove(settings, "group", name)
 
 
-def _groups(settings: ConnectionSettings, request: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = settings.ask(request)
-    with reading_answers():
-        return [dict(row) for row in answer["groups"]]
-
-
-def _show(rows: list[dict[str, Any]]) -> None:
-    with reading_answers():
-        cells = [_cells(row) for row in rows]
-    click.echo(table(_HEADINGS, cells))
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    lag = [f"{row[name]:,}" if name in row else "?" for name in ("messages", "bytes", "seconds")]
-    cells = [row["group"], row["position"], *lag, len(row["claims"]), len(row["members"])]
+def _cells(row: Row) -> list[str]:
+    cells = [
+        row["group"],
+        row["position"],
+        *lag_cells(row),
+        len(row["claims"]),
+        len(row["members"]),
+    ]
     return [printable(str(each)) for each in cells]
