@@ -136,11 +136,12 @@ class Ledger:
     def changes(self, life: Life) -> bool:
         """Whether a change of a session was decided on this state, and was not made before."""
         is_current = self.merged_to(life.session) == life.before
+        is_retired = self.remembered.is_retired(life.session, life.log)
         if life.change in OWNED:
             known = self.remembered.opened.get(life.session)
             is_known = life.since == (0 if known is None else known.since)
-            return is_known and (is_current or not life.ends_log)
-        return is_current and not self.remembered.is_retired(life.session, life.log)
+            return is_known and (is_current if life.ends_log else not is_retired)
+        return is_current and not is_retired
 
     def outcome(self, life: Life) -> Position:
         """Where a session continues after a change."""

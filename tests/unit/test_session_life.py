@@ -108,6 +108,16 @@ def test_a_log_with_events_verifies_and_its_last_messages_are_counted(adopted, t
     assert [each.change for each in events_of(tmp_path)[0]] == ["adopted", "forgotten"]
 
 
+def test_a_log_that_was_retired_meanwhile_does_not_get_the_name(adopted):
+    """A new leader may decide it before it has executed what retired the log."""
+    log = "0f" * 16
+    adopted.order(Life(8, SessionChange.FORGOTTEN, "a", adopted.ledger.merged_to("a"), log=log))
+    adopted.order(Life(9, SessionChange.OPENED, "a", START, log=log, owner="alice"))
+    assert "a" not in adopted.ledger.remembered.opened
+    adopted.order(Life(9, SessionChange.OPENED, "a", START, log="1f" * 16, owner="alice"))
+    assert adopted.ledger.remembered.opened["a"].owner == "alice"
+
+
 def test_a_change_is_repeated_to_the_same_bytes_after_a_cut_at_any_of_them(adopted):
     """A node that crashes while it writes the event must come to the same log as the others."""
     adopted.order(Life(8, SessionChange.FORGOTTEN, "a", adopted.ledger.merged_to("a")))
