@@ -59,7 +59,7 @@ class Site:
             words, cwd=self.directory, env=self.environment, capture_output=True, text=True,
             timeout=PATIENCE_S, check=False,
         )  # fmt: skip
-        assert done.returncode == code, (words, done.stdout, done.stderr)
+        assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
     def perform(self, block):

@@ -60,12 +60,14 @@ def _killed(command: list[str], root: str, stream: str) -> list[bytes]:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         if process.stdout is None:
             raise RtError("the reader has no output")
+        output = select.poll()  # select() knows no descriptor above 1,023
+        output.register(process.stdout, select.POLLIN)
         while not (stored := read_cursors(root, stream).get(NAME)) or not stored.position:
             if time.monotonic() > end_s:
                 process.kill()
                 raise RtError(f"cursor {NAME} was not stored within {_PATIENCE_S:g} s")
             time.sleep(_PAUSE_S)
-            if select.select([process.stdout], [], [], _PAUSE_S)[0]:
+            if output.poll(_PAUSE_S * 1000):
                 written.append(os.read(process.stdout.fileno(), _CHUNK_BYTES))
         process.kill()
         written.append(process.stdout.read())

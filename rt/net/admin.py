@@ -20,6 +20,9 @@ _ANSWER_S: Final = 60.0  # 10 s for a decision, and the rest for 256 MiB at 5 Mi
 _ANSWER_BYTES_MAX: Final = 256 << 20  # a manifest of a million files
 _ELECTION_S: Final = 8.0  # several elections with default timeouts
 _ELECTION_POLL_S: Final = 0.2
+_ADDRESSES_MAX: Final = 32  # configured and learnt
+_PORT_DIGITS: Final = 5
+_PORT_MAX: Final = 65535
 _NUMBER_END: Final = 1 << 63
 _ACTIVE_NUMBERS: Final = 7  # of a `Rolled` line; a digest and session names may follow
 
@@ -79,14 +82,18 @@ class AdminClient:
 
     def __init__(self, addresses: Sequence[Address], contexts: Contexts) -> None:
         """Arguments as for `ask_any`."""
-        self._addresses = addresses
+        self._addresses = list(addresses)
         self._contexts = contexts
         self._place = 0  # of the node to ask first
 
     def ask(self, request: Fields) -> Fields:
-        """Ask the node that answered last, and then each other one; errors as for `ask_any`."""
-        reasons, failure = [], RtError
-        for _ in self._addresses:
+        """Ask the node that answered last, and then each other one; errors as for `ask_any`.
+
+        A node that does not lead names the members, so a leader is found whose address the
+        configuration does not have yet.
+        """
+        reasons, failure, left = [], RtError, len(self._addresses)
+        while left:
             address = self._addresses[self._place]
             try:
                 return ask(address, self._contexts, request)
@@ -95,10 +102,29 @@ class AdminClient:
                     raise
                 reasons.append(str(error))
                 failure = NoLeader
+                left += self._learn(address)
             except (OSError, PeerError) as error:
                 reasons.append(f"{_where(address)}: {spoken(error)}")
             self._place = (self._place + 1) % len(self._addresses)
+            left -= 1
         raise failure(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
+
+    def _learn(self, address: Address) -> int:
+        """Add the addresses of the members that a node names; return how many were not known."""
+        before = len(self._addresses)
+        try:
+            members = ask(address, self._contexts, {"do": "members"}).get("members")
+        except (OSError, RtError):
+            return 0  # it is gone again, or may not tell us; the configured ones are left
+        for each in members if isinstance(members, list) else []:
+            host, _, port = str(each.get("address") if isinstance(each, dict) else "").rpartition(
+                ":"
+            )
+            number = int(port) if port.isdecimal() and len(port) <= _PORT_DIGITS else 0
+            is_new = host and 0 < number <= _PORT_MAX and (host, number) not in self._addresses
+            if is_new and len(self._addresses) < _ADDRESSES_MAX:
+                self._addresses.append((host, number))
+        return len(self._addresses) - before
 
 
 def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row], Fields]:

@@ -231,6 +231,8 @@ def test_a_change_waits_for_an_election(monkeypatch):
     asked = []
 
     def answers(address, _contexts, request):
+        if request["do"] == "members":
+            raise PeerError("not now")
         asked.append(address)
         if address == ("dead", 1):
             raise ConnectionRefusedError
@@ -262,3 +264,21 @@ def test_a_change_does_not_wait_where_no_node_answers(monkeypatch):
     monkeypatch.setattr(admin_client, "_ELECTION_S", 0.01)
     with pytest.raises(NoLeader, match="no node is known to lead"):
         ask_any([("live", 1)], None, {"do": "roll"})
+
+
+def test_a_leader_is_found_that_the_configuration_does_not_name(monkeypatch):
+    """Nodes were replaced and moved since; the one that is left knows where the others are."""
+
+    def answers(address, _contexts, request):
+        if address == ("gone", 1):
+            raise ConnectionRefusedError
+        if request["do"] == "members":
+            hostile = ["x", {"address": 7}, {"address": "nowhere"}, {"address": "there:²"}]
+            return {"members": [*hostile, {"address": "left:1"}, {"address": "leads:2"}]}
+        if address == ("left", 1):
+            raise Refused("not-leader", "n4 leads the stream; ask it")
+        return {"did": request["do"], "at": address}
+
+    monkeypatch.setattr(admin_client, "ask", answers)
+    found = ask_any([("left", 1), ("gone", 1)], None, {"do": "roll"})
+    assert found == {"did": "roll", "at": ("leads", 2)}
