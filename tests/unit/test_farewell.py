@@ -20,6 +20,8 @@ def test_a_leader_that_is_stopped_leaves_a_leader(tmp_path):
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         assert eventually(lambda: leader(cluster))
         name = leader(cluster)
+        # one that has committed nothing knows of no node that could take over
+        assert eventually(lambda: cluster.nodes[name].pipeline.sequencer.view.engine.commit > 0)
         term = cluster.nodes[name].pipeline.sequencer.view.engine.term
         seen = []
         pipeline = cluster.nodes[name].pipeline
