@@ -5,6 +5,7 @@ import os
 import time
 from contextlib import ExitStack
 
+import rt
 from archiver.policy import Policy
 from replicator.pull import PullClient
 from replicator.push import PushClient
@@ -136,3 +137,8 @@ def held_bytes(directory):
         for name in os.listdir(directory)
         if name.startswith("log.") and not name.endswith(".idx")
     )
+
+
+def connect(cluster, root):
+    """Return a client, from the file that `rt cluster init` wrote, with directories of its own."""
+    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)

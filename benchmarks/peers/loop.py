@@ -10,10 +10,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from benchmarks.peers.work import Case, Pace, Setup, chunks, payload
+from benchmarks.peers.system import Signal
+from benchmarks.peers.work import Case, Pace, Setup, Tally, chunks, payload
 
 # it warns of each connection by TLS that a server closes
 logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+class LoopSystem(ABC):
+    """A system whose client is asynchronous."""
+
+    def prepare(self, setup: Setup, case: Case) -> None:
+        """As of `System`."""
+        run_loop(self.make_stream(setup, case))
+
+    def receive(self, setup: Setup, case: Case, tallies: Sequence[Tally], go: Signal) -> None:
+        """As of `System`."""
+        run_loop(self.read(setup, case, tallies, go))
+
+    @abstractmethod
+    async def make_stream(self, setup: Setup, case: Case) -> None:
+        """Make what a case sends to."""
+
+    @abstractmethod
+    async def read(self, setup: Setup, case: Case, tallies: Sequence[Tally], go: Signal) -> None:
+        """Receive for each tally until it has all; say `go` once all would receive."""
 
 
 class LoopSender(ABC):

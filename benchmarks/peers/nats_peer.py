@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from benchmarks.peers.loop import LoopSender, client_tls, run_loop
+from benchmarks.peers.loop import LoopSender, LoopSystem, client_tls
 from benchmarks.peers.system import (
     Running,
     Signal,
@@ -26,7 +26,7 @@ _PENDING_MAX = 4000  # confirmations that a publisher waits for at once, nats-py
 _STREAM_BYTES_MAX = 8 << 30
 
 
-class JetStream:
+class JetStream(LoopSystem):
     """NATS with file storage.
 
     Args:
@@ -89,17 +89,52 @@ class JetStream:
             config["cluster"] = {"name": "c", "listen": listen, "routes": others, "tls": tls}
         return config
 
-    def prepare(self, setup: Setup, case: Case) -> None:
-        """As of `System`."""
-        run_loop(_make_stream(setup, case))
-
     def sender(self, setup: Setup, case: Case, sessions: Sequence[str]) -> "NatsSender":
         """As of `System`."""
         return NatsSender(setup, case, sessions)
 
-    def receive(self, setup: Setup, case: Case, tallies: Sequence[Tally], go: Signal) -> None:
-        """As of `System`."""
-        run_loop(_receive(setup, case, tallies, go))
+    async def make_stream(self, setup: Setup, case: Case) -> None:
+        """As of `LoopSystem`."""
+        client = await _connect(setup)
+        errors = importlib.import_module("nats.js.errors")
+        stream = client.jetstream(timeout=30)
+        for attempt in range(60):  # a cluster elects its leader of streams first
+            try:
+                await stream.add_stream(
+                    name=case.topic, subjects=[f"{case.topic}.>"], storage="file",
+                    num_replicas=len(setup.addresses), max_bytes=_STREAM_BYTES_MAX,
+                )  # fmt: skip
+                break
+            except (errors.APIError, errors.NoStreamResponseError, TimeoutError):
+                if attempt == 59:
+                    raise
+                await asyncio.sleep(0.5)
+        await client.close()
+
+    async def read(self, setup: Setup, case: Case, tallies: Sequence[Tally], go: Signal) -> None:
+        """As of `LoopSystem`."""
+        done = asyncio.Event()
+        clients, left = [], len(tallies)
+
+        def reader(tally: Tally) -> Any:
+            async def take(message: Any) -> None:
+                nonlocal left
+                if tally.take((message.data,)) and (left := left - 1) == 0:
+                    done.set()
+
+            return take
+
+        for tally in tallies:
+            client = await _connect(setup)
+            clients.append(client)
+            await client.jetstream().subscribe(
+                f"{case.topic}.>", cb=reader(tally), ordered_consumer=True,
+                pending_msgs_limit=-1, pending_bytes_limit=-1,
+            )  # fmt: skip
+        go()
+        await done.wait()
+        for client in clients:
+            await client.close()
 
 
 class NatsSender(LoopSender):
@@ -144,46 +179,3 @@ async def _connect(setup: Setup) -> Any:
     return await nats.connect(
         urls, tls=client_tls(setup), tls_hostname="localhost", connect_timeout=10
     )
-
-
-async def _make_stream(setup: Setup, case: Case) -> None:
-    client = await _connect(setup)
-    errors = importlib.import_module("nats.js.errors")
-    stream = client.jetstream(timeout=30)
-    for attempt in range(60):  # a cluster elects its leader of streams first
-        try:
-            await stream.add_stream(
-                name=case.topic, subjects=[f"{case.topic}.>"], storage="file",
-                num_replicas=len(setup.addresses), max_bytes=_STREAM_BYTES_MAX,
-            )  # fmt: skip
-            break
-        except (errors.APIError, errors.NoStreamResponseError, TimeoutError):
-            if attempt == 59:
-                raise
-            await asyncio.sleep(0.5)
-    await client.close()
-
-
-async def _receive(setup: Setup, case: Case, tallies: Sequence[Tally], go: Signal) -> None:
-    done = asyncio.Event()
-    clients, left = [], len(tallies)
-
-    def reader(tally: Tally) -> Any:
-        async def take(message: Any) -> None:
-            nonlocal left
-            if tally.take((message.data,)) and (left := left - 1) == 0:
-                done.set()
-
-        return take
-
-    for tally in tallies:
-        client = await _connect(setup)
-        clients.append(client)
-        await client.jetstream().subscribe(
-            f"{case.topic}.>", cb=reader(tally), ordered_consumer=True,
-            pending_msgs_limit=-1, pending_bytes_limit=-1,
-        )  # fmt: skip
-    go()
-    await done.wait()
-    for client in clients:
-        await client.close()

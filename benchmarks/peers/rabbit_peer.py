@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from benchmarks.peers.loop import LoopSender, client_tls, run_loop
+from benchmarks.peers.loop import LoopSender, LoopSystem, client_tls
 from benchmarks.peers.system import (
     Running,
     Signal,
@@ -40,7 +40,7 @@ disk_free_limit.absolute = 50MB
 """
 
 
-class RabbitStreams:
+class RabbitStreams(LoopSystem):
     """RabbitMQ's log, copied by its own servers; they talk to each other without TLS."""
 
     name = "RabbitMQ streams"
@@ -73,17 +73,47 @@ class RabbitStreams:
             addresses = tuple(("localhost", port) for port in ports[:nodes])
             yield Running(Setup(self.name, addresses, root, certs), tuple(pids))
 
-    def prepare(self, setup: Setup, case: Case) -> None:
-        """As of `System`."""
-        run_loop(_make_stream(setup, case))
-
     def sender(self, setup: Setup, case: Case, sessions: Sequence[str]) -> "RabbitSender":
         """As of `System`."""
         return RabbitSender(setup, case, sessions)
 
-    def receive(self, setup: Setup, case: Case, tallies: Sequence[Tally], go: Signal) -> None:
-        """As of `System`."""
-        run_loop(_receive(setup, case, tallies, go))
+    async def make_stream(self, setup: Setup, case: Case) -> None:
+        """As of `LoopSystem`."""
+        producer = await _producer(setup)
+        arguments = {"initial-cluster-size": str(len(setup.addresses))}
+        await producer.create_stream(case.topic, arguments)
+        await producer.close()
+
+    async def read(self, setup: Setup, case: Case, tallies: Sequence[Tally], go: Signal) -> None:
+        """As of `LoopSystem`."""
+        rstream = importlib.import_module("rstream")
+        done = asyncio.Event()
+        left = len(tallies)
+
+        def reader(tally: Tally) -> Any:
+            def take(message: Any, _context: Any) -> None:
+                nonlocal left
+                if tally.take((message,)) and (left := left - 1) == 0:
+                    done.set()
+
+            return take
+
+        host, port = setup.addresses[-1]
+        consumers = []
+        for tally in tallies:
+            consumer = rstream.Consumer(
+                host, port, ssl_context=client_tls(setup), username="guest", password="guest"
+            )
+            await consumer.start()
+            await consumer.subscribe(
+                case.topic, reader(tally), initial_credit=_CREDIT,
+                offset_specification=rstream.ConsumerOffsetSpecification(rstream.OffsetType.FIRST),
+            )  # fmt: skip
+            consumers.append(consumer)
+        go()
+        await done.wait()
+        for consumer in consumers:
+            await consumer.close()
 
 
 class RabbitSender(LoopSender):
@@ -156,41 +186,3 @@ async def _producer(setup: Setup) -> Any:
     )
     await producer.start()
     return producer
-
-
-async def _make_stream(setup: Setup, case: Case) -> None:
-    producer = await _producer(setup)
-    arguments = {"initial-cluster-size": str(len(setup.addresses))}
-    await producer.create_stream(case.topic, arguments)
-    await producer.close()
-
-
-async def _receive(setup: Setup, case: Case, tallies: Sequence[Tally], go: Signal) -> None:
-    rstream = importlib.import_module("rstream")
-    done = asyncio.Event()
-    left = len(tallies)
-
-    def reader(tally: Tally) -> Any:
-        def take(message: Any, _context: Any) -> None:
-            nonlocal left
-            if tally.take((message,)) and (left := left - 1) == 0:
-                done.set()
-
-        return take
-
-    host, port = setup.addresses[-1]
-    consumers = []
-    for tally in tallies:
-        consumer = rstream.Consumer(
-            host, port, ssl_context=client_tls(setup), username="guest", password="guest"
-        )
-        await consumer.start()
-        await consumer.subscribe(
-            case.topic, reader(tally), initial_credit=_CREDIT,
-            offset_specification=rstream.ConsumerOffsetSpecification(rstream.OffsetType.FIRST),
-        )  # fmt: skip
-        consumers.append(consumer)
-    go()
-    await done.wait()
-    for consumer in consumers:
-        await consumer.close()

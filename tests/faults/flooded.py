@@ -143,7 +143,9 @@ def p99(latencies: list[float]) -> float:
 def main() -> int:
     """Print a line for each kind of flood."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.flooded", description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; or all")
+    parser.add_argument(
+        "kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; none named: all"
+    )
     kinds = parser.parse_args().kinds or list(KINDS)
     if unknown := set(kinds) - KINDS.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(KINDS)}")

@@ -45,8 +45,16 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="how many at once")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this")
-    parser.add_argument("--mutant", default="", choices=["", *MUTANTS], help="make this mistake")
-    parser.add_argument("--hunt", nargs="*", help="find a seed against these mutants, or all")
+    parser.add_argument(
+        "--mutant", metavar="NAME", default="", choices=["", *MUTANTS], help="make this mistake"
+    )
+    parser.add_argument(
+        "--hunt",
+        nargs="*",
+        metavar="NAME",
+        choices=[*MUTANTS],
+        help="find a seed against these mutants, or all",
+    )
     chosen = parser.parse_args()
     if chosen.hunt is not None:
         return _hunt_all(chosen.hunt or list(MUTANTS))

@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import CancelledError
 
 import pytest
-from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, held_bytes
+from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, connect, held_bytes
 from commands import run
 
 import rt
@@ -35,11 +35,6 @@ def connected(cluster, tmp_path):
     """Return a client of it with directories of its own."""
     with connect(cluster, tmp_path) as client:
         yield client
-
-
-def connect(cluster, root):
-    """Return a client, from the file that `rt cluster init` wrote."""
-    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
 
 
 def payloads_of(client, session, count, **settings):

@@ -1,10 +1,9 @@
 """Readers of a client: their copy may end, their filter may pass over, their share may change."""
 
 import errno
-import os
 
 import pytest
-from archive_cluster import STREAM, ArchiveCluster
+from archive_cluster import STREAM, ArchiveCluster, connect
 from commands import run
 from faulty import FaultyDisk
 from logs import MergedLog
@@ -24,11 +23,6 @@ def cluster(tmp_path_factory):
     """A cluster of one node that all tests share; each uses sessions of its own."""
     with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-
-
-def connect(cluster, root):
-    """A client, from the file that `rt cluster init` wrote."""
-    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
 
 
 @pytest.mark.parametrize("cursor", [None, "etl"])

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 import pytest
-from archive_cluster import ArchiveCluster
+from archive_cluster import ArchiveCluster, connect
 from commands import clean_environment, run
 
 import rt
@@ -34,11 +34,6 @@ def client(cluster, tmp_path):
     """A client with a directory of its own."""
     with connect(cluster, tmp_path / "client") as connected:
         yield connected
-
-
-def connect(cluster, root):
-    """A client, from the file that `rt cluster init` wrote."""
-    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
 
 
 def published(client, session, count):

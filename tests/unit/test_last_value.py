@@ -9,10 +9,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from archive_cluster import STREAM, ArchiveCluster
+from archive_cluster import STREAM, ArchiveCluster, connect
 from commands import clean_environment
 
-import rt
 from rt.client.checkpoint import Checkpoint, Values
 from rt.errors import Misuse
 from rt.format.message import Message, Origin
@@ -27,11 +26,6 @@ def cluster(tmp_path_factory):
     """A cluster of one node that all tests share; each uses keys of its own."""
     with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-
-
-def connect(cluster, root):
-    """A client, from the file that `rt cluster init` wrote."""
-    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
 
 
 def value(at, payload=b"x"):

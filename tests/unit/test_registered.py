@@ -11,7 +11,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from archive_cluster import ArchiveCluster
+from archive_cluster import ArchiveCluster, connect
 from commands import clean_environment, run
 from logs import MergedLog
 
@@ -382,11 +382,6 @@ def cluster(tmp_path_factory):
             publisher.publish_many([b"%d" % number for number in range(1000)])
             publisher.flush("merged", PATIENCE_S)
         yield running
-
-
-def connect(cluster, root):
-    """A client with a directory of its own, as on another machine."""
-    return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)
 
 
 def test_a_reader_on_another_machine_goes_on_and_fences_the_first(cluster, tmp_path):
