@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # takes the versions that pip chooses instead.
 LOCKED ?= yes
 
-.PHONY: demo test check faults bench bench-peers raftos audit clean
+.PHONY: demo test check faults bench bench-peers docs raftos audit clean
 
 demo: .venv/demo
 	$(BIN)/rt demo
@@ -30,6 +30,12 @@ bench: .venv/dev
 bench-peers: .venv/peers
 	$(BIN)/python -m benchmarks.peers $(PEERS)
 
+# The documentation as a site, in site/: read it from there, or for the search as well with
+# `python3 -m http.server --bind 127.0.0.1 --directory site`. Links that lead nowhere fail it.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo site/index.html
+
 # The second consensus engine, docs/adr/0005-raftos.md. No target needs it; its tests are skipped
 # without it. The package pins a cryptography of 2016, hence --no-deps.
 raftos: .venv/dev
@@ -41,7 +47,7 @@ raftos: .venv/dev
 	$(PYTHON) -m venv .venv
 
 ifneq ($(LOCKED),)
-.venv/demo .venv/dev .venv/peers: .venv/%: pyproject.toml locks/build.txt locks/%.txt | .venv/bin/python
+.venv/demo .venv/dev .venv/docs .venv/peers: .venv/%: pyproject.toml locks/build.txt locks/%.txt | .venv/bin/python
 	$(PIP) --require-hashes -r locks/build.txt
 	$(PIP) --require-hashes --no-build-isolation -r locks/$*.txt
 	$(PIP) --no-deps --no-build-isolation -e .
@@ -55,6 +61,10 @@ else
 	$(PIP) -e '.[dev,arrow,demo,iceberg,spark]'
 	@touch $@
 
+.venv/docs: pyproject.toml | .venv/bin/python
+	$(PIP) -e '.[docs]'
+	@touch $@
+
 .venv/peers: pyproject.toml | .venv/bin/python
 	$(PIP) -e '.[peers]'
 	@touch $@
@@ -64,9 +74,9 @@ endif
 # that was not looked up must not pass for sound. The locks hold different versions, so each is asked alone.
 audit: .venv/bin/python
 	$(PIP) pip-audit
-	for lock in dev build demo peers; do \
+	for lock in dev build demo docs peers; do \
 	    $(BIN)/pip-audit --strict --require-hashes --disable-pip -r locks/$$lock.txt || exit; \
 	done
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv build site *.egg-info

@@ -80,7 +80,7 @@ class Publisher:
     It needs no other process: the session can be read where it is, and `rt push` ships it whenever
     that runs. Any number of threads may publish.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> root = tempfile.mkdtemp()
         >>> with Publisher(root, stream="flights", session="jfk") as publisher:

@@ -33,7 +33,7 @@ class Subscriber:
     The directory may not exist yet, may be empty, and may be written meanwhile. Each subscriber
     keeps its own place and affects no other reader or writer.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from rt.publisher import Publisher
         >>> root = tempfile.mkdtemp()

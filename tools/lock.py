@@ -1,7 +1,8 @@
-"""Write locks/: every package that `make demo` and `make test` install, with hashes of its files.
+"""Write locks/: every package that a target of make installs, with hashes of its files.
 
     pip install uv
-    python tools/lock.py
+    python tools/lock.py           # all
+    python tools/lock.py docs      # one, and no newer versions in the others
 
 It asks the index that pip is configured with, and writes no address of it. Run it after a change of
 the dependencies in pyproject.toml, and from time to time for newer versions.
@@ -21,6 +22,7 @@ BUILD: Final = "setuptools>=68\nwheel\n"
 LOCKS: Final = {
     "demo": ("demo", "spark"),
     "dev": ("dev", "arrow", "demo", "iceberg", "spark"),
+    "docs": ("docs",),
     "peers": ("peers",),
 }
 HEAD: Final = "# Made by `python tools/lock.py`. No index is named: pip asks the one it is given.\n"
@@ -32,13 +34,19 @@ _OPTIONS: Final = {
 
 
 def main() -> int:
-    """Write each lock; return 1 if uv is missing or finds no solution."""
+    """Write the locks that are named, or all; return 1 if uv is missing or finds no solution."""
+    wanted = sys.argv[1:] or ["build", *LOCKS]
+    if strange := sorted({*wanted} - {"build", *LOCKS}):
+        sys.stderr.write(
+            f"no such lock: {', '.join(strange)}; there are build, {', '.join(LOCKS)}\n"
+        )
+        return 2
     (ROOT / "locks").mkdir(exist_ok=True)
     environment = {**os.environ, **_index()}
     extras = {name: [f"--extra={each}" for each in LOCKS[name]] for name in LOCKS}
     runs = [("build", "-", [], BUILD)]
     runs += [(name, "pyproject.toml", extras[name], "") for name in LOCKS]
-    for name, source, options, text in runs:
+    for name, source, options, text in (each for each in runs if each[0] in wanted):
         done = subprocess.run(
             [sys.executable, "-m", "uv", "pip", "compile", source, *options, "--universal",
              f"--python-version={LOWEST_PYTHON}", "--generate-hashes", "--no-header",

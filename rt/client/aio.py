@@ -162,7 +162,7 @@ def connect(
 ) -> AsyncClient:
     """Return a client for asyncio; arguments and errors as of `rt.connect`.
 
-    Example:
+    Examples:
         >>> from rt.client import aio
         >>> aio.connect(nodes=["localhost:7420"], stream="flights").stream
         'flights'

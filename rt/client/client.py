@@ -197,7 +197,7 @@ class Client:
             timeout_s: how long to wait for the copy to begin, the first time.
 
         Raises:
-            As `subscriber`.
+            RtError: as `subscriber`.
         """
         choice = choice_parts(sessions, key_prefix, where)
         Choice.of(sessions, key_prefix, where)
@@ -319,7 +319,7 @@ def connect(
         Misuse: a setting is missing or wrong; the message names it and where it came from.
         OSError: the file cannot be read.
 
-    Example:
+    Examples:
         >>> import rt
         >>> with rt.connect(nodes=["localhost:7420"], stream="flights") as client:
         ...     client

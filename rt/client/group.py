@@ -76,7 +76,7 @@ class Delivery(Message):
 class DeadLetter(NamedTuple):
     """A message that no handler of a group could handle, as it is published.
 
-    Example:
+    Examples:
         >>> letter = DeadLetter("etl", Position(64), "jfk", 7, b"AA1", 5, "rejected", b"AA1 late")
         >>> DeadLetter.parse(letter.encode()) == letter
         True

@@ -29,7 +29,7 @@ class StreamHandler(logging.Handler):
     process loses none; `flush`, which `logging.shutdown` calls at exit, syncs them. Records of rt's
     own loggers are left out, since publishing them would log again.
 
-    Example:
+    Examples:
         >>> import logging, tempfile
         >>> from rt import Publisher, Subscriber
         >>> root = tempfile.mkdtemp()

@@ -128,7 +128,7 @@ class ClientPublisher:
             FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
             LimitReached: the flight limit is reached; nothing was published.
             SessionFull: the disk limit is; nothing was published.
-            As `rt.Publisher.publish`.
+            RtError: as `rt.Publisher.publish`.
         """
         level = None if confirm is None else checked_level(confirm, "confirm")
         sequence = self._publish(payload, key, time_ns)
@@ -180,7 +180,7 @@ class ClientPublisher:
             or `asyncio.wrap_future` to await it.
 
         Raises:
-            As `publish`.
+            RtError: as `publish`.
         """
         level = self._confirm if confirm is None else checked_level(confirm, "confirm")
         self._publish(payload, key, time_ns)

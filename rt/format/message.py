@@ -27,7 +27,7 @@ class Message(NamedTuple):
     `number` counts the messages of the merged stream from 0; read from a session's own log, it is
     the sequence number. `key` is empty if the message has none.
 
-    Example:
+    Examples:
         >>> from rt.position import Position
         >>> message = Message(b"AA1 departed", b"AA1", 1357017420000000000, 7, 12, 4096,
         ...                   Origin("jfk", None))

@@ -41,7 +41,7 @@ class Where:
     Sessions are chosen without reading a frame's body. A payload is only decoded if its bytes have
     what a match needs.
 
-    Example:
+    Examples:
         >>> Where.parse(["session=eu-*", ".delay>=30"]).wants_session("jfk")
         False
     """

@@ -15,7 +15,7 @@ class ForkGuard:
     one log, each would overwrite the other's frames. So the child's copy is abandoned as the child
     begins, before any code of the child runs, and refuses every call from then on.
 
-    Example:
+    Examples:
         >>> class Owner:
         ...     def __init__(self):
         ...         self.guard = ForkGuard("a Publisher", self.abandon)

@@ -52,7 +52,7 @@ class WriterSettings:
         keep_bytes: of such a session, the oldest files are given up beyond so many bytes; 0 is
             never. The file that is written is never given up; see `file_bytes_max`, `file_age_s`.
 
-    Example:
+    Examples:
         >>> WriterSettings(fsync=Fsync.ALWAYS, compression=3).file_age_s
         0.0
     """

@@ -52,7 +52,7 @@ def read_arrow(
         GapError: messages of the range were archived.
         ImportError: pyarrow or NumPy is missing.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from rt import Publisher, read_arrow
         >>> root = tempfile.mkdtemp()

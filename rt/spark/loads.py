@@ -122,7 +122,7 @@ def read(path: str | os.PathLike[str] | list[str] | tuple[str, ...]) -> Loading:
     Args:
         path: log directories, globs, parent directories or URIs, as of `load()`.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from rt import Publisher
         >>> import rt.spark

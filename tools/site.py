@@ -1,0 +1,116 @@
+"""Pages of the documentation site that are not files under docs/; mkdocs.yml names this as a hook.
+
+The README is the first page, and the two references are made from the code: commands from their
+options, the Python interface by mkdocstrings from the names that are listed here.
+"""
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import rt
+from tools.command_reference import command_reference
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+
+ROOT: Final = Path(__file__).parents[1]
+# What a program may import, by its use. A test compares this with what `rt` and `rt.spark` export.
+PYTHON: Final = {
+    "A log in a directory": (
+        "rt.publisher.Publisher", "rt.publisher.Batching", "rt.publisher.Confirmed",
+        "rt.log.confirmations.Confirmations", "rt.log.confirmations.Level",
+        "rt.log.syncer.Fsync", "rt.log.syncer.WriterSettings", "rt.log.disk_room.DiskLimit",
+        "rt.subscriber.Subscriber", "rt.log.start.AtTime", "rt.log.start.Last",
+        "rt.position.Position", "rt.format.message.Message", "rt.format.message.Batch",
+    ),
+    "Connected": (
+        "rt.client.client.connect", "rt.client.client.Client",
+        "rt.client.publisher.ClientPublisher", "rt.client.flight.FlightLimit",
+        "rt.client.subscription.Subscription", "rt.client.registered.Registered",
+        "rt.client.group.Group", "rt.client.group.Delivery", "rt.client.group.DeadLetter",
+        "rt.client.shared.GroupSubscriber",
+    ),
+    "With asyncio": (
+        "rt.client.aio.connect", "rt.client.aio.AsyncClient", "rt.client.aio.AsyncPublisher",
+    ),
+    "Logging": ("rt.client.handler.StreamHandler",),
+    "What a subscriber is told": (
+        "rt.events.CaughtUp", "rt.events.NewRun", "rt.events.SessionChange",
+        "rt.events.SessionEvent", "rt.events.Gap", "rt.events.BeyondEnd", "rt.events.Poisoned",
+    ),
+    "Errors": (
+        "rt.errors.RtError", "rt.errors.Misuse", "rt.errors.Refused", "rt.errors.LimitReached",
+        "rt.errors.SessionFull", "rt.errors.Fenced", "rt.errors.FlushTimeout",
+        "rt.errors.WriterFailed", "rt.errors.CorruptLog", "rt.errors.GapError",
+        "rt.errors.PoisonError", "rt.errors.PeerError", "rt.errors.Stopped",
+    ),
+    "Spark and Arrow": (
+        "rt.spark.session", "rt.spark.register", "rt.spark.read", "rt.spark.push_filters",
+        "rt.spark.gaps", "rt.spark.ship", "rt.spark.to_parquet", "rt.spark.arrow.read_arrow",
+    ),
+}  # fmt: skip
+_LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+
+
+def on_files(files: "Files", config: Any) -> "Files":
+    """Add the pages that are not under docs/, as mkdocs calls it."""
+    from mkdocs.structure.files import File  # noqa: PLC0415 - tests import this without mkdocs
+
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def pages() -> dict[str, str]:
+    """Return each page that is made, by its path in the site."""
+    return {
+        "index.md": "---\nhide: [navigation]\n---\n" + _moved("README.md"),
+        "CHANGELOG.md": _moved("CHANGELOG.md"),
+        "CONTRIBUTING.md": _moved("CONTRIBUTING.md"),
+        "LICENSE.txt": (ROOT / "LICENSE").read_text(encoding="utf-8"),
+        "adr/index.md": _decisions(),
+        "reference/commands.md": command_reference(),
+        "reference/python.md": _python_reference(),
+    }
+
+
+def _moved(name: str) -> str:
+    """Return a page of the project's root with its links as seen from docs/."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return _LINK.sub(lambda found: _target(found[1]), text)
+
+
+def _target(link: str) -> str:
+    moved = {"docs/adr": "adr/index.md", "LICENSE": "LICENSE.txt"}
+    return moved.get(link, posixpath.relpath(link, "docs") if link.startswith("docs/") else link)
+
+
+def _decisions() -> str:
+    lines = ["# Decisions\n\nEach could have gone the other way; its page says why it did not.\n"]
+    for path in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        number, _, rest = title.partition(". ")
+        lines.append(f"{number}. [{rest}]({path.name})")
+    return "\n".join(lines) + "\n"
+
+
+def _python_reference() -> str:
+    parts = ["# Python\n\nThe names of a section are imported from `rt`, or from what it names.\n"]
+    for title, names in PYTHON.items():
+        parts.append(f"## {title}\n")
+        modules = {_imported_from(name) for name in names} - {"rt"}
+        parts += [f"Imported from `{module}`.\n" for module in sorted(modules)]
+        parts += [f"::: {name}\n" for name in names]
+    return "\n".join(parts)
+
+
+def _imported_from(path: str) -> str:
+    """Return the module that a program imports a name from: `rt` if that offers it."""
+    module, _, name = path.rpartition(".")
+    is_offered = name in rt.__all__ and getattr(rt, name).__module__ == module
+    return "rt" if is_offered else module
