@@ -1,7 +1,8 @@
 """Holdings: up to where each node holds each session durably, and what a majority holds."""
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import IntEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -11,30 +12,35 @@ from rt.position import START, Position
 from sequencer.presence import Presence
 from sequencer.raft.quorum import majority_of, reached
 
-_HEAD: Final = struct.Struct("<BI")
+_HEAD: Final = struct.Struct("<BII")  # kind, sessions in it, and in the parts after it
 _ITEM: Final = struct.Struct("<QB")
-SESSIONS_MAX: Final = 100_000  # in one report: 7 MB at most
+SESSIONS_MAX: Final = 100_000  # in one part: 7 MB at most
 # Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
 # sessions than a receiver accepts in one.
 _PART_SESSIONS: Final = 10_000
-# Whole reports that may fail to come, at 0.4 s each: 16 s, a little longer than presence waits.
-SILENT_MAX: Final = 40
-_END_MASK: Final = (1 << 63) - 1
-_FED: Final = 1 << 63  # beside an end: the session's publisher is connected
+_END_MAX: Final = 1 << 63
+
+
+class ReportKind(IntEnum):
+    """What a report says of earlier ones."""
+
+    CHANGES = 0  # they hold, with these changes
+    FIRST = 1  # it retracts them: the first part of everything
+    FURTHER = 2  # it continues one that does
 
 
 class Report(NamedTuple):
     """What a node says it holds.
 
     Attributes:
-        is_whole: whether it retracts what was reported earlier.
+        kind: whether it retracts what was reported earlier.
         items: up to where each session is held durably.
-        fed: those of them whose publisher is connected, if it is whole.
+        left: the number of sessions in the parts that follow.
     """
 
-    is_whole: bool
+    kind: ReportKind
     items: dict[str, Position]
-    fed: Collection[str]
+    left: int = 0
 
 
 class Holdings:
@@ -44,9 +50,9 @@ class Holdings:
         self._name = name
         self._held: dict[str, dict[str, Position]] = {}
         self._voters: tuple[str, ...] = ()
-        self._fed: dict[str, set[str]] = {}  # by member, the sessions whose publisher it serves
-        self._silent: dict[str, int] = {}  # by member, whole reports that were due since its last
-        self.fed: Callable[[], Collection[str]] = lambda: ()  # those of this node
+        self._left: dict[str, int] = {}  # by member, the sessions that its report still lacks
+        self._heard: dict[str, int] = {}  # by member, the round of its last whole report
+        self.round = 1  # counts whole reports that were due
         self.follow(list(members))
         self._unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
@@ -97,20 +103,27 @@ class Holdings:
         """What a member said it holds."""
         return self._held[member]
 
-    def fed_by(self, session: str) -> list[str]:
-        """The other members that lately had a session's publisher connected."""
-        return [name for name, fed in self._fed.items() if session in fed and name in self._held]
+    def may_reach(self, session: str, beyond: Position, since: int) -> bool:
+        """Whether a majority may hold more of `session` than this, for all that is known.
 
-    def await_reports(self) -> None:
-        """Take note that every member's whole report is due.
-
-        What one that is silent for long has said of its publishers is forgotten: it may be gone
-        for good, and its publishers with it.
+        Args:
+            session: its name.
+            beyond: up to where it may be held.
+            since: an earlier `round`. A member whose whole report has not come since may hold
+                anything: what it said before may be from before the last election.
         """
-        for name in list(self._fed):
-            self._silent[name] = self._silent.get(name, 0) + 1
-            if self._silent[name] >= SILENT_MAX:
-                del self._fed[name], self._silent[name]
+        heard = {self._name, *(name for name, at in self._heard.items() if at > since)}
+        able = [
+            voter not in heard or self._held[voter].get(session, START) > beyond
+            for voter in self._voters
+        ]
+        return sum(able) >= self._majority
+
+    @property
+    def hears_publishers(self) -> bool:
+        """Whether silence of a publisher means something: it may reach the nodes not heard."""
+        heard = {self._name, *self.presence.heard()}
+        return len(heard.intersection(self._voters)) >= self._majority
 
     def drop(self, session: str) -> None:
         """No node holds anything of `session` any more: the copies of all were dropped."""
@@ -130,19 +143,31 @@ class Holdings:
         Raises:
             PeerError: the report is malformed; nothing of it was taken.
         """
-        is_whole, items, fed = decode_report(data)
-        for session in outdated:
-            items.pop(session, None)
+        report = decode_report(data)
         held = self._held.get(sender)
         if held is None:
             raise PeerError(f"{sender!r} is not a member, yet reports what it holds")
-        if is_whole:
+        if report.kind is ReportKind.FIRST:
             held.clear()  # a member that lost its disk holds less than it did
-            self._fed[sender] = set()
-            self._silent.pop(sender, None)
-        self._fed.setdefault(sender, set()).update(fed)
-        held.update(items)
-        return list(items)
+        self._note_part(sender, report)
+        for session in outdated:
+            report.items.pop(session, None)
+        held.update(report.items)
+        return list(report.items)
+
+    def _note_part(self, sender: str, report: Report) -> None:
+        """Note whether a member's whole report is here now; a part may have been lost."""
+        if report.kind is ReportKind.CHANGES:
+            return
+        expected = self._left.pop(sender, -1)
+        if report.kind is ReportKind.FIRST:
+            self._heard.pop(sender, None)
+        elif expected != len(report.items) + report.left:
+            return
+        if report.left:
+            self._left[sender] = report.left
+        else:
+            self._heard[sender] = self.round
 
     def changes(self) -> list[bytes]:
         """Return reports of what changed since the last ones; none if nothing did."""
@@ -159,48 +184,46 @@ class Holdings:
         may be any number of them that were forgotten.
         """
         self._unreported.clear()
-        fed = frozenset(self.fed())
-        items = {each: end for each, end in self.own.items() if end or each in fed}
-        return encode_reports(items, fed, whole=True)
+        return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)
 
 
-def encode_reports(
-    items: Mapping[str, Position], fed: Collection[str] = (), *, whole: bool
-) -> list[bytes]:
+def encode_reports(items: Mapping[str, Position], *, whole: bool) -> list[bytes]:
     """Lay out reports of any number of sessions; only the first of them retracts what was said."""
-    left, reports = iter(items.items()), list[bytes]()
-    while (part := dict(islice(left, _PART_SESSIONS))) or not reports:
-        reports.append(encode_report(part, fed, whole=whole and not reports))
+    rest, left, reports = iter(items.items()), len(items), list[bytes]()
+    further = ReportKind.FURTHER if whole else ReportKind.CHANGES
+    while (part := dict(islice(rest, _PART_SESSIONS))) or not reports:
+        kind, left = further if reports or not whole else ReportKind.FIRST, left - len(part)
+        reports.append(encode_report(Report(kind, part, left if whole else 0)))
     return reports
 
 
-def encode_report(
-    items: Mapping[str, Position], fed: Collection[str] = (), *, whole: bool
-) -> bytes:
-    """Lay out a report: whether it is whole, the number of sessions, then end and name of each."""
-    parts = [_HEAD.pack(whole, len(items))]
-    for session, end in items.items():
+def encode_report(report: Report) -> bytes:
+    """Lay out a report: its kind, two numbers of sessions, then end and name of each."""
+    parts = [_HEAD.pack(report.kind, len(report.items), report.left)]
+    for session, end in report.items.items():
         name = session.encode()
-        parts += (_ITEM.pack(end | (_FED if session in fed else 0), len(name)), name)
+        parts += (_ITEM.pack(end, len(name)), name)
     return b"".join(parts)
 
 
 def decode_report(data: bytes) -> Report:
     """Read a report; after a `PeerError` nothing of it was taken."""
     try:
-        whole, count = _HEAD.unpack_from(data)
-        if whole > 1 or count > SESSIONS_MAX:
+        kind, count, left = _HEAD.unpack_from(data)
+        if kind > ReportKind.FURTHER or count > SESSIONS_MAX:
             raise PeerError("a report of more sessions than there can be")
-        items, fed, offset = dict[str, Position](), set[str](), _HEAD.size
+        items, offset = dict[str, Position](), _HEAD.size
         for _ in range(count):
             end, length = _ITEM.unpack_from(data, offset)
+            if end >= _END_MAX:
+                raise PeerError("a report of a position that no log has")
             name = data[offset + _ITEM.size : offset + _ITEM.size + length].decode("ascii")
-            items[str(parse_session(name))] = Position(end & _END_MASK)
-            if end & _FED:
-                fed.add(name)
+            items[str(parse_session(name))] = Position(end)
             offset += _ITEM.size + length
     except (struct.error, UnicodeDecodeError, Misuse) as error:
         raise PeerError(f"unreadable report: {error}") from None
+    if len(items) != count:
+        raise PeerError("a report names a session twice")
     if offset != len(data):
         raise PeerError("a report is followed by bytes that do not belong to it")
-    return Report(bool(whole), items, fed)
+    return Report(ReportKind(kind), items, left)

@@ -227,7 +227,7 @@ class Member:
             self.engine.tick()
         if self._ticks % WHOLE_REPORT_TICKS == 0:
             self._report_all()
-            self.holdings.await_reports()
+            self.holdings.round += 1
             self._send_all(_MEMBERS + self._membership.announcement())
             self._request_state()
         if self.engine.leads:

@@ -23,9 +23,10 @@ _log: Final = logging.getLogger("sequencer.peers")
 # Distinguishes these connections from replicators' on the same port. Version 2: slices carry a
 # digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and one that is
 # not answered takes no part. Version 4: the members may change.
-# Version 6: a list of members has the term of its entry. A node of another version, or of
-# another cluster, is given up before anything is said.
-ALPN: Final = "rt-peer/6"
+# Version 6: a list of members has the term of its entry. Version 7: reports say how many sessions
+# their other parts hold. A node of another version, or of another cluster, is given up before
+# anything is said.
+ALPN: Final = "rt-peer/7"
 _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 16 * 1024  # a whole TLS record, so none of it remains to be read
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on

@@ -2,14 +2,17 @@
 
 import struct
 from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
 from rt.names import parse_peer, parse_session
 
-_COUNT: Final = struct.Struct("<I")
+_HEAD: Final = struct.Struct("<BII")  # whether it is the first part, sessions in it, and after it
 _ITEM: Final = struct.Struct("<BB16s")  # lengths of session and peer, id of the log; both follow
-_PUSHED_MAX: Final = 100_000  # in one report: 15 MB at most, and 0.5 MB with 10,000 usual names
+# Larger reports are split: a heartbeat must not wait until they are sent.
+_PART_SESSIONS: Final = 10_000  # 1.5 MB at most, and 0.5 MB with usual names
+PUSHED_MAX: Final = 1_000_000  # to one node: 150 MB at most in a report
 # Reports come every 5 s or more often; a node that misses two of them may be gone.
 HEARD_S: Final = 15.0
 
@@ -26,70 +29,112 @@ class Pushed(NamedTuple):
     log: str
 
 
+class Part(NamedTuple):
+    """A part of a report.
+
+    Attributes:
+        is_first: whether the report begins with it.
+        pushed: the sessions in it.
+        left: the number of sessions in the parts that follow.
+    """
+
+    is_first: bool
+    pushed: dict[str, Pushed]
+    left: int
+
+
 class Presence:
-    """What each node has said about the sessions that publishers push to it; time is an argument.
+    """What each node has said about the sessions that publishers push to it.
+
+    The thread that steps the duties sets `now_s`, by a clock that only goes forward.
 
     >>> presence, other = Presence(), Presence()
     >>> other.own = {"jfk": Pushed("alice", "0f" * 16)}
-    >>> presence.take("n2", other.report(), 3.0)
-    >>> presence.pushed(4.0, ["n2"])["jfk"].peer, presence.pushed(60.0, ["n2"])
-    ('alice', {})
+    >>> for part in other.report():
+    ...     presence.take("n2", part)
+    >>> presence.find("jfk")
+    ('n2', Pushed(peer='alice', log='0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f'))
     """
 
     def __init__(self) -> None:
         self.own: Mapping[str, Pushed] = {}
+        self.now_s = 0.0
         self._told: dict[str, tuple[float, Mapping[str, Pushed]]] = {}  # by node, and when
+        self._parts: dict[str, Part] = {}  # by node, what has come of a report that is not whole
 
-    def take(self, sender: str, data: bytes, now_s: float) -> None:
-        """Take another node's report; `PeerError` if it is malformed, and nothing was taken."""
-        self._told[sender] = (now_s, decode_pushed(data))
+    def take(self, sender: str, data: bytes) -> None:
+        """Take a part of another node's report; it counts once all of it is here.
 
-    def report(self) -> bytes:
-        """Return what this node has to say."""
-        return encode_pushed(self.own)
+        Raises:
+            PeerError: it is malformed; nothing was taken.
+        """
+        part, before = decode_part(data), self._parts.pop(sender, None)
+        if not part.is_first:
+            if before is None or before.left != len(part.pushed) + part.left:
+                return  # a part was lost; all of it comes again
+            part = Part(True, {**before.pushed, **part.pushed}, part.left)
+        if part.left:
+            self._parts[sender] = part
+        else:
+            self._told[sender] = (self.now_s, part.pushed)
 
-    def pushed(self, now_s: float, members: Collection[str]) -> dict[str, Pushed]:
+    def report(self) -> list[bytes]:
+        """Return what this node has to say, in parts."""
+        items, left, parts = iter(self.own.items()), len(self.own), list[bytes]()
+        while (part := dict(islice(items, _PART_SESSIONS))) or not parts:
+            left -= len(part)
+            parts.append(encode_part(Part(not parts, part, left)))
+        return parts
+
+    def forget(self) -> None:
+        """Forget what was heard: this node begins to lead, and it may be from long ago."""
+        self._told, self._parts = {}, {}
+
+    def pushed(self, members: Collection[str]) -> dict[str, Pushed]:
         """Return who pushes each session, here or to another node that was heard lately.
 
         Args:
-            now_s: by the clock that `take` was called with.
             members: the other nodes; what any other has said is forgotten.
         """
         self._told = {name: told for name, told in self._told.items() if name in members}
         found: dict[str, Pushed] = {}
-        for heard_s, told in self._told.values():
-            if now_s - heard_s < HEARD_S:
-                found.update(told)
+        for node in self.heard():
+            found.update(self._told[node][1])
         return {**found, **self.own}
 
-    def find(self, session: str, now_s: float) -> Pushed | None:
-        """Return who pushes a session to another node that was heard lately."""
-        for heard_s, told in self._told.values():
-            if session in told and now_s - heard_s < HEARD_S:
-                return told[session]
+    def find(self, session: str) -> tuple[str, Pushed] | None:
+        """Return which other node a session is pushed to, if it was heard lately, and by whom."""
+        for node in self.heard():
+            if (by := self._told[node][1].get(session)) is not None:
+                return node, by
         return None
 
-    def heard(self, now_s: float) -> set[str]:
+    def heard(self) -> list[str]:
         """Return the nodes that were heard lately."""
-        return {name for name, (at_s, _) in self._told.items() if now_s - at_s < HEARD_S}
+        return [name for name, (at_s, _) in self._told.items() if self.now_s - at_s < HEARD_S]
 
 
-def encode_pushed(pushed: Mapping[str, Pushed]) -> bytes:
-    """Lay out a report."""
-    parts = [_COUNT.pack(len(pushed))]
-    for session, (peer, log) in pushed.items():
+def encode_part(part: Part) -> bytes:
+    """Lay out a part of a report."""
+    parts = [_HEAD.pack(part.is_first, len(part.pushed), part.left)]
+    for session, (peer, log) in part.pushed.items():
         name, by = session.encode(), peer.encode()
         parts += (_ITEM.pack(len(name), len(by), bytes.fromhex(log)), name, by)
     return b"".join(parts)
 
 
-def decode_pushed(data: bytes) -> dict[str, Pushed]:
-    """Read the bytes of `encode_pushed`; `PeerError` if they are something else."""
+def decode_part(data: bytes) -> Part:
+    """Read the bytes of `encode_part`; `PeerError` if they are something else."""
     try:
-        [count] = _COUNT.unpack_from(data)
-        if count > _PUSHED_MAX:
-            raise PeerError("a report of more sessions than there can be")
-        found, offset = dict[str, Pushed](), _COUNT.size
+        first, count, left = _HEAD.unpack_from(data)
+        if first > 1:
+            raise PeerError("a report that is neither begun nor continued")
+        if count > _PART_SESSIONS or count + left > PUSHED_MAX:
+            raise PeerError(
+                f"a report of {count + left} sessions that are pushed to it; {PUSHED_MAX} is the "
+                "maximum, and beyond it no session is opened or closed on account of that node"
+            )
+        found, offset = dict[str, Pushed](), _HEAD.size
         for _ in range(count):
             name_length, peer_length, log = _ITEM.unpack_from(data, offset)
             middle = offset + _ITEM.size + name_length
@@ -99,6 +144,8 @@ def decode_pushed(data: bytes) -> dict[str, Pushed]:
             offset = middle + peer_length
     except (struct.error, UnicodeDecodeError, Misuse) as error:
         raise PeerError(f"unreadable report of what is pushed: {error}") from None
+    if len(found) != count:
+        raise PeerError("a report names a session twice")
     if offset != len(data):
         raise PeerError("a report is followed by bytes that do not belong to it")
-    return found
+    return Part(bool(first), found, left)

@@ -11,7 +11,7 @@ from rt.format.frame import HEADER_BYTES, FrameKind, body_matches, parse_header
 from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled, decode_entry, encode_entry
 from rt.format.ranges import EMPTY_DIGEST, Range, decode_range
 from rt.position import START, Position
-from sequencer.holdings import decode_report, encode_report
+from sequencer.holdings import decode_report, encode_reports
 from sequencer.instruction import (
     Archive,
     ArchivedFile,
@@ -153,7 +153,7 @@ def fuzz_instruction(chance: Random) -> None:
 
 def fuzz_report(chance: Random) -> None:
     """A report of what a node holds is decoded or a `PeerError`."""
-    data = encode_report({"jfk": Position(88), "lga": START}, whole=True)
+    [data] = encode_reports({"jfk": Position(88), "lga": START}, whole=True)
     try:
         decode_report(bytes(mutated(chance, data)))
     except PeerError:

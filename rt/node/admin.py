@@ -33,7 +33,8 @@ from rt.node.retention import (
     offload_lease,
     policy_of_notes,
 )
-from rt.node.session_admin import SessionAdmin, SessionCopies
+from rt.node.session_admin import SessionAdmin
+from rt.node.session_copies import SessionCopies
 from rt.node.session_policy import SESSIONS_NOTE
 from rt.node.settings import NodeSettings
 from rt.node.verb import Verb

@@ -106,8 +106,6 @@ class Duties:
         self._forks = ForkWatch(member, ports.refuse)
         self._shown = TickView(member.engine.status(), self._look_at())
         member.handlers[WANT] = self._take_want
-        every = ports.sessions.every
-        member.holdings.fed = lambda: [each.session for each in every() if each.is_fed]
         self._serve()
 
     def step(self, now_s: float, mail: Mail) -> Stepped:

@@ -8,11 +8,11 @@ from typing import Any, Final, Protocol, TypeVar
 from rt.errors import Misuse, Refused
 from rt.events import SessionChange
 from rt.format.manifest import Manifest
-from rt.log.appender import Appender
 from rt.names import SessionName, parse_session
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.sequencer import leader_words
+from rt.node.session_copies import SessionCopies, SessionCopy
 from rt.node.session_policy import session_policy_of, session_policy_of_notes
 from rt.node.session_takeover import Takeover, takeover_of
 from rt.node.view import NodeView
@@ -22,7 +22,7 @@ from sequencer.member import Member
 from sequencer.remembered import Ownership
 
 Answer = TypeVar("Answer")
-_REPORTED_S: Final = 1.0  # nodes report to each other twice as often, or more
+_REPORTED_S: Final = 3.0  # nodes report to the leader every 2 s if anything has changed
 _POLL_S: Final = 0.02
 
 
@@ -35,29 +35,6 @@ class Asked(Protocol):
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
         """Answer a question when what it reads does not change."""
-
-
-class SessionCopy(Protocol):
-    """One session's copy on this node."""
-
-    @property
-    def appender(self) -> Appender:
-        """Its log."""
-
-    @property
-    def peer(self) -> str:
-        """The name in the certificate of the connection that fills it; "" without one."""
-
-    @property
-    def is_fed(self) -> bool:
-        """Whether its publisher fills it now."""
-
-
-class SessionCopies(Protocol):
-    """All copies of sessions on this node."""
-
-    def get(self, session: str) -> SessionCopy | None:
-        """Return the copy of a session, or None."""
 
 
 class SessionAdmin:
@@ -207,19 +184,30 @@ class SessionAdmin:
         return life, self._last_change(session), ledger.index
 
     def _await_reports(self, session: str) -> None:
-        """Let the other nodes report that a publisher has left: it may just have been stopped."""
-        fed_by, end = self._member.holdings.fed_by, time.monotonic() + _REPORTED_S
-        while self._sequencer.ask(lambda: fed_by(session)) and time.monotonic() < end:
+        """Let the other nodes report: a publisher may just have left, or this node lead anew."""
+        holdings, end = self._member.holdings, time.monotonic() + _REPORTED_S
+
+        def is_free() -> bool:
+            return holdings.hears_publishers and holdings.presence.find(session) is None
+
+        while not self._sequencer.ask(is_free) and time.monotonic() < end:
             time.sleep(_POLL_S)
 
     def _demand_unfed(self, session: str, copy: SessionCopy | None) -> None:
-        """Refuse while a publisher is connected, to whichever node."""
+        """Refuse while a publisher is connected, to whichever node, or may be."""
         if copy is not None and copy.is_fed:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
             raise Refused("live", words)
-        if nodes := self._member.holdings.fed_by(session):
-            words = f"session {session!r} is being pushed to node {nodes[0]}; stop its publisher"
+        holdings = self._member.holdings
+        if (found := holdings.presence.find(session)) is not None:
+            words = f"session {session!r} is being pushed to node {found[0]}; stop its publisher"
             raise Refused("live", words)
+        if not holdings.hears_publishers:
+            raise Refused(
+                "busy",
+                f"node {self._member.name} leads, and has not heard yet which sessions are pushed "
+                "to the other nodes; ask again in a few seconds",
+            )
 
     def _demand_log(self, session: str, copy: SessionCopy | None) -> None:
         """Refuse if the log that was merged is not here, but elsewhere.

@@ -1,17 +1,16 @@
 """SessionWatch: decides, while a node leads, which sessions are opened, closed or expired."""
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from rt.errors import Refused
 from rt.events import SessionChange
-from rt.log.appender import Appender
+from rt.node.session_copies import SessionCopies, SessionCopy
 from rt.node.session_policy import SessionPolicy, session_policy_of_notes
 from sequencer.instruction import LIVES_MAX, Lives
 from sequencer.life import Life
 from sequencer.member import Member
 from sequencer.presence import Presence, Pushed
-from sequencer.raft.quorum import majority_of
 from sequencer.remembered import Ownership
 
 PRESENCE: Final = b"\x0a"  # the kind of message; see `Member.handlers`
@@ -20,36 +19,6 @@ _LOOKS: Final = 4  # before a session is closed
 _OPENED, _RESUMED = SessionChange.OPENED, SessionChange.RESUMED
 _CLOSED, _EXPIRED = SessionChange.CLOSED, SessionChange.EXPIRED
 _REPORT_S: Final = 5.0  # reports may be lost; one that says something new is sent at once
-
-
-class WatchedCopy(Protocol):
-    """One session's copy on this node."""
-
-    @property
-    def session(self) -> str:
-        """Its name."""
-
-    @property
-    def appender(self) -> Appender:
-        """Its log."""
-
-    @property
-    def peer(self) -> str:
-        """The name in the certificate of the connection that fills it; "" without one."""
-
-    @property
-    def is_fed(self) -> bool:
-        """Whether its publisher fills it now."""
-
-
-class WatchedCopies(Protocol):
-    """All copies of sessions on this node."""
-
-    def get(self, session: str) -> WatchedCopy | None:
-        """Return the copy of a session, or None."""
-
-    def every(self) -> Collection[WatchedCopy]:
-        """Return all copies."""
 
 
 class WatchClock(Protocol):
@@ -62,15 +31,27 @@ class WatchClock(Protocol):
         """The instruction up to which a majority's merged logs are durable."""
 
 
+class Due(NamedTuple):
+    """What has to come before a session expires.
+
+    Attributes:
+        settled: an instruction of which a majority's merged logs have to be durable.
+        reported: a round of reports; a majority has to say after it what it holds.
+    """
+
+    settled: int
+    reported: int
+
+
 class SessionWatch:
     """Reports which sessions are pushed here, and orders changes of sessions while it leads.
 
-    Silence is measured by the leader's steady clock, from when it began to lead; how long a session
-    has been closed, by the agreed time of the instruction that closed it. Executing an instruction
-    asks no clock. Only the thread that steps the duties calls it.
+    Silence is measured by the leader's steady clock, from when a majority has reported to it; how
+    long a session has been closed, by the agreed time of the instruction that closed it. Executing
+    an instruction asks no clock. Only the thread that steps the duties calls it.
     """
 
-    def __init__(self, member: Member, sessions: WatchedCopies, clock: WatchClock) -> None:
+    def __init__(self, member: Member, sessions: SessionCopies, clock: WatchClock) -> None:
         """Prepare, and take the other nodes' reports.
 
         Args:
@@ -88,7 +69,7 @@ class SessionWatch:
         self._led = False
         self._fresh: dict[str, None] = {}  # perhaps not opened yet
         self._silent_s: dict[str, float] = {}  # since when nothing is known to push a session
-        self._due: dict[str, int] = {}  # sessions to expire, and what has to be settled first
+        self._due: dict[str, Due] = {}  # sessions to expire
         member.handlers[PRESENCE] = self._hear
 
     @property
@@ -104,7 +85,10 @@ class SessionWatch:
             changed: sessions of which this node has more, or a new copy.
         """
         self._now_s, member, opened = now_s, self._member, self._opened
+        self._presence.now_s = now_s
         led, self._led = self._led, member.engine.leads
+        if self._led and not led:
+            self._presence.forget()
         is_time = now_s >= self._next_look_s or (self._led and not led)
         if is_time:
             self._next_look_s = now_s + min(_LOOK_S, self.policy.close_s / _LOOKS)
@@ -137,14 +121,15 @@ class SessionWatch:
         self._presence.own = own
 
     def _hear(self, sender: str, body: bytes) -> None:
-        self._presence.take(sender, body, self._now_s)
+        self._presence.take(sender, body)
 
     def _report(self) -> None:
         leader, own = self._member.engine.leader, self._presence.own
         if not leader or leader == self._member.name:
             return
         if (leader, own) != self._reported or self._now_s - self._reported_s >= _REPORT_S:
-            self._member.send(leader, PRESENCE, self._presence.report())
+            for part in self._presence.report():
+                self._member.send(leader, PRESENCE, part)
             self._reported, self._reported_s = (leader, own), self._now_s
 
     def _order(self, lives: list[Life]) -> None:
@@ -153,12 +138,6 @@ class SessionWatch:
                 self._member.order(Lives(self._clock.now_ns, tuple(lives[:LIVES_MAX])))
             except Refused:
                 return  # another node leads now
-
-    def _hears_majority(self) -> bool:
-        """Whether silence means something: otherwise publishers may reach those not heard."""
-        voters = self._member.holdings.voters
-        heard = self._presence.heard(self._now_s) | {self._member.name}
-        return len(heard.intersection(voters)) >= majority_of(len(voters))
 
     def _openings(self) -> list[Life]:
         """Open what is pushed, or held here, and known to no node yet; resume what was reset."""
@@ -176,7 +155,8 @@ class SessionWatch:
 
     def _candidate(self, session: str) -> Pushed | None:
         """Return whose log gets a name that is free, if one is pushed, or held here."""
-        copy, elsewhere = self._sessions.get(session), self._presence.find(session, self._now_s)
+        copy, found = self._sessions.get(session), self._presence.find(session)
+        elsewhere = None if found is None else found[1]
         if copy is None:
             return elsewhere
         log = copy.appender.identity.id  # it may be merged from already, and no other log may be
@@ -196,12 +176,12 @@ class SessionWatch:
     def _look(self) -> list[Life]:
         """Look at all sessions: which have returned, are silent, or have been closed for long."""
         member, opened = self._member, self._opened
-        pushed = self._presence.pushed(self._now_s, member.holdings.others)
+        pushed = self._presence.pushed(member.holdings.others)
         self._fresh.update((each, None) for each in pushed if not _is_bound(opened.get(each)))
-        if not self._hears_majority():
+        if not member.holdings.hears_publishers:
             self._silent_s, self._due = {}, {}
             return []
-        silent, due, found, policy = dict[str, float](), dict[str, int](), list[Life](), self.policy
+        silent, due, found, policy = dict[str, float](), dict[str, Due](), list[Life](), self.policy
         for session, known in opened.items():
             by = pushed.get(session)
             if by is not None and known.admits(by.peer, by.log):
@@ -212,9 +192,9 @@ class SessionWatch:
                 if self._now_s - silent[session] >= policy.close_s:
                     found.append(self._life(_CLOSED, session, Pushed("", "")))
             elif policy.expire_s and self._is_over(session, known, policy):
-                due[session] = self._due.get(session, member.executor.ledger.index)
-                # Until then the copies may be all that a power cut leaves of what is merged.
-                if self._clock.settled_index >= due[session]:
+                first = Due(member.executor.ledger.index, member.holdings.round)
+                due[session] = self._due.get(session, first)
+                if self._may_expire(session, due[session]):
                     found.append(self._life(_EXPIRED, session, Pushed("", known.log)))
         self._silent_s, self._due = silent, due
         return found
@@ -225,6 +205,15 @@ class SessionWatch:
             return False
         merged_to = self._member.executor.ledger.merged_to(session)
         return self._member.holdings.agreed(session) <= merged_to
+
+    def _may_expire(self, session: str, due: Due) -> bool:
+        """Whether what a majority holds is merged for certain, and is durable in merged logs.
+
+        Until then the copies may be all that a power cut leaves of what is merged.
+        """
+        merged_to = self._member.executor.ledger.merged_to(session)
+        may_hold_more = self._member.holdings.may_reach(session, merged_to, due.reported)
+        return self._clock.settled_index >= due.settled and not may_hold_more
 
     def _life(self, change: SessionChange, session: str, by: Pushed) -> Life:
         known = self._opened.get(session)
@@ -239,7 +228,7 @@ def _is_bound(known: Ownership | None) -> bool:
     return known is not None and bool(known.log)
 
 
-def _pusher(copy: WatchedCopy) -> Pushed | None:
+def _pusher(copy: SessionCopy) -> Pushed | None:
     """Return who pushes a session to its copy here, if a publisher does."""
     peer = copy.peer  # read once: it may leave at any moment
     return Pushed(peer, copy.appender.identity.id) if peer and copy.is_fed else None

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from rt.position import START, Position
-from sequencer.holdings import encode_report
+from sequencer.holdings import Report, ReportKind, encode_report
 from sequencer.member import WANT, Member
 from sequencer.wants import Wants
 
@@ -70,7 +70,7 @@ class Wanting:
         for holder, sessions in asked.items():
             own = member.holdings.own
             items = {session: own.get(session, START) for session in sessions}
-            member.send(holder, WANT, encode_report(items, whole=False))
+            member.send(holder, WANT, encode_report(Report(ReportKind.CHANGES, items)))
         self._say({session: holder for holder in asked for session in asked[holder]})
 
     def _say(self, asked: dict[str, str]) -> None:

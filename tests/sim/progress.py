@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 CALM_LOSS, CALM_DELAY_US, CALM_DISK_US = 0.1, 2_000, 3_000
 CALM_RATES = 0.7, 2.0
 CALM_BATCH_BYTES = 200  # with one entry in a message, a log takes long to be compared
-PATIENCE_TIMEOUTS = 10  # election timeouts: three elections may be needed, and messages are lost
+# Election timeouts: three elections may be needed. Where no vote may be missing and a tenth of the
+# messages is lost, every second election fails, and seven may be needed.
+PATIENCE_TIMEOUTS = 10
+PATIENCE_LOSS = 10  # times the share of messages lost: so much longer
 
 
 class Progress:
@@ -36,7 +39,8 @@ class Progress:
             and wire.delay_us <= CALM_DELAY_US
             and settings.batch_bytes_max >= CALM_BATCH_BYTES
         )
-        self._patience_us = PATIENCE_TIMEOUTS * settings.election_ticks * cluster.tick_us
+        timeouts = PATIENCE_TIMEOUTS * (1 + PATIENCE_LOSS * wire.loss)
+        self._patience_us = round(timeouts * settings.election_ticks * cluster.tick_us)
 
     def look(self) -> bool:
         """Look at everyone; never the end of a run.

@@ -24,7 +24,7 @@ from rt.node.inbox import NodeInbox
 from rt.position import START, Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
-from sequencer.holdings import Holdings, encode_report
+from sequencer.holdings import Holdings, encode_reports
 from sequencer.ledger import Ledger
 from sequencer.wants import Wants
 
@@ -41,7 +41,7 @@ def holdings(own=None, **others):
     for session, end in (own or {}).items():
         known.hold(session, end)
     for name, items in others.items():
-        known.take_report(name, encode_report(items, whole=True))
+        known.take_report(name, *encode_reports(items, whole=True))
     return known
 
 

@@ -6,14 +6,22 @@ import pytest
 
 from rt import Position
 from rt.errors import Misuse, Refused
+from rt.node import session_admin
 from rt.node.session_admin import SessionAdmin
 from rt.position import START
-from sequencer.holdings import SILENT_MAX, Holdings
+from sequencer.holdings import Holdings
 from sequencer.ledger import Ledger
 from sequencer.life import Life
+from sequencer.presence import HEARD_S, Part, Pushed, encode_part
 
 LOG = "0123456789abcdef" * 2
 FILES = [Position.of(0, roll, 0) for roll in range(5)]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    """What is not reported yet will not be."""
+    monkeypatch.setattr(session_admin, "_REPORTED_S", 0.05)
 
 
 class Leader:
@@ -37,6 +45,13 @@ class Leader:
         self.admin = SessionAdmin(
             asked, member, copies, decide=self._decide, settle=lambda _index: self.on_settle()
         )
+
+        self.hears()
+
+    def hears(self, node="n2", **pushed):
+        """Take a report of what is pushed to another node."""
+        report = encode_part(Part(True, pushed, 0))
+        self.admin._member.holdings.presence.take(node, report)
 
     def _decide(self, life, _is_done):
         self.orders.append(life)
@@ -94,19 +109,13 @@ def test_a_publisher_that_reaches_another_node_only_is_not_displaced():
     """Its connection to the leader may be down, and its log would be retired under it."""
     leader = Leader(Position(800), n1=Position(800))
     leader.hold()
-    other = Holdings("n2", ["n1", "n2", "n3"])
-    other.hold("jfk", START)  # just connected, and holds nothing yet
-    other.fed = lambda: ["jfk"]
-    holdings = leader.admin._member.holdings
-    holdings.take_report("n2", *other.whole())
-    with pytest.raises(Refused, match="'jfk' is being pushed to node n2; stop its publisher"):
-        leader.admin.reset({"session": "jfk"})
-    other.hold("jfk", Position(100))
-    holdings.take_report("n2", *other.changes())  # these do not name publishers
-    with pytest.raises(Refused, match="pushed to node n2"):
-        leader.admin.forget({"session": "jfk"})
-    other.fed = list
-    holdings.take_report("n2", *other.whole())
+    presence = leader.admin._member.holdings.presence
+    leader.hears(jfk=Pushed("alice", LOG))
+    for act in (leader.admin.reset, leader.admin.forget):
+        with pytest.raises(Refused, match="'jfk' is being pushed to node n2; stop its publisher"):
+            act({"session": "jfk"})
+    presence.now_s = 2.0
+    leader.hears()
     assert leader.admin.reset({"session": "jfk"})["retired"] == LOG
 
 
@@ -114,22 +123,24 @@ def test_a_node_that_is_gone_for_good_does_not_keep_its_sessions_from_being_ende
     """It was lost together with its publishers, and will never say that they have left."""
     leader = Leader(Position(800), n1=Position(800))
     leader.hold()
-    other = Holdings("n2", ["n1", "n2", "n3"])
-    other.fed = lambda: ["jfk"]
-    other.hold("jfk", Position(800))
-    holdings = leader.admin._member.holdings
-    for _ in range(SILENT_MAX):
-        holdings.take_report("n2", *other.whole())
-        holdings.await_reports()
-    holdings.take_report("n2", *other.whole())
-    for _ in range(SILENT_MAX - 1):
-        assert holdings.fed_by("jfk") == ["n2"]
-        holdings.await_reports()
+    leader.hears(jfk=Pushed("alice", LOG))
+    presence = leader.admin._member.holdings.presence
+    presence.now_s = HEARD_S - 0.1
+    leader.hears("n3")
     with pytest.raises(Refused, match="pushed to node n2"):
         leader.admin.reset({"session": "jfk"})
-    holdings.await_reports()
-    assert holdings.of("n2")["jfk"] == 800, "what it holds counts until it says otherwise"
+    presence.now_s = HEARD_S
     assert leader.admin.reset({"session": "jfk"})["retired"] == LOG
+
+
+def test_a_leader_that_has_not_heard_the_others_yet_ends_no_session():
+    """The publisher may be connected to them."""
+    leader = Leader(Position(800), n1=Position(800))
+    leader.hold()
+    leader.admin._member.holdings.presence.forget()
+    with pytest.raises(Refused, match="has not heard yet which sessions are pushed"):
+        leader.admin.forget({"session": "jfk"})
+    assert not leader.orders
 
 
 def test_an_adopted_session_continues_at_the_first_file_that_is_there():

@@ -9,10 +9,10 @@ from rt import Position
 from rt.errors import Misuse, PeerError
 from rt.node.session_policy import SESSIONS_NOTE, SessionPolicy, session_policy_of_notes
 from rt.node.session_watch import PRESENCE, SessionWatch
-from sequencer.holdings import Holdings
+from sequencer.holdings import Holdings, encode_reports
 from sequencer.instruction import LIVES_MAX, decode_instruction, encode_instruction
 from sequencer.ledger import Ledger, decode_ledger
-from sequencer.presence import Presence, Pushed, decode_pushed, encode_pushed
+from sequencer.presence import PUSHED_MAX, Part, Presence, Pushed, decode_part, encode_part
 from sequencer.remembered import Ownership
 
 LOG, NEXT = "0123456789abcdef" * 2, "f" * 32
@@ -51,8 +51,18 @@ class Bench:
 
     def hears(self, node="n2", **pushed):
         """Take a report of what is pushed to another node."""
-        report = encode_pushed({name: Pushed(*each) for name, each in pushed.items()})
-        self.member.handlers[PRESENCE](node, report)
+        found = {name: Pushed(*each) for name, each in pushed.items()}
+        self.member.handlers[PRESENCE](node, encode_part(Part(True, found, 0)))
+
+    def hears_holdings(self, node="n2", *, end=0):
+        """Take a whole report of what another node holds."""
+        items = {"jfk": Position(end)} if end else {}
+        for report in encode_reports(items, whole=True):
+            self.member.holdings.take_report(node, report)
+
+    def lead(self):
+        """Win an election."""
+        self.engine.leads, self.engine.leader = True, self.member.name
 
     def turn(self, seconds=0.0, changed=()):
         """Let time pass; return the changes that are ordered, a session and a word each."""
@@ -127,7 +137,10 @@ def test_silence_counts_from_when_the_leader_began_and_only_while_it_hears_a_maj
     bench.open()
     bench.hears("n3")
     bench.turn(60)
-    bench.engine.leads = True
+    bench.hears("n3")
+    bench.lead()
+    assert not bench.turn(1)
+    assert not bench.turn(CLOSE_S), "n3 was heard before this node led"
     bench.hears("n3")
     assert not bench.turn(1)
     assert not bench.turn(60), "n3 is silent too"
@@ -150,6 +163,9 @@ def test_nothing_expires_that_is_not_merged_or_not_settled():
     bench.clock.settled_index = 6
     bench.hears()
     assert not bench.turn(1)
+    bench.member.holdings.round += 1
+    bench.hears_holdings(end=800)
+    assert not bench.turn(1)
     bench.clock.settled_index = 7
     bench.ledger.index = 50
     assert bench.turn(1) == [("jfk", "expired")]
@@ -157,6 +173,51 @@ def test_nothing_expires_that_is_not_merged_or_not_settled():
     assert (life.log, life.before, life.since) == (LOG, 800, 3), "its log may not come again"
     bench.clock.now_ns = 89 * NS
     assert not bench.turn(1), "49 s after it was closed"
+
+
+def test_nothing_expires_before_a_new_leader_has_heard_what_a_majority_holds():
+    """The report of the two nodes that hold the last messages had been lost before the election."""
+    bench = Bench(leads=False, expire_s=50)
+    bench.open(closed_ns=40 * NS)
+    bench.clock.settled_index = 7
+    for node in ("n2", "n3"):
+        bench.hears_holdings(node)  # before the messages came
+    bench.turn(1)
+    bench.lead()
+    bench.turn()
+    bench.hears()
+    for _ in range(3):
+        assert not bench.turn(1), "what was heard before the election says nothing"
+        bench.hears()
+    bench.member.holdings.round += 1
+    bench.hears_holdings("n2", end=800)
+    assert not bench.turn(1), "n3 may hold the same"
+    bench.hears_holdings("n3", end=800)
+    bench.hears()
+    assert not bench.turn(1), "a majority holds it"
+    bench.ledger.sessions["jfk"] = Position(800)
+    bench.turn(1)
+    bench.member.holdings.round += 1
+    bench.hears_holdings("n2", end=800)
+    assert bench.turn(1) == [("jfk", "expired")], "n3 alone is no majority"
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_report_that_has_lost_a_part_says_nothing_of_what_a_node_does_not_hold(lost):
+    """The session that is to expire may be named in that part."""
+    leader, other = Holdings("n1", ["n1", "n2", "n3"]), Holdings("n2", ["n1", "n2", "n3"])
+    for number in range(20_001):
+        other.hold(f"s{number}", Position(8))
+    parts = other.whole()
+    for nth, part in enumerate(parts):
+        if nth != lost:
+            leader.take_report("n2", part)
+    assert leader.may_reach("jfk", Position(0), since=0)
+    for part in parts:
+        leader.take_report("n2", part)
+    assert not leader.may_reach("jfk", Position(0), since=0)
+    leader.take_report("n2", parts[0])
+    assert leader.may_reach("jfk", Position(0), since=0), "the rest is on its way"
 
 
 def test_a_session_that_has_no_time_to_expire_is_kept():
@@ -212,24 +273,47 @@ def test_a_follower_reports_what_is_pushed_to_it_at_once_and_repeats_it():
     bench.turn(1)
     bench.turn(1)
     [(to, kind, body)] = bench.sent
-    assert (to, kind, decode_pushed(body)) == ("n2", PRESENCE, {"jfk": Pushed("alice", LOG)})
+    assert (to, kind, decode_part(body).pushed) == ("n2", PRESENCE, {"jfk": Pushed("alice", LOG)})
     bench.turn(5)
     assert len(bench.sent) == 2
     bench.copies.clear()
     bench.turn(1)
-    assert not decode_pushed(bench.sent[2][2])
+    assert not decode_part(bench.sent[2][2]).pushed
 
 
 @pytest.mark.parametrize("cut", [1, 3, 10, 23, 29])
 def test_a_report_that_is_cut_or_lies_is_a_peers_fault(cut):
     """What a peer sends is checked before it is believed."""
-    whole = encode_pushed({"jfk": Pushed("alice", LOG)})
+    whole = encode_part(Part(True, {"jfk": Pushed("alice", LOG)}, 0))
     with pytest.raises(PeerError):
-        Presence().take("n2", whole[:cut], 0)
+        Presence().take("n2", whole[:cut])
     with pytest.raises(PeerError):
-        decode_pushed(whole + b"x")
+        decode_part(whole + b"x")
     with pytest.raises(PeerError):
-        decode_pushed(whole.replace(b"jfk", b"../"))
+        decode_part(whole.replace(b"jfk", b"../"))
+    with pytest.raises(PeerError, match="1000001 sessions that are pushed to it; 1000000 is the"):
+        decode_part(encode_part(Part(True, {"jfk": Pushed("alice", LOG)}, PUSHED_MAX)))
+
+
+def test_a_report_of_more_than_one_part_counts_once_all_of_it_is_here():
+    """One of more than 100,000 sessions was refused, and then no session was closed any more."""
+    presence, other = Presence(), Presence()
+    other.own = {f"s{number}": Pushed("alice", LOG) for number in range(100_001)}
+    parts = other.report()
+    assert len(parts) == 11
+    for part in parts[:-1]:
+        presence.take("n2", part)
+        assert not presence.heard()
+    presence.take("n2", parts[-1])
+    assert presence.pushed(["n2"]) == other.own
+    other.own = dict([*other.own.items()][1:])
+    for part in (other.report()[0], *other.report()[2:]):
+        presence.take("n2", part)
+    assert presence.find("s0"), "a part was lost, so the last whole report counts"
+    for part in other.report():
+        presence.take("n2", part)
+    assert not presence.find("s0")
+    assert presence.find("s100000")
 
 
 def test_what_is_remembered_of_owners_survives_a_snapshot():
