@@ -29,7 +29,7 @@ class Pushed(NamedTuple):
     log: str
 
 
-class Part(NamedTuple):
+class PresencePart(NamedTuple):
     """A part of a report.
 
     Attributes:
@@ -60,7 +60,9 @@ class Presence:
         self.own: Mapping[str, Pushed] = {}
         self.now_s = 0.0
         self._told: dict[str, tuple[float, Mapping[str, Pushed]]] = {}  # by node, and when
-        self._parts: dict[str, Part] = {}  # by node, what has come of a report that is not whole
+        self._parts: dict[
+            str, PresencePart
+        ] = {}  # by node, what has come of a report that is not whole
 
     def take(self, sender: str, data: bytes) -> None:
         """Take a part of another node's report; it counts once all of it is here.
@@ -72,7 +74,7 @@ class Presence:
         if not part.is_first:
             if before is None or before.left != len(part.pushed) + part.left:
                 return  # a part was lost; all of it comes again
-            part = Part(True, {**before.pushed, **part.pushed}, part.left)
+            part = PresencePart(True, {**before.pushed, **part.pushed}, part.left)
         if part.left:
             self._parts[sender] = part
         else:
@@ -83,7 +85,7 @@ class Presence:
         items, left, parts = iter(self.own.items()), len(self.own), list[bytes]()
         while (part := dict(islice(items, _PART_SESSIONS))) or not parts:
             left -= len(part)
-            parts.append(encode_part(Part(not parts, part, left)))
+            parts.append(encode_part(PresencePart(not parts, part, left)))
         return parts
 
     def forget(self) -> None:
@@ -114,7 +116,7 @@ class Presence:
         return [name for name, (at_s, _) in self._told.items() if self.now_s - at_s < HEARD_S]
 
 
-def encode_part(part: Part) -> bytes:
+def encode_part(part: PresencePart) -> bytes:
     """Lay out a part of a report."""
     parts = [_HEAD.pack(part.is_first, len(part.pushed), part.left)]
     for session, (peer, log) in part.pushed.items():
@@ -123,7 +125,7 @@ def encode_part(part: Part) -> bytes:
     return b"".join(parts)
 
 
-def decode_part(data: bytes) -> Part:
+def decode_part(data: bytes) -> PresencePart:
     """Read the bytes of `encode_part`; `PeerError` if they are something else."""
     try:
         first, count, left = _HEAD.unpack_from(data)
@@ -148,4 +150,4 @@ def decode_part(data: bytes) -> Part:
         raise PeerError("a report names a session twice")
     if offset != len(data):
         raise PeerError("a report is followed by bytes that do not belong to it")
-    return Part(bool(first), found, left)
+    return PresencePart(bool(first), found, left)

@@ -12,7 +12,7 @@ from rt.position import START
 from sequencer.holdings import Holdings
 from sequencer.ledger import Ledger
 from sequencer.life import Life
-from sequencer.presence import HEARD_S, Part, Pushed, encode_part
+from sequencer.presence import HEARD_S, PresencePart, Pushed, encode_part
 
 LOG = "0123456789abcdef" * 2
 FILES = [Position.of(0, roll, 0) for roll in range(5)]
@@ -50,7 +50,7 @@ class Leader:
 
     def hears(self, node="n2", **pushed):
         """Take a report of what is pushed to another node."""
-        report = encode_part(Part(True, pushed, 0))
+        report = encode_part(PresencePart(True, pushed, 0))
         self.admin._member.holdings.presence.take(node, report)
 
     def _decide(self, life, _is_done):

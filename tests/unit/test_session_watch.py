@@ -12,7 +12,7 @@ from rt.node.session_watch import PRESENCE, SessionWatch
 from sequencer.holdings import Holdings, encode_reports
 from sequencer.instruction import LIVES_MAX, decode_instruction, encode_instruction
 from sequencer.ledger import Ledger, decode_ledger
-from sequencer.presence import PUSHED_MAX, Part, Presence, Pushed, decode_part, encode_part
+from sequencer.presence import PUSHED_MAX, PresencePart, Presence, Pushed, decode_part, encode_part
 from sequencer.remembered import Ownership
 
 LOG, NEXT = "0123456789abcdef" * 2, "f" * 32
@@ -52,7 +52,7 @@ class Bench:
     def hears(self, node="n2", **pushed):
         """Take a report of what is pushed to another node."""
         found = {name: Pushed(*each) for name, each in pushed.items()}
-        self.member.handlers[PRESENCE](node, encode_part(Part(True, found, 0)))
+        self.member.handlers[PRESENCE](node, encode_part(PresencePart(True, found, 0)))
 
     def hears_holdings(self, node="n2", *, end=0):
         """Take a whole report of what another node holds."""
@@ -284,7 +284,7 @@ def test_a_follower_reports_what_is_pushed_to_it_at_once_and_repeats_it():
 @pytest.mark.parametrize("cut", [1, 3, 10, 23, 29])
 def test_a_report_that_is_cut_or_lies_is_a_peers_fault(cut):
     """What a peer sends is checked before it is believed."""
-    whole = encode_part(Part(True, {"jfk": Pushed("alice", LOG)}, 0))
+    whole = encode_part(PresencePart(True, {"jfk": Pushed("alice", LOG)}, 0))
     with pytest.raises(PeerError):
         Presence().take("n2", whole[:cut])
     with pytest.raises(PeerError):
@@ -292,7 +292,7 @@ def test_a_report_that_is_cut_or_lies_is_a_peers_fault(cut):
     with pytest.raises(PeerError):
         decode_part(whole.replace(b"jfk", b"../"))
     with pytest.raises(PeerError, match="1000001 sessions that are pushed to it; 1000000 is the"):
-        decode_part(encode_part(Part(True, {"jfk": Pushed("alice", LOG)}, PUSHED_MAX)))
+        decode_part(encode_part(PresencePart(True, {"jfk": Pushed("alice", LOG)}, PUSHED_MAX)))
 
 
 def test_a_report_of_more_than_one_part_counts_once_all_of_it_is_here():
