@@ -12,7 +12,7 @@ from rt.node.session_watch import PRESENCE, SessionWatch
 from sequencer.holdings import Holdings, encode_reports
 from sequencer.instruction import LIVES_MAX, decode_instruction, encode_instruction
 from sequencer.ledger import Ledger, decode_ledger
-from sequencer.presence import PUSHED_MAX, PresencePart, Presence, Pushed, decode_part, encode_part
+from sequencer.presence import PUSHED_MAX, Presence, PresencePart, Pushed, decode_part, encode_part
 from sequencer.remembered import Ownership
 
 LOG, NEXT = "0123456789abcdef" * 2, "f" * 32
