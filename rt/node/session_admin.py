@@ -184,7 +184,7 @@ class SessionAdmin:
         return life, self._last_change(session), ledger.index
 
     def _await_reports(self, session: str) -> None:
-        """Let the other nodes report: a publisher may just have left, or this node just begun to lead."""
+        """Let the other nodes report: a publisher, or the last leader, may just have left."""
         holdings, end = self._member.holdings, time.monotonic() + _REPORTED_S
 
         def is_free() -> bool:
