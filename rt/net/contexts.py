@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
-from rt.errors import Misuse
+from rt.errors import Misuse, spoken
 from rt.net.certificates import CertificateFiles, renewal_warning
 from rt.net.live import live_connections
 from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
@@ -92,15 +92,15 @@ class Contexts:
         """Return the context to use for the next connection; costs three `stat` calls."""
         with self._lock:
             stamps = _stamps(self.files)
-            if stamps != self._stamps:
-                try:
+            try:
+                if stamps != self._stamps:
                     self._context = self._made()
-                except Misuse as error:
-                    self.problem = str(error)
-                else:
                     _announce(self.files, stamps)
                     self._stamps = stamps
-                    self.problem = None
+            except (Misuse, OSError) as error:
+                self.problem = spoken(error)
+            else:
+                self.problem = None
             return self._context
 
     def warning(self) -> str:

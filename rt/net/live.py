@@ -22,11 +22,13 @@ from rt.net.repeated import RepeatedLines
 from rt.net.trust import Trust, TrustFacts
 
 _log: Final = logging.getLogger("rt.net")
-PERIOD_S: Final = 0.2  # a fifth of what is promised; a look costs two `stat` calls
+# A fifth of the second that is promised. A look costs two `stat` calls, and after a change up to
+# 0.3 s of a processor: 512 signatures at 0.15 ms, and 100,000 revocations at 2 us.
+PERIOD_S: Final = 0.2
 _WARN_EVERY_S: Final = 86_400.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Watched:
     """One connection, and what it was accepted on."""
 
@@ -42,12 +44,27 @@ class _Watched:
 class LiveConnections:
     """Watches the connections of a process.
 
+    A connection that may not go on is ended by the first look that begins after the files say so,
+    thus within `PERIOD_S` and the time of two looks.
+
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
     `_reminders` and `_thread`; the watching thread alone looks at what is in them, on copies,
     and alone uses `_due_s`.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Watch nothing before `start`.
+
+        Args:
+            clock: returns the time, in seconds since the epoch.
+            pause: waits for so many seconds.
+        """
+        self._clock = clock
+        self._pause = pause
         self._lock = threading.Lock()
         self._watched: list[_Watched] = []
         self._reminders: list[tuple[str, weakref.WeakMethod[Callable[[], str]]]] = []
@@ -99,14 +116,14 @@ class LiveConnections:
             self._look()
             self._remind()
             self._repeats.flush()
-            time.sleep(PERIOD_S)
+            self._pause(PERIOD_S)
 
     def _look(self) -> None:
         with self._lock:
             watched = self._watched.copy()
         for trust in {each.trust for each in watched}:
             trust.refresh()
-        gone = [each for each in watched if not self._is_good(each)]
+        gone = {each for each in watched if not self._is_good(each)}
         if gone:
             with self._lock:
                 self._watched = [each for each in self._watched if each not in gone]
@@ -116,7 +133,7 @@ class LiveConnections:
         sock = watched.sock()
         if sock is None or sock.fileno() < 0:
             return False
-        why = _objection(watched)
+        why = _objection(watched, self._clock())
         if not why:
             return True
         kind = f"{watched.name} {why}"
@@ -138,9 +155,9 @@ class LiveConnections:
                 self._due_s[subject] = now_s + _WARN_EVERY_S
 
 
-def _objection(watched: _Watched) -> str:
+def _objection(watched: _Watched, now_s: float) -> str:
     """Return why a connection may not go on; "" if it may."""
-    if time.time() >= watched.expires_s:
+    if now_s >= watched.expires_s:
         return "its certificate has expired"
     facts = watched.trust.facts
     if facts is not watched.facts:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from rt.errors import Misuse
+from rt.errors import Misuse, spoken
 from rt.net.files import read_file
 
 CRL_NAME: Final = "crl.pem"
@@ -65,13 +65,14 @@ class Trust:
         with self._lock:
             stamps = self._look()
             if stamps == self._stamps:
+                self.problem = None  # what was wrong meanwhile was put back
                 return
             try:
                 if self.facts.revoked and stamps[1] is None:
                     raise Misuse(f"{self._paths[1]} has disappeared; its revocations stay in force")
                 self.facts = self._load()
             except (Misuse, OSError) as error:
-                self.problem = str(error)
+                self.problem = spoken(error)
             else:
                 self.problem = None
                 self._stamps = stamps
@@ -170,9 +171,12 @@ def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) ->
 
 
 def file_stamp(path: str) -> FileStamp:
-    """Return what changes when a file is replaced or written; None if there is none."""
+    """Return what changes when a file is replaced or written; None if it cannot be looked at.
+
+    Reading the file then tells why: a look must not end the thread that looks.
+    """
     try:
         status = os.stat(path)
-    except FileNotFoundError:
+    except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino

@@ -30,7 +30,7 @@ from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.live_site import Site
 from tests.replicator_host import STREAM, Merge, eventually
 
-LIMIT_S = 4.0  # a second is promised; other programs may have three quarters of the machine
+PATIENCE_S = 60.0  # that one look is enough, and takes less than a second: test_live_looks.py
 DAY_S = 86_400
 ROLES = {
     "node": ["rt://node/n2"],
@@ -77,13 +77,14 @@ def site(tmp_path):
     site.stop()
 
 
-def ended_after_s(sock, since_s):
-    """Return how long after `since_s` the connection ended; what comes before is passed over."""
-    sock.settimeout(10)
+def demand_ended(sock, caplog, why):
+    """Wait until the connection has ended, and for the log to say that this is why."""
+    sock.settimeout(PATIENCE_S)
     with suppress(ConnectionError, ssl.SSLError):  # and not a TimeoutError
         while sock.recv(65536):
             pass
-    return time.monotonic() - since_s
+    lines = [each.getMessage() for each in caplog.records]
+    assert any("was ended: " in line and why in line for line in lines), lines
 
 
 def client_files(site, role, **options):
@@ -94,17 +95,17 @@ def client_files(site, role, **options):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_certificate_that_expires_ends_its_connection(site, protocol):
+def test_a_certificate_that_expires_ends_its_connection(site, protocol, caplog):
     """A thief who had connected once stayed for as long as the connection was busy."""
     files = client_files(site, PROTOCOLS[protocol][0], days=1 + 2 / DAY_S)
-    left_s = load_certificate(files.cert).not_valid_after_utc.timestamp() - time.time()
-    expires = time.monotonic() + left_s
+    expires_s = load_certificate(files.cert).not_valid_after_utc.timestamp()
     with dial(site, protocol, files) as sock:
-        assert -0.05 < ended_after_s(sock, expires) < LIMIT_S
+        demand_ended(sock, caplog, "its certificate has expired")
+    assert time.time() >= expires_s
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_revoked_certificate_ends_its_connection(site, protocol):
+def test_a_revoked_certificate_ends_its_connection(site, protocol, caplog):
     """A stolen key can be cut off, on every protocol, without a restart."""
     role = PROTOCOLS[protocol][0]
     name = ROLES[role][0].rpartition("/")[2]
@@ -113,16 +114,15 @@ def test_a_revoked_certificate_ends_its_connection(site, protocol):
         shutil.copy(site.path("authority", f"{name}.{ending}"), site.here)
     with dial(site, protocol, site.files(name, site.here)) as sock:
         path, count = revoke(site.authority.directory, name)
-        began = time.monotonic()
         shutil.copy(path, site.there)
-        assert ended_after_s(sock, began) < LIMIT_S
+        demand_ended(sock, caplog, "it was revoked on")
     assert count == 1
     with pytest.raises(Refused, match="certificate refused: it was revoked on"):
         dial(site, protocol, site.files(name, site.here))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_authority_that_is_removed_ends_its_connections(site, protocol):
+def test_an_authority_that_is_removed_ends_its_connections(site, protocol, caplog):
     """A cluster that drops an authority drops every certificate that it signed."""
     other = Authority(site.path("other"))
     ca = os.path.join(site.there, "ca.pem")
@@ -136,7 +136,7 @@ def test_an_authority_that_is_removed_ends_its_connections(site, protocol):
     files = CertificateFiles(os.path.join(site.here, "ca.pem"), forged.cert, forged.key)
     with dial(site, protocol, files) as sock:
         replace(ca, before)
-        assert ended_after_s(sock, time.monotonic()) < LIMIT_S
+        demand_ended(sock, caplog, "its authority is no longer trusted")
 
 
 def test_an_authority_that_is_removed_during_the_handshake_ends_the_connection(site):
@@ -158,14 +158,13 @@ def replace(path, data):
     os.replace(f"{path}.new", path)
 
 
-def test_a_node_that_was_revoked_loses_its_clients(site):
+def test_a_node_that_was_revoked_loses_its_clients(site, caplog):
     """A stolen node's key answers for the node; its clients have to leave it, too."""
     files = client_files(site, "subscriber")
     with dial(site, "pull", files) as sock:
         path, _ = revoke(site.authority.directory, "n1")
-        began = time.monotonic()
         shutil.copy(path, site.here)
-        assert ended_after_s(sock, began) < LIMIT_S
+        demand_ended(sock, caplog, "it was revoked on")
     with pytest.raises(Refused, match="it was revoked on"):
         dial(site, "pull", files)
 
@@ -190,14 +189,14 @@ def grant(site, holder, line):
 
 
 @pytest.mark.parametrize("protocol", ["push", "pull", "admin"])
-def test_a_grant_that_changes_ends_the_connections_it_served(site, protocol):
+def test_a_grant_that_changes_ends_the_connections_it_served(site, protocol, caplog):
     """What is no longer granted ends within a second, without a restart; others go on."""
     role = PROTOCOLS[protocol][0]
     holder = "publisher.jfk" if role == "publisher" else "subscriber.spark"
     files, node = client_files(site, role), client_files(site, "node")
     with dial(site, protocol, files) as sock, dial(site, "peer", node) as other:
         grant(site, holder, "")
-        assert ended_after_s(sock, time.monotonic()) < LIMIT_S
+        demand_ended(sock, caplog, "what it is granted has changed")
         other.settimeout(0.5)
         with pytest.raises(TimeoutError):
             other.recv(1)
@@ -217,12 +216,12 @@ def test_a_pusher_whose_files_change_reconnects_with_them(site):
             publisher.publish(b"hello")
     client = PushClient(site.path("pub"), STREAM, [site.address], contexts)
     client.start()
-    assert eventually(lambda: any("does not grant" in each.error for each in client.status()))
+    assert eventually(
+        lambda: any("does not grant" in each.error for each in client.status()), PATIENCE_S
+    )
     grant(site, "publisher.jfk", 'sessions = ["jfk", "lga"]')
     renew(site.authority.directory, "jfk")
-    began = time.monotonic()
-    assert client.stop(drain_s=10)
-    assert time.monotonic() - began < 5
+    assert client.stop(drain_s=PATIENCE_S)
     assert sorted(os.listdir(site.path("node", STREAM, "in"))) == ["jfk", "lga"]
 
 
@@ -237,11 +236,11 @@ def test_a_puller_whose_files_change_reconnects_with_them(site):
         with open(site.path("pub", STREAM, "jfk", "log.0.0"), "rb") as file:
             merge.add("jfk", file.read())
         client.start()
-        assert client.wait_caught_up(10)
+        assert client.wait_caught_up(PATIENCE_S)
         before = set(site.server._connections)
         renew(site.authority.directory, "spark")
-        assert eventually(lambda: before.isdisjoint(site.server._connections), 3)
-        assert eventually(lambda: client.status().caught_up, 10)
+        assert eventually(lambda: before.isdisjoint(site.server._connections), PATIENCE_S)
+        assert eventually(lambda: client.status().caught_up, PATIENCE_S)
     finally:
         client.stop()
         merge.appender.close()
@@ -258,7 +257,7 @@ def test_a_refused_puller_comes_in_with_new_files(site):
     try:
         assert eventually(lambda: "revoked" in client.status().error)
         issue(site.authority.directory, "spark", CertificateRole.SUBSCRIBER, force=True)
-        assert eventually(lambda: client.status().node, 15)
+        assert eventually(lambda: client.status().node, PATIENCE_S)
     finally:
         client.stop()
         merge.appender.close()
@@ -269,7 +268,7 @@ def test_a_process_warns_about_its_certificate_once(site, caplog):
     files = client_files(site, "publisher", start_days=-25, days=30)
     # a node uses its files for three purposes, and a client for each request
     contexts, *_others = [Contexts(files, client_context) for _ in range(4)]
-    assert eventually(lambda: "renew it with rt certs renew" in caplog.text, 5)
+    assert eventually(lambda: "renew it with rt certs renew" in caplog.text, PATIENCE_S)
     time.sleep(0.5)
     assert sum("rt certs renew" in each.message for each in caplog.records) == 1
     assert "publisher.pem: expires on" in contexts.warning()
@@ -280,7 +279,7 @@ def test_connections_that_ended_by_themselves_are_forgotten(site):
     files = client_files(site, "subscriber")
     for _ in range(5):
         dial(site, "pull", files).close()
-    assert eventually(lambda: not live_connections._watched, 5)
+    assert eventually(lambda: not live_connections._watched, PATIENCE_S)
 
 
 def test_one_thread_watches_all_connections(site):
