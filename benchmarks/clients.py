@@ -105,13 +105,13 @@ def _member(config: str, how: str, place: tuple[int, int], begin: Any, done: Any
     number, members = place
     with _client(config, f"{how}-{members}-{number}") as client:
         client.subscriber(follow=False).close()  # the copy is there; what is measured is the work
-        begin.wait(WAIT_S)
         reading: dict[str, Any] = {"group": f"work-{members}"}
         if how == "shares":
             share = f"{number + 1}/{members}"
             reading = {"cursor": f"work-{members}-{number}", "share": share}
         handled = 0
         with client.subscriber(follow=False, sessions=["work"], **reading) as messages:
+            begin.wait(WAIT_S)
             for message in messages:
                 time.sleep(HANDLER_S)
                 # on a machine that is too busy a member falls silent, and its messages come again

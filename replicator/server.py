@@ -146,6 +146,10 @@ class Server:
         """Use other limits for connections that begin from now on."""
         self._admission.limits = limits
 
+    def request(self, peer: PeerIdentity) -> float:
+        """Count a request on a kept connection; return for how many seconds to hold it."""
+        return self._admission.request(peer)
+
     @property
     def connections(self) -> int:
         """How many there are now."""

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rt.client.group import Group
-from rt.client.registered import Ask
+from rt.client.registered import Asking
 from rt.errors import PeerError, Refused, RtError, Stopped, spoken
 from rt.position import Position
 
 _log: Final = logging.getLogger("rt.client")
 _SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
 _ASK_FIRST_S: Final = 0.02  # between two requests for more; twice that after each in vain
-_WORK_S: Final = 0.25  # of work is asked for at once
+_WORK_S, _WORK_S_MAX = 0.25, 2.0  # of work is asked for at once
+_ANSWERS: Final = 8  # or as much as so many requests take, so that work never waits for the next
+_FORGET: Final = 0.9  # of the longest request is remembered after the next one
 _MESSAGES_FIRST, _MESSAGES_MAX = 64, 4096
 _ENDED: Final = ("unknown-group", "role", "settings")  # refusals after which nothing can follow
 
@@ -59,27 +61,30 @@ class Claims:
     """Asks for ranges, keeps them alive, and says what is done.
 
     Threads:
-        `_run` makes requests, one at a time. `_news` guards all fields but `_ask` and `_group`;
+        `_run` makes requests, one at a time. `_news` guards all fields but `_nodes` and `_group`;
         readers and handlers call the public methods from any thread.
     """
 
-    def __init__(self, ask: Ask, group: Group, member: str, *, position: Position) -> None:
+    def __init__(
+        self, nodes: Asking, group: Group, member: str, *, position: Position, follow: bool = True
+    ) -> None:
         """Begin to ask.
 
         Args:
-            ask: makes a request of the node that leads.
+            nodes: are asked; closed with this.
             group: which was joined.
             member: name of this one.
             position: up to where the group is done.
+            follow: whether more may come once all is handed out; else the end is asked for often.
         """
-        self._ask = ask
+        self._nodes = nodes
         self._group = group
         self._request = {"do": "group-work", "name": group.name, "member": member}
         self._news = threading.Condition()
         self._held: dict[int, HeldClaim] = {}
         self._queue: deque[HeldClaim] = deque()
         self._failed: list[list[Any]] = []  # rejected: number, position, delay
-        self._pace = _Pace()
+        self._pace = _Pace(follow)
         self._position = position
         self._state = _State()
         self._thread = threading.Thread(target=self._run, name=f"group {group.name}", daemon=True)
@@ -179,6 +184,7 @@ class Claims:
             self._exchange()
         if self._held or self._failed:
             self._exchange()
+        self._nodes.close()
 
     def _wait(self) -> bool:
         """Wait until something is to be said or asked for; False once closed."""
@@ -198,13 +204,13 @@ class Claims:
             return asked_s + sign_s
         if self._state.is_hurried:
             return asked_s
-        wants = not self._queue and self._pace.may_have_more
+        wants = not self._queue and (self._pace.may_have_more or not self._pace.follow)
         return asked_s + (min(sign_s, self._pace.ask_s) if wants else sign_s)
 
     def _exchange(self) -> None:
         request = self._said()
         try:
-            answer = self._ask(request)
+            answer = self._nodes.ask(request)
         except Refused as error:
             self._not_said(request, error, is_final=error.code in _ENDED)
         except (RtError, OSError) as error:
@@ -231,7 +237,7 @@ class Claims:
             return {
                 **self._request, "done": done, "failed": failed, "given_back": given_back,
                 "held": [] if is_stuck else [each.number for each in held],
-                "messages": self._pace.messages if wants else 0,
+                "messages": self._pace.messages if wants else 0, "at_least": self._pace.at_least,
             }  # fmt: skip
 
     def _take(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -245,7 +251,8 @@ class Claims:
                 self._begin(each)
             for number in [each.number for each in self._held.values() if each.sent >= each.end]:
                 del self._held[number]
-            self._pace.answered(found=bool(answer["claims"]))
+            took_s = time.monotonic() - self._state.asked_s
+            self._pace.answered(found=bool(answer["claims"]), took_s=took_s)
             self._position = Position.parse(str(answer["position"]))
             self._state.is_done = bool(answer["is_done"])
             self._state.is_troubled = False
@@ -301,12 +308,16 @@ class _State:
 class _Pace:
     """How much to ask for, and when the handler last made progress."""
 
+    follow: bool
     messages: int = _MESSAGES_FIRST
+    at_least: int = 1  # where little is left: what is handled while another request is made
+    answer_s: float = 0.0  # how long requests take, at most
     may_have_more: bool = True
     ask_s: float = _ASK_FIRST_S
     moved_s: float | None = None  # None while nothing is being handled
 
-    def answered(self, *, found: bool) -> None:
+    def answered(self, *, found: bool, took_s: float) -> None:
+        self.answer_s = max(took_s, _FORGET * self.answer_s)
         self.may_have_more = found
         self.ask_s = _ASK_FIRST_S if found else min(1.0, 2 * self.ask_s)
 
@@ -323,5 +334,7 @@ class _Pace:
     def learn(self, messages: int, seconds: float) -> None:
         self.moved_s = None
         if messages:
-            wanted = int(messages * _WORK_S / max(seconds, 1e-6))
-            self.messages = max(1, min(_MESSAGES_MAX, wanted, 2 * self.messages))
+            each_s = max(seconds, 1e-6) / messages
+            work_s = min(_WORK_S_MAX, max(_WORK_S, _ANSWERS * self.answer_s))
+            self.messages = max(1, min(_MESSAGES_MAX, int(work_s / each_s), 2 * self.messages))
+            self.at_least = max(1, min(self.messages, int(self.answer_s / each_s)))

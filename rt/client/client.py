@@ -259,13 +259,13 @@ class Client:
         """Take a cursor; errors as for `subscriber`."""
         if isinstance(cursor, str):
             return LocalCursor(self._copy.settings.root, self.stream, cursor, share=share)
-        return RegisteredReader(self._leader().ask, cursor, share)
+        return RegisteredReader(self._leader(keep=True), cursor, share)
 
     def _join(self, group: str | Group, begin: Start, wanted: MemberReading) -> GroupSubscriber:
         """Become a member of a group; errors as for `subscriber`."""
         if isinstance(group, Group) and group.dead_letters:
             self._publishing.contexts(CertificateRole.PUBLISHER)  # of one that could publish them
-        nodes = self._leader().ask, self._bury
+        nodes = self._leader(keep=True), self._bury
         return self._opened(join(group, begin, wanted, self._copy, nodes))
 
     def _bury(self, session: str, key: bytes, payload: bytes) -> None:
@@ -285,8 +285,8 @@ class Client:
         """Make a request of the nodes, as a subscriber."""
         return self._leader().ask(request)
 
-    def _leader(self) -> AdminClient:
-        return AdminClient(self._copy.settings.addresses(), self._copy.contexts())
+    def _leader(self, *, keep: bool = False) -> AdminClient:
+        return AdminClient(self._copy.settings.addresses(), self._copy.contexts(), keep=keep)
 
     def _demand_open(self) -> None:
         if self._is_closed:

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 from rt.client.claims import Claims
 from rt.client.group import Group, made_up_member
-from rt.client.registered import Ask
+from rt.client.registered import Asking
 from rt.client.shared import GroupSubscriber, MemberReading
 from rt.client.stream_copy import StreamCopy
 from rt.errors import Misuse
@@ -22,7 +23,7 @@ def join(
     begin: Start,
     wanted: MemberReading,
     copy: StreamCopy,
-    nodes: tuple[Ask, Letters],
+    nodes: tuple[Asking, Letters],
 ) -> GroupSubscriber:
     """Join a group, or begin it.
 
@@ -31,7 +32,8 @@ def join(
         begin: where it begins if it is new.
         wanted: which messages are wanted, and how they are acknowledged.
         copy: what is read.
-        nodes: asks the node that leads; and publishes a dead letter by session, key and payload.
+        nodes: what asks them, closed at the end; and what publishes a dead letter by session, key
+            and payload.
 
     Raises:
         Misuse: a setting is wrong.
@@ -42,17 +44,21 @@ def join(
     group = Group(group) if isinstance(group, str) else group
     if wanted.ack not in ("auto", "explicit"):
         raise Misuse(f"ack is {wanted.ack!r}; use auto or explicit")
-    ask, letters = nodes
+    asking, letters = nodes
     member = group.member or made_up_member()
-    joined = ask({"do": "group-join", "start": start_text(begin), **group.agreed_on()})
-    position, end = (Position.parse(str(joined[each])) for each in ("position", "merged_end"))
-    copy.begin(position, wanted.timeout_s, follow=wanted.follow)
-    os.makedirs(copy.directory, exist_ok=True)
-    watch = Watch()
-    watch.add(copy.directory)
+    with ExitStack() as undo:
+        undo.callback(asking.close)
+        joined = asking.ask({"do": "group-join", "start": start_text(begin), **group.agreed_on()})
+        position, end = (Position.parse(str(joined[each])) for each in ("position", "merged_end"))
+        copy.begin(position, wanted.timeout_s, follow=wanted.follow)
+        os.makedirs(copy.directory, exist_ok=True)
+        watch = Watch()
+        undo.callback(watch.close)
+        watch.add(copy.directory)
+        undo.pop_all()
     trouble = wanted.trouble._replace(on_gap="raise")  # a member looks at each gap itself
     return GroupSubscriber(
-        group, Claims(ask, group, member, position=position),
+        group, Claims(asking, group, member, position=position, follow=wanted.follow),
         lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
         until=None if wanted.follow else end,
         publish=partial(letters, group.letters_session(member)),

@@ -3,14 +3,13 @@
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from replicator.push import PushClient
 from rt.client.flight import Flight, FlightLimit
 from rt.client.receipts import Receipt, Receipts
-from rt.client.registered import Ask
 from rt.client.settings import ConnectionSettings
 from rt.errors import FlushTimeout, Misuse, Stopped
 from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
@@ -23,6 +22,7 @@ from rt.publisher import Batching, Confirmed, Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
 _CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
 
 

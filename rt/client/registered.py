@@ -6,8 +6,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from rt.client.cursor import CursorState
 from rt.errors import Fenced, Misuse, Refused, RtError, spoken
@@ -21,7 +22,16 @@ _SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
 
 Takeover = Literal["refuse", "fence", "wait"]
 _TAKEOVERS: Final = ("refuse", "fence", "wait")
-Ask = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Asking(Protocol):
+    """Makes requests of the node that leads, one at a time; see `rt.net.admin.AdminClient`."""
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Make a request; `RtError` or `OSError` if it is refused, or no node answers."""
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +74,16 @@ class RegisteredReader:
     acknowledged once a second. After a takeover everything raises `Fenced`.
 
     Threads:
-        `_lock` guards `_position` and `_fenced`, and `_asking` guards `_sent` and `_ask`: requests
-        are made by the thread that shows signs of life, by `ack` with `sync`, and by `open_at` and
-        `close`, one at a time. `lost` is set once, before the cursor can be lost.
+        `_lock` guards `_position` and `_fenced`, and `_asking` guards `_sent` and `_nodes`:
+        requests are made by the thread that shows signs of life, by `ack` with `sync`, and by
+        `open_at` and `close`, one at a time. `lost` is set once, before the cursor can be lost.
     """
 
-    def __init__(self, ask: Ask, cursor: Registered, share: str = "") -> None:
+    def __init__(self, nodes: Asking, cursor: Registered, share: str = "") -> None:
         """Take the cursor.
 
         Args:
-            ask: makes a request of the node that leads.
+            nodes: are asked; closed with this reader, or if it does not get the cursor.
             cursor: its name, and how to take it.
             share: which share of the keys is read with it; "" for all.
 
@@ -85,14 +95,17 @@ class RegisteredReader:
         """
         self.name = cursor.name
         self.lost: Callable[[], None] = lambda: None  # is called once another has taken it
-        self._ask = ask
+        self._nodes = nodes
         request = {
             "do": "cursor-open", "name": self.name, "silence_s": cursor.silence_s,
             "pin_bytes": cursor.pin_bytes, "share": share,
             "holder": f"{socket.gethostname()}:{os.getpid()}",
             "takeover": "fence" if cursor.takeover == "fence" else "refuse",
         }  # fmt: skip
-        found = _taken(ask, request, cursor.wait_s if cursor.takeover == "wait" else 0.0)
+        with ExitStack() as undo:
+            undo.callback(nodes.close)
+            found = _taken(nodes, request, cursor.wait_s if cursor.takeover == "wait" else 0.0)
+            undo.pop_all()
         self._epoch = int(found["epoch"])
         self._position = Position.parse(str(found["position"]))
         self.is_new = self._position == START
@@ -150,6 +163,8 @@ class RegisteredReader:
                 self._send(release=True)
             except (RtError, OSError) as error:
                 _log.warning("cursor %s: not released: %s", self.name, spoken(error))
+        with self._asking:
+            self._nodes.close()
 
     def _run(self, pause_s: float) -> None:
         """Show signs of life until the cursor is closed or lost."""
@@ -179,7 +194,7 @@ class RegisteredReader:
                 request["position"] = str(position)
                 self._sent = self._sent._replace(at_s=now_s)
             try:
-                self._ask(request)
+                self._nodes.ask(request)
             except Refused as error:
                 if error.code not in ("fenced", "unknown-cursor"):
                     raise
@@ -190,12 +205,12 @@ class RegisteredReader:
                 self._sent = self._sent._replace(position=position)
 
 
-def _taken(ask: Ask, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
+def _taken(nodes: Asking, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
     """Open the cursor, waiting for its holder's end."""
     end_s = None if wait_s is None else time.monotonic() + wait_s
     while True:
         try:
-            return ask(request)
+            return nodes.ask(request)
         except Refused as error:
             if error.code != "held" or wait_s == 0:
                 raise

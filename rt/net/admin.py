@@ -10,6 +10,7 @@ from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
 from rt.net.exchange import Fields, decode_fields, receive_all, send_all
+from rt.net.kept import KeptConnection
 from rt.net.tls import Contexts, connect, offering
 from rt.position import Position
 
@@ -80,11 +81,20 @@ class AdminClient:
     Threads: one at a time.
     """
 
-    def __init__(self, addresses: Sequence[Address], contexts: Contexts) -> None:
-        """Arguments as for `ask_any`."""
+    def __init__(
+        self, addresses: Sequence[Address], contexts: Contexts, *, keep: bool = False
+    ) -> None:
+        """Prepare.
+
+        Args:
+            addresses: of the nodes, the one to ask first in front.
+            contexts: what to show.
+            keep: whether one connection is used for all requests, until `close`.
+        """
         self._addresses = list(addresses)
         self._contexts = contexts
         self._place = 0  # of the node to ask first
+        self._kept = KeptConnection(contexts, ADMIN_ALPN) if keep else None
 
     def ask(self, request: Fields) -> Fields:
         """Ask the node that answered last, and then each other one; errors as for `ask_any`.
@@ -96,7 +106,7 @@ class AdminClient:
         while left:
             address = self._addresses[self._place]
             try:
-                return ask(address, self._contexts, request)
+                return self._ask(address, request)
             except Refused as error:
                 if error.code != "not-leader":
                     raise
@@ -108,6 +118,18 @@ class AdminClient:
             self._place = (self._place + 1) % len(self._addresses)
             left -= 1
         raise failure(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
+
+    def close(self) -> None:
+        """Hang up; a request that follows dials again. Idempotent."""
+        if self._kept is not None:
+            self._kept.close()
+
+    def _ask(self, address: Address, request: Fields) -> Fields:
+        if self._kept is None:
+            return ask(address, self._contexts, request)
+        answer = _parsed(self._kept.exchange(address, request), _where(address))
+        _raise_if_error(answer)
+        return answer
 
     def _learn(self, address: Address) -> int:
         """Add the addresses of the members that a node names; return how many were not known."""

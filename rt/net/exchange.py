@@ -67,6 +67,20 @@ def receive_line(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> byte
     return bytes(data)
 
 
+def receive_line_or_end(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
+    """Receive up to a newline, or until the peer hangs up; errors as for `receive_line`."""
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        set_deadline(sock, deadline_s)
+        part = sock.recv(_PART_BYTES)
+        if not part:
+            break
+        data += part
+        if len(data) > bytes_max:
+            raise PeerError(f"a line is longer than {bytes_max} bytes")
+    return bytes(data)
+
+
 def receive_all(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
     """Receive until the peer hangs up; errors as for `receive_line`."""
     data = bytearray()

@@ -17,7 +17,14 @@ from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
 from rt.log.disk import OsDisk
 from rt.names import shown
-from rt.net.exchange import Fields, address_of, decode_fields, receive_line, send_all
+from rt.net.exchange import (
+    Fields,
+    address_of,
+    decode_fields,
+    receive_line,
+    receive_line_or_end,
+    send_all,
+)
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
 from rt.node.audit import AuditLog
@@ -44,11 +51,12 @@ from sequencer.member import Member
 
 REQUEST_BYTES_MAX: Final = 16 << 10
 _REQUEST_S: Final = 10.0  # for all of a request to come
+_IDLE_S: Final = 60.0  # a kept connection is ended after this long without a request
 _ANSWER_S: Final = 50.0  # for all of an answer to be taken; the client waits for a minute
 _DECIDED_S: Final = 10.0  # an instruction is decided in milliseconds, or there is no quorum
 _UNDECIDED: Final = "no majority decided it in time; it may yet come: look, and ask again"
 _SETTLED_S: Final = 30.0  # of a snapshot every few seconds, which a majority has to take
-_POLL_S: Final = 0.01
+_POLL_FIRST_S, _POLL_S = 0.001, 0.01
 _TIME_END_NS: Final = 1 << 63
 
 Answer = TypeVar("Answer")
@@ -69,7 +77,9 @@ class Sequencing(Protocol):
 
 
 class NodeAdmin:
-    """Answers one request per connection: a line of JSON, and an answer that ends it.
+    """Answers requests: each is a line of JSON, and its answer ends the connection.
+
+    Where the request says `keep`, the answer ends with a newline instead, and another may follow.
 
     A subscriber of the stream may look and, if it is granted that, hold files by a lease in its
     own name. A change that concerns everyone takes the certificate of an operator, or of a node of
@@ -89,6 +99,7 @@ class NodeAdmin:
         audit: AuditLog | None = None,
         *,
         copies: SessionCopies | None = None,
+        hold_s: Callable[[PeerIdentity], float] = lambda _identity: 0.0,
     ) -> None:
         """Prepare.
 
@@ -99,12 +110,14 @@ class NodeAdmin:
             archiver: of this node.
             audit: records changes; None to record nothing.
             copies: of sessions, on this node; None to answer nothing about sessions.
+            hold_s: counts a request on a kept connection; returns how long it has to wait.
         """
         self._audit = audit
         self._settings = settings
         self._sequencer = sequencer
         self._member = member
         self._archiver = archiver
+        self._hold_s = hold_s
         self._lock = threading.RLock()
         self._verbs: dict[str, Verb] = {
             "policy": Verb(self._policy),
@@ -155,11 +168,25 @@ class NodeAdmin:
         }
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Take one request and answer it; for the thread of an accepted connection."""
+        """Take requests and answer them; for the thread of an accepted connection."""
         with sock:
             where = address_of(sock)
             line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
-            send_all(sock, self.answer(line, identity, where), time.monotonic() + _ANSWER_S)
+            while line:
+                end = b"\n" if _keeps(line) else b""
+                answer = self.answer(line, identity, where) + end
+                send_all(sock, answer, time.monotonic() + _ANSWER_S)
+                line = self._next_line(sock, identity) if end else b""
+
+    def _next_line(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> bytes:
+        """Return the next request on a kept connection; empty once it has ended, or was idle."""
+        try:
+            line = receive_line_or_end(sock, REQUEST_BYTES_MAX, time.monotonic() + _IDLE_S)
+        except TimeoutError:
+            return b""
+        if line:
+            time.sleep(self._hold_s(identity))
+        return line
 
     def answer(self, line: bytes, identity: PeerIdentity, where: str = "") -> bytes:
         """Return the answer to the request of a peer of this identity at this address."""
@@ -310,11 +337,12 @@ class NodeAdmin:
     def _await(
         self, is_done: Callable[[], bool], timeout_s: float = _DECIDED_S, words: str = _UNDECIDED
     ) -> None:
-        end_s = time.monotonic() + timeout_s
+        end_s, pause_s = time.monotonic() + timeout_s, _POLL_FIRST_S
         while not is_done():
             if time.monotonic() > end_s:
                 raise Refused("undecided", words)
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(_POLL_S, 2 * pause_s)
 
     def _history(self) -> bytes:
         """Return the manifest as it is: the client has the time to read it, a node does not."""
@@ -352,6 +380,12 @@ def _verbs_of(sessions: SessionAdmin, set_policy: Callable[[Fields], Fields]) ->
 
 def _code(error: Refused | Misuse) -> str:
     return error.code if isinstance(error, Refused) else "misuse"
+
+
+def _keeps(line: bytes) -> bool:
+    """Whether the peer wants to make another request on this connection."""
+    request = decode_fields(line) or {}
+    return request.get("keep") is True and request.get("do") != "log-history"
 
 
 def _parsed(line: bytes) -> Fields:

@@ -44,6 +44,7 @@ class Work(NamedTuple):
     failed: list[tuple[int, Position, float]]
     given_back: list[int]
     messages: int
+    at_least: int
 
 
 class NodeGroups:
@@ -242,14 +243,17 @@ class NodeGroups:
         if not group.has_room:
             return None
         members = len(self._heard.members(group.name, group.silence_s))
-        end = self._range_end(group.next, said.messages, max(1, members) * _ROUNDS)
+        end = self._range_end(group.next, said, max(1, members) * _ROUNDS)
         return group.handed_out(end) if end > group.next else None
 
-    def _range_end(self, begin: Position, messages: int, parts: int) -> Position:
-        """Return where a range ends: after so many messages, or after one of so many parts."""
+    def _range_end(self, begin: Position, said: Work, parts: int) -> Position:
+        """Return where a range ends: after what is asked for, or one of so many parts of the rest.
+
+        A part is not smaller than what a member handles while it makes a request: it would wait.
+        """
         view, end, size = self._view(), begin, 0
         with closing(LogDirectory(self._directory())) as log, closing(Reader(log, begin)) as reader:
-            left = messages
+            left = said.messages
             try:
                 while left > 0 and size < _BYTES_MAX:
                     found = reader.poll()
@@ -260,7 +264,8 @@ class NodeGroups:
                     if found.position >= view.end:
                         break
                     if end == begin:
-                        left = min(left, max(1, (view.number - found.number) // parts))
+                        part = (view.number - found.number) // parts
+                        left = min(left, max(said.at_least, part))
                     taken, size = min(len(found), left), size + len(found.body)
                     left -= taken
                     end = Position(found.position + found.first + taken)
@@ -314,6 +319,7 @@ def _work(request: Fields) -> Work:
              for number, place, delay_s in request.get("failed", [])],
             [int(each) for each in request.get("given_back", [])],
             max(0, min(MESSAGES_MAX, int(request.get("messages", 0)))),
+            max(1, int(request.get("at_least", 1))),
         )  # fmt: skip
     except (ValueError, TypeError, OverflowError) as error:
         raise Misuse(f"a member says numbers of claims, and positions: {error}") from None

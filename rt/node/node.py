@@ -135,6 +135,7 @@ class Node:
         admin = NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes,
+            hold_s=lambda peer: self._server.request(peer),  # noqa: PLW0108 - it is made later
         )  # fmt: skip
         handlers: dict[str, Handler] = {STATUS_ALPN: self._serve_status, ADMIN_ALPN: admin.serve}
         if self._peers is not None:

@@ -182,3 +182,14 @@ def test_a_budget_of_bytes_that_no_turn_fits_into_is_refused():
     """A connection would be held for longer than its peer waits for a heartbeat."""
     with pytest.raises(Misuse, match="use at least 1Mi"):
         ServerLimits(identity_bytes_s=MIB - 1)
+
+
+def test_requests_on_kept_connections_take_an_eighth_of_a_connection(admission, clock):
+    """Nothing else bounds them; they are held back, not refused, so that no work is lost."""
+    etl = publisher("etl")
+    assert enter(admission, "kept", etl) == ""
+    assert [admission.request(etl) for _ in range(8 * 39)] == [0.0] * (8 * 39)  # a burst of 10 s
+    assert admission.request(etl) == pytest.approx(0.125 / 4)
+    assert "connects more than 4 times a second" in enter(admission, "new", etl)
+    clock[0] += 10
+    assert admission.request(etl) == 0.0

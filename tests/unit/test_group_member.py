@@ -46,6 +46,9 @@ class World:
         verb = self.leader.join if request["do"] == "group-join" else self.leader.work
         return verb(request, SPARK)
 
+    def close(self):
+        """Hang up: nothing is kept."""
+
     @contextmanager
     def member(self, group, ack="explicit", on_gap="raise"):
         """Join; the reader raises at gaps, as `rt.client.joining` has it."""
@@ -55,7 +58,7 @@ class World:
         )
         watch = Watch()
         subscriber = GroupSubscriber(
-            group, Claims(self.ask, group, group.member, position=START),
+            group, Claims(self, group, group.member, position=START),
             lambda place: Subscriber(self.root, stream="flights", start=place),
             wanted, watch, until=None, publish=self.publish,
         )  # fmt: skip

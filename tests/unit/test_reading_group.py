@@ -75,6 +75,22 @@ def test_ranges_do_not_overlap_and_are_all_there_is(nodes):
     assert answer["position"] == str(nodes.group().next)
 
 
+def test_the_rest_is_divided_but_not_below_what_a_request_is_worth(nodes):
+    """Parts of parts of parts would make members wait for requests more than they work."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    sizes, held = [], []
+    for turn in range(100):
+        answer = worked(leader, "ab"[turn % 2], held=held, messages=1000, at_least=8)
+        for claim in answer["claims"]:
+            held.append(claim["number"])
+            sizes.append(len(places(nodes.directory, claim)))
+    assert sum(sizes) == 100
+    assert sizes == sorted(sizes, reverse=True), "it is fair towards the end"
+    assert sizes[0] == 50
+    assert all(size == 8 for size in sizes[-4:-1])
+
+
 def test_a_range_is_handed_out_again_once_its_holder_is_silent(nodes):
     """Its messages are marked; what was done before is not among them."""
     leader = nodes.leader()
