@@ -24,7 +24,8 @@ Exit codes, as monitoring plugins have them:
   0  OK
   1  WARNING: a node is down or in trouble, or a value is over its warning level
   2  CRITICAL: nothing is merged, no node answers, or a value is over its critical level
-  3  UNKNOWN: wrong use, or the nodes refuse our certificate"""
+  3  UNKNOWN: wrong use, or the nodes refuse our certificate
+What stops rt before any command, such as a mistyped RT_ variable, is 2 here too."""
 
 
 class Severity(IntEnum):

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 import click
@@ -12,12 +12,13 @@ import click
 from rt.cli.options import Seconds, reloaded
 from rt.cli.stop_signals import StopSignals
 from rt.client.settings import ConnectionSettings
+from rt.config.settings import changed
 from rt.errors import Misuse, PeerError, RtError, spoken
 from rt.net.contexts import Contexts
 from rt.node.http import HttpSettings
 from rt.web.server import WebServer
 
-_log: Final = logging.getLogger("rt.client")
+_log: Final = logging.getLogger("rt.cli")
 _POLL_S: Final = 0.5
 _POLL_END_S: Final = 0.05  # for a command that ends by itself
 
@@ -50,7 +51,7 @@ def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[.
 
 
 def reload_service(settings: ServiceSettings, contexts: Contexts, web: WebServer | None) -> None:
-    """Use what the files say now; what cannot be used is logged, and the rest stays as it was.
+    """Load certificates again, which is all that can change while such a program runs.
 
     Args:
         settings: that the command was started with.
@@ -67,10 +68,21 @@ def reload_service(settings: ServiceSettings, contexts: Contexts, web: WebServer
     except (RtError, OSError, click.UsageError) as error:
         _log.error("nothing was loaded again: %s", spoken(error))
         return
-    before, after = asdict(settings), asdict(now)
-    left = ", ".join(sorted(name for name in after if after[name] != before[name]))
-    rest = f"; {left} will change when it is started again" if left else ""
-    _log.info("certificates and settings were loaded again%s", rest, extra={"event": "reload"})
+    say_reloaded("certificates were", changed(settings, now))
+
+
+def say_reloaded(what: str, left: list[str]) -> None:
+    """Log what a reload has changed, and which settings of the files it could not.
+
+    Args:
+        what: it has loaded again, with its verb.
+        left: the settings that differ from those that the program was started with.
+    """
+    _log.info("%s loaded again", what, extra={"event": "reload"})
+    if left:
+        _log.warning(
+            "changed and not in use until the program is started again: %s", ", ".join(left)
+        )
 
 
 def wait_until(

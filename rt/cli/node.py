@@ -9,6 +9,7 @@ from rt.cli.adopt_state import adopt_state
 from rt.cli.descriptors import raise_descriptor_limit
 from rt.cli.found import found_node
 from rt.cli.groups import CommandGroup
+from rt.cli.link import say_reloaded
 from rt.cli.options import click_options, reloaded
 from rt.cli.service_manager import ServiceManager
 from rt.cli.stop_signals import StopSignals
@@ -35,8 +36,9 @@ _POLL_S: Final = 0.5
 def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None:
     """Serve a stream: accept pushes, merge them, and let subscribers pull.
 
-    Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads certificates
-    and settings again; where the node has a terminal, it stops the node, as a closed one does.
+    Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads
+    certificates, the reserve and the limits again, and logs which other settings of the file wait
+    for a restart; where the node has a terminal, it stops the node, as a closed one does.
 
     \b
     rt node --root /var/lib/rt --stream flights --name n1 --listen 0.0.0.0:7420
@@ -82,11 +84,11 @@ def _site(running: Node, events: RecentEvents) -> "Site":
 def _reload(running: Node, web: WebServer | None) -> None:
     """Use what the files say now; what cannot be used is logged, and the rest stays as it was."""
     try:
-        left = running.reload(reloaded(NodeSettings))
+        settings = reloaded(NodeSettings)
         if web is not None:
             web.reload()
+        left = running.reload(settings)
     except (RtError, OSError, click.UsageError) as error:
         _log.error("nothing was loaded again: %s", spoken(error))
         return
-    rest = f"; {', '.join(left)} will change when the node is started again" if left else ""
-    _log.info("certificates and settings were loaded again%s", rest, extra={"event": "reload"})
+    say_reloaded("certificates, reserve and limits were", left)

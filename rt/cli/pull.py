@@ -86,7 +86,8 @@ def pull(
     It also reads the copy once a day, and fetches a file again that the disk has damaged.
 
     Stops cleanly on SIGTERM and ctrl-C; the next pull resumes where this one ended. SIGHUP loads
-    certificates and settings again; from a terminal, as a closed one sends it, it ends the pull.
+    certificates again, and warns of settings that wait for a restart; from a terminal, as a closed
+    one sends it, it ends the pull.
 
     \b
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark

@@ -52,7 +52,8 @@ def push(
     """Ship sessions to the nodes of a stream, and keep shipping as they grow.
 
     On SIGTERM or ctrl-C it ships what is left, for up to 5 seconds, and ends. SIGHUP loads
-    certificates and settings again; from a terminal, as a closed one sends it, it ends the push.
+    certificates again, and warns of settings that wait for a restart; from a terminal, as a closed
+    one sends it, it ends the push.
 
     \b
     rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk

@@ -116,6 +116,22 @@ def kinds_of(cls: type["DataclassInstance"]) -> dict[str, SettingKind]:
     return {name: kind for name, (_, kind) in settings_of(cls).items()}
 
 
+def changed(before: "DataclassInstance", after: "DataclassInstance") -> list[str]:
+    """Return the names of the settings that differ between two of a class, sorted."""
+    now = _values(after)
+    return sorted(name for name, value in _values(before).items() if now[name] != value)
+
+
+def _values(settings: "DataclassInstance") -> dict[str, Any]:
+    """Return each setting's value, those of the parts included."""
+    found: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        is_part = is_dataclass(value) and not isinstance(value, type)
+        found |= _values(value) if is_part else {field.name: value}
+    return found
+
+
 def _built(cls: type[SettingsType], given: dict[str, Given]) -> SettingsType:
     """Make the settings, each part first."""
     hints = get_type_hints(cls)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from replicator.feeds import LogFeed
 from replicator.host import Bell
 from replicator.server import Handler, Server
+from rt.config.settings import changed, kinds_of
 from rt.errors import CorruptLog, Misuse, Refused
 from rt.format.manifest import LogIdentity
 from rt.net.admin import ADMIN_ALPN
@@ -26,6 +27,7 @@ from rt.node.engine import engine_of
 from rt.node.farewell import hand_over
 from rt.node.inbox import NodeInbox
 from rt.node.leadership import Leadership, OnRole
+from rt.node.limits import NodeLimits
 from rt.node.lookout import Lookout
 from rt.node.pipeline import Links, NodePipeline
 from rt.node.places import Places
@@ -41,7 +43,7 @@ from sequencer.peers import Peers, alpn_of
 
 _log: Final = logging.getLogger("rt.node")
 STUCK_S: Final = 30.0  # a loop that has not come round for so long needs a restart
-_LIVE: Final = {"limits", "storage", "reserve"}  # settings that `reload` changes
+_LIVE: Final = {"reserve", *kinds_of(NodeLimits)}  # settings that `reload` changes
 
 
 class Node:
@@ -241,16 +243,14 @@ class Node:
         Certificates are loaded again by themselves when their files change.
 
         Returns:
-            The names of those that differ and need a restart.
+            The names of settings that differ from those it was started with and need a restart.
 
         Raises:
             Misuse: a limit is out of range.
         """
         self._server.use_limits(settings.limits.server())
         self.directory.guard.reserve = settings.storage.reserve
-        before = {**asdict(self.settings), **asdict(self.settings.storage)}
-        now = {**asdict(settings), **asdict(settings.storage)}
-        return sorted(name for name in now.keys() - _LIVE if before[name] != now[name])
+        return [name for name in changed(self.settings, settings) if name not in _LIVE]
 
     def status(self) -> dict[str, Any]:
         """Return the node's status, as `rt status --json` shows it."""

@@ -115,6 +115,14 @@ def test_wrong_use_is_unknown_in_one_line_and_never_critical(arguments):
     assert re.fullmatch(r"RT UNKNOWN: [^\n]+\n", done.stdout), done.output
 
 
+def test_a_mistyped_variable_stops_it_as_it_stops_every_command():
+    """Such a check watches another stream than was meant, so it must not pass for OK."""
+    done = run("check", env={"RT_STRAEM": "flights"})
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "did you mean RT_STREAM?" in done.stderr
+    assert "RT_ variable, is 2 here too" in " ".join(run("check", "--help").stdout.split())
+
+
 def test_text_of_a_peer_cannot_forge_a_second_line_or_a_figure(ask):
     """A bar begins the figures, and a new line begins another plugin's output."""
     _, _, line = ask(*healthy(refusal="x\nOK | lag=0s"))

@@ -21,7 +21,7 @@ from rt.config.kinds import (
     show_bytes,
     show_seconds,
 )
-from rt.config.settings import explain, load
+from rt.config.settings import changed, explain, load
 from rt.errors import Misuse
 from rt.node.settings import parse_address
 
@@ -412,6 +412,13 @@ def test_mistakes_in_a_part_are_named_as_any_other(tmp_path, text, reason):
     with pytest.raises(Misuse) as caught:
         load(Whole, toml(tmp_path, text), environment={})
     assert reason in str(caught.value)
+
+
+def test_what_changed_is_named_as_the_file_names_it():
+    """A reload tells its reader which of the settings wait for a restart."""
+    before = Whole("a", Part(5))
+    assert changed(before, before) == []
+    assert changed(before, Whole("b", Part(5, Sync.ALWAYS))) == ["name", "sync"]
 
 
 def test_a_command_has_the_options_of_a_part():

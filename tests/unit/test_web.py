@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import logging
 import re
 import socket
 import ssl
@@ -9,11 +10,13 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from openmetrics_text import families_of
 
 from replicator.clients import PULLS, ClientView
+from rt.cli import node as cli_node
 from rt.errors import Misuse
 from rt.net.certificates import certificate_files
 from rt.node.fork import FoundFork
@@ -291,6 +294,35 @@ def test_with_a_certificate_it_is_served_over_tls(node, tmp_path):
         assert asked(address, context) == 200
     finally:
         web.stop()
+
+
+def test_a_hangup_says_what_is_in_use_and_what_waits_for_a_restart(node, monkeypatch, caplog):
+    """A line that only says "settings were loaded" let an operator believe that all were."""
+
+    def refuse():
+        raise Misuse("no such key")
+
+    running, settings = node.node, node.node.settings
+    now = replace(
+        settings,
+        listen="127.0.0.1:1",
+        web=replace(settings.web, http="127.0.0.1:2"),
+        storage=replace(settings.storage, reserve=12345),
+        limits=replace(settings.limits, connections=77),
+    )
+    monkeypatch.setattr(cli_node, "reloaded", lambda _: now)
+    with caplog.at_level(logging.INFO, "rt.cli"):
+        cli_node._reload(running, None)
+    loaded, left = caplog.messages
+    assert loaded == "certificates, reserve and limits were loaded again"
+    assert left == "changed and not in use until the program is started again: http, listen"
+    assert running.directory.guard.reserve == 12345
+    now = settings
+    cli_node._reload(running, SimpleNamespace(reload=refuse))
+    assert caplog.messages[-1] == "nothing was loaded again: no such key"
+    assert running.directory.guard.reserve == 12345
+    cli_node._reload(running, None)
+    assert running.directory.guard.reserve == settings.storage.reserve
 
 
 def asked(address, context):

@@ -238,8 +238,9 @@ def test_a_hangup_loads_settings_again_and_ends_nothing(cluster, tmp_path, comma
         assert f'"{host}:{port}"' in text
         config.write_text(text.replace(f'nodes = ["{host}:{port}"', f'nodes = ["{host}:1"'))
         process.send_signal(signal.SIGHUP)
-        said = line_with(process, "loaded again")
-        assert "nodes will change when it is started again" in said
+        line_with(process, "certificates were loaded again")
+        said = line_with(process, "changed and not in use")
+        assert said.endswith("until the program is started again: nodes\n")
         config.write_text("[push]\nnodes = 5\n[pull]\nnodes = 5\n")
         process.send_signal(signal.SIGHUP)
         assert "nodes" in line_with(process, "nothing was loaded again")
