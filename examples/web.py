@@ -10,6 +10,7 @@ merged log. GET /KEY answers with the last value. One asyncio process does both:
 import asyncio
 import sys
 from asyncio import StreamReader, StreamWriter
+from contextlib import suppress
 from http import HTTPStatus
 
 from rt import RtError
@@ -49,11 +50,14 @@ async def main(config: str, port: str = "8080") -> None:
         async def serve(reader: StreamReader, writer: StreamWriter) -> None:
             try:
                 status, body = await answer(reader, values, publisher)
-            except (ValueError, EOFError, TimeoutError, RtError) as error:
+            except (ValueError, EOFError, asyncio.LimitOverrunError) as error:
+                status, body = HTTPStatus.BAD_REQUEST, str(error).encode()
+            except (TimeoutError, RtError) as error:
                 status, body = HTTPStatus.SERVICE_UNAVAILABLE, str(error).encode()
             head = f"HTTP/1.1 {status} {status.phrase}\r\nContent-Length: {len(body)}\r\n"
             writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
-            await writer.drain()
+            with suppress(ConnectionError):
+                await writer.drain()
             writer.close()
 
         server = await asyncio.start_server(serve, "localhost", int(port))

@@ -135,6 +135,8 @@ def test_the_web_example_publishes_and_serves(cluster, tmp_path):
         while (found := get(f"{address}/eur-usd")) != (200, b"1.08"):
             assert time.monotonic() < end_s, found
         assert get(f"{address}/unknown") == (404, b"")
+        strange = Request(f"{address}/eur-usd", method="PUT", headers={"Content-Length": "x"})
+        assert get(strange)[0] == 400
     finally:
         process.terminate()
         process.wait()
