@@ -58,9 +58,9 @@ class Dialer:
     """Dials, greets, lets `serve` use the connection, and dials again when it ends.
 
     Threads: the dialer's thread runs `_run` and everything below it, `serve` included, and alone
-    writes `node`, `error` and `_sock`, and uses `_complaints`. `start` is called once; `wake` may
-    be set, `stop`, `join` and `progressed` called, and `node`, `error` and `stopping` read from any
-    thread: each is one reference or flag, replaced as a whole.
+    writes `node`, `holder`, `error` and `_sock`, and uses `_complaints`. `start` is called once;
+    `wake` may be set, `stop`, `join` and `progressed` called, and `node`, `error` and `stopping`
+    read from any thread: each is one reference or flag, replaced as a whole.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Dialer:
         """
         self.wake = Wake()
         self.node = ""  # connected to it now
+        self.holder = ""  # whom the certificate named that answered last
         self.error = "not connected yet"  # why there is no connection; "" while there is one
         self.stopping = False
         self._destination = destination
@@ -168,7 +169,7 @@ class Dialer:
                 raise PeerError(f"{identity.name!r} answers at {text}, not {where.member!r}")
             self._sock = sock
             send_hello(link, where.direction, where.stream)
-            self.node, self.error = text, ""
+            self.node, self.holder, self.error = text, identity.name, ""
             _log.info("%s: connected", where.title(node))
             self._serve(link)
 

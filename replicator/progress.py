@@ -73,7 +73,7 @@ class SessionProgress:
 
     Threads: any thread may call any method. `_lock` guards changes of `_known`, which is
     replaced as a whole, `_noted` and both ids;
-    `_reached` is changed under it too, one whole entry at a time, and read without.
+    `_reached` and `_holders` are changed under it too, one whole entry at a time, and read without.
     """
 
     def __init__(self, directory: str, nodes: int = 1, release: Release = Release.MERGED) -> None:
@@ -89,6 +89,7 @@ class SessionProgress:
         self._voices = release.voices(nodes)
         self._releases = release is not Release.NEVER
         self._reached: dict[str, NodeReached] = {}  # by node
+        self._holders: dict[str, str] = {}  # by node: whose certificate said so last
         self._log = self._last_log = ""  # ids: of the log that is shipped, and of the one before
         self._lock = threading.Lock()
 
@@ -123,7 +124,7 @@ class SessionProgress:
         """Up to where the session's rolled files may be archived."""
         return self._known.released
 
-    def take(self, node: str, ack: Ack, log: str = "") -> bool:
+    def take(self, node: str, ack: Ack, log: str = "", holder: str = "") -> bool:
         """Take an acknowledgement of a node; return whether it says anything new.
 
         Args:
@@ -131,6 +132,8 @@ class SessionProgress:
             ack: what it has confirmed.
             log: the id of the log that it means: a session's directory may be made again, and what
                 was confirmed of the last log says nothing of the next.
+            holder: whose certificate it has, which has one voice however many addresses it
+                answers at; "" is a node of its own.
         """
         with self._lock:
             if log != self._log:
@@ -141,14 +144,18 @@ class SessionProgress:
             after = before.after(ack)
             if after == before:
                 return False
-            self._reached[node] = after
+            self._reached[node], self._holders[node] = after, holder or node
             self._known = merged_confirmations(self._known, ack)
             if self._releases:
                 self._release()
         return True
 
     def _release(self) -> None:
-        released = agreed([each.released for each in self._reached.values()], self._voices)
+        by_holder: dict[str, Position] = {}
+        for node, each in self._reached.items():
+            holder = self._holders[node]
+            by_holder[holder] = max(each.released, by_holder.get(holder, START))
+        released = agreed(by_holder.values(), self._voices)
         if released > self._known.released:
             self._known = self._known._replace(released=released)
 

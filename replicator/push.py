@@ -154,15 +154,16 @@ class PushClient:
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
         """Whether a majority of the given nodes have it, and one says that a majority of all do."""
-        settled, progress = 0, self._book.progress(session)
+        progress, settled = self._book.progress(session), set()
         for connection in self._connections:
             end = connection.all_sent(session)
             if end is None:
                 continue
             reached = progress.reached(connection.name)
-            if (reached.merged if merged else reached.durable) >= end:
-                settled += progress.is_replicated(end)
-        return settled > len(self._connections) // 2
+            is_there = (reached.merged if merged else reached.durable) >= end
+            if is_there and progress.is_replicated(end):
+                settled.add(self._book.holder(connection.name))
+        return len(settled) > len(self._connections) // 2
 
     def _lacks(self, session: str) -> bool:
         archived_to = max(each.archived_to(session) for each in self._connections)

@@ -37,6 +37,9 @@ class ShippedSessions(Protocol):
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
         """Return a session's log and up to where it may be sent now; None if it is gone."""
 
+    def answered(self, node: str, holder: str) -> None:
+        """Learn whose certificate answered at the address of a node."""
+
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
         """Take an acknowledgement of the log of this id; return whether it says anything new."""
 
@@ -158,6 +161,7 @@ class PushConnection:
 
     def _begin(self, link: Link) -> SourceConnection:
         self._errors.reconnected()
+        self._book.answered(self.name, self._dialer.holder)
         self._is_to_look = True
         self._side = SourceConnection(
             link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic

@@ -88,6 +88,9 @@ class RequestedSessions:
             self._copies[session] = copy
         return LogDirectory(copy.directory), copy.durable
 
+    def answered(self, _node: str, _holder: str) -> None:
+        """Nothing: the certificate has to be the member's."""
+
     def acked(self, session: str, _node: str, _ack: Ack, _log: str) -> bool:
         """Keep relaying a session that the other node is taking."""
         with self._lock:

@@ -1,5 +1,6 @@
 """SessionBook: the sessions of a stream that a publisher's machine ships."""
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from rt.names import (
 )
 from rt.position import Position, file_position
 
+_log: Final = logging.getLogger(__name__)
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
 _REFUSED_RETRY_S: Final = 30.0  # something has to be repaired first
 _SOON: Final = frozenset({"busy", "reserve", "behind"})
@@ -29,7 +31,8 @@ _SOON: Final = frozenset({"busy", "reserve", "behind"})
 class SessionBook:
     """The sessions of a stream that are to be shipped, as found in its directory.
 
-    Threads: any thread may call any method; `_progress` only grows, by atomic `setdefault`.
+    Threads: any thread may call any method; `_progress` only grows, by atomic `setdefault`, and
+    each entry of `_holders` is replaced by one thread.
     """
 
     look_s: float | None = None  # the watcher says when to look
@@ -58,6 +61,7 @@ class SessionBook:
         self._nodes = nodes
         self._release = release
         self._progress: dict[str, SessionProgress] = {}
+        self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
 
     def is_wanted(self) -> bool:
         """Keep connections open even when there is no session, so that its first is fast."""
@@ -105,9 +109,21 @@ class SessionBook:
             return max(0, size - position.offset) if last == position.file else size
         return 0
 
+    def answered(self, node: str, holder: str) -> None:
+        """Learn whose certificate answered at the address of a node; each holder has one voice."""
+        self._holders[node] = holder
+        others = [each for each, who in self._holders.copy().items() if who == holder]
+        if len(others) > 1:
+            words = "%s is one node, and counts as one: name each node once"
+            _log.warning(words, " and ".join(sorted(others)))
+
+    def holder(self, node: str) -> str:
+        """Return whose certificate answered at the address of a node; the address if none did."""
+        return self._holders.get(node, node)
+
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
         """Take a node's acknowledgement of a log; return whether it says anything new."""
-        return self.progress(session).take(node, ack, log)
+        return self.progress(session).take(node, ack, log, self.holder(node))
 
     def note(self, session: str, *, whole: bool) -> None:
         """Write down for the publisher what was confirmed; `OSError` if that failed."""

@@ -249,6 +249,16 @@ def test_what_a_node_was_not_sent_releases_nothing(tmp_path):
     assert progress.released == 100
 
 
+def test_one_certificate_has_one_voice_at_however_many_addresses(tmp_path):
+    """A node that is named twice, or answers for one that is down, was a majority by itself."""
+    progress = SessionProgress(str(tmp_path), 3)
+    progress.take("localhost:7420", said(300, 300), holder="n1")
+    progress.take("127.0.0.1:7420", said(300, 300), holder="n1")
+    assert progress.released == START
+    progress.take("localhost:7421", said(100, 100), holder="n2")
+    assert progress.released == 100
+
+
 # Nodes
 
 

@@ -1,0 +1,76 @@
+"""`python -m tests.hostile_sink CERTS NODE LIE PORT...`: takes every session as a node, and lies.
+
+It keeps nothing. LIE is `impossible`, the greatest position there is, or `possible`: all that it
+was sent is durable, replicated and merged.
+"""
+
+import socket
+import sys
+import threading
+from contextlib import suppress
+
+from replicator.hello import answer_hello
+from replicator.link import Link
+from replicator.messages import Ack, Data, Open, RolledNotice, Standing
+from replicator.wire import encode
+from rt.errors import RtError
+from rt.format.frame import parse_header
+from rt.log.watch import Wake
+from rt.net.certificates import certificate_files
+from rt.net.tls import accept, server_context
+from rt.position import START, Position
+
+IMPOSSIBLE = Position((1 << 63) - 1)
+
+
+def main():
+    """Serve one connection after another on each port."""
+    certs, name, lie, *ports = sys.argv[1:]
+    files = certificate_files(certs, name)
+    context = server_context(files.ca, files.cert, files.key)
+    listening = [socket.create_server(("localhost", int(port))) for port in ports]
+    print("listening", flush=True)
+    threads = [threading.Thread(target=listen, args=(each, context, lie)) for each in listening]
+    for thread in threads:
+        thread.start()
+
+
+def listen(listening, context, lie):
+    """Serve one connection after another."""
+    while True:
+        plain, _ = listening.accept()
+        with suppress(RtError, OSError):
+            sock, peer = accept(plain, context)
+            serve(Link(sock, Wake(), "pusher"), peer, lie)
+
+
+def serve(link, peer, lie):
+    """Acknowledge whatever comes on one connection."""
+    answer_hello(link, "flights", peer)
+    try:
+        while True:
+            for message in link.receive():
+                answer(link, message, lie)
+            link.beat()
+            link.wait(1)
+    finally:
+        link.close()
+
+
+def answer(link, message, lie):
+    """Welcome a session at its start, and acknowledge what comes of it."""
+    if isinstance(message, Open):
+        link.send(encode(Standing(message.channel, START)))
+        if lie == "impossible":
+            link.send(encode(Ack(message.channel, *[IMPOSSIBLE] * 4, START)))
+    elif isinstance(message, Data) and lie == "possible":
+        end = message.position + len(message.payload)
+        assert parse_header(message.payload).position == message.position
+        link.send(encode(Ack(message.channel, *[Position(end)] * 4, START)))
+    elif isinstance(message, RolledNotice) and lie == "possible":
+        end = Position(message.line.file + message.line.end)
+        link.send(encode(Ack(message.channel, *[end] * 4, START)))
+
+
+if __name__ == "__main__":
+    main()
