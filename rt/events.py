@@ -103,9 +103,10 @@ class Poisoned:
     reason: str
 
     def __str__(self) -> str:
+        count = f"{self.messages:,} message{'' if self.messages == 1 else 's'}"
         return (
             f"a frame of session {self.session} at {self.position} cannot be decoded: "
-            f"{self.reason}; start from {self.end} to continue after its {self.messages:,} messages"
+            f"{self.reason}; start from {self.end} to continue after its {count}"
         )
 
 

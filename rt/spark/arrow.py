@@ -45,7 +45,8 @@ def read_arrow(
 
     Returns:
         A `pyarrow.RecordBatchReader`, which can be read once. While it is read it raises
-        `CorruptLog` where the log is damaged, and `GapError` where a file was archived meanwhile.
+        `CorruptLog` where the log is damaged, `PoisonError` where a frame is whole and its
+        messages cannot be decoded, and `GapError` where a file was archived meanwhile.
 
     Raises:
         Misuse: an argument is wrong, or there is no log at `path`.

@@ -24,6 +24,7 @@ from rt.spark.java_text import read_utf8
 from rt.spark.options import AUTO, FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.pieces import Damage, Part, PartReader, Piece
 from rt.spark.places import LogPlace
+from rt.spark.poison import corrupt_log
 from rt.spark.schema import COLUMNS, CORRUPT, RECORD, Wanted
 from rt.spark.storage import open_storage
 
@@ -55,7 +56,8 @@ class Task:
         """Read the parts in order, as record batches.
 
         Raises:
-            CorruptLog: a frame is damaged, and the mode is FAILFAST.
+            CorruptLog: a frame is damaged, and the mode is FAILFAST; as a `PoisonError`, it is
+                whole, and its publisher put messages into it that cannot be decoded.
             GapError: a file was archived since the load, and failOnDataLoss holds.
             Misuse: there is another log in the directory now.
         """
@@ -134,7 +136,7 @@ class Task:
             self._check_loss(log, part, found.position, found.reason)
             return True
         if self.options.mode == FAILFAST:
-            raise CorruptLog(log.file_path(part.file), found.position, found.reason)
+            raise corrupt_log(self.logs[part.log].path, found)
         return False
 
     def _check_loss(self, log: LogDirectory, part: Part, at: Position, reason: str) -> None:
@@ -177,7 +179,7 @@ class Task:
             damage = Damage(at, Position(at + header.size), session, str(error))
             if self.options.mode == FAILFAST:
                 directory = pieces[0].log.path if pieces[0].log else self.options.path
-                raise CorruptLog(f"{directory}/{at.file_name}", at, str(error)) from None
+                raise corrupt_log(directory, damage) from None
             yield from self._told(damage)
             return
         yield from _cut(batch, pieces)

@@ -1,14 +1,22 @@
 """The option checkBodies: what of a log a query reads, and what damage it can notice."""
 
 import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from rt import Publisher
-from rt.errors import CorruptLog, Misuse
+from rt.errors import CorruptLog, Misuse, PoisonError
+from rt.events import Poisoned
+from rt.format.frame import parse_header
 from rt.log import disk
+from rt.position import Position
+from rt.spark.arrow import read_arrow
 from tests.spark.random_logs import STREAM, plain_rows, random_log
 from tests.spark.reading import Load, wanted
+from tests.unit.test_poison import poison
 
 SIZES = ("session", "time_ns", "payload_size")
 
@@ -93,6 +101,41 @@ def test_offsets_that_lead_elsewhere_are_found_without_the_crc(large):
         file.write(b"\xff\xff\xff\x7f")
     with pytest.raises(CorruptLog, match="columns"):
         Load(large, checkBodies="false").read(wanted("payload_size"))
+
+
+def seal_wrong_offsets(directory: str) -> Poisoned:
+    """Make the third frame one that is whole and cannot be decoded; return the event of it."""
+    path = Path(directory, "log.0.0")
+    data, at = path.read_bytes(), 0
+    for _ in range(2):
+        at += parse_header(data, at).size
+    path.write_bytes(poison(data, at))
+    end = at + parse_header(data, at).size
+    return Poisoned("jfk", Position(at), Position(end), 1, "")
+
+
+@pytest.mark.parametrize("columns", [("payload",), ("payload_size",), ()])
+@pytest.mark.parametrize("check", ["auto", "true", "false"])
+def test_a_poisoned_frame_is_told_from_a_damaged_one(large, columns, check):
+    """No copy has a better one: the error names session and position, and where to go on."""
+    event = seal_wrong_offsets(large)
+    with pytest.raises(PoisonError) as found:
+        Load(large, checkBodies=check).read(wanted(*columns))
+    assert replace(found.value.event, reason="") == event
+    assert str(found.value.path) == os.path.join(large, "log.0.0")
+    said = str(pickle.loads(pickle.dumps(found.value)))
+    assert f"a frame of session jfk at {event.position} cannot be decoded: " in said
+    assert f"start from {event.end} to continue after its 1 message" in said
+    rest = read_arrow(large, start=str(event.end)).read_all()
+    assert rest.num_rows == 5
+
+
+def test_a_damaged_frame_is_no_poison(large):
+    """Another copy may have it whole."""
+    spoil_a_payload(large)
+    with pytest.raises(CorruptLog) as found:
+        Load(large).read(wanted("payload"))
+    assert not isinstance(found.value, PoisonError)
 
 
 def test_another_word_is_refused(large):
