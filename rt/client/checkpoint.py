@@ -9,8 +9,9 @@ import struct
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from rt.errors import RtError, spoken
+from rt.errors import Misuse, RtError, spoken
 from rt.format.message import Message, Origin
+from rt.log.lock import take_lock
 from rt.log.writer import WriterSettings
 from rt.names import parse_session, stream_directory
 from rt.position import START, Position
@@ -56,6 +57,9 @@ class Checkpoint:
     A checkpoint counts if it is whole: its last message says how many there are, of which log and
     up to where. One that is not is passed over, and so is a damaged one; the other is older, or
     there is none, and more of the stream is read again.
+
+    Of several programs that follow the same choice, one stores it; the others do without until it
+    has closed.
     """
 
     def __init__(self, root: str, stream: str, name: str, log_id: str) -> None:
@@ -72,6 +76,7 @@ class Checkpoint:
         )
         self._log_id = log_id
         self._written = ""  # the slot that is whole
+        self._lock_fd = -1
 
     def load(self) -> Values:
         """Return the newest values that are whole; none if there are none."""
@@ -82,11 +87,13 @@ class Checkpoint:
         return found[self._written]
 
     def store(self, values: Values) -> None:
-        """Store values durably, in place of the older ones.
+        """Store values durably, in place of the older ones, unless another program stores them.
 
         Raises:
             OSError: they cannot be written; the last ones are still whole.
         """
+        if not self._is_ours():
+            return
         slot = _SLOTS[self._written == _SLOTS[0]]
         shutil.rmtree(os.path.join(self.directory, _STREAM, slot), ignore_errors=True)
         messages = list(values.messages.values())
@@ -102,6 +109,24 @@ class Checkpoint:
             publisher.publish(json.dumps(end).encode())
             publisher.flush("synced")
         self._written = slot
+
+    def close(self) -> None:
+        """Let another program store. Idempotent."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _is_ours(self) -> bool:
+        """Whether this is the one that stores; once it is, until it is closed."""
+        if self._lock_fd < 0:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            try:
+                self._lock_fd = take_lock(self.directory, f"{self.directory} is in use")
+            except Misuse as error:
+                _log.info("these last values are stored by another: %s", error)
+                return False
+            self.load()  # another may have stored newer ones since: they are not deleted first
+        return True
 
     def _load(self, slot: str) -> Values | None:
         path = os.path.join(self.directory, _STREAM, slot)

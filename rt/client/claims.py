@@ -37,7 +37,7 @@ class HeldClaim:
         sent: how much of that the nodes know.
         handed: everything before it was given to the handler.
         tail: once it was read whole, where its last wanted message ends; nothing follows that.
-        is_lost: whether it was handed to another member.
+        is_lost: whether it was handed to another member, or given back.
     """
 
     number: int
@@ -84,6 +84,7 @@ class Claims:
         self._held: dict[int, HeldClaim] = {}
         self._queue: deque[HeldClaim] = deque()
         self._failed: list[list[Any]] = []  # rejected: number, position, delay
+        self._given_back: list[int] = []
         self._pace = _Pace(follow)
         self._position = position
         self._state = _State()
@@ -164,6 +165,24 @@ class Claims:
         """Ask for more soon: the stream has grown."""
         with self._news:
             self._pace.may_have_more = True
+            self._pace.is_behind = False
+            self._news.notify_all()
+
+    def give_back(self) -> None:
+        """Leave to others what no handler was given; ask for nothing until the copy has grown."""
+        with self._news:
+            for claim in self._held.values():
+                if claim.handed <= claim.done < claim.end and not claim.is_lost:
+                    claim.is_lost = True
+                    self._given_back.append(claim.number)
+            self._queue.clear()
+            if self._given_back:
+                _log.warning(
+                    "group %s: this member's copy does not grow; what it lacks is left to others",
+                    self._group.name,
+                )
+            self._pace.is_behind = self._state.is_hurried = True
+            self._pace.moved_s = None
             self._news.notify_all()
 
     def handled(self, messages: int, seconds: float) -> None:
@@ -204,8 +223,12 @@ class Claims:
             return asked_s + sign_s
         if self._state.is_hurried:
             return asked_s
-        wants = not self._queue and (self._pace.may_have_more or not self._pace.follow)
-        return asked_s + (min(sign_s, self._pace.ask_s) if wants else sign_s)
+        if self._queue or self._pace.is_behind:
+            return asked_s + sign_s
+        if self._pace.may_have_more or not self._pace.follow:
+            return asked_s + min(sign_s, self._pace.ask_s)
+        # What a member that has died holds is handed out to the first one that asks.
+        return asked_s + (sign_s if self._state.is_done else min(sign_s / 2, self._pace.ask_s))
 
     def _exchange(self) -> None:
         request = self._said()
@@ -226,18 +249,22 @@ class Claims:
         with self._news:
             state, self._state.is_hurried = self._state, False
             state.asked_s = time.monotonic()
-            held = [each for each in self._held.values() if not each.is_lost]
-            done = [[each.number, int(each.done)] for each in held if each.done > each.sent]
+            every = list(self._held.values())
+            held = [each for each in every if not each.is_lost]
+            done = [[each.number, int(each.done)] for each in every if each.done > each.sent]
             failed, self._failed = self._failed, []
-            given_back = [
+            given_back, self._given_back = self._given_back, []
+            given_back += [
                 each.number for each in held if state.is_closing and each.handed <= each.done
             ]
             is_stuck = self._pace.is_stuck(self._group.work_s_max)
-            wants = not self._queue and not state.is_closing and not is_stuck
+            is_able = not (state.is_closing or is_stuck or self._pace.is_behind)
+            wants = is_able and not self._queue
             return {
                 **self._request, "done": done, "failed": failed, "given_back": given_back,
                 "held": [] if is_stuck else [each.number for each in held],
                 "messages": self._pace.messages if wants else 0, "at_least": self._pace.at_least,
+                "is_idle": not self._queue and self._pace.moved_s is None,
             }  # fmt: skip
 
     def _take(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -249,8 +276,9 @@ class Claims:
                 self._lose(int(number))
             for each in answer["claims"]:
                 self._begin(each)
-            for number in [each.number for each in self._held.values() if each.sent >= each.end]:
-                del self._held[number]
+            ended = [each.number for each in self._held.values() if each.sent >= each.end]
+            for number in (*ended, *request["given_back"]):
+                self._held.pop(number, None)
             took_s = time.monotonic() - self._state.asked_s
             self._pace.answered(found=bool(answer["claims"]), took_s=took_s)
             self._position = Position.parse(str(answer["position"]))
@@ -284,6 +312,7 @@ class Claims:
         """Say it again later: what was done stays done."""
         with self._news:
             self._failed[:0] = request["failed"]
+            self._given_back[:0] = request["given_back"]
             if is_final and isinstance(error, RtError):
                 self._state.error = error
             elif not self._state.is_troubled:
@@ -313,6 +342,7 @@ class _Pace:
     at_least: int = 1  # where little is left: what is handled while another request is made
     answer_s: float = 0.0  # how long requests take, at most
     may_have_more: bool = True
+    is_behind: bool = False  # the copy lacks what was handed out
     ask_s: float = _ASK_FIRST_S
     moved_s: float | None = None  # None while nothing is being handled
 

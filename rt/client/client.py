@@ -238,12 +238,13 @@ class Client:
             self._is_closed = True
             left, self._open = self._open, []
         deadline = time.monotonic() + timeout_s
-        for each in left:
-            if isinstance(each, ClientPublisher):
-                each.close(max(0.0, deadline - time.monotonic()))
-            else:
-                each.close()
-        self._copy.stop()
+        with ExitStack() as undo:  # one that fails does not leave the others open
+            undo.callback(self._copy.stop)
+            for each in reversed(left):
+                if isinstance(each, ClientPublisher):
+                    undo.callback(_close_by, each, deadline)
+                else:
+                    undo.callback(each.close)
 
     def __enter__(self) -> Self:
         return self
@@ -276,10 +277,13 @@ class Client:
         (found or self.publisher(session)).publish(payload, key, confirm=Level.MERGED)
 
     def _opened(self, reader: Handed) -> Handed:
-        """Remember a reader, to close it."""
+        """Remember a reader, to close it; `Stopped` if the client was closed meanwhile."""
         with self._lock:
-            self._open.append(reader)
-        return reader
+            if not self._is_closed:
+                self._open.append(reader)
+                return reader
+        reader.close()
+        raise Stopped(_closed_words(self.stream))
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Make a request of the nodes, as a subscriber."""
@@ -290,7 +294,15 @@ class Client:
 
     def _demand_open(self) -> None:
         if self._is_closed:
-            raise Stopped(f"the client of stream {self.stream!r} is closed")
+            raise Stopped(_closed_words(self.stream))
+
+
+def _closed_words(stream: str) -> str:
+    return f"the client of stream {stream!r} is closed"
+
+
+def _close_by(publisher: ClientPublisher, deadline: float) -> None:
+    publisher.close(max(0.0, deadline - time.monotonic()))
 
 
 def connect(

@@ -14,6 +14,7 @@ from rt.format.message import Message
 from rt.names import parse_cursor, parse_session
 from rt.position import Position
 
+CAREFUL: Final = 3  # deliveries from which on each message is reported before it is handed out
 _HOST_LENGTH: Final = 30  # of a member's name, so that a session's has room for a prefix
 
 
@@ -25,7 +26,8 @@ class Group:
         name: of the group; its members show certificates of one name and role.
         member: name of this member, a different one for each; made up unless given.
         silence_s: what a member holds is handed to others when it gave no sign of life for so long.
-        max_deliveries: so often a message is handed to a handler before it is a dead letter.
+        max_deliveries: so often a message is handed to a handler before it is a dead letter. Where
+            members die instead of rejecting it, at least 3: it takes two to find the one message.
         dead_letters: dead letters are published to the session `DEAD_LETTERS-MEMBER`; "" hands a
             message out for ever.
         retry_s: how long a message that was rejected waits before it is handed out again.
@@ -59,9 +61,19 @@ class Group:
         """Return the session that a member publishes dead letters to."""
         return f"{self.dead_letters}-{member}"
 
-    def is_letter(self, session: str) -> bool:
-        """Whether a session holds dead letters of this group, which it does not read."""
-        return bool(self.dead_letters) and session.startswith(f"{self.dead_letters}-")
+    def is_letter(self, message: Message) -> bool:
+        """Whether this is a dead letter, of this group or one that shares its sessions.
+
+        It is not read: a letter that is a letter's cause would have no end. Other messages of a
+        session that is called like one of letters are.
+        """
+        if not self.dead_letters or not message.session.startswith(f"{self.dead_letters}-"):
+            return False
+        try:
+            DeadLetter.parse(message.payload)
+        except Misuse:
+            return False
+        return True
 
 
 class Delivery(Message):

@@ -98,6 +98,7 @@ class LastValue(Mapping[bytes, Message]):
         self._reader.stop()
         if self._thread is not threading.current_thread():
             self._thread.join()
+        self._checkpoint.close()
 
     def __enter__(self) -> Self:
         return self

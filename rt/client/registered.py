@@ -17,7 +17,7 @@ from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
 _STORE_S: Final = 1.0  # how often acknowledgements are sent
-_STANDBY_S: Final = 0.2  # how often a standby asks
+_STANDBY_S: Final = 0.1  # how often a standby asks
 _SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
 
 Takeover = Literal["refuse", "fence", "wait"]

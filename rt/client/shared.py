@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from rt.client.claims import Claims, HeldClaim
-from rt.client.group import DeadLetter, Delivery, Group
+from rt.client.group import CAREFUL, DeadLetter, Delivery, Group
 from rt.errors import FrameError, GapError
 from rt.events import Event
 from rt.format.message import Batch, Message
@@ -22,7 +22,7 @@ from rt.subscriber import OnGap, Subscriber
 
 _WAIT_S: Final = 0.1  # how long a stop, or the loss of a claim, may go unnoticed
 _LOOK_S: Final = 0.02  # between two looks whether the copy has grown
-_CAREFUL: Final = 3  # deliveries from which on each message is reported before it is handed out
+_STALLED_S: Final = 5.0  # a copy that lags is milliseconds late
 
 Publish = Callable[[bytes, bytes], object]
 
@@ -309,33 +309,42 @@ class GroupSubscriber:
                 claim.handed = message.next_position
                 self._claims.progress(claim, message.next_position)
                 continue
-            if claim.deliveries >= _CAREFUL and claim.done >= claim.handed:
+            if claim.deliveries >= CAREFUL and claim.done >= claim.handed:
                 self._claims.progress(claim, message.position, sync=True)
             if claim.is_lost or self._stopped:
                 return
             claim.handed, count = message.next_position, count + 1
             message.redelivered = claim.deliveries - 1
             yield message
-        if not self._stopped:
+        if not (self._stopped or claim.is_lost):
             self._claims.handled(count, time.monotonic() - began_s)
             claim.tail = claim.handed
             self._claims.progress(claim, claim.done)
 
     def _read(self, claim: HeldClaim) -> Iterator[Delivery]:
-        """Read the wanted messages of a claim, waiting for the copy where it lags."""
-        reader = self._reader(max(claim.done, claim.handed))
+        """Read the wanted messages of a claim, waiting for the copy where it lags.
+
+        Where the copy stalls, the claim is left to members whose copies have it.
+        """
+        reader, grown_s = self._reader(max(claim.done, claim.handed)), time.monotonic()
         try:
             while not (self._stopped or claim.is_lost):
                 batch = self._next_batch(reader, claim)
                 if batch is None:
                     if reader.position >= claim.end:
                         return
+                    if self._watch.changes().directories:
+                        grown_s = time.monotonic()
+                        self._claims.grown()
+                    elif time.monotonic() - grown_s > _STALLED_S and claim.handed <= claim.done:
+                        self._claims.give_back()
                     continue
                 if batch.position >= claim.end:
                     return
                 yield from self._chosen(reader, batch, claim)
                 if batch.next_position >= claim.end:
                     return
+                grown_s = time.monotonic()
         finally:
             reader.close()
 
@@ -359,15 +368,14 @@ class GroupSubscriber:
             return None
 
     def _chosen(self, reader: Subscriber, batch: Batch, claim: HeldClaim) -> Iterator[Delivery]:
-        if self._group.is_letter(batch.session) or not self._wanted.choice.sessions.wants(
-            batch.session
-        ):
+        if not self._wanted.choice.sessions.wants(batch.session):
             return
         try:
             for message in self._wanted.choice.where.messages(batch):
                 if message.at >= claim.end:
                     return
-                yield Delivery._make(message)
+                if not self._group.is_letter(message):
+                    yield Delivery._make(message)
         except FrameError as error:
             raise reader.poison(batch, error) from None
 

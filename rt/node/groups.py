@@ -45,6 +45,7 @@ class Work(NamedTuple):
     given_back: list[int]
     messages: int
     at_least: int
+    is_idle: bool
 
 
 class NodeGroups:
@@ -236,10 +237,19 @@ class NodeGroups:
         return group
 
     def _given(self, group: ReadingGroup, said: Work) -> ReadingGroup | None:
-        """Return the group with one more range handed out, as its last claim; None for none."""
+        """Return the group with one more range handed out, as its last claim; None for none.
+
+        A member gets a suspect range when it has nothing else to hand out, and nothing besides it:
+        if it dies, that says something of this one range only.
+        """
+        held = [each for each in group.claims if each.number in said.held]
+        if not said.is_idle and any(group.is_suspect(each) for each in held):
+            return None
         for claim in group.claims:
             if claim.number not in said.held and self._heard.is_free(group, claim.number):
-                return group.handed_out_again(claim)
+                again = group.handed_out_again(claim)
+                is_alone = said.is_idle or not group.is_suspect(again.claims[-1])
+                return again if is_alone else None
         if not group.has_room:
             return None
         members = len(self._heard.members(group.name, group.silence_s))
@@ -320,6 +330,7 @@ def _work(request: Fields) -> Work:
             [int(each) for each in request.get("given_back", [])],
             max(0, min(MESSAGES_MAX, int(request.get("messages", 0)))),
             max(1, int(request.get("at_least", 1))),
+            bool(request.get("is_idle", True)),
         )  # fmt: skip
     except (ValueError, TypeError, OverflowError) as error:
         raise Misuse(f"a member says numbers of claims, and positions: {error}") from None
@@ -337,7 +348,7 @@ def _claim_facts(group: ReadingGroup, claim: RangeClaim) -> dict[str, Any]:
     return {
         "number": claim.number, "first": int(claim.first), "end": int(claim.end),
         "deliveries": claim.deliveries,
-        "is_dead": bool(group.dead_letters) and claim.deliveries > group.max_deliveries,
+        "is_dead": group.is_dead(claim),
     }  # fmt: skip
 
 

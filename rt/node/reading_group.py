@@ -9,6 +9,7 @@ from archiver.lease import Lease
 from rt.errors import Misuse
 from rt.names import parse_cursor, parse_peer, parse_session
 from rt.net.identity import CertificateRole, PeerIdentity
+from rt.node.readable_notes import readable
 from rt.node.registered_cursor import PIN_BYTES_MAX, SILENCE_S_MAX, SILENCE_S_MIN
 from rt.position import START, Position
 
@@ -16,6 +17,7 @@ GROUP_NOTE: Final = "group "  # followed by the name
 CLAIMS_MAX: Final = 48  # of 57 bytes at most, so that a group is a note of less than 4 KiB
 DELIVERIES_MAX: Final = 1000
 _FOR_EVER_NS: Final = (1 << 63) - 1
+SUSPECT: Final = 3  # deliveries from which on a member reports each message before handing it out
 _AGAIN: Final = 2  # deliveries of a message that may have been handed out before
 
 
@@ -27,18 +29,21 @@ class RangeClaim(NamedTuple):
         first: where the first message is that is not done.
         end: where it ends; the position of a message, or after one.
         deliveries: how often the first message was handed out, at most.
+        is_rejected: whether a handler has rejected it: its deliveries are exact.
     """
 
     number: int
     first: Position
     end: Position
     deliveries: int
+    is_rejected: bool = False
 
     def done_to(self, position: Position) -> "RangeClaim":
         """Return what is left; its messages were not tried as often as those before them."""
         if position <= self.first:
             return self
-        return self._replace(first=position, deliveries=min(self.deliveries, _AGAIN))
+        deliveries = min(self.deliveries, _AGAIN)
+        return self._replace(first=position, deliveries=deliveries, is_rejected=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,18 @@ class ReadingGroup:
         """Return the claim of this number; None if it is done, or was handed to another."""
         return next((each for each in self.claims if each.number == number), None)
 
+    def is_dead(self, claim: RangeClaim) -> bool:
+        """Whether the first message of a claim is handed to no handler any more.
+
+        Where members have died, which message was the cause is known from the third delivery on.
+        """
+        most = self.max_deliveries if claim.is_rejected else max(self.max_deliveries, SUSPECT)
+        return bool(self.dead_letters) and claim.deliveries > most
+
+    def is_suspect(self, claim: RangeClaim) -> bool:
+        """Whether a claim was handed out so often that the member that holds it gets no other."""
+        return claim.deliveries >= (self.max_deliveries if claim.is_rejected else SUSPECT)
+
     def belongs_to(self, identity: PeerIdentity) -> bool:
         """Whether this peer may be a member."""
         return self.owner == identity.name and self.role == identity.role
@@ -145,7 +162,7 @@ class ReadingGroup:
         if self.has_room:
             end = Position(position + 1)
             rest = self._with(claim, claim.done_to(end))
-        alone = bad._replace(number=number, end=end)
+        alone = bad._replace(number=number, end=end, is_rejected=True)
         return replace(rest, number=number, claims=(*rest.claims, alone))
 
     def given_back(self, claim: RangeClaim) -> "ReadingGroup":
@@ -159,8 +176,10 @@ class ReadingGroup:
     def text(self) -> str:
         """Return it as JSON, the same text for the same group."""
         fields = {name: getattr(self, name) for name in _PLAIN}
-        claims = [[each.number, each.first, each.end - each.first, each.deliveries]
-                  for each in self.claims]  # fmt: skip
+        claims = [
+            [each.number, each.first, each.end - each.first, each.deliveries, int(each.is_rejected)]
+            for each in self.claims
+        ]
         return json.dumps({**fields, "claims": claims}, separators=(",", ":"))
 
     def pin(self) -> Lease | None:
@@ -187,8 +206,8 @@ def parse_reading_group(text: str) -> ReadingGroup:
     try:
         fields: dict[str, Any] = json.loads(text)
         claims = tuple(
-            RangeClaim(number, Position(first), Position(first + length), deliveries)
-            for number, first, length, deliveries in fields.pop("claims")
+            RangeClaim(number, Position(first), Position(first + length), deliveries, any(rejected))
+            for number, first, length, deliveries, *rejected in fields.pop("claims")
         )
         place = Position(fields.pop("next"))
         return ReadingGroup(**fields, next=place, claims=claims)
@@ -197,6 +216,5 @@ def parse_reading_group(text: str) -> ReadingGroup:
 
 
 def groups_of_notes(notes: Mapping[str, str]) -> list[ReadingGroup]:
-    """Return the groups of a stream, by name."""
-    names = sorted(name for name in notes if name.startswith(GROUP_NOTE))
-    return [parse_reading_group(notes[name]) for name in names]
+    """Return the groups of a stream that this version can read, by name."""
+    return readable(notes, GROUP_NOTE, parse_reading_group)[0]

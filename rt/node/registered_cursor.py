@@ -10,6 +10,7 @@ from rt.errors import Misuse
 from rt.format.where import Where
 from rt.names import parse_cursor, parse_peer, shown
 from rt.net.identity import CertificateRole, PeerIdentity
+from rt.node.readable_notes import readable
 from rt.position import START, Position
 
 CURSOR_NOTE: Final = "cursor "  # followed by the name
@@ -91,12 +92,5 @@ def parse_registered(text: str) -> RegisteredCursor:
 
 
 def cursors_of_notes(notes: Mapping[str, str]) -> list[RegisteredCursor]:
-    """Return the registered cursors of a stream, by name."""
-    names = sorted(name for name in notes if name.startswith(CURSOR_NOTE))
-    return [parse_registered(notes[name]) for name in names]
-
-
-def pins_of_notes(notes: Mapping[str, str]) -> list[Lease]:
-    """Return the leases of the cursors that pin what they have not acknowledged."""
-    pins = (each.pin() for each in cursors_of_notes(notes))
-    return [pin for pin in pins if pin is not None]
+    """Return the registered cursors of a stream that this version can read, by name."""
+    return readable(notes, CURSOR_NOTE, parse_registered)[0]

@@ -18,8 +18,9 @@ from archiver.policy import Policy, parse_policy
 from rt.errors import Misuse, Refused
 from rt.format.manifest import Manifest
 from rt.node.merged_growth import MergedGrowth
-from rt.node.reading_group import groups_of_notes
-from rt.node.registered_cursor import pins_of_notes
+from rt.node.readable_notes import readable
+from rt.node.reading_group import GROUP_NOTE, parse_reading_group
+from rt.node.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retention_reports import (
     RetentionReport,
     RetentionReports,
@@ -282,10 +283,18 @@ def policy_of_notes(notes: Mapping[str, str]) -> Policy:
 
 
 def leases_of_notes(notes: Mapping[str, str]) -> list[Lease]:
-    """Return the agreed leases, including expired ones, and the pins of cursors and groups."""
-    names = sorted(name for name in notes if name.startswith(LEASE_NOTE))
-    leases = [*(parse_lease(notes[name]) for name in names), *pins_of_notes(notes)]
-    leases += filter(None, (group.pin() for group in groups_of_notes(notes)))
+    """Return the agreed leases, including expired ones, and the pins of cursors and groups.
+
+    What a note says that this version cannot read is unknown, so all files are held then, by a
+    lease of `unreadable`.
+    """
+    leases, strange = readable(notes, LEASE_NOTE, parse_lease)
+    cursors, strange_cursors = readable(notes, CURSOR_NOTE, parse_registered)
+    groups, strange_groups = readable(notes, GROUP_NOTE, parse_reading_group)
+    pins = *(each.pin() for each in cursors), *(each.pin() for each in groups)
+    leases += filter(None, pins)
+    if strange or strange_cursors or strange_groups:
+        leases.append(Lease("unreadable", START, _NEVER_NS, _ALL_BYTES))
     offloaded = notes.get(OFFLOAD_NOTE)
     return [*leases, offload_lease(offloaded)] if offloaded else leases
 

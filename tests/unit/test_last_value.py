@@ -113,10 +113,28 @@ def test_a_checkpoint_is_whole_or_the_one_before_counts(tmp_path):
     for cut in (size - 1, size // 2, 1, 0):
         os.truncate(path, cut)
         assert Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID).load() == older
+    checkpoint.close()
     checkpoint = Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID)
     checkpoint.load()
     checkpoint.store(newer)
     assert Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID).load() == newer
+
+
+def test_one_of_two_that_follow_the_same_choice_stores_it(tmp_path):
+    """They would delete what the other is writing; after its end the second one takes over."""
+    values = [Values(Position(64 * n), {b"k%d" % n: value(n)}) for n in range(4)]
+    first, second = (Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID) for _ in range(2))
+    first.store(values[1])
+    assert second.load() == values[1]
+    second.store(values[2])
+    assert second.load() == values[1], "it was not the one to store it"
+    first.store(values[2])
+    first.close()
+    second.store(values[3])
+    assert Checkpoint(str(tmp_path), STREAM, "prices", LOG_ID).load() == values[3]
+    slots = os.listdir(os.path.join(second.directory, "values"))
+    assert len(slots) == 2, "the one before is whole until the new one is"
+    second.close()
 
 
 def test_the_web_example_publishes_and_serves(cluster, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from logs import MergedLog
 from reading_groups import ALICE, NAS, SPARK, Nodes
 
+from archiver.decide import RolledFile
 from rt.errors import Misuse, Refused
 from rt.format.message import Batch
 from rt.log.directory import LogDirectory
@@ -17,13 +18,14 @@ from rt.node import groups
 from rt.node.claims_heard import ClaimsHeard
 from rt.node.reading_group import (
     CLAIMS_MAX,
+    GROUP_NOTE,
     RangeClaim,
     ReadingGroup,
     groups_of_notes,
     parse_reading_group,
 )
 from rt.node.registered_cursor import CURSOR_NOTE, RegisteredCursor
-from rt.node.retention import leases_of_notes
+from rt.node.retention import LEASE_NOTE, leases_of_notes
 from rt.position import Position
 from sequencer.instruction import NOTE_BYTES_MAX
 
@@ -145,6 +147,56 @@ def test_a_message_that_fails_is_alone_and_the_rest_goes_on(nodes):
         assert (again["first"], again["end"]) == (at[4], at[4] + 1)
         assert (again["deliveries"], again["is_dead"]) == (deliveries, deliveries > 3)
         worked(leader, "b", failed=[[again["number"], at[4], 2.0]], messages=0)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_members_that_die_make_no_dead_letter_before_the_cause_is_known(nodes, most):
+    """The first message of a range may be far from the one that killed its members."""
+    leader = nodes.leader()
+    leader.join({**JOIN, "dead_letters": "dead", "max_deliveries": most}, SPARK)
+    dead = []
+    for turn in range(6):
+        (claim,) = worked(leader, f"m{turn}")["claims"]
+        dead.append(claim["is_dead"])
+        nodes.now_s += 1.0
+    assert dead.index(True) == max(most, 3)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_a_message_that_handlers_reject_is_dead_after_exactly_so_many_deliveries(nodes, most):
+    """It is alone, and each of them had it; nothing has to be found out."""
+    leader = nodes.leader()
+    leader.join({**JOIN, "dead_letters": "dead", "max_deliveries": most}, SPARK)
+    (claim,) = worked(leader)["claims"]
+    for _ in range(most):
+        assert not claim["is_dead"]
+        failed = [[claim["number"], claim["first"], 0.0]]
+        done = [[claim["number"], claim["end"]]]
+        worked(leader, failed=failed, done=done, messages=0)
+        (claim,) = worked(leader)["claims"]
+    assert claim["is_dead"]
+
+
+def test_a_suspect_range_is_with_a_member_that_holds_nothing_else(nodes):
+    """Where a member dies with two ranges, the other one would be suspected as well."""
+    leader = nodes.leader()
+    leader.join({**JOIN, "dead_letters": "dead"}, SPARK)
+    (first,) = worked(leader)["claims"]
+    nodes.now_s += 1.0
+    (second,) = worked(leader, "b")["claims"]
+    nodes.now_s += 1.0
+    assert (second["first"], second["deliveries"]) == (first["first"], 2)
+    (busy,) = worked(leader, "c", is_idle=True)["claims"]
+    assert busy["deliveries"] == 3
+    assert not worked(leader, "c", held=[busy["number"]], is_idle=False)["claims"], "one is enough"
+    (fresh,) = worked(leader, "d", is_idle=True)["claims"]
+    nodes.now_s += 0.5
+    worked(leader, "d", held=[fresh["number"]], messages=0)
+    nodes.now_s += 0.6
+    assert not worked(leader, "d", held=[fresh["number"]], is_idle=False)["claims"]
+    held = [fresh["number"]]
+    (again,) = worked(leader, "d", held=held, is_idle=True)["claims"]
+    assert (again["first"], again["deliveries"]) == (first["first"], 4)
 
 
 def test_a_range_that_is_given_back_was_not_delivered(nodes):
@@ -300,6 +352,22 @@ def test_whatever_a_group_or_cursor_is_called_it_can_pin(nodes, name):
     notes = {**nodes.ledger.notes, CURSOR_NOTE + name: cursor.text()}
     holders = {pin.holder for pin in leases_of_notes(notes)}
     assert holders == {f"cursor.{name}", f"group.{name}"}
+
+
+@pytest.mark.parametrize("kind", [CURSOR_NOTE, GROUP_NOTE, LEASE_NOTE])
+@pytest.mark.parametrize("text", ["{}", "x", '{"name": "new", "kind": "of a later version"}'])
+def test_a_note_of_another_version_holds_every_file_and_ends_no_node(nodes, kind, text):
+    """What it says is unknown; that of the others is not."""
+    leader = nodes.leader()
+    leader.join({**JOIN, "pin_bytes": 1000}, SPARK)
+    notes = {**nodes.ledger.notes, f"{kind}new": text}
+    ours, unreadable = leases_of_notes(notes)
+    assert (ours.holder, unreadable.holder) == ("group.etl", "unreadable")
+    files = [RolledFile(Position(0), 1 << 40, 0), RolledFile(Position(1 << 32), 1 << 40, 0)]
+    assert unreadable.first_held(files, time.time_ns()) == 0
+    assert [each.name for each in groups_of_notes(notes)] == ["etl"]
+    nodes.ledger.notes[f"{kind}new"] = text
+    assert leader.show({}, SPARK)["groups"][0]["group"] == "etl"
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from rt.node.registered_cursor import (
     RegisteredCursor,
     cursors_of_notes,
     parse_registered,
-    pins_of_notes,
 )
+from rt.node.retention import leases_of_notes
 from rt.position import START, Position
 from sequencer.instruction import Note, decode_instruction, encode_instruction, note_digest
 from sequencer.ledger import Ledger
@@ -280,10 +280,10 @@ def test_a_pin_needs_a_grant_and_holds_files_as_a_lease_does(nodes):
     opened(leader, LEASING, pin_bytes=250)
     acked(leader, 1, Position.parse("0.1.64"))
     files = [RolledFile(Position.parse(f"0.{roll}.0"), 100, 0) for roll in range(5)]
-    (pin,) = pins_of_notes(nodes.ledger.notes)
+    (pin,) = leases_of_notes(nodes.ledger.notes)
     assert pin.first_held(files, 1) == 3, "no more than its bytes, the newest"
     acked(leader, 1, Position.parse("0.4.0"))
-    (pin,) = pins_of_notes(nodes.ledger.notes)
+    (pin,) = leases_of_notes(nodes.ledger.notes)
     assert pin.first_held(files, 1) == 4, "not what was acknowledged"
 
 

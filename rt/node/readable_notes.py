@@ -1,0 +1,40 @@
+"""Readable notes: what the notes of one kind say, whatever version wrote the others."""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final, TypeVar
+
+from rt.errors import Misuse
+from rt.names import shown
+
+_log: Final = logging.getLogger("rt.node")
+
+Parsed = TypeVar("Parsed")
+
+
+def readable(
+    notes: Mapping[str, str], kind: str, parse: Callable[[str], Parsed]
+) -> tuple[list[Parsed], list[str]]:
+    """Return the notes whose names begin with `kind`, by name, and the names of unreadable ones.
+
+    A node that ended over a note of a newer version would end again after every start.
+
+    Args:
+        notes: of the ledger.
+        kind: prefix of their names.
+        parse: raises `Misuse` for a text that it cannot read.
+    """
+    found, unreadable = [], []
+    for name in sorted(each for each in notes if each.startswith(kind)):
+        try:
+            found.append(parse(notes[name]))
+        except Misuse as error:
+            _say(name, str(error))
+            unreadable.append(name)
+    return found, unreadable
+
+
+@lru_cache(256)  # notes are looked at several times a second
+def _say(name: str, why: str) -> None:
+    _log.error("the note %s is unknown to this version (%s)", shown(name), why)
