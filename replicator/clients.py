@@ -11,6 +11,7 @@ from typing import Final
 from rt.net.repeated import RepeatedLines
 from rt.position import Position
 from rt.traffic import Traffic
+from rt.version import SOFTWARE
 
 PUSHES: Final = "push"
 PULLS: Final = "pull"
@@ -39,6 +40,7 @@ class ClientView:
         position: up to where the merged log was sent; None for one that pushes.
         sent: bytes of the merged log.
         waiting_s: how long the oldest bytes that it lacks have waited, if that was measured.
+        software: what it says it runs.
     """
 
     peer: str
@@ -49,6 +51,7 @@ class ClientView:
     position: Position | None
     sent: int
     waiting_s: float = 0.0
+    software: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,13 +64,15 @@ class ServedClient:
     began_ns: int = field(default_factory=time.time_ns)
     sent: Traffic = field(default_factory=Traffic)
     position: Callable[[], Position] | None = None
+    software: str = ""
 
     def view(self, ended_ns: int | None = None) -> ClientView:
         """Return it as it is now."""
         position = None if self.position is None else self.position()
         return ClientView(
-            self.peer, self.kind, self.address, self.began_ns, ended_ns, position, self.sent.bytes
-        )
+            self.peer, self.kind, self.address, self.began_ns, ended_ns, position, self.sent.bytes,
+            software=self.software,
+        )  # fmt: skip
 
 
 class ServerRecord:
@@ -90,7 +95,8 @@ class ServerRecord:
         """Take note of a client that was admitted."""
         with self._lock:
             self._clients[client] = None
-        words = f"{client.peer} at {client.address} joined, to {client.kind}"
+        other = "" if client.software in ("", SOFTWARE) else f"; it runs {client.software}"
+        words = f"{client.peer} at {client.address} joined, to {client.kind}{other}"
         self.lines.say(logging.INFO, f"joined {client.peer} {client.kind}", words)
 
     def leave(self, client: ServedClient) -> None:

@@ -4,14 +4,13 @@ from typing import Final
 
 from replicator.link import Link
 from replicator.messages import PULL, PUSH, Hello
-from replicator.wire import VERSION, encode
+from replicator.wire import VERSION, VERSION_MIN, encode
 from rt.errors import Refused
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PULLING, CertificateRole, PeerIdentity
-from rt.version import __version__
+from rt.version import SOFTWARE
 
 _PUSHING: Final = (CertificateRole.PUBLISHER, CertificateRole.NODE)  # a node relays
-_SOFTWARE: Final = f"rt {__version__}"
 
 
 def send_hello(link: Link, direction: int, stream: str) -> None:
@@ -21,7 +20,7 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
         Refused: the node does not serve us, or speaks another version or serves another stream.
         PeerError: it does not speak the protocol.
     """
-    link.send(encode(Hello(VERSION, VERSION, direction, stream, _SOFTWARE)))
+    link.send(encode(Hello(VERSION_MIN, VERSION, direction, stream, SOFTWARE)))
     check_answer(link.expect(Hello), stream)
 
 
@@ -34,14 +33,13 @@ def answer_hello(link: Link, stream: str, peer: PeerIdentity) -> Hello:
     """
     hello = link.expect(Hello)
     check_hello(hello, stream, peer)
-    link.send(encode(Hello(VERSION, VERSION, hello.direction, stream, _SOFTWARE)))
+    link.send(encode(Hello(VERSION_MIN, VERSION, hello.direction, stream, SOFTWARE)))
     return hello
 
 
 def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
     """Raise `Refused` unless a peer of this identity may have what it asks for."""
-    if not hello.version_min <= VERSION <= hello.version_max:
-        raise _other_version(hello)
+    common_version(hello)
     if hello.stream != stream:
         raise Refused("stream", f"this node serves the stream {stream!r} and no other")
     if hello.direction == PUSH and peer.role not in _PUSHING:
@@ -54,17 +52,32 @@ def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
 
 def check_answer(hello: Hello, stream: str) -> None:
     """Raise `Refused` unless the node speaks our version and serves our stream."""
-    if not hello.version_min <= VERSION <= hello.version_max:
-        raise _other_version(hello)
+    common_version(hello)
     if hello.stream != stream:
         raise Refused("stream", f"the node serves another stream than {stream!r}")
 
 
-def _other_version(hello: Hello) -> Refused:
-    low, high = hello.version_min, hello.version_max
-    theirs = f"version {low}" if low == high else f"versions {low} to {high}"
-    return Refused(
+def common_version(hello: Hello, oldest: int = VERSION_MIN, newest: int = VERSION) -> int:
+    """Return the newest version of the protocol that both sides speak.
+
+    Args:
+        hello: what the peer sent; both sides conclude the same from the two.
+        oldest: the oldest version that is spoken here.
+        newest: the newest one.
+
+    Raises:
+        Refused: there is none.
+    """
+    common = min(newest, hello.version_max)
+    if common >= max(oldest, hello.version_min):
+        return common
+    ours, theirs = _versions(oldest, newest), _versions(hello.version_min, hello.version_max)
+    raise Refused(
         "version",
-        f"this side speaks version {VERSION} of the protocol and the other {theirs}; "
+        f"this side speaks {ours} of the protocol and the other {theirs}; "
         "update whichever is older",
     )
+
+
+def _versions(low: int, high: int) -> str:
+    return f"version {low}" if low == high else f"versions {low} to {high}"

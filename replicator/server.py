@@ -33,6 +33,7 @@ from rt.net.grants import GRANTS_NAME, Grants, grants_path
 from rt.net.identity import PeerIdentity
 from rt.net.live import live_connections
 from rt.net.tls import Contexts, accept
+from rt.text import printable
 
 _log: Final = logging.getLogger(__name__)
 _BACKLOG: Final = 128
@@ -276,7 +277,10 @@ class Server:
         try:
             hello = answer_hello(link, self._host.stream, peer)
             pushes = hello.direction == PUSH
-            client = ServedClient(peer.name, PUSHES if pushes else PULLS, connection.name)
+            client = ServedClient(
+                peer.name, PUSHES if pushes else PULLS, connection.name,
+                software=printable(hello.software),
+            )  # fmt: skip
             self.record.join(client)
             try:
                 if pushes:

@@ -32,6 +32,7 @@ from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX, READ_BYTES
 from rt.position import FILE_BYTES_MAX, Position
 
 VERSION: Final = 2
+VERSION_MIN: Final = 2  # the oldest that is spoken too
 WORDS_BYTES_MAX: Final = 1024  # of a refusal: a long sentence with two positions and a path
 FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # and its padding
 START_BYTES_MAX: Final = 64  # of the longest, at: and 19 digits, with room

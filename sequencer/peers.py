@@ -8,32 +8,28 @@ import ssl
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import PeerError, Refused, spoken
-from rt.format.checksum import crc32
 from rt.net.identity import PeerIdentity
 from rt.net.tls import connect
 from rt.net.tls_errors import describe_tls_error
+from rt.version import SOFTWARE
+from sequencer.peer_versions import (
+    INTRODUCED,
+    PEER_VERSIONS,
+    PeerVersion,
+    decode_software,
+    version_of,
+)
+from sequencer.send_queue import MESSAGE_BYTES_MAX, SendQueue
 
 _log: Final = logging.getLogger("sequencer.peers")
 
-# Distinguishes these connections from replicators' on the same port. Version 2: slices carry a
-# digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and one that is
-# not answered takes no part. Version 4: the members may change.
-# Version 6: a list of members has the term of its entry. Version 7: reports say how many sessions
-# their other parts hold. A node of another version, or of another cluster, is given up before
-# anything is said.
-ALPN: Final = "rt-peer/7"
 _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 16 * 1024  # a whole TLS record, so none of it remains to be read
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
-MESSAGE_BYTES_MAX: Final = 16 << 20  # a full report of 100,000 sessions, or entries and a chunk
-# What may wait for a peer. Raft repeats what is lost, so beyond this the oldest are dropped:
-# a node of 7 holds at most 6 x 32 MiB for dead ones.
-_QUEUE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
 _NOW_BYTES_MAX: Final = 8 * 1024  # half a TLS record; the outbox's own thread sends anything larger
 _CONNECT_S: Final = 2.0
 _UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
@@ -44,49 +40,13 @@ _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election 
 Address = tuple[str, int]
 
 
-def alpn_of(cluster: str) -> str:
-    """The protocol between the nodes of one cluster.
-
-    Nodes of two clusters may share an authority and have the same names; at a wrong address one
-    would be taken for the other, in what it holds and in what it remembers.
-    """
-    return f"{ALPN}/{crc32(cluster.encode()):08x}"
-
-
-class SendQueue:
-    """Framed messages that wait for one member; beyond a limit the oldest are dropped."""
-
-    def __init__(self) -> None:
-        self.dropped = 0
-        self._messages: deque[bytes] = deque()
-        self._bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._messages)
-
-    def put(self, data: bytes) -> None:
-        """Add a message."""
-        self._messages.append(data)
-        self._bytes += len(data)
-        while self._bytes > _QUEUE_BYTES_MAX:
-            self._bytes -= len(self._messages.popleft())
-            self.dropped += 1
-
-    def take(self) -> bytes:
-        """Return and remove all messages, as they go onto the wire."""
-        data = b"".join(self._messages)
-        self._messages.clear()
-        self._bytes = 0
-        return data
-
-
 class PeerDialer:
     """Connects to one member.
 
     Args:
         name: the member, which must authenticate itself by it.
         addresses: where it may listen; each is tried in turn.
-        context: returns the client context for the next connection, which offers `alpn_of` of
+        context: returns the client context for the next connection, which offers `alpns_of`
             this node's cluster and nothing else.
     """
 
@@ -108,8 +68,11 @@ class PeerDialer:
             raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
         if sock.selected_alpn_protocol() is None:
             sock.close()
-            words = "is of another cluster, or of another version"
-            raise PeerError(f"the {self._name} at {address[0]}:{address[1]} {words}")
+            spoken_here = " or ".join(map(str, PEER_VERSIONS))
+            raise PeerError(
+                f"the {self._name} at {address[0]}:{address[1]} is of another cluster, or of "
+                f"another version: it does not speak {spoken_here} of the nodes' protocol"
+            )
         self._turn -= 1
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
@@ -199,6 +162,8 @@ class Outbox:
         self.connected, self.problem = True, ""
         _log.info("connected to node %s", self.name)
         try:
+            if (version_of(sock.selected_alpn_protocol()) or 0) >= INTRODUCED:
+                _send_all(sock, _LENGTH.pack(len(SOFTWARE)) + SOFTWARE.encode())
             while (data := self._take()) is not None:
                 _send_all(sock, data)
                 self.sent_bytes += len(data)
@@ -238,8 +203,8 @@ class Peers:
     """All other members of this node's cluster.
 
     Threads:
-        _lock: of `_serving`.
-        _serving: any connection's thread, with the lock held.
+        _lock: of `_serving` and `_versions`.
+        _serving, _versions: any connection's thread, with the lock held.
         _outboxes: replaced whole by the thread that calls `follow`, and never changed; any thread
             may read it. An outbox has rules of its own.
         _heard, _name, _context: set once.
@@ -265,6 +230,7 @@ class Peers:
         self._outboxes: dict[str, Outbox] = {}
         self.follow(addresses)
         self._serving: dict[str, ssl.SSLSocket] = {}  # by member
+        self._versions: dict[str, PeerVersion] = {}  # of the same
         self._lock = threading.Lock()
 
     def send(self, to: str, data: bytes) -> None:
@@ -300,6 +266,11 @@ class Peers:
             if not outbox.connected
         }
 
+    def versions(self) -> dict[str, PeerVersion]:
+        """Return the version of each member that is connected to us."""
+        with self._lock:
+            return dict(self._versions)
+
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Read what a member sends until it hangs up, or connects again.
 
@@ -326,6 +297,7 @@ class Peers:
             with self._lock:
                 if self._serving.get(identity.name) is sock:
                     del self._serving[identity.name]
+                    self._versions.pop(identity.name, None)
             sock.close()
 
     def stop(self) -> None:
@@ -339,14 +311,30 @@ class Peers:
 
     def _read(self, sock: ssl.SSLSocket, sender: str) -> None:
         data = bytearray()
+        protocol = version_of(sock.selected_alpn_protocol()) or PEER_VERSIONS[-1]
+        is_introduced = protocol < INTRODUCED
+        if is_introduced:
+            self._note_version(sock, sender, PeerVersion(protocol))
         poller = select.poll()
         poller.register(sock.fileno(), select.POLLIN)
         while chunk := _received(sock):
             data += chunk
             if len(data) < _TURN_BYTES and poller.poll(0):
                 continue  # handle together what arrived in the meantime
-            if messages := _cut(data, sender):
+            messages = _cut(data, sender)
+            if messages and not is_introduced:
+                version = PeerVersion(protocol, decode_software(messages.pop(0)))
+                self._note_version(sock, sender, version)
+                is_introduced = True
+            if messages:
                 self._heard(sender, messages)
+
+    def _note_version(self, sock: ssl.SSLSocket, sender: str, version: PeerVersion) -> None:
+        with self._lock:
+            if self._serving.get(sender) is sock:
+                self._versions[sender] = version
+        if version.differs:
+            _log.info("node %s: %s", sender, version.differs)
 
 
 def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:

@@ -11,11 +11,13 @@ from rt.net.grants import GRANTS_NAME
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.net.tls import Contexts, offering, server_context
 from rt.node.status import STATUS_ALPN
-from sequencer.peers import ALPN as PEER_ALPN
+from sequencer.peer_versions import alpn_of
 from sequencer.peers import Peers
 from tests.control_fuzz import node_admin
 from tests.forged_certificates import Authority
 from tests.replicator_host import DiskHost
+
+PEER_ALPN = alpn_of("flights", 7)  # of the version in which nothing comes before a message
 
 
 class Site:

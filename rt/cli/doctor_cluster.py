@@ -7,6 +7,7 @@ from typing import Any, Final
 from rt.cli.answer_fields import checked, get
 from rt.cli.asking import NodeAnswer
 from rt.cli.diagnosis import Diagnosis, fine, problem, warning
+from rt.cli.node_versions import different_versions, node_version, strangers
 from rt.cli.status_report import SILENT, ClusterReport
 from rt.node.settings import parse_address
 from rt.text import printable, size_text
@@ -48,6 +49,7 @@ def _is_whole(answer: dict[str, Any]) -> bool:
             get(answer, name, str)
         for name in ("disk_free", "disk_reserve", "now_ns"):
             get(answer, name, int)
+        node_version(answer)
         for place in get(answer, "addresses", dict).values():
             parse_address(place or "unknown:0")
     except (TypeError, ValueError, AttributeError):
@@ -107,19 +109,24 @@ def _configuration(
 
 
 def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
-    found: dict[str, list[str]] = {}
-    for each in answers:
-        version = get(each.answer, "version", str) or "unknown"
-        found.setdefault(version, []).append(get(each.answer, "node", str))
-    known = "; ".join(f"{', '.join(names)}: {each}" for each, names in sorted(found.items()))
-    if len(found) > 1:
-        yield problem("versions", f"the nodes run different versions ({known})",
-                      "update the nodes together")  # fmt: skip
-    elif __version__ not in found:
-        yield warning("versions", f"this is {__version__}, and the nodes run another ({known})",
+    about = "versions"
+    found = {get(each.answer, "node", str): node_version(each.answer) for each in answers}
+    different, apart = different_versions(found), strangers(found)
+    for one, other in apart:
+        yield problem(about, f"{one} and {other} have no version of a protocol in common "
+                      f"({different})", "go back to the version that the older of them can work "
+                      "with; docs/OPERATIONS.md says how to update")  # fmt: skip
+    if different and not apart:
+        yield warning(about, f"the nodes run different versions ({different}), which work together",
+                      "update the others, one after another")  # fmt: skip
+    if different:
+        return
+    [version] = set(found.values())
+    if version.software != __version__:
+        yield warning(about, f"this is rt {__version__}, and the nodes run {version.text}",
                       "use the nodes' version")  # fmt: skip
     else:
-        yield fine("versions", f"rt {__version__} everywhere; {ssl.OPENSSL_VERSION} here")
+        yield fine(about, f"rt {__version__} everywhere; {ssl.OPENSSL_VERSION} here")
 
 
 def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rt.cli.answer_fields import checked, get, objects, position, seconds
 from rt.cli.node_problems import problems_of, time_text
+from rt.cli.node_versions import NodeVersion, node_version
 from rt.errors import PeerError
 from rt.position import Position
 
@@ -107,6 +108,14 @@ class MergeReport:
 
 
 @dataclass(frozen=True, slots=True)
+class AboutReport:
+    """What a node promises and runs."""
+
+    durability: str = ""  # what a merged message has survived
+    version: NodeVersion = field(default_factory=NodeVersion)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReport:
     """One node's answer.
 
@@ -121,7 +130,7 @@ class NodeReport:
         term: The newest election term it knows.
         leader: The leader it knows; "" if there is none.
         merge: How far it has merged.
-        durability: What a merged message has survived.
+        about: What it promises and runs.
         problems: What is wrong with it, one phrase each.
         traffic: What it holds, and its connected clients.
     """
@@ -135,7 +144,7 @@ class NodeReport:
     term: int = 0
     leader: str = ""
     merge: MergeReport = MergeReport(Position(0), 0, 0, "")
-    durability: str = ""
+    about: AboutReport = field(default_factory=AboutReport)
     problems: tuple[str, ...] = ()
     traffic: TrafficReport = field(default=TrafficReport(), repr=False)
 
@@ -269,7 +278,7 @@ def _node_report(address: str, answer: Any) -> NodeReport:
             position(fork, "position") if (fork := get(answer, "forked", dict)) else None,
             _scrub_report(get(answer, "scrub", dict)),
         ),
-        durability=get(answer, "durability", str),
+        about=AboutReport(get(answer, "durability", str), node_version(answer)),
         problems=tuple(problems_of(answer)),
         traffic=_traffic(answer),
     )  # fmt: skip

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from rt.cli.console import table
+from rt.cli.node_versions import different_versions, strangers
 from rt.cli.status_report import ClientReport, ClusterReport, Health, MergeReport, NodeReport
 from rt.cli.status_report import SessionReport as Session
 from rt.text import size_text
@@ -80,13 +81,17 @@ def summary(report: ClusterReport) -> str:
     voting = [node for node in nodes if node.name in members]
     lines = [
         f"stream {nodes[0].stream}: {len(voting)} of {len(members)} nodes answer, quorum {quorum}; "
-        f"{nodes[0].durability}{'; not highly available' if len(members) == 1 else ''}"
+        f"{nodes[0].about.durability}{'; not highly available' if len(members) == 1 else ''}"
     ]
     if learners:
         lines.append(f"learners, which neither vote nor count: {', '.join(learners)}")
     if report.problems:
         label = "degraded" if report.health is Health.DEGRADED else "problems"
         lines.append(f"{label}: {'; '.join(report.problems)}")
+    versions = {node.name: node.about.version for node in nodes}
+    if different := different_versions(versions):
+        apart = "; ".join(f"{one} and {other} cannot" for one, other in strangers(versions))
+        lines.append(f"versions differ: {different} ({apart or 'they'} work together)")
     scrubs = [f"{node.name} {node.merge.scrub.text}" for node in nodes]
     lines.append(f"all rolled files last checked: {', '.join(scrubs)}")
     lines += [f"not merged: {reason}" for reason in report.stuck]

@@ -39,7 +39,8 @@ from rt.node.state import open_state
 from rt.node.status import STATUS_ALPN, STATUS_S, node_status
 from rt.position import Position
 from sequencer.journal.journal import Opened
-from sequencer.peers import Peers, alpn_of
+from sequencer.peer_versions import alpns_of
+from sequencer.peers import Peers
 
 _log: Final = logging.getLogger("rt.node")
 STUCK_S: Final = 30.0  # a loop that has not come round for so long needs a restart
@@ -105,7 +106,7 @@ class Node:
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self._server = Server(
             settings.address, _server_contexts(settings), self, limits, self._handlers(),
-            greets=(_peer_alpn(settings),),
+            greets=_peer_alpns(settings),
         )  # fmt: skip
         self.pipeline.sequencer.on_status = self._leadership.saw
         self.lookout = Lookout(NodeSampler(self._watched()))
@@ -125,7 +126,7 @@ class Node:
             return None
         files = certificate_files(settings.certs, settings.name)
         contexts = Contexts(
-            files, lambda *paths: offering(client_context(*paths), _peer_alpn(settings))
+            files, lambda *paths: offering(client_context(*paths), *_peer_alpns(settings))
         )
         peers = Peers(settings.name, self._places.now, contexts.current, self.pipeline.hear)
         self._places.listener = peers.follow
@@ -141,7 +142,7 @@ class Node:
         )  # fmt: skip
         handlers: dict[str, Handler] = {STATUS_ALPN: self._serve_status, ADMIN_ALPN: admin.serve}
         if self._peers is not None:
-            handlers[_peer_alpn(self.settings)] = self._peers.serve
+            handlers |= dict.fromkeys(_peer_alpns(self.settings), self._peers.serve)
         return handlers
 
     def start(self) -> list[str]:
@@ -301,9 +302,9 @@ def _days(files: CertificateFiles) -> float | None:
 
 def _server_contexts(settings: NodeSettings) -> Contexts:
     files = certificate_files(settings.certs, settings.name)
-    protocols = (_peer_alpn(settings), STATUS_ALPN, ADMIN_ALPN)
+    protocols = (*_peer_alpns(settings), STATUS_ALPN, ADMIN_ALPN)
     return Contexts(files, lambda *paths: offering(server_context(*paths), *protocols))
 
 
-def _peer_alpn(settings: NodeSettings) -> str:
-    return alpn_of(settings.cluster_id or settings.stream)
+def _peer_alpns(settings: NodeSettings) -> tuple[str, ...]:
+    return alpns_of(settings.cluster_id or settings.stream)

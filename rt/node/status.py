@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from replicator.clients import ClientView
+from replicator.wire import VERSION, VERSION_MIN
 from rt.node.fork import FoundFork
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
@@ -18,6 +19,7 @@ from rt.node.view import NodeView
 from rt.position import Position
 from rt.version import __version__
 from sequencer.newcomers import Stuck
+from sequencer.peer_versions import PEER_VERSIONS
 from sequencer.peers import Peers
 from sequencer.remembered import Ownership
 
@@ -66,9 +68,7 @@ def node_status(
         "older_copy": waiting.older_copy,
         "unconfirmed_by": waiting.confirmations,
         "agreement_ms": _milliseconds(sorted(view.agreed_ns)),
-        "unreachable": peers.problems() if peers else {},
-        # sent to other nodes; it holds no messages of publishers
-        "peer_bytes": peers.sent_bytes if peers else 0,
+        **_peers(peers),
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
         "sessions": _sessions(inboxes, sample, waiting.stuck, opened),
@@ -78,6 +78,17 @@ def node_status(
         "disk_reserve": guard.reserve,
         "takes_data": not guard.is_closed,
         **_sampled(sample),
+    }
+
+
+def _peers(peers: Peers | None) -> dict[str, Any]:
+    return {
+        "unreachable": peers.problems() if peers else {},
+        "peer_versions": {
+            name: asdict(each) for name, each in (peers.versions() if peers else {}).items()
+        },
+        # sent to other nodes; it holds no messages of publishers
+        "peer_bytes": peers.sent_bytes if peers else 0,
     }
 
 
@@ -93,6 +104,7 @@ def _sampled(sample: NodeSample) -> dict[str, Any]:
     here = [each for each in sample.clients if each.ended_ns is None]
     return {
         "version": __version__,
+        "speaks": {"wire": [VERSION_MIN, VERSION], "nodes": sorted(PEER_VERSIONS)},
         "started_ns": sample.times.began_ns,
         "flow": _flow(sample.flow),
         "stalled_s": {name: round(seconds, 1) for name, seconds in sample.stalled.items()},
@@ -147,6 +159,7 @@ def _client(client: ClientView, end: Position) -> dict[str, Any]:
         "lag_bytes": None if position is None else bytes_between(position, end),
         "waiting_s": round(client.waiting_s, 1),
         "bytes": client.sent,
+        "software": client.software,
     }
 
 

@@ -19,9 +19,8 @@ from rt.net.admin import ADMIN_ALPN
 from rt.net.revocation import revoke
 from rt.net.tls import client_context, connect, offering
 from rt.node.status import STATUS_ALPN
-from sequencer.peers import ALPN as PEER_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
-from tests.live_site import Site
+from tests.live_site import PEER_ALPN, Site
 from tests.replicator_host import STREAM
 
 URIS = {

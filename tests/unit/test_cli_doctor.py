@@ -52,7 +52,11 @@ def test_nothing_is_wrong_with_a_cluster_that_is_well():
     [
         ({"now_ns": time.time_ns() + 3600 * 10**9}, "clocks", "the clock of n2 is "),
         ({"now_ns": time.time_ns() - 3600 * 10**9}, "clocks", "s behind ours"),
-        ({"version": "0.0.9"}, "versions", "different versions"),
+        ({"version": "0.0.9"}, "versions", "n2: rt 0.0.9, nodes' protocol 7, wire 2; n1, n3: rt"),
+        ({"speaks": {"nodes": [7, 8], "wire": [2, 3]}}, "versions", "which work together"),
+        ({"speaks": {"nodes": [7, 9], "wire": [2, 2]}}, "versions", "nodes' protocol 7 or 9, wire"),
+        ({"speaks": {"nodes": [8], "wire": [2, 3]}}, "versions", "n1 and n2 have no version of"),
+        ({"speaks": {"nodes": [7], "wire": [3, 4]}}, "versions", "n2 and n3 have no version of"),
         ({"disk_free": 2 << 20}, "disks", "n2 has 2.00 MiB free, and refuses new data below 1.00"),
         ({"takes_data": False}, "disks", "n2 refuses new data"),
         ({"certificate_days": 3.0}, "certificates", "expires in 3 days"),
@@ -62,6 +66,8 @@ def test_nothing_is_wrong_with_a_cluster_that_is_well():
         ({"unreachable": {"n1": "refused"}}, "cluster", "n2 cannot reach n1"),
         ({"addresses": {"n1": 5}}, "", ""),
         ({"version": ["x"]}, "", ""),
+        ({"speaks": {"nodes": ["x"]}}, "", ""),
+        ({"speaks": {"nodes": [], "wire": [2, 2]}}, "", ""),
     ],
 )
 def test_each_fault_is_found_and_says_what_to_do(changed, about, words):

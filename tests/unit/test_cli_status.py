@@ -114,6 +114,20 @@ def test_whatever_ails_a_node_degrades_the_cluster_and_is_named(changed, problem
     assert report(answer("n1"), answer("n2"), None).health is Health.DEGRADED
 
 
+def test_an_update_in_progress_is_shown_and_is_no_fault():
+    """Paging for it would page for every update; not seeing it would leave one unfinished."""
+    newer = {"version": "0.2.0", "speaks": {"nodes": [7, 8], "wire": [2, 2]}}
+    shown = report(answer("n1", version="0.1.0"), answer("n2", **newer))
+    assert shown.health is Health.HEALTHY
+    assert (
+        "versions differ: n1: rt 0.1.0, nodes' protocol 7, wire 2; "
+        "n2: rt 0.2.0, nodes' protocol 7 or 8, wire 2 (they work together)"
+    ) in status_text(shown)
+    newest = {"version": "9.0", "speaks": {"nodes": [9], "wire": [2, 3]}}
+    shown = report(answer("n1", version="0.1.0"), answer("n2", **newest))
+    assert "wire 2 or 3 (n1 and n2 cannot work together)" in status_text(shown)
+
+
 def test_a_node_that_has_merged_nothing_is_not_57_years_behind():
     """It said 1795328754.0 s, which is the age of the epoch."""
     found = report(answer("n1"), answer("n2", merged_end="0.0.0", messages=0, merge_time_ns=0))

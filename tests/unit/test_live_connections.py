@@ -25,9 +25,8 @@ from rt.net.revocation import revoke
 from rt.net.tls import Contexts, client_context, connect, offering
 from rt.net.trust import trust_of
 from rt.node.status import STATUS_ALPN
-from sequencer.peers import ALPN as PEER_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
-from tests.live_site import Site
+from tests.live_site import PEER_ALPN, Site
 from tests.replicator_host import STREAM, Merge, eventually
 
 PATIENCE_S = 60.0  # that one look is enough, and takes less than a second: test_live_looks.py

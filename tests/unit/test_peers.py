@@ -14,7 +14,15 @@ from rt.net.tls import Contexts, client_context, offering
 from rt.node.cluster import init_local_cluster
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
-from sequencer.peers import Outbox, PeerDialer, Peers, alpn_of
+from rt.version import SOFTWARE
+from sequencer.peer_versions import (
+    PEER_VERSIONS,
+    PeerVersion,
+    alpn_of,
+    alpns_of,
+    version_of,
+)
+from sequencer.peers import Outbox, PeerDialer, Peers
 from tests.replicator_host import eventually
 
 
@@ -81,12 +89,19 @@ def test_a_broken_connection_is_reported_in_plain_text(error):
     outbox.stop()
     outbox._stopping = False
     outbox.put(b"1")
-    outbox._pump(SimpleNamespace(send=broken, fileno=lambda: 0, close=lambda: None))
+    sock = SimpleNamespace(
+        send=broken, fileno=lambda: 0, close=lambda: None, selected_alpn_protocol=lambda: None
+    )
+    outbox._pump(sock)
     assert outbox.problem == "the connection broke: the other side hung up"
 
 
 class HungUpOn(socket.socket):
     """A connection that the other side has closed."""
+
+    def selected_alpn_protocol(self):
+        """Return the protocol that was agreed on."""
+        return alpn_of("flights")
 
     def send(self, _data):
         raise BrokenPipeError(32, "Broken pipe")
@@ -115,6 +130,12 @@ def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(monkeypatch):
 
 class Accepted(socket.socket):
     """A connection that a member has dialled, without TLS."""
+
+    version = 7
+
+    def selected_alpn_protocol(self):
+        """Return the protocol that was agreed on."""
+        return alpn_of("flights", self.version)
 
     def read(self, count):
         """Receive as a TLS connection does."""
@@ -145,6 +166,58 @@ def test_a_member_that_connects_again_has_one_connection():
         each.close()
 
 
+def served(version, data):
+    """Return what node n2 is known to run once it has sent this, what was heard, and the log."""
+    heard, found = [], []
+    peers = Peers("n1", {}, no_context, lambda _sender, messages: heard.extend(messages))
+    ours, theirs = socket.socketpair()
+    sock = Accepted(fileno=ours.detach())
+    sock.version = version
+
+    def serve():
+        try:
+            peers.serve(sock, SimpleNamespace(is_node=True, name="n2"))
+        except PeerError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    theirs.sendall(b"".join(len(each).to_bytes(4, "little") + each for each in data))
+    assert eventually(lambda: heard or found)
+    versions = peers.versions()
+    theirs.close()
+    thread.join(10)
+    assert peers.versions() == {}
+    peers.stop()
+    return versions, heard, found
+
+
+def test_a_node_introduces_itself_and_its_version_is_known_while_it_is_connected(caplog):
+    """An operator who updates one node after another wants to see which are done."""
+    caplog.set_level("INFO")
+    ours = served(8, [SOFTWARE.encode(), b"vote"])
+    assert ours == ({"n2": PeerVersion(8, SOFTWARE)}, [b"vote"], [])
+    assert "runs" not in caplog.text
+    newer = served(8, [b"rt 99.1", b"vote"])
+    assert newer == ({"n2": PeerVersion(8, "rt 99.1")}, [b"vote"], [])
+    assert f"node n2: it runs rt 99.1, this node {SOFTWARE}; they speak version 8" in caplog.text
+
+
+def test_a_node_of_the_version_before_is_heard_and_named_as_older(caplog):
+    """It introduces itself by nothing: its first message is one of the consensus."""
+    caplog.set_level("INFO")
+    assert served(7, [b"vote"]) == ({"n2": PeerVersion(7)}, [b"vote"], [])
+    assert "it runs an older version of rt, this node rt " in caplog.text
+
+
+@pytest.mark.parametrize("name", [b"rt 1\n2", b"r" * 65, b"\xff", b"\x1b[2J"])
+def test_an_introduction_that_is_not_a_short_printable_text_ends_the_connection(name):
+    """It goes into logs and onto terminals."""
+    versions, heard, [why] = served(8, [name, b"vote"])
+    assert (versions, heard) == ({}, [])
+    assert "not a printable text of 64 bytes" in why
+
+
 def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up(tmp_path):
     """At a wrong address, what it holds and remembers would be taken for the member's."""
     place = init_local_cluster(str(tmp_path), "flights", 3)[0]
@@ -152,16 +225,24 @@ def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up
     node = Node(settings, founding=True)
     node.start()
 
-    def dial(cluster):
+    def dial(cluster, versions=PEER_VERSIONS):
         files = certificate_files(settings.certs, "n2")
         contexts = Contexts(
-            files, lambda *paths: offering(client_context(*paths), alpn_of(cluster))
+            files, lambda *paths: offering(client_context(*paths), *alpns_of(cluster, versions))
         )
         return PeerDialer("n1", [node.address], contexts.current).dial()
 
     try:
         with pytest.raises(PeerError, match="is of another cluster, or of another version"):
             dial("trains")
-        dial(settings.cluster_id).close()
+        for version in PEER_VERSIONS:
+            sock = dial(settings.cluster_id, (version,))
+            assert version_of(sock.selected_alpn_protocol()) == version
+            sock.close()
+        sock = dial(settings.cluster_id, (9, *PEER_VERSIONS))
+        assert version_of(sock.selected_alpn_protocol()) == PEER_VERSIONS[0]
+        sock.close()
+        with pytest.raises(PeerError, match="it does not speak 8 or 7 of the nodes' protocol"):
+            dial(settings.cluster_id, (10, 9))
     finally:
         node.stop()

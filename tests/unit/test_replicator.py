@@ -28,6 +28,7 @@ from replicator import server as server_module
 from replicator import sessions as sessions_module
 from replicator import watcher as watcher_module
 from replicator.admission import ServerLimits
+from replicator.hello import common_version
 from replicator.link import Link
 from replicator.messages import CONNECTION, PULL, PUSH, Hello, Open, Refusal, Standing
 from replicator.pull import PullClient
@@ -35,7 +36,7 @@ from replicator.push import PushClient
 from replicator.server import Server
 from replicator.wire import VERSION, encode
 from rt import Publisher, WriterSettings
-from rt.errors import FlushTimeout, Misuse
+from rt.errors import FlushTimeout, Misuse, Refused
 from rt.format.manifest import MERGED, SESSION, LogIdentity
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.watch import Wake, Watch
@@ -506,6 +507,26 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_code(site, publisher, hello
     answer = first_answer(link)
     assert (answer.channel, answer.code) == (CONNECTION, code)
     link.close(), wake.close()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "common"), [((2, 2), 2), ((1, 2), 2), ((2, 9), 3), ((3, 9), 3), ((1, 3), 3)]
+)
+def test_both_sides_settle_on_the_newest_version_they_share(theirs, common):
+    """A release speaks its own version and the one before, so that an update needs no halt."""
+    assert common_version(Hello(*theirs, PUSH, STREAM, "rt 9"), 2, 3) == common
+    assert common_version(Hello(2, 3, PUSH, STREAM, "rt 9"), *theirs) == common  # the other side
+
+
+@pytest.mark.parametrize("theirs", [(1, 1), (4, 5)])
+def test_sides_without_a_common_version_say_what_each_speaks(theirs):
+    """The one sentence from which an operator sees what to update."""
+    with pytest.raises(Refused, match="this side speaks versions 2 to 3 of the protocol") as caught:
+        common_version(Hello(*theirs, PUSH, STREAM, "rt 9"), 2, 3)
+    assert caught.value.code == "version"
+    assert f"the other version{'s' if theirs[0] < theirs[1] else ''} {theirs[0]}" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("log", ["another stream", "a merged log", "a line of ours"])

@@ -1,0 +1,36 @@
+"""SendQueue: messages that wait for one node, framed as they go onto the wire."""
+
+from collections import deque
+from typing import Final
+
+MESSAGE_BYTES_MAX: Final = 16 << 20  # a full report of 100,000 sessions, or entries and a chunk
+# What may wait for a peer. Raft repeats what is lost, so beyond this the oldest are dropped:
+# a node of 7 holds at most 6 x 32 MiB for dead ones.
+_QUEUE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
+
+
+class SendQueue:
+    """Framed messages that wait for one member; beyond a limit the oldest are dropped."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._messages: deque[bytes] = deque()
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def put(self, data: bytes) -> None:
+        """Add a message."""
+        self._messages.append(data)
+        self._bytes += len(data)
+        while self._bytes > _QUEUE_BYTES_MAX:
+            self._bytes -= len(self._messages.popleft())
+            self.dropped += 1
+
+    def take(self) -> bytes:
+        """Return and remove all messages, as they go onto the wire."""
+        data = b"".join(self._messages)
+        self._messages.clear()
+        self._bytes = 0
+        return data

@@ -1,0 +1,143 @@
+"""A rolling update: nodes of an earlier commit and of this one form one cluster, both ways."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from contextlib import ExitStack
+
+import pytest
+
+from replicator.push import PushClient
+from rt.cli.node_versions import different_versions, node_version, strangers
+from rt.errors import PeerError
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.cluster import ask_status, init_local_cluster
+from rt.node.settings import parse_address
+from rt.publisher import Publisher
+from tests.commands import PATIENCE_S, clean_environment, run
+from tests.layout import ROOT
+from tests.replicator_host import eventually
+
+pytestmark = pytest.mark.faults
+
+# The last commit whose nodes speak version 7 of the nodes' protocol and no other.
+BEFORE = "328eb57dc7ec55cfba63b679735345443ced60c7"
+PACKAGES = ("rt", "replicator", "sequencer", "archiver")
+STREAM = "flights"
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """The packages as they were, from the repository's history; skip where it does not reach."""
+    found = subprocess.run(
+        ["git", "archive", BEFORE, *PACKAGES], cwd=ROOT, capture_output=True, check=False
+    )
+    if found.returncode:
+        pytest.skip(f"commit {BEFORE[:7]} is not in this clone's history; fetch it to run this")
+    directory = tmp_path_factory.mktemp("before")
+    with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
+        archive.extractall(directory, filter="data")
+    return str(directory)
+
+
+class Cluster:
+    """Three nodes, each a process that runs one of the two versions, and a publisher."""
+
+    def __init__(self, root, undo):
+        self.root, self.undo = str(root), undo
+        self.places = {each.name: each for each in init_local_cluster(self.root, STREAM, 3)}
+        self.running = {}
+        self.count = 0
+        files = certificate_files(os.path.join(self.root, "certs"), "publisher")
+        self.asking = Contexts(files, client_context)
+        addresses = [parse_address(each.address) for each in self.places.values()]
+        pushing = Contexts(files, client_context)
+        push = PushClient(f"{self.root}/pub", STREAM, addresses, pushing)
+        push.start()
+        undo.callback(push.stop)
+        self.publisher = undo.enter_context(
+            Publisher(f"{self.root}/pub", stream=STREAM, session="jfk")
+        )
+        undo.callback(self.stop_all)
+
+    def start(self, name, code, *options):
+        """Start a node with the packages of a directory."""
+        command = [sys.executable, "-m", "rt", "-v", "node", "--config", self.places[name].config]
+        with open(f"{self.root}/{name}.log", "ab") as log:
+            self.running[name] = subprocess.Popen(
+                [*command, *options], cwd=code, stdout=log, stderr=log,
+                env=clean_environment() | {"PYTHONPATH": code},
+            )  # fmt: skip
+
+    def stop(self, name):
+        """Stop a node as a service manager does."""
+        process = self.running.pop(name)
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0, self.log(name)
+
+    def stop_all(self):
+        """Stop every node."""
+        for name in list(self.running):
+            self.stop(name)
+
+    def log(self, name):
+        """What a node has logged."""
+        with open(f"{self.root}/{name}.log", encoding="utf-8") as file:
+            return file.read()
+
+    def status(self, name):
+        """A node's status; {} while it does not answer."""
+        try:
+            return ask_status(parse_address(self.places[name].address), self.asking)
+        except (OSError, PeerError):
+            return {}
+
+    def publish(self):
+        """Publish a hundred messages, have them merged, and wait until all nodes have them."""
+        self.publisher.publish_many(b"%d" % each for each in range(self.count, self.count + 100))
+        self.count += 100
+        self.publisher.flush("merged", timeout_s=PATIENCE_S)
+        states = {}
+
+        def agree():
+            for name in self.places:
+                states[name] = self.status(name)
+            ends = {(each.get("messages"), each.get("digest")) for each in states.values()}
+            return len(ends) == 1 and ends.pop()[0] == self.count
+
+        assert eventually(agree, PATIENCE_S), (states, *map(self.log, self.places))
+        return states
+
+
+def test_each_node_in_turn_is_updated_and_taken_back_while_messages_flow(before, tmp_path):
+    """In every mixture they merge the same log, and a node goes back on the same files."""
+    now = str(ROOT)
+    with ExitStack() as undo:
+        cluster = Cluster(tmp_path, undo)
+        for name in cluster.places:
+            cluster.start(name, before, "--found")
+        assert not any("speaks" in each for each in cluster.publish().values())
+        for name in cluster.places:  # the update
+            cluster.stop(name)
+            cluster.start(name, now)
+            states = cluster.publish()
+            versions = {each: node_version(state) for each, state in states.items()}
+            assert strangers(versions) == []
+            assert bool(different_versions(versions)) == (name != "n3")
+        assert "it runs an older version of rt" in cluster.log("n1")
+        assert eventually(lambda: protocols(cluster, "n1") == {8}, PATIENCE_S)
+        for name in ("n3", "n2", "n1"):  # and the way back
+            cluster.stop(name)
+            cluster.start(name, before)
+            cluster.publish()
+        shown = run("status", "--config", f"{tmp_path}/clients.toml")
+        assert shown.exit_code == 0, shown.output
+
+
+def protocols(cluster, name):
+    """Return the versions of the nodes' protocol that a node speaks with those it hears."""
+    versions = cluster.status(name).get("peer_versions", {})
+    return {each["protocol"] for each in versions.values()} if len(versions) == 2 else set()
