@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Final
 
 from replicator.file_fetch import FileFetch
 from replicator.mend import mend_file
@@ -20,7 +21,14 @@ from rt.log.lock import take_lock
 from rt.log.rolled_check import check_rolled
 from rt.node.settings import PORT
 
-_NODE_LOCK = ".lock"  # beside a node's log
+_NODE_LOCK: Final = ".lock"  # beside a node's log
+_NODE_STATE: Final = "state"
+_ACTIVE_OF_NODE: Final = (
+    "the node still writes this file, and its state says how far it had come; start the node: one "
+    "of several sets the file aside and copies it again from the others; a node alone has the only "
+    "copy, so keep all of its directory, and found a new cluster from a subscriber's copy with rt "
+    "cluster init --from"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +140,18 @@ def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> str:
     return f"{name}: repaired with the copy of {mended.node}{kept}"
 
 
+def _is_nodes_own(directory: str) -> bool:
+    """Whether a merged log is the one that a node writes, rather than a copy of it."""
+    parent = os.path.dirname(os.path.abspath(directory))
+    return any(os.path.exists(os.path.join(parent, name)) for name in (_NODE_LOCK, _NODE_STATE))
+
+
 def _other(log: Appender, file: FileReport) -> str:
     """Repair what needs no node: an index, and the end of the log; return what was done."""
     kinds, path = findings(file), os.path.join(log.directory, file.file)
     if Finding.DAMAGED in kinds and not file.is_rolled:
+        if _is_nodes_own(log.directory):
+            return f"{file.file}: not repaired: {_ACTIVE_OF_NODE}"
         kept = set_aside(log.disk, path)
         if os.path.exists(path + SUFFIX):
             set_aside(log.disk, path + SUFFIX)

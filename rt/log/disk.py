@@ -20,6 +20,8 @@ _REPLACED_MAX: Final = 8
 # Larger than any descriptor on Linux (fs.nr_open); -1 is a ValueError in some calls of Python.
 _NO_FD: Final = (1 << 31) - 1
 COPY_BYTES: Final = 1 << 20  # per read and write; with less, the calls cost as much as the copy
+# What a disk returns for a sector that it cannot read; as good as wrong bytes.
+UNREADABLE: Final = frozenset({errno.EIO, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)})
 
 
 class File(Protocol):
@@ -258,6 +260,24 @@ def read_small(path: str, bytes_max: int) -> bytes:
         return file.pread(bytes_max, 0)
     finally:
         file.close()
+
+
+def read_or_rotten(disk: Disk, path: str, bytes_max: int) -> bytes:
+    """Return the first bytes of a file that has a checksum; none where the disk has lost a sector.
+
+    Raises:
+        OSError: it is missing, or cannot be read for another reason.
+    """
+    try:
+        file = disk.open_read(path)
+        try:
+            return file.pread(bytes_max, 0)
+        finally:
+            file.close()
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        return b""
 
 
 def open_small(path: str) -> int:

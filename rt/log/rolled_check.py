@@ -1,10 +1,8 @@
 """RolledCheck: proves, slice by slice, that a rolled file is the one that its line describes."""
 
-import errno
 import os
 from bisect import bisect_left
 from contextlib import suppress
-from typing import Final
 
 from rt.errors import CorruptLog, FrameError
 from rt.format.chain import Chain
@@ -15,11 +13,8 @@ from rt.format.scan import Frame, Scan
 from rt.format.walk import Walk
 from rt.limits import READ_BYTES
 from rt.log.active_file import Facts
-from rt.log.disk import Disk, File, OsFile
+from rt.log.disk import UNREADABLE, Disk, File, OsFile
 from rt.position import START, Position
-
-# What a disk returns for a sector that it cannot read; as good as wrong bytes.
-_UNREADABLE: Final = frozenset({errno.EIO, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)})
 
 
 class RolledCheck:
@@ -150,7 +145,7 @@ def _digest_before(known: Manifest, line: Rolled) -> bytes | None:
 
 
 def _unreadable(error: OSError, path: str, at: Position) -> CorruptLog | OSError:
-    if error.errno in _UNREADABLE:
+    if error.errno in UNREADABLE:
         return CorruptLog(path, at, f"it cannot be read: {os.strerror(error.errno or 0)}")
     return error
 

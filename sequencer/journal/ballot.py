@@ -4,7 +4,7 @@ import struct
 from typing import Final
 
 from rt.format.checksum import crc32
-from rt.log.disk import Disk, File
+from rt.log.disk import Disk, File, read_or_rotten
 from sequencer.journal.identity import write_whole
 from sequencer.raft.consensus import Ballot
 
@@ -46,13 +46,9 @@ def read_ballot(disk: Disk, path: str, directory: int) -> Ballot | None:
 
 def _read_slot(disk: Disk, path: str, directory: int) -> Ballot | None:
     try:
-        file = disk.open_read(path)
+        return decode_slot(read_or_rotten(disk, path, SLOT_BYTES_MAX), directory)
     except FileNotFoundError:
         return None
-    try:
-        return decode_slot(file.pread(SLOT_BYTES_MAX, 0), directory)
-    finally:
-        file.close()
 
 
 class Ballots:

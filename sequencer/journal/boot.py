@@ -7,7 +7,7 @@ that was stored here, no power was cut since, and bytes that cannot be read were
 from typing import Final
 
 from rt.format.checksum import crc32
-from rt.log.disk import Disk
+from rt.log.disk import Disk, read_or_rotten
 from sequencer.journal.identity import write_whole
 
 BOOT_NAME: Final = "boot"
@@ -17,14 +17,9 @@ BOOT_BYTES_MAX: Final = 256  # a UUID of 36 characters and its checksum
 def read_boot(disk: Disk, path: str) -> str | None:
     """The stored boot id, "" if there is none, or None if it is damaged."""
     try:
-        file = disk.open_read(f"{path}/{BOOT_NAME}")
+        line, _, rest = read_or_rotten(disk, f"{path}/{BOOT_NAME}", BOOT_BYTES_MAX).partition(b"\n")
     except FileNotFoundError:
         return ""
-    try:
-        data = file.pread(BOOT_BYTES_MAX, 0)
-    finally:
-        file.close()
-    line, _, rest = data.partition(b"\n")
     return line.decode() if rest == b"%08x\n" % crc32(line) else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rt.format.checksum import crc32
-from rt.log.disk import Disk
+from rt.log.disk import Disk, read_or_rotten
 from sequencer.journal.identity import write_whole
 from sequencer.raft.consensus import EngineState
 from sequencer.raft.starts import Claim, Memory, Reach, StartChain
@@ -80,13 +80,9 @@ def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:
 
 def _read(disk: Disk, path: str, name: str) -> Any:
     try:
-        file = disk.open_read(f"{path}/{name}")
+        line, _, rest = read_or_rotten(disk, f"{path}/{name}", FILE_BYTES_MAX).partition(b"\n")
     except FileNotFoundError:
         return None
-    try:
-        line, _, rest = file.pread(FILE_BYTES_MAX, 0).partition(b"\n")
-    finally:
-        file.close()
     return json.loads(line) if rest == b"%08x\n" % crc32(line) else None
 
 

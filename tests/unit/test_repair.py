@@ -6,6 +6,8 @@ from random import Random
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from commands import publish, run
+from forged_certificates import Authority
+from logs import MergedLog
 from replicator_host import eventually, log_bytes
 from rot import contents, flip_bit, rolled_files, rot
 
@@ -14,6 +16,8 @@ from replicator.pull import PullClient
 from rt.errors import CorruptLog
 from rt.inspect.verify import open_log, verify_log
 from rt.log.confirmations import Level
+from rt.net.certificates import issue
+from rt.net.identity import CertificateRole
 from rt.subscriber import Subscriber
 
 PATIENCE_S = 60
@@ -229,6 +233,29 @@ def test_only_merged_logs_are_repaired_from_nodes(tmp_path):
     done = run("verify", directory, "--repair")
     assert done.exit_code == 2
     assert "only a merged log (out) is repaired from nodes" in done.stderr
+
+
+@pytest.mark.parametrize("beside", [".lock", "state"])
+def test_the_file_that_a_node_writes_is_left_to_the_node(tmp_path, beside):
+    """Set aside here, a node alone would have nothing, and no rt pull copies it again."""
+    out = str(tmp_path / "out")
+    with MergedLog(out) as log:
+        for _ in range(2):
+            log.merge("jfk", [b"x" * 300])
+    certs = Authority(str(tmp_path / "certs")).directory
+    issue(certs, "reader", CertificateRole.SUBSCRIBER)
+    own = tmp_path / beside
+    own.touch() if beside == ".lock" else own.mkdir()
+    flip_bit(os.path.join(out, "log.0.0"), 200)
+    command = ("verify", out, "--repair", "--certs", certs, "--identity", "reader")
+    done = run(*command)
+    assert done.exit_code == 1, done.output
+    assert "log.0.0: not repaired: the node still writes this file" in done.stderr
+    assert "start the node" in done.stderr
+    assert "log.0.0" in os.listdir(out)
+    own.unlink() if beside == ".lock" else own.rmdir()
+    done = run(*command)
+    assert "set aside as quarantine.log.0.0.0; rt pull copies it again" in done.stderr
 
 
 def storm(tmp_path, flips, files):

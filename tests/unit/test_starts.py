@@ -1,5 +1,6 @@
 """Starts: an older copy of a node is recognized by what others remember, and nothing else is."""
 
+import errno
 import itertools
 from dataclasses import replace
 from random import Random
@@ -15,7 +16,15 @@ from sequencer.greeting import (
     decode_greeting,
     encode_greeting,
 )
-from sequencer.journal.starts import STARTS_NAMES, begin_start, read_memories, write_memories
+from sequencer.journal.ballot import SLOT_NAMES, Ballots, read_ballot
+from sequencer.journal.boot import BOOT_NAME, read_boot, write_boot
+from sequencer.journal.starts import (
+    REMEMBERED_NAME,
+    STARTS_NAMES,
+    begin_start,
+    read_memories,
+    write_memories,
+)
 from sequencer.raft.consensus import Ballot, EngineState, Entry
 from sequencer.raft.starts import (
     CHAIN_MAX,
@@ -290,6 +299,44 @@ def test_a_node_whose_file_of_starts_rots_is_no_older_copy(rotten):
     other = next(name for name in STARTS_NAMES if name != rotten)
     disk.inode(f"d/{other}").data[3] ^= 1  # the next start has mended the first
     assert begin_start(disk, "d", state, 55).chain.count == 5
+
+
+class LostSector(SimDisk):
+    """A disk that cannot read one file any more."""
+
+    lost = ""
+
+    def open_read(self, path):
+        if path == self.lost:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return super().open_read(path)
+
+
+@pytest.mark.parametrize("name", [*STARTS_NAMES, *SLOT_NAMES])
+def test_a_sector_that_is_lost_in_one_of_two_copies_stops_no_node(name):
+    """The other copy is there for that; and what is written next goes into another sector."""
+    disk = LostSector(Random(1))
+    disk.make_directory("d")
+    state = EngineState(Ballot(3, "b"))
+    begin_start(disk, "d", state, 11)
+    Ballots(disk, "d", 7, state.ballot).close()
+    disk.lost = f"d/{name}"
+    assert begin_start(disk, "d", state, 22).chain.nonces == (11, 22)
+    assert read_ballot(disk, "d", 7) == state.ballot
+
+
+@pytest.mark.parametrize("name", [REMEMBERED_NAME, BOOT_NAME])
+def test_a_sector_that_is_lost_is_like_rot(name):
+    """The node would not start until someone removed the file."""
+    disk = LostSector(Random(1))
+    disk.make_directory("d")
+    write_memories(disk, "d", {"b": []})
+    write_boot(disk, "d", "1")
+    disk.lost = f"d/{name}"
+    if name == BOOT_NAME:
+        assert read_boot(disk, "d") is None
+    else:
+        assert read_memories(disk, "d") == {}
 
 
 def test_a_start_that_was_written_once_only_counts():
