@@ -61,7 +61,9 @@ def _founded(text: str) -> Founded:
 def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
     """Return why a session may not be merged in a cluster that was founded from a log, or "".
 
-    If it were, messages that the old cluster has merged might be merged again.
+    If it were, messages that the old cluster has merged might be merged again. That a session was
+    reset or forgotten since retires the logs that the nodes know of: another one from before the
+    cluster was founded may still come.
 
     Args:
         ledger: the state.
@@ -79,14 +81,16 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
             f"without naming it (--group {group}={session}): how far the group was merged is not "
             "known; publish under another name in no group"
         )
-    if session in ledger.sessions or session in ledger.remembered.begun:
+    if group or session in ledger.sessions:
         return ""
-    is_old = founded.is_partial and created_ns <= founded.time_ns
-    if not group and (is_old or session in founded.dropped):
+    was_dropped, has_begun = session in founded.dropped, session in ledger.remembered.begun
+    may_be_merged = founded.is_partial or was_dropped or has_begun
+    is_old = created_ns <= founded.time_ns
+    if (may_be_merged and is_old) or (was_dropped and not has_begun):
         return (
-            f"session {session!r} is older than this cluster, and the log that the cluster was "
-            "founded from does not say how far it was merged; publish under another name, or rt "
-            f"session reset {session} to drop what its log holds"
+            f"session {session!r} may have messages that were merged before this cluster was "
+            "founded, and the log that it was founded from does not say how far; publish under "
+            f"another name, or rt session reset {session} to drop this log, and begin another"
         )
     return ""
 

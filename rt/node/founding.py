@@ -14,19 +14,20 @@ from rt.format.frame import HEADER_BYTES, FrameKind, Header, body_matches, seal_
 from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, LogIdentity, encode_entry
 from rt.format.ranges import Range
-from rt.format.scan import next_header
+from rt.format.scan import Scan, next_header
 from rt.format.session_event import decode_event, is_event
 from rt.format.walk import Walk
 from rt.log.directory import LogDirectory
 from rt.log.disk import Disk, File
 from rt.log.files import log_files
 from rt.names import parse_group, parse_session
-from rt.position import Position
+from rt.position import START, Position
 from sequencer.founded import FOUNDED_NOTE, Founded, grouped
 from sequencer.ledger import GrowingFile, Ledger
-from sequencer.life import DROPPING
+from sequencer.life import Life
 from sequencer.remembered import Tail, tail_digest
 
+_ELSEWHERE: Final = "replace the file by that of another copy of this log, and start again"
 IMPORTING: Final = ".founding"  # appended to the name of the directory until it is whole
 
 
@@ -186,7 +187,12 @@ class _Reading:
         event = decode_event(header, body, done, start)
         if event is None:
             raise Misuse(f"the event at {start} is of a later version of rt; use that one")
-        if event.change in DROPPING or _begins_again(event):
+        life = Life(
+            done.time_ns, event.change, session, event.before, _start_of(event), owner=event.owner,
+            begins_again=_begins_again(event),
+        )  # fmt: skip
+        self.ledger.remembered.change_owner(life, done.instruction, done.time_ns)
+        if life.ends_log:
             self.dropped.add(session)
             self.ledger.tails.pop(session, None)
             self.ledger.sessions.pop(session, None)
@@ -194,6 +200,11 @@ class _Reading:
         elif event.change is SessionChange.ADOPTED:
             self.ledger.tails.pop(session, None)
             self.ledger.sessions[session] = event.after
+
+
+def _start_of(event: SessionEvent) -> Position:
+    """Where a session begins again or continues, if it is not where it was."""
+    return event.after if event.change is SessionChange.ADOPTED else START
 
 
 def _begins_again(event: SessionEvent) -> bool:
@@ -204,13 +215,16 @@ def _begins_again(event: SessionEvent) -> bool:
 def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIdentity) -> None:
     """Copy a log that a cluster is founded from, under another identity, durably.
 
-    An interrupted copy is made again from the start.
+    Every frame of the copy is checked. An interrupted copy is made again from the start.
 
     Args:
         disk: of the node.
         founding: what was read of the log.
         directory: of the node's merged log; must not exist.
         identity: of the new log.
+
+    Raises:
+        CorruptLog: a payload of the log is damaged; its headers were checked before.
     """
     partial, source, end = f"{directory}{IMPORTING}", founding.log, founding.ledger.end
     shutil.rmtree(partial, ignore_errors=True)
@@ -218,7 +232,9 @@ def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIden
     for start in source.files():
         size = source.manifest.rolled_end(start)
         if start <= end.file:
-            _copy(disk, source, partial, start.file_name, end.offset if size is None else size)
+            there = end.offset if size is None else size
+            _copy(disk, source, partial, start.file_name, there)
+            _demand_whole(disk, source, partial, start, there)
             if size is not None:
                 _copy(disk, source, partial, start.file_name + SUFFIX, None)
     with closing(source.disk.open_read(os.path.join(source.path, FILE_NAME))) as lines:
@@ -240,6 +256,22 @@ def _copy(disk: Disk, source: LogDirectory, target: str, name: str, size: int | 
     with closing(file), closing(disk.open(os.path.join(target, name), create=True)) as copy:
         copy.copy(file, 0, file.size() if size is None else size)
         copy.sync()
+
+
+def _demand_whole(
+    disk: Disk, source: LogDirectory, target: str, start: Position, size: int
+) -> None:
+    """Check all frames of a copied file, as any receiver of a frame does."""
+    with closing(disk.open_read(os.path.join(target, start.file_name))) as copy:
+        scan = Scan(copy.pread, Walk(start, merged=True))
+        try:
+            while scan.next(size) is not None:
+                pass
+        except FrameError as error:
+            path = source.file_path(start)
+            raise CorruptLog(path, scan.walk.position, f"{error}; {_ELSEWHERE}") from None
+    if scan.walk.position.offset != size:
+        raise CorruptLog(source.file_path(start), scan.walk.position, f"it is cut; {_ELSEWHERE}")
 
 
 def demand_same(founding: Founding, expected: str) -> None:

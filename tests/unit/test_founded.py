@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from rt import SessionChange, Subscriber
+from replicator.push import PushClient
+from rt import Publisher, SessionChange, Subscriber
 from rt.errors import CorruptLog, Misuse
 from rt.format.frame import HEADER_BYTES
 from rt.format.manifest import Archived, encode_entry
 from rt.inspect.verify import open_log, verify_log
+from rt.net.certificates import issue
+from rt.net.identity import CertificateRole
 from rt.node.cluster import founding_lines
 from rt.node.founding import parse_groups, read_founding
 from rt.position import FILE_BYTES_MAX, START, Position
@@ -19,6 +22,7 @@ from sequencer.ledger import Ledger
 from sequencer.life import Life
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.replicator_host import eventually
+from tests.rot import flip_bit
 from tests.unit.test_sequencing import Bench, publish
 
 
@@ -99,8 +103,13 @@ def test_a_session_or_group_of_which_too_little_is_known_is_not_merged():
     assert "rt session reset gone" in obstacle(ledger, "gone", "", 2000)
     ledger.remembered.begun["gone"] = (9, "")
     assert not obstacle(ledger, "gone", "", 2000)
+    assert "rt session reset gone" in obstacle(ledger, "gone", "", 1000), "another old log of it"
+    del ledger.sessions["a"]
+    ledger.remembered.begun["a"] = (10, "")
+    assert "rt session reset a" in obstacle(ledger, "a", "", 1000), "merged, and forgotten since"
+    assert not obstacle(ledger, "a", "", 1001)
     ledger.note(FOUNDED_NOTE, replace(founded, is_partial=True).text())
-    assert "is older than this cluster" in obstacle(ledger, "new", "", 1000)
+    assert "may have messages that were merged before" in obstacle(ledger, "new", "", 1000)
     assert not obstacle(ledger, "new", "", 1001)
 
 
@@ -207,6 +216,43 @@ def test_what_was_decided_of_sessions_is_read_as_the_nodes_executed_it(tmp_path)
     assert found.tails == ledger.tails
     assert (found.end, found.digest) == (ledger.end, ledger.digest)
     assert "rt session reset b" in obstacle(found, "b", "", 0), "its log might be merged again"
+    opened = ledger.remembered.opened
+    assert found.remembered.opened == {name: opened[name]._replace(log="") for name in "abc"}
+    assert [opened[name].owner for name in "abc"] == ["alice", "bob", "carl"]
+
+
+def test_a_name_belongs_to_its_owner_in_the_new_cluster_too(lost):
+    """Whoever came first got it, and its owner was refused from then on."""
+    root, copy = lost
+    lines = founding_lines(copy, STREAM, [])
+    with ArchiveCluster(root / "new", nodes=1, clients=root / "clients", founded=lines) as new:
+        opened = new.ledger("n1").remembered.opened
+        assert {name: known.owner for name, known in opened.items()} == {
+            "jfk": "publisher", "lga": "publisher",
+        }  # fmt: skip
+        issue(
+            os.path.join(new.root, "certs"), "stranger", CertificateRole.PUBLISHER, sessions=["*"]
+        )
+        elsewhere = str(root / "elsewhere")
+        with Publisher(elsewhere, stream=STREAM, session="jfk") as other:
+            other.publish(b"taken")
+        push = PushClient(elsewhere, STREAM, new.addresses, new.contexts("stranger"))
+        push.start()
+        new.undo.callback(push.stop)
+        refused = "'jfk' belongs to 'publisher'"
+        assert eventually(lambda: refused in str(push.status()), 20), push.status()
+
+
+def test_a_node_is_not_founded_from_a_copy_with_a_damaged_payload(lost):
+    """It read headers only: what it copied was served as it was, and found a day later."""
+    root, copy = lost
+    lines = founding_lines(copy, STREAM, [])
+    with Subscriber(str(root / "clients" / "sub"), stream=STREAM, follow=False) as subscriber:
+        at = next(iter(subscriber)).position  # of its frame
+    flip_bit(os.path.join(copy, at.file_name), at.offset + HEADER_BYTES + 3)
+    with pytest.raises(CorruptLog, match=r"CRC.*; replace the file by that of another copy"):
+        ArchiveCluster(root / "new", nodes=1, clients=root / "clients", founded=lines)
+    assert not os.path.exists(root / "new" / "n1" / STREAM / "out")
 
 
 @pytest.mark.parametrize("text", ["", "=a", "feed=../a"])
