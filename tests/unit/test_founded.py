@@ -222,7 +222,7 @@ def test_what_was_decided_of_sessions_is_read_as_the_nodes_executed_it(tmp_path)
 
 
 def test_a_name_belongs_to_its_owner_in_the_new_cluster_too(lost):
-    """Whoever came first got it, and its owner was refused from then on."""
+    """The first publisher to come got it, and its owner was refused from then on."""
     root, copy = lost
     lines = founding_lines(copy, STREAM, [])
     with ArchiveCluster(root / "new", nodes=1, clients=root / "clients", founded=lines) as new:
