@@ -26,7 +26,7 @@ class Copies:
         self._unchecked: dict[str, None] = {}  # a dict, for its order
         self._unreadable: set[str] = set()  # so that each is logged once
         self.dropped = dict.fromkeys(executor.ledger.remembered.begun)  # see `take_dropped`
-        self._owned = dict.fromkeys(executor.ledger.remembered.opened)  # see `take_owned`
+        self.owned = dict.fromkeys(executor.ledger.remembered.opened)  # see `take_owned`
 
     def hold(self, session: str) -> None:
         """A copy was opened, or has grown."""
@@ -56,11 +56,11 @@ class Copies:
 
     def own(self, sessions: Iterable[str]) -> None:
         """Whose these sessions are, or their log, may have changed."""
-        self._owned.update(dict.fromkeys(sessions))
+        self.owned.update(dict.fromkeys(sessions))
 
     def take_owned(self) -> list[str]:
         """Return the sessions whose owner or log may have changed since this was last called."""
-        sessions, self._owned = list(self._owned), {}
+        sessions, self.owned = list(self.owned), {}
         return sessions
 
     def doubt(self, sessions: Iterable[str]) -> None:

@@ -88,7 +88,7 @@ class Execution:
     @property
     def can_continue(self) -> bool:
         """Whether the next entry can be executed now."""
-        if not self._is_ready():
+        if not self.queue or not self._is_ready():
             return False
         merge = self.queue[0].instruction
         if not isinstance(merge, Merge):
@@ -110,7 +110,7 @@ class Execution:
         if not self.queue:
             return
         known, left = len(self._sessions), SLICE
-        while left and self._can_execute():
+        while left and self.queue and self._can_execute():
             left -= 1
             self._execute(*self.queue[0])
             self.queue.popleft()

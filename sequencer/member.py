@@ -163,9 +163,10 @@ class Member:
         self.hold(session, START)
 
     @property
-    def has_dropped(self) -> bool:
-        """Whether `take_dropped` would return any session."""
-        return bool(self._execution.copies.dropped)
+    def has_ended_or_owned(self) -> bool:
+        """Whether `take_dropped` or `take_owned` would return any session."""
+        copies = self._execution.copies
+        return bool(copies.dropped or copies.owned)
 
     def take_dropped(self) -> list[str]:
         """Return the sessions whose copies may have been dropped since this was last called.
@@ -259,8 +260,8 @@ class Member:
             OSError: the merged log cannot be written; call again when it can.
         """
         self._execution.copies.check()
-        self._membership.follow()
-        self.executor.alone = self.is_alone
+        if self._membership.follow():
+            self.executor.alone = self.is_alone
         self._follow_leader()
         self._report_changes()
         while True:
@@ -269,16 +270,20 @@ class Member:
             if ready is None:
                 break
             self._membership.follow()  # before anything is sent to a member that is new
-            self._post(ready.early)
+            if ready.early:
+                self._post(ready.early)
             if ready.must_persist:
                 self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
             self.engine.persisted(ready)
-            self._post(ready.messages)
+            if ready.messages:
+                self._post(ready.messages)
             if ready.snapshot is not None:
                 self._execution.restore(ready.snapshot)
-            self._take_committed(ready.committed)
+            if ready.committed:
+                self._take_committed(ready.committed)
             self._execute()
-        self._greet()
+        if self._membership.greeting.is_due:
+            self._greet()
         self._execute()
         self._execution.copies.check()
         return self._execution.take_sessions()
@@ -295,9 +300,8 @@ class Member:
         self._execution.saved(plan)
 
     def _take_committed(self, entries: Sequence[Entry]) -> None:
-        if entries:
-            self._execution.append(map(self._proposals.decode, entries))
-            self._proposals.committed(entries[-1].index)
+        self._execution.append(map(self._proposals.decode, entries))
+        self._proposals.committed(entries[-1].index)
 
     def _execute(self) -> None:
         try:
@@ -309,11 +313,10 @@ class Member:
 
     def _greet(self) -> None:
         """Say how far this node's disk has come; everything the engine holds is durable now."""
-        if self.greeting.is_due:
-            status = self.engine.status()
-            self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))
-            for member in self.holdings.others:
-                self._send(member, _HELLO + self.greeting.hello(member))
+        status = self.engine.status()
+        self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))
+        for member in self.holdings.others:
+            self._send(member, _HELLO + self.greeting.hello(member))
 
     def _take_hello(self, sender: str, body: bytes) -> None:
         if self.greeting.take(sender, body):
@@ -332,8 +335,9 @@ class Member:
         return self.greeting.is_over and (is_later or bool(status.leader))
 
     def _follow_leader(self) -> None:
-        if self.engine.leader != self._leader:
-            self._leader = self.engine.leader
+        leader = self.engine.leader
+        if leader != self._leader:
+            self._leader = leader
             self._proposals.change_leader()
             self._report_all()
 

@@ -54,16 +54,21 @@ class Membership:
         self._leaving: dict[str, int] = {}  # removed nodes, and how often to announce before a cut
         self._strangers: set[str] = set()
 
-    def follow(self) -> None:
-        """Take up the configuration of the log, if it has changed or was decided."""
+    def follow(self) -> bool:
+        """Take up the configuration of the log, if it has changed or was decided.
+
+        Returns:
+            Whether it has changed.
+        """
         is_new = self._engine.members is not self._followed
         if not (is_new or self._is_undecided or self._announced.sender):
-            return  # the usual case, several times in every step
+            return False  # the usual case, several times in every step
         if is_new or self._is_decided_now or not self._believes(self._announced):
             self._followed = self._engine.members
             if not self._believes(self._announced):
                 self._announced = Announced()
             self._apply()
+        return is_new
 
     @property
     def _is_decided_now(self) -> bool:

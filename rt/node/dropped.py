@@ -63,9 +63,9 @@ def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     Raises:
         OSError: the disk failed.
     """
-    if not (member.has_dropped or sessions.is_removing):  # the usual case, twice in every step
-        return
     dropped = member.take_dropped()
+    if not (dropped or sessions.is_removing):
+        return
     remembered = member.executor.ledger.remembered.begun
     dropped = [each for each in dropped if each in remembered]
     saved = member.saved_index  # what comes after it may be executed again

@@ -155,8 +155,10 @@ class Duties:
         self._ports.snapshots.end()
 
     def _follow_lives(self) -> None:
-        drop_copies(self._member, self._ports.sessions)
-        bind_copies(self._member, self._ports.sessions)
+        member, sessions = self._member, self._ports.sessions
+        if member.has_ended_or_owned or sessions.is_removing:  # rare; asked twice in every step
+            drop_copies(member, sessions)
+            bind_copies(member, sessions)
 
     def view(self) -> NodeView:
         """Return the state for other threads; `step` returns it as well."""
@@ -310,12 +312,13 @@ class Duties:
         A log that was copied counts as soon as it is whole: no instruction may follow for hours.
         """
         executor = self._executor
+        end, written = executor.ledger.end, executor.appender.end
+        if end == self._served <= written:
+            return  # the usual case: nothing was executed, and nothing was set aside
         if self._keep_up.copy is not None or self._forks.found is not None:
             return
         if executor.lacks_log:  # perhaps a damaged file was set aside
             end = min(self._served, executor.appender.next_place)
-        else:
-            end = executor.ledger.end
         if end != self._served:
             self._served = end
             self._ports.serve(end)

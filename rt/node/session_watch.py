@@ -1,6 +1,6 @@
 """SessionWatch: decides, while a node leads, which sessions are opened, closed or expired."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from rt.errors import Refused
@@ -77,14 +77,14 @@ class SessionWatch:
         """The stream's policy, the same on every node."""
         return session_policy_of_notes(self._member.executor.ledger.notes)
 
-    def turn(self, now_s: float, changed: Iterable[str]) -> None:
+    def turn(self, now_s: float, changed: Collection[str]) -> None:
         """Look, if it is time; open at once what is new.
 
         Args:
             now_s: by a clock that only goes forward.
             changed: sessions of which this node has more, or a new copy.
         """
-        self._now_s, member, opened = now_s, self._member, self._opened
+        self._now_s, member = now_s, self._member
         self._presence.now_s = now_s
         led, self._led = self._led, member.engine.leads
         if self._led and not led:
@@ -95,9 +95,13 @@ class SessionWatch:
             self._see_own()
             self._report()
         if not self._led:
-            self._fresh, self._silent_s, self._due = {}, {}, {}
+            if is_time or led:
+                self._fresh, self._silent_s, self._due = {}, {}, {}
             return
-        self._fresh.update((each, None) for each in changed if not _is_bound(opened.get(each)))
+        if changed:
+            opened = self._opened
+            new = [each for each in changed if not _is_bound(opened.get(each))]
+            self._fresh.update(dict.fromkeys(new))
         if (is_time or self._fresh) and not (member.has_orders or member.suspended):
             self._order(self._look() + self._openings() if is_time else self._openings())
 

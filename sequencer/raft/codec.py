@@ -55,7 +55,7 @@ _FLAG_2: Final = 2  # transfer, granted, no_reply
 class MessageCodec:
     """Encodes and decodes for one node of one cluster."""
 
-    __slots__ = ("_entries", "_incarnation", "_names", "_packed", "digest", "founders")
+    __slots__ = ("_encoded", "_incarnation", "_message", "_names", "digest", "founders")
 
     def __init__(self, cluster: str, founders: Sequence[str], incarnation: int) -> None:
         """Prepare; `founders` is empty for a copy that was not founded with the cluster."""
@@ -63,11 +63,17 @@ class MessageCodec:
         self.founders = founders_digest(founders)
         self.digest = crc32(cluster.encode())
         self._incarnation = incarnation
-        self._entries: tuple[Entry, ...] = ()
-        self._packed = b""
+        self._message: AnyMessage | None = None  # the last that was encoded
+        self._encoded = b""
 
     def encode(self, message: AnyMessage) -> bytes:
-        """The bytes of a message."""
+        """The bytes of a message; a leader sends the same to several peers in a row."""
+        if message == self._message:
+            return self._encoded
+        self._message, self._encoded = message, self._encode(message)
+        return self._encoded
+
+    def _encode(self, message: AnyMessage) -> bytes:
         tag, flags, body = _ENCODERS[type(message)](self, message)
         fields = (tag, flags, self.founders, self.digest, self._incarnation, message.term)
         return _HEADER.pack(*fields) + body
@@ -87,12 +93,6 @@ class MessageCodec:
         if term > NUMBER_MAX or incarnation >= INCARNATION_END:
             raise PeerError("malformed consensus message: a number out of range")
         return incarnation, message
-
-    def packed(self, entries: tuple[Entry, ...]) -> bytes:
-        """Pack entries, once for all peers that are sent the same tuple."""
-        if entries is not self._entries:
-            self._entries, self._packed = entries, pack_entries(entries)
-        return self._packed
 
     def check(self, entry: Entry) -> None:
         """Raise `ValueError` unless an entry of the engine's own is well formed."""
@@ -176,7 +176,7 @@ def _encode_append_entries(codec: MessageCodec, m: AppendEntries) -> _Encoded:
     if m.heartbeat:
         body += codec.names
     if m.entries:
-        body += codec.packed(m.entries)
+        body += pack_entries(m.entries)
     return _TAG_APPEND_ENTRIES, m.heartbeat * _FLAG_1 | m.no_reply * _FLAG_2, body
 
 

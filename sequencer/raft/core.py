@@ -266,7 +266,8 @@ class Core:
 
     def take_ready(self) -> Ready | None:
         """The duties that have accumulated, or None."""
-        if self.is_disowned:  # it has forgotten what it promised, and must promise nothing more
+        # it has forgotten what it promised, and must promise nothing more
+        if self.roster.has_suspensions and self.is_disowned:
             return Ready(disowned=True)
         if self.config.name not in self.roster.now and self.is_removed:
             return Ready(removed=True)

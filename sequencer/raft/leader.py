@@ -102,10 +102,12 @@ class Leader:
         if not self.reads.is_idle:
             self.reads.open_round(self._core.commit >= self._no_op)
             self._settle_reads()
-        commit, round_ = self._core.commit, self.reads.round
+        core, round_ = self._core, self.reads.round
+        commit, last, members = core.commit, core.log.last, core.roster.now
         for peer in self._peers.values():
             commit_sent, round_sent = peer.sent
-            if peer.next <= self._last_for(peer) or commit_sent < commit or round_sent < round_:
+            is_behind = peer.next <= (last if peer.name in members else commit)  # as `_last_for`
+            if is_behind or commit_sent < commit or round_sent < round_:
                 self._send(peer)
         if self._transfer_due:
             self._send_timeout_now()

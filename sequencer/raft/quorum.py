@@ -115,9 +115,14 @@ class Roster:
         seat = self.now.get(name)
         return seat is not None and seat.votes and seat.incarnation == incarnation
 
+    @property
+    def has_suspensions(self) -> bool:
+        """Whether `has_suspended` holds of any copy."""
+        return bool(self._suspended)
+
     def has_suspended(self, name: str, incarnation: int) -> bool:
         """Whether a copy of a member is, or was, suspended, as far back as the log reaches."""
-        return bool(self._suspended) and (name, suspended(incarnation)) in self._suspended
+        return (name, suspended(incarnation)) in self._suspended
 
     def has_removed(self, name: str, incarnation: int) -> bool:
         """Whether a copy that had counted is not a member any more."""

@@ -97,9 +97,14 @@ class Bench:
         )  # fmt: skip
         return Duties(self, ports, TIMING)
 
+    def lose_log(self):
+        """Have the whole merged log set aside."""
+        appender = self.executor.appender
+        self.executor.lacks_log, appender.end, appender.next_place = True, START, START
+
     @property
-    def has_dropped(self):
-        """Whether there are any."""
+    def has_ended_or_owned(self):
+        """Whether any copy was dropped."""
         return bool(self.dropped)
 
     def take_owned(self):
@@ -285,7 +290,7 @@ def test_a_log_of_which_a_file_is_set_aside_is_served_no_further_before_a_copy_b
     bench = Bench()
 
     def discard(_path):
-        bench.executor.lacks_log, bench.executor.appender.next_place = True, START
+        bench.lose_log()
 
     bench.executor.discard = discard
     bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
@@ -473,7 +478,7 @@ def test_a_log_that_lost_its_end_is_served_no_further_than_it_goes():
     """A damaged file was set aside: a puller would wait for bytes that are not there."""
     bench = Bench()
     duties = bench.duties()
-    bench.executor.lacks_log, bench.executor.appender.next_place = True, START
+    bench.lose_log()
     bench.copies.append(SimpleNamespace())
     bench._alone = True
     duties._keep_up.turn = lambda _now, **_forked: None
