@@ -9,6 +9,7 @@ from replicator.sink_channel import SinkChannel
 from rt.log.watch import Wake
 
 _PAUSE_LEAST_S: Final = 0.001  # what is due may have to wait for a peer that reads nothing
+_PAUSE_FULL_S: Final = 0.02  # between two looks whether such a peer has made room
 
 
 class ChannelBell:
@@ -79,10 +80,15 @@ class AckSchedule:
 
     @property
     def pause_s(self) -> float:
-        """How long until something is due; infinite if nothing is scheduled."""
+        """How long until something is due; infinite if nothing is scheduled.
+
+        After a turn there is news only if the peer had no room for it, or if the connection was
+        woken for it since.
+        """
+        pause_s = _PAUSE_FULL_S if self._news else float("inf")
         if not self._waiting:
-            return float("inf")
-        return max(_PAUSE_LEAST_S, min(self._waiting.values()) - time.monotonic())
+            return pause_s
+        return min(pause_s, max(_PAUSE_LEAST_S, min(self._waiting.values()) - time.monotonic()))
 
     def note(self, channel: int) -> bool:
         """Record that a channel has news; return whether the connection has to be woken for it."""

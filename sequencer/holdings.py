@@ -18,6 +18,7 @@ SESSIONS_MAX: Final = 100_000  # in one part: 7 MB at most
 # Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
 # sessions than a receiver accepts in one.
 _PART_SESSIONS: Final = 10_000
+_LATE_ROUNDS: Final = 5  # of reports, at 0.4 s each
 _END_MAX: Final = 1 << 63
 
 
@@ -118,6 +119,12 @@ class Holdings:
             for voter in self._voters
         ]
         return sum(able) >= self._majority
+
+    @property
+    def heard_lately(self) -> list[str]:
+        """The other members whose whole reports come as they should."""
+        last = self.round - _LATE_ROUNDS
+        return [name for name in self._others if self._heard.get(name, 0) > last]
 
     @property
     def hears_publishers(self) -> bool:

@@ -29,8 +29,9 @@ class DamageFound:
 def is_elsewhere(found: DamageFound, holdings: Holdings) -> bool:
     """Whether another node is known to hold all of a session's copy, of which a part is damaged.
 
-    What follows the damage is given up with it, and may still be whole.
+    What follows the damage is given up with it, and may still be whole. A node that is silent may
+    be gone for good, and what it held with it.
     """
     session = found.log.identity.name
-    ends = (holdings.of(other).get(session, START) for other in holdings.others)
+    ends = (holdings.of(other).get(session, START) for other in holdings.heard_lately)
     return max(ends, default=START) >= found.log.end

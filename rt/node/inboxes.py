@@ -30,6 +30,9 @@ from sequencer.remembered import Ownership
 _log: Final = logging.getLogger("rt.node")
 # Opening a copy syncs its file and its manifest.
 _OPEN_THREADS: Final = 8
+# Of each session: the first shows what began it. A failing disk, or a publisher with other bytes,
+# sets aside one copy after another, each filled again from the start.
+_ASIDE_MAX: Final = 2
 
 
 class Inboxes:
@@ -141,7 +144,7 @@ class Inboxes:
                 # a publisher that has nothing more to send would not notice for as long
                 inbox.refuse(Refused("busy", f"the copy of session {session!r} was set aside"))
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
-                set_aside(self._disk, os.path.join(self._root, session))
+                self._set_aside(session)
 
     def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
         """Remove copies by instructions that all nodes execute; keep those begun after them.
@@ -187,6 +190,9 @@ class Inboxes:
                 self._barred.begin(session)  # or it would be opened again before it is removed
         for session, inbox in zip(wrong, closing, strict=True):
             with self._until_done(session):
+                _log.warning("session %s: another log has this name; the copy is removed", session)
+                if inbox.leave is None:
+                    inbox.refuse(other_log(session))
                 self._syncer.forget(session)
                 inbox.appender.close()
                 self._remove_copy(session)
@@ -243,8 +249,19 @@ class Inboxes:
         """
         if self._alone():
             return f"{error}; this session is refused until it is mended"
-        kept = set_aside(self._disk, os.path.join(self._root, name))
+        kept = self._set_aside(name)
         return f"{error}; it is kept as {kept}, and copied again from the start"
+
+    def _set_aside(self, session: str) -> str:
+        """Set a copy aside; return its new name. It takes the place of the last one but the first.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        last = f"{SET_ASIDE}{session}.{_ASIDE_MAX - 1}"
+        if last in self._disk.names(self._root):
+            self._remove(os.path.join(self._root, last))
+        return set_aside(self._disk, os.path.join(self._root, session))
 
     def claim(
         self,

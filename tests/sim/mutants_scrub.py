@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from replicator import mend
+from rt.log.damaged_files import DamagedFiles
 
 from .mutation import Patch, mutant
 
@@ -19,3 +20,9 @@ def scrubbing(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 def repaired_without_check() -> list[Patch]:
     """What was fetched is put in place without a look at it."""
     return [(mend, "_demand_agreed", lambda log, line, fresh: None)]
+
+
+@scrubbing
+def served_while_damaged() -> list[Patch]:
+    """A file that is known to be damaged is sent like any other."""
+    return [(DamagedFiles, "demand_whole", lambda self, file: None)]

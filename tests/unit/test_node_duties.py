@@ -24,7 +24,7 @@ from rt.node.ports import Ports
 from rt.node.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer.execution import SnapshotPlan
-from sequencer.holdings import Holdings
+from sequencer.holdings import Holdings, encode_reports
 from sequencer.instruction import Roll
 from sequencer.ledger import Ledger
 from sequencer.raft.consensus import Fork
@@ -32,14 +32,30 @@ from sequencer.raft.consensus import Fork
 TIMING = Timing(tick_s=0.02, missing_s=1, look_s=0.25, patience=4)
 
 
+def held_by_n2(end):
+    """Damage in a copy that ends at 100, and what n1 knows of the others: n2 has it up to `end`."""
+    log = SimpleNamespace(identity=SimpleNamespace(name="jfk"), end=Position(100))
+    found = DamageFound(CorruptLog("in/jfk/log.0.0", Position(50), "rot"), log, scrubbed=True)
+    holdings = Holdings("n1", ["n1", "n2", "n3"])
+    for name, items in (("n2", {"jfk": Position(end)}), ("n3", {})):
+        holdings.take_report(name, *encode_reports(items, whole=True))
+    return found, holdings
+
+
 @pytest.mark.parametrize(("end", "is_given_up"), [(50, False), (60, False), (100, True)])
 def test_a_damaged_copy_is_elsewhere_only_if_what_follows_the_damage_is(end, is_given_up):
     """A publisher that is gone for good may have left the end of its session on one node."""
-    log = SimpleNamespace(identity=SimpleNamespace(name="jfk"), end=Position(100))
-    found = DamageFound(CorruptLog("in/jfk/log.0.0", Position(50), "rot"), log, scrubbed=True)
-    held = {"n2": {"jfk": Position(end)}, "n3": {}}
-    holdings = SimpleNamespace(others=("n2", "n3"), of=held.get)
-    assert is_elsewhere(found, holdings) == is_given_up
+    assert is_elsewhere(*held_by_n2(end)) == is_given_up
+
+
+def test_what_a_node_held_that_is_silent_is_not_elsewhere():
+    """It may be gone for good; the damaged copy was given up as if that node still had it."""
+    found, holdings = held_by_n2(100)
+    holdings.round += 3
+    assert is_elsewhere(found, holdings), "a report or two may be lost"
+    holdings.round += 10
+    assert not is_elsewhere(found, holdings)
+    assert holdings.of("n2")["jfk"] == 100, "which counts for what a majority has"
 
 
 class Bench:

@@ -370,6 +370,31 @@ def test_a_copy_that_was_begun_before_its_name_was_given_to_another_log_is_remov
     assert inboxes.bind({"jfk": agreed}) == []
 
 
+def test_a_copy_of_another_log_than_the_agreed_one_is_refused_with_a_reason(tmp_path, caplog):
+    """Its connection broke without a word, and the node's log said nothing."""
+    inboxes = opened(tmp_path)
+    inbox = inboxes.claim(identity(), "alice", NoBell(), START)
+    assert inboxes.bind({"jfk": Ownership("alice", "2" * 32, 7)}) == ["jfk"]
+    assert inbox.leave.code == "other-log"
+    assert "session jfk: another log has this name; the copy is removed" in caplog.text
+
+
+def test_of_a_session_the_first_and_the_last_copy_that_were_set_aside_are_kept(tmp_path):
+    """A failing disk, or a publisher with other bytes, filled the node's disk with them."""
+    inboxes = opened(tmp_path)
+    for number in range(5):
+        inboxes.claim(identity()._replace(created_ns=number), "alice", NoBell(), START)
+        inboxes.give_up("jfk")
+    inboxes.claim(identity("lga"), "alice", NoBell(), START)
+    inboxes.give_up("lga")
+    kept = sorted(name for name in os.listdir(tmp_path / "in") if name.startswith("quarantine."))
+    assert kept == ["quarantine.jfk.0", "quarantine.jfk.1", "quarantine.lga.0"]
+    logs = [LogDirectory(str(tmp_path / "in" / name)) for name in kept[:2]]
+    for log in logs:
+        log.refresh()
+    assert [log.manifest.identity.created_ns for log in logs] == [0, 4]
+
+
 def test_a_node_that_relays_needs_no_name_of_its_own_and_brings_only_the_agreed_log(tmp_path):
     """A session reaches nodes that its owner does not."""
     inboxes = opened(tmp_path)

@@ -724,3 +724,19 @@ def test_what_is_due_waits_for_a_peer_that_reads_nothing(source, sink, monkeypat
     del dialogue.sink_pipe.can_send
     dialogue.talk().close()
     assert len(dialogue.acks) == 1
+
+
+def test_an_acknowledgement_that_found_no_room_is_sent_once_there_is_some(tmp_path):
+    """It waited for the next message, or a heartbeat: up to 5 s in which the peer had long read."""
+    dialogue = Dialogue(Log(tmp_path / "log").write(100).directory, tmp_path / "copy").talk()
+    acked = len(dialogue.acks)
+    dialogue.inbox.merged = Position(64)
+    dialogue.sink_pipe.can_send = lambda: False
+    dialogue.inbox.bell.set()
+    dialogue.sink.turn()
+    assert dialogue.sink.pause_s < 0.1, "or it would not look again"
+    del dialogue.sink_pipe.can_send
+    dialogue.sink.turn()
+    assert dialogue.sink.pause_s > 10
+    assert len(dialogue.talk().acks) == acked + 1
+    dialogue.close()
