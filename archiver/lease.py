@@ -76,7 +76,7 @@ def parse_lease(text: str) -> Lease:
     try:
         fields = json.loads(text)
         return Lease(**{**fields, "start": Position(fields["start"])})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Misuse(f"not a lease: {error}") from None
 
 

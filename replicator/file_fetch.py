@@ -84,6 +84,8 @@ class FileFetch:
         try:
             client.start()
             self._wait(client, line)
+        except RuntimeError as error:
+            raise Refused("busy", f"the system allows no further thread: {error}") from error
         finally:
             self._ending = None if client.stop() else client  # a dial may take its time
         self._demand_ended()

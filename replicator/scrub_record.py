@@ -63,7 +63,7 @@ class ScrubRecord:
 def _read(path: str) -> dict[str, Any]:
     try:
         found = json.loads(read_small(path, _BYTES_MAX))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -24,6 +24,10 @@ _SLOTS: Final = ("a", "b")  # one is written while the other is whole
 _STREAM: Final = "values"
 _PLACE: Final = struct.Struct("<QQQqB")  # at, sequence, number, merge time, length of the session
 _BATCH: Final = 1024
+# What reading a checkpoint raises that is not whole.
+_NOT_WHOLE: Final = (
+    RtError, OSError, ValueError, KeyError, TypeError, RecursionError, struct.error,
+)  # fmt: skip
 
 
 class Values(NamedTuple):
@@ -139,7 +143,7 @@ class Checkpoint:
             is_whole = (facts["keys"], facts["log"]) == (len(kept), self._log_id)
             messages = {each.key: _decode(each) for each in kept}
             return Values(Position.parse(facts["position"]), messages) if is_whole else None
-        except (RtError, OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        except _NOT_WHOLE as error:
             _log.warning("%s: no whole checkpoint: %s", path, spoken(error))
             return None
 

@@ -81,7 +81,7 @@ def _read(directory: str) -> Iterator[IssuedCertificate]:
         try:
             issued = IssuedCertificate(**json.loads(line))
             _ = issued.number, issued.expires
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             words = f"{path}: line {number} is not a record of a certificate; restore the file"
             raise Misuse(words) from error
         yield issued

@@ -154,7 +154,7 @@ def copy_of(store: Store, name: str) -> OffloadedFile:
         copy = OffloadedFile(**json.loads(data))
         if copy.line.file.file_name != name:
             raise ManifestError("they describe another file")
-    except (ValueError, TypeError, AttributeError, ManifestError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, ManifestError) as error:
         place = f"{store.address}/{name}{_FACTS}"
         raise CorruptLog(place, file_position(name) or START, str(error)) from None
     return copy

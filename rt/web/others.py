@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from rt.errors import RtError, spoken
@@ -11,18 +11,20 @@ from rt.net.contexts import Contexts
 from rt.node.cluster import ask_status
 
 _PERIOD_S: Final = 2.0
-_ASKED_MAX: Final = 6  # at once; a cluster has seven nodes
+_LOOK_S: Final = 0.1  # how soon it notices that it is to stop, or that all have answered
 _WANTED_S: Final = 10.0  # after the last look at the page
 BEFORE, AFTER = "merged_here_before", "merged_here_after"
 Answers = Mapping[str, dict[str, Any]]
+Address = tuple[str, int]
 
 
 class OtherNodes:
     """Asks the other nodes for their status every two seconds while the page is open somewhere.
 
-    Threads: the thread that `start` starts replaces `answers` as a whole, and uses `_pool`; any
-        thread may read `answers` and call `watch`. `_wanted_s` may be set by any thread; a late
-        value costs one round. `_wake` and `_stopping` are events.
+    Threads: the thread that `start` starts replaces `answers` as a whole; any thread may read it,
+        and call `watch`. `_wanted_s` may be set by any thread; a late value costs one round.
+        `_wake` and `_stopping` are events. Each node is asked by a thread of its own, for 12 s at
+        most, which puts one entry into a mapping; a stop does not wait for it.
     """
 
     def __init__(
@@ -44,7 +46,6 @@ class OtherNodes:
         self._number = number
         self._wanted_s = float("-inf")
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._pool = ThreadPoolExecutor(_ASKED_MAX, "ask")
         self._thread = threading.Thread(target=self._run, name="others", daemon=True)
 
     def start(self) -> None:
@@ -52,12 +53,11 @@ class OtherNodes:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Ask no more; a node that does not answer is not waited for."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def watch(self) -> None:
         """Take note that someone looks now."""
@@ -71,19 +71,34 @@ class OtherNodes:
                 self._wake.wait()
                 self._wake.clear()
                 continue
-            places = self._addresses()
-            answers = self._pool.map(self._ask, places.values())
-            self.answers = dict(zip(places, answers, strict=True))
+            self.answers = self._ask_all(self._addresses())
             self._stopping.wait(_PERIOD_S)
 
-    def _ask(self, address: tuple[str, int]) -> dict[str, Any]:
-        """Return an answer, and how many messages were merged here before and after it came.
+    def _ask_all(self, places: Mapping[str, Address]) -> Answers:
+        """Return what all answer, and of a node that has not when it is time to stop, nothing."""
+        answers: dict[str, dict[str, Any]] = {}
+        asking = []
+        for name, address in places.items():
+            ask = partial(self._ask, name, address, answers)
+            thread = threading.Thread(target=ask, name=f"ask {name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system allows no further thread
+                answers[name] = {"error": str(error)}
+            else:
+                asking.append(thread)
+        while any(each.is_alive() for each in asking) and not self._stopping.wait(_LOOK_S):
+            pass
+        return answers.copy()
+
+    def _ask(self, name: str, address: Address, answers: dict[str, dict[str, Any]]) -> None:
+        """Take an answer, and how many messages were merged here before and after it came.
 
         Compared with what is merged here later, every node would seem to be behind.
         """
         before = self._number()
         try:
             answer = ask_status(address, self._contexts)
-            return {**answer, BEFORE: before, AFTER: self._number()}
+            answers[name] = {**answer, BEFORE: before, AFTER: self._number()}
         except (OSError, RtError) as error:
-            return {"error": spoken(error)}
+            answers[name] = {"error": spoken(error)}

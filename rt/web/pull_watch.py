@@ -9,11 +9,10 @@ from rt.text import printable
 from rt.web.watch import SiteWatch
 
 
-class PullWatch:
+class PullWatch(SiteWatch):
     """Knows whether a copy has stalled: it reaches no node, or does not catch up with one.
 
-    Threads: any thread may call any method but `look`, which one does at a time: the caller before
-        `start`, the watch's thread after it.
+    Threads: as of `SiteWatch`.
     """
 
     def __init__(self, client: PullClient, pause_s: float) -> None:
@@ -23,39 +22,18 @@ class PullWatch:
             client: which.
             pause_s: between two looks.
         """
+        super().__init__(pause_s)
         self._client = client
-        self._watch = SiteWatch(self._progress, lambda _: self.words(), pause_s)
 
-    @property
-    def stalled(self) -> Mapping[str, float]:
-        """The hop, if it is stalled, and for how many seconds."""
-        return self._watch.stalled
+    def progress(self) -> Mapping[str, HopProgress]:
+        """Return how far the copy has come."""
+        status = self._client.status()
+        waits = not status.caught_up or not status.node
+        return {PULL: HopProgress(status.position, waits)}
 
-    def start(self) -> None:
-        """Begin to look."""
-        self.look()
-        self._watch.start()
-
-    def stop(self) -> None:
-        """End."""
-        self._watch.stop()
-
-    def stuck(self) -> str:
-        """Return what to say if a look is 30 s late; "" if none is."""
-        return self._watch.stuck()
-
-    def look(self) -> None:
-        """Look once."""
-        self._watch.look()
-
-    def words(self) -> str:
+    def words(self, _hop: str = PULL) -> str:
         """Return a sentence about what keeps the copy."""
         status = self._client.status()
         if status.node:
             return f"{status.node} is connected, and the copy stays at {status.position}"
         return f"what is merged is not copied: {printable(status.error) or 'no node is connected'}"
-
-    def _progress(self) -> dict[str, HopProgress]:
-        status = self._client.status()
-        waits = not status.caught_up or not status.node
-        return {PULL: HopProgress(status.position, waits)}

@@ -14,15 +14,14 @@ from rt.web.watch import SiteWatch
 PUSH: Final = "push"  # the hop
 
 
-class PushWatch:
+class PushWatch(SiteWatch):
     """Knows what each node was sent of each session, how long it has waited, and what is stalled.
 
     A session is stalled when bytes of it wait, no node has said for ten seconds that a majority
     holds more, and no node has synced more. One node that is down stalls nothing.
 
-    Threads: any thread may call any method but `look`, which one does at a time: the caller before
-        `start`, the watch's thread after it. That alone uses `_waits`, and replaces `status` and
-        `_waiting` as a whole.
+    Threads: as of `SiteWatch`; a look alone uses `_waits`, and replaces `status` and `_waiting` as
+        a whole.
     """
 
     def __init__(self, client: PushClient, pause_s: float) -> None:
@@ -32,52 +31,25 @@ class PushWatch:
             client: which.
             pause_s: between two looks.
         """
+        super().__init__(pause_s)
         self.status: Sequence[SessionStatus] = ()
         self._client = client
         self._waiting: Mapping[str, float] = {}  # by `session to node`
         self._waits = Waits()
-        self._watch = SiteWatch(self._progress, self.words, pause_s)
-
-    @property
-    def stalled(self) -> Mapping[str, float]:
-        """The sessions that are stalled, and for how many seconds."""
-        return self._watch.stalled
-
-    @property
-    def at_s(self) -> float:
-        """When it looked last, by the monotonic clock."""
-        return self._watch.at_s
-
-    def start(self) -> None:
-        """Begin to look."""
-        self.look()
-        self._watch.start()
-
-    def stop(self) -> None:
-        """End."""
-        self._watch.stop()
-
-    def stuck(self) -> str:
-        """Return what to say if a look is 30 s late; "" if none is."""
-        return self._watch.stuck()
-
-    def look(self) -> None:
-        """Look once."""
-        self._watch.look()
 
     def waited(self, status: SessionStatus) -> float:
         """Return how long the oldest bytes that a node has not synced have waited."""
         return self._waiting.get(_name(status), 0.0)
 
-    def words(self, session: str) -> str:
+    def words(self, hop: str) -> str:
         """Return a sentence about a session that is stalled."""
-        mine = [each for each in self.status if each.session == session]
+        mine = [each for each in self.status if each.session == hop]
         reasons = dict.fromkeys(f"{each.node}: {each.error}" for each in mine if each.error)
         said = "; ".join(map(printable, reasons)) or "no node says why; rt status may"
-        return f"what is published is not taken (session {session}): {said}"
+        return f"what is published is not taken (session {hop}): {said}"
 
-    def _progress(self) -> dict[str, HopProgress]:
-        """Look at the client: how far each session has come."""
+    def progress(self) -> Mapping[str, HopProgress]:
+        """Look at the client; return how far each session has come."""
         self.status, now_s = self._client.status(), time.monotonic()
         waiting: dict[str, float] = {}
         by_session: dict[str, list[SessionStatus]] = {}

@@ -3,9 +3,12 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Final
 
+from replicator.backoff import Complaint
+from rt.errors import RtError, spoken
 from rt.node.lookout import LIVE_S
 from rt.node.stalls import HopProgress, Stalls
 
@@ -14,38 +17,35 @@ STUCK_S: Final = 30.0
 _PART: Final = 100  # a look may take this part of the time
 
 
-class SiteWatch:
+class SiteWatch(ABC):
     """Asks once a second how far each hop has come, and keeps what is stalled.
 
-    Threads: the thread that `start` starts replaces `stalled`, `at_s` and `_period_s`, which any
-        may read.
-        `_stopping` is an event.
+    Threads: any thread may call any method but `look`, which one does at a time: the caller before
+        `start`, the thread that it starts after it. A look replaces `stalled`, `at_s` and
+        `_period_s`, which any may read, and alone uses `_stalls`. `_stopping` is an event.
     """
 
-    def __init__(
-        self,
-        progress: Callable[[], Mapping[str, HopProgress]],
-        words: Callable[[str], str],
-        pause_s: float = LIVE_S,
-    ) -> None:
-        """Look at nothing before `start`.
-
-        Args:
-            progress: returns how far each hop has come, by name.
-            words: returns a sentence about a hop that is stalled.
-            pause_s: between two looks.
-        """
-        self.stalled: Mapping[str, float] = {}
-        self.at_s = time.monotonic()
-        self._progress = progress
-        self._words = words
+    def __init__(self, pause_s: float = LIVE_S) -> None:
+        """Look at nothing before `start`; then with so many seconds between two looks."""
+        self.stalled: Mapping[str, float] = {}  # by hop, for how many seconds
+        self.at_s = time.monotonic()  # of the last look
         self._pause_s = self._period_s = pause_s
         self._stalls = Stalls()
+        self._complaint = Complaint(_log, "what is shipped or copied cannot be looked at")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="look out", daemon=True)
 
+    @abstractmethod
+    def progress(self) -> Mapping[str, HopProgress]:
+        """Return how far each hop has come, by name."""
+
+    @abstractmethod
+    def words(self, hop: str) -> str:
+        """Return a sentence about a hop that is stalled."""
+
     def start(self) -> None:
-        """Begin to look."""
+        """Look once, and begin to look again and again."""
+        self.look()
         self._thread.start()
 
     def stop(self) -> None:
@@ -62,13 +62,13 @@ class SiteWatch:
     def look(self) -> None:
         """Look once, and log what has stalled since the last look, or moves again."""
         now_s = time.monotonic()
-        before, self.stalled = self.stalled, self._stalls.look(now_s, self._progress())
+        before, self.stalled = self.stalled, self._stalls.look(now_s, self.progress())
         self.at_s = now_s
         if self.stalled and not before:
             name = max(self.stalled, key=lambda each: self.stalled[each])
             extra = {"event": "stall", "hop": name}
             _log.warning(
-                "stalled for %.0f s: %s", self.stalled[name], self._words(name), extra=extra
+                "stalled for %.0f s: %s", self.stalled[name], self.words(name), extra=extra
             )
         elif before and not self.stalled:
             _log.info("it moves again", extra={"event": "moves"})
@@ -76,5 +76,10 @@ class SiteWatch:
     def _run(self) -> None:
         while not self._stopping.wait(self._period_s):
             began_s = time.monotonic()
-            self.look()
+            try:
+                self.look()
+                self._complaint.reset()
+            except (OSError, RtError) as error:
+                self._complaint.say(spoken(error))
+                self.at_s = began_s  # the disk may fail for long; a restart would not help
             self._period_s = max(self._pause_s, (time.monotonic() - began_s) * _PART)

@@ -1,5 +1,6 @@
 """What a pusher and a puller show over HTTP, and that a hop which stalls is named."""
 
+import errno
 import json
 import logging
 import os
@@ -164,7 +165,7 @@ def test_a_pusher_that_reaches_no_node_says_how_much_waits(cluster, port):
     publisher.publish(b"y" * 1000)
     publisher.flush("synced")
     seen = port(site)
-    site._watch._watch._stalls._stalled_s = 0.0
+    site._watch._stalls._stalled_s = 0.0
     assert eventually(lambda: site._watch.look() or "refused" in site._watch.words("jfk"))
     site._watch.look()
     assert 1000 < seen.metric("rt_push_lag_bytes") < 2000
@@ -193,7 +194,7 @@ def test_a_session_stalls_where_no_majority_gets_it(status, stalled, caplog):
     """One node of three that is down woke people, though everything was merged."""
     client = SimpleNamespace(status=lambda: status)
     watch = PushWatch(client, 1.0)
-    watch._watch._stalls._stalled_s = 0.0
+    watch._stalls._stalled_s = 0.0
     with caplog.at_level(logging.WARNING, "rt.client"):
         watch.look()
         watch.look()
@@ -207,7 +208,7 @@ def test_a_copy_that_reaches_no_node_or_does_not_move_stalls():
     """One line names the hop; a copy that has everything has no work."""
     status = {"node": "", "position": Position(8), "caught_up": False, "error": "refused"}
     watch = PullWatch(SimpleNamespace(status=lambda: SimpleNamespace(**status)), 1.0)
-    watch._watch._stalls._stalled_s = 0.0
+    watch._stalls._stalled_s = 0.0
     watch.look()
     assert watch.stalled
     assert watch.words() == "what is merged is not copied: refused"
@@ -257,13 +258,44 @@ def line_with(process, words):
     return line
 
 
+class OneHop(SiteWatch):
+    """Watches one hop, whose progress is what a function returns."""
+
+    def __init__(self, look):
+        super().__init__(0.01)
+        self.one = look
+
+    def progress(self):
+        return {"jfk to n1": self.one()}
+
+    def words(self, hop):
+        return f"nothing is taken ({hop})"
+
+
+def test_a_watch_survives_what_it_cannot_look_at(caplog):
+    """Its thread died of one error, and the service manager restarted the pusher for it."""
+    looks = []
+
+    def look():
+        looks.append(len(looks))
+        if looks[-1] in (1, 2):
+            raise PermissionError(errno.EACCES, "Permission denied", "data")
+        return HopProgress(len(looks), waits=True)
+
+    watch = OneHop(look)
+    with caplog.at_level(logging.WARNING, "rt.client"):
+        watch.start()
+        assert eventually(lambda: len(looks) > 4, 60)
+        watch.stop()
+    assert not watch.stuck()
+    [said] = [each.getMessage() for each in caplog.records]
+    assert said.startswith("what is shipped or copied cannot be looked at: data: permission denied")
+
+
 def test_a_hop_that_stalls_is_one_line_and_one_when_it_moves(caplog):
     """A line a second would bury the next event."""
     places = iter([8, 8, 8, 9])
-    watch = SiteWatch(
-        lambda: {"jfk to n1": HopProgress(next(places), waits=True)},
-        lambda name: f"nothing is taken ({name})",
-    )
+    watch = OneHop(lambda: HopProgress(next(places), waits=True))
     watch._stalls._stalled_s = 0.0
     with caplog.at_level(logging.INFO, "rt.client"):
         for _ in range(3):

@@ -1,0 +1,56 @@
+"""OtherNodes: asks the others while someone looks, and never waits for one that hangs to stop."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from rt.net.tls import Contexts, client_context
+from rt.node.status import STATUS_S
+from rt.web.others import AFTER, BEFORE, OtherNodes
+from tests.live_site import Site
+from tests.replicator_host import eventually
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Return a node that answers any status with an empty one."""
+    site = Site(tmp_path)
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+def silent():
+    """Return the address of something that takes connections and says nothing."""
+    with socket.create_server(("localhost", 0)) as listening:
+        yield listening.getsockname()[:2]
+
+
+def test_a_node_that_hangs_delays_no_answer_for_ever_and_no_stop(site, silent):
+    """Stopping a node beside one that hung took as long as its answer may: 12 seconds."""
+    contexts = Contexts(site.files("n1", site.there), client_context)
+    others = OtherNodes(lambda: {"n1": site.address, "n3": silent}, contexts, lambda: 5)
+    others.start()
+    others.watch()
+    assert eventually(lambda: "ask n3" in [each.name for each in threading.enumerate()], 60)
+    began_s = time.monotonic()
+    others.stop()
+    assert time.monotonic() - began_s < STATUS_S / 2
+    assert not others._thread.is_alive()
+
+
+def test_each_node_has_its_answer_or_its_reason(site):
+    """The page shows both, and what is merged here before and after the answer came."""
+    contexts = Contexts(site.files("n1", site.there), client_context)
+    places = {"n1": site.address, "n3": ("localhost", 1)}
+    others = OtherNodes(lambda: places, contexts, lambda: 5)
+    others.start()
+    others.watch()
+    try:
+        assert eventually(lambda: others.answers.keys() == places.keys(), 60)
+        assert others.answers["n1"] == {BEFORE: 5, AFTER: 5}
+        assert "no answer from localhost:1" in others.answers["n3"]["error"]
+    finally:
+        others.stop()
