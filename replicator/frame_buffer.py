@@ -3,11 +3,12 @@
 import os
 from typing import Final
 
-from replicator.wire import DATA_HEAD_BYTES, put_data_head
+from replicator.wire import DATA_HEAD_BYTES, data_head, put_data_head
 from rt.errors import FrameError
 from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
 from rt.limits import READ_BYTES
 from rt.log.disk import File, OsFile
+from rt.log.local_news import WrittenFrame
 from rt.position import FILE_BYTES_MAX, Position
 from rt.traffic import Traffic
 
@@ -56,6 +57,11 @@ class FrameBuffer:
         put_data_head(data, channel, start, whole)
         self._traffic.add(whole, messages, frames)
         return memoryview(data)[: DATA_HEAD_BYTES + whole]
+
+    def frame_message(self, channel: int, frame: WrittenFrame) -> bytes:
+        """Return Data with a frame whose bytes are at hand."""
+        self._traffic.add(len(frame.data), frame.messages, 1)
+        return data_head(channel, frame.position, len(frame.data)) + frame.data
 
 
 def _read(file: File, view: memoryview, offset: int, limit: int) -> int:

@@ -16,6 +16,7 @@ from replicator.source_channel import SourceChannel
 from replicator.source_connection import SourceConnection
 from rt.errors import CorruptLog, Refused, spoken
 from rt.log.directory import LogDirectory
+from rt.log.local_news import WrittenFrame
 from rt.position import START, Position
 from rt.traffic import Traffic
 
@@ -106,9 +107,9 @@ class PushConnection:
         """Wait for the end; return whether it has come."""
         return self._dialer.join(timeout_s)
 
-    def offer(self, session: str) -> None:
-        """Announce that this session may have grown."""
-        if self._sent_now(session):
+    def offer(self, session: str, frame: WrittenFrame | None = None) -> None:
+        """Announce that this session may have grown, and by what if that is known."""
+        if self._sent_now(session, frame):
             return
         if session in self._channels:
             self._hints.add(session)
@@ -196,12 +197,14 @@ class PushConnection:
                     self._gather.sent(session, channel.position)
             return 0.0 if side.busy else look_s or HEARTBEAT_S
 
-    def _sent_now(self, session: str) -> bool:
+    def _sent_now(self, session: str, frame: WrittenFrame | None) -> bool:
         if not self._turn.acquire(blocking=False):
             return False
         try:
             channel = self._channels.get(session)
-            if self._side is None or channel is None or not self._side.send_now(channel):
+            if self._side is None or channel is None:
+                return False
+            if not self._side.send_now(channel, frame):
                 return False
             self._gather.sent(session, channel.position)
             return True

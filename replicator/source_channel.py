@@ -15,6 +15,7 @@ from replicator.messages import (
     Standing,
 )
 from replicator.quiet import QuietLog
+from replicator.sent_frames import check_sent, walk_to
 from replicator.source import (
     Difference,
     Effect,
@@ -30,24 +31,20 @@ from replicator.source import (
     false_claim,
 )
 from replicator.wire import DATA_HEAD_BYTES, encode
-from rt.errors import CorruptLog, FrameError, Misuse, Refused
+from rt.errors import CorruptLog, Misuse, Refused
 from rt.format import manifest
 from rt.format.checksum import crc32
-from rt.format.scan import Scan
-from rt.format.seek import walk_before
-from rt.format.walk import Walk
-from rt.limits import KIB, MIB, READ_BYTES
+from rt.limits import READ_BYTES, SMALL_BYTES
 from rt.log.archived import is_own_choice, not_copied
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.growth import BadFrames, DamagedFrame, EmptiedFile
+from rt.log.local_news import WrittenFrame
 from rt.log.start import parse_start, resolve
 from rt.position import START, Position
 
 Sender = Callable[[bytes | memoryview], None]
 _BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent this much at once was not at the end
-_VERIFY_BYTES: Final = 64 * MIB  # more than is on its way; a sink cannot make us read all of a log
-_LITTLE_BYTES: Final = 8 * KIB  # one TLS record, which a socket that is writable has room for
 
 
 class SourceChannel:
@@ -134,19 +131,7 @@ class SourceChannel:
             CorruptLog: one is damaged.
             OSError: it cannot be read.
         """
-        since, position = self._acked, self.position
-        file = self.log.open_file(since.file)
-        try:
-            end = position.offset if position.file == since.file else file.size()
-            walk = self._walk_before(since, file)
-            scan = Scan(file.pread, walk)
-            last = walk.position.offset + _VERIFY_BYTES
-            while walk.position.offset < last and scan.next(end):
-                pass
-        except FrameError as error:
-            raise CorruptLog(self.log.file_path(since), walk.position, str(error)) from None
-        finally:
-            file.close()
+        check_sent(self.log, self.identity, self._acked, self.position)
 
     def pump(self, send: Sender, buffer: FrameBuffer) -> bool:
         """Send what comes next, about 1 MiB at most; False if there is nothing for now.
@@ -187,7 +172,7 @@ class SourceChannel:
         if self._cursor.start != cursor.file:
             return False
         end = self._end() if self._end is not None else self._grown_to(file)
-        if not 0 < end - cursor <= _LITTLE_BYTES:
+        if not 0 < end - cursor <= SMALL_BYTES:
             return False
         quiet = self._quiet
         was_quiet, quiet.is_quiet = quiet.is_quiet, False
@@ -195,6 +180,27 @@ class SourceChannel:
         sent = self._send(send, buffer, source, end.offset) and source.cursor == end
         quiet.is_quiet = was_quiet and sent
         return sent
+
+    def send_frame(self, send: Sender, buffer: FrameBuffer, frame: WrittenFrame) -> bool:
+        """Send a frame that was just appended to the log, if it is all that the sink lacks.
+
+        Its writer says what is in the file, so that the file need not be looked at.
+
+        Returns:
+            Whether it was sent.
+        """
+        source = self._source
+        if source is None or not self.caught_up or source.ended or self._end is not None:
+            return False
+        if frame.position != source.cursor or frame.log != self.identity.id:
+            return False
+        quiet, length = self._quiet, len(frame.data)
+        was_quiet, quiet.is_quiet = quiet.is_quiet, False
+        quiet.looked(frame.position.offset + length)
+        send(buffer.frame_message(self.channel, frame))
+        source.sent(length)
+        quiet.is_quiet = was_quiet
+        return True
 
     def _grown_to(self, file: File) -> Position:
         """Return where the current file ends, or its start if it may have been rolled."""
@@ -396,23 +402,11 @@ class SourceChannel:
             CorruptLog: the frame is damaged, and not merely unwritten.
         """
         durable = START if self._end is None else self._end()
-        walk = self._walk_before(at, file)
+        walk = walk_to(self.log, self.identity, at, file)
         meaning = self._bad_frames.explain(file, walk, durable=durable)
         if isinstance(meaning, DamagedFrame):
             raise CorruptLog(self.log.file_path(at), meaning.at, meaning.reason)
         return isinstance(meaning, EmptiedFile)
-
-    def _walk_before(self, at: Position, file: File) -> Walk:
-        """Return a walk at the last indexed frame that begins no later than `at`."""
-        index, index_file = self.log.open_index(at.file)
-        try:
-            return walk_before(
-                file.pread, index, at.file, lambda entry: entry.offset > at.offset,
-                merged=self.identity.merged, session=self.identity.session,
-            )  # fmt: skip
-        finally:
-            if index_file is not None:
-                index_file.close()
 
     def _refused(self, found: Difference) -> Refused:
         return Refused(found.code, f"{self.log.path}: {found.words}; both are kept")

@@ -11,6 +11,7 @@ from replicator.source_channel import SourceChannel
 from replicator.wire import encode
 from rt.errors import CorruptLog, PeerError, Refused
 from rt.log.directory import LogDirectory
+from rt.log.local_news import WrittenFrame
 from rt.position import Position
 from rt.traffic import Traffic
 
@@ -83,18 +84,25 @@ class SourceConnection:
             self._guarded(channel, lambda: self._pump(channel))
         self._link.beat()
 
-    def send_now(self, channel: SourceChannel) -> bool:
+    def send_now(self, channel: SourceChannel, frame: WrittenFrame | None = None) -> bool:
         """Send a log's new bytes, if they are few, nothing waits and the peer takes them at once.
 
         It never waits for the peer, so a thread that publishes or sequences may call it.
 
+        Args:
+            channel: of the log.
+            frame: what the log grew by, if its writer in this process said so.
+
         Returns:
             False if that is left to `turn`, which meets and reports the same obstacle.
         """
-        if self._ready or channel.channel not in self._channels or not self._link.can_send():
+        link = self._link
+        if self._ready or channel.channel not in self._channels or link.has_left:
             return False
         try:
-            return channel.send_little(self._link.post, self._buffer) and not self._link.has_left
+            if frame is not None and channel.send_frame(link.post, self._buffer, frame):
+                return not link.has_left
+            return channel.send_little(link.post, self._buffer) and not link.has_left
         except PeerError as error:
             self._broken = error
         except (Refused, CorruptLog, OSError):

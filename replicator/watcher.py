@@ -15,7 +15,7 @@ from replicator.push_connection import PushConnection
 from replicator.sessions import SessionBook
 from rt.errors import spoken
 from rt.log import confirmations, shipping
-from rt.log.local_news import NewsPlace, local_news
+from rt.log.local_news import NewsPlace, WrittenFrame, local_news
 from rt.log.watch import Wake, Watch
 
 _log: Final = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class SessionWatcher:
             self._thread.join()
         self._wake.close()
 
-    def _heard(self, name: str, /, *, alone: bool) -> None:
+    def _heard(self, name: str, /, *, alone: bool, frame: WrittenFrame | None) -> None:
         """Announce at once what is alone, while the nodes keep up; leave the rest to `_run`.
 
         When they do not, its thread sends several updates as one.
@@ -74,7 +74,7 @@ class SessionWatcher:
             return
         is_known = name in self._announcing
         if is_known and alone and self._gather.keeps_up:
-            self._announce((name,))
+            self._announce((name,), frame)
         elif is_known or self._book.ships(name):
             self._due.add(name)
             self._wake.set()
@@ -157,8 +157,8 @@ class SessionWatcher:
         """How long to gather before the next announcement."""
         return self._announced_s + self._gather.gap_s - time.monotonic()
 
-    def _announce(self, names: Collection[str]) -> None:
+    def _announce(self, names: Collection[str], frame: WrittenFrame | None = None) -> None:
         self._announced_s = time.monotonic()
         for name in names:
             for connection in self._connections:
-                connection.offer(name)
+                connection.offer(name, frame)

@@ -69,6 +69,11 @@ def put_data_head(buffer: bytearray, channel: int, position: Position, length: i
     _DATA_HEAD.pack_into(buffer, 0, length + _PLACE.size, _DATA_T, channel, position)
 
 
+def data_head(channel: int, position: Position, length: int) -> bytes:
+    """Return the head of Data for `length` bytes of frames that follow it."""
+    return _DATA_HEAD.pack(length + _PLACE.size, _DATA_T, channel, position)
+
+
 def decode_prefix(data: bytearray, offset: int) -> tuple[int, int]:
     """Return the type of the message at `offset`, and the length of its body.
 

@@ -19,6 +19,9 @@ FRAME_BYTES_DEFAULT: Final = 256 * KIB
 # One read of a log: four usual frames, and small compared with a processor's cache.
 READ_BYTES: Final = MIB
 
+# What the thread that writes it also sends at once: one TLS record, which a socket has room for.
+SMALL_BYTES: Final = 8 * KIB
+
 # zstd states its window; no honest body needs one larger than itself.
 ZSTD_WINDOW_BYTES_MAX: Final = BODY_BYTES_MAX
 

@@ -9,13 +9,14 @@ from time import time_ns as time_ns_now
 from typing import Final, Self
 
 from rt.errors import FlushTimeout, Misuse, Stopped
-from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
+from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB, SMALL_BYTES
 from rt.log.batcher import Batcher
 from rt.log.checked import Bytes, as_bytes, checked_list, checked_times
 from rt.log.confirmations import ConfirmationsFile, Level
 from rt.log.disk import Disk
 from rt.log.disk_room import DiskLimit, DiskRoom
 from rt.log.forked import ForkGuard
+from rt.log.local_news import WrittenFrame
 from rt.log.pending import COLUMN_BYTES, PendingFrame, frame_cuts
 from rt.log.shipping import ShippingNote
 from rt.log.writer import SessionWriter, WriterSettings
@@ -205,12 +206,13 @@ class Publisher:
             self._next_sequence = sequence + 1
             is_alone = now >= self._alone_after_ns
             self._alone_after_ns = now + self._linger_ns
+            frame = None
             if is_alone or pending.room <= 0:
-                self._write_or_give_back(size, alone=is_alone)
+                frame = self._write_or_give_back(size, alone=is_alone)
             elif self._batcher.is_idle:
                 self._batcher.rouse()
         if is_alone:
-            self._writer.news.grown(alone=True)  # without the lock: this may send it
+            self._writer.news.grown(alone=True, frame=frame)  # without the lock: may send it
         return sequence
 
     def publish_many(
@@ -251,13 +253,18 @@ class Publisher:
             if max(sizes, default=0) > self._size_max:
                 raise self._refusal(max(sizes, default=0))
             self._write_pending()
-            self._alone_after_ns = time_ns_now() + self._linger_ns
-            first = self._next_sequence
+            now = time_ns_now()
+            is_alone = now >= self._alone_after_ns and sum(sizes) <= SMALL_BYTES
+            self._alone_after_ns = now + self._linger_ns
+            first, frame = self._next_sequence, None
             for start, end in frame_cuts(sizes, self._pending.frame_bytes):
                 part = None if with_keys is None else with_keys[start:end]
-                self._writer.write(times[start:end], taken[start:end], part)
+                frame = self._writer.write(times[start:end], taken[start:end], part)
                 self._next_sequence = self._writer.next_sequence
-                self._writer.news.grown()
+                if not is_alone:
+                    self._writer.news.grown()
+        if is_alone:
+            self._writer.news.grown(alone=True, frame=frame)
         return range(first, first + len(taken))
 
     def skip_to(self, sequence: int) -> None:
@@ -350,24 +357,25 @@ class Publisher:
                 self._write_pending()
                 self._writer.roll()
 
-    def _write_or_give_back(self, size: int, *, alone: bool) -> None:
+    def _write_or_give_back(self, size: int, *, alone: bool) -> WrittenFrame | None:
         try:
-            self._write_pending(alone=alone)
+            return self._write_pending(alone=alone)
         except OSError:
             self._pending.give_back(size)
             self._next_sequence -= 1
             raise
 
-    def _write_pending(self, *, alone: bool = False) -> None:
+    def _write_pending(self, *, alone: bool = False) -> WrittenFrame | None:
         """Write what waits; a lone message is announced by its caller, without the lock."""
         pending = self._pending
         if not pending.payloads:
-            return
-        self._writer.write(pending.times_ns, pending.payloads, pending.keys)
+            return None
+        frame = self._writer.write(pending.times_ns, pending.payloads, pending.keys)
         pending.clear()
         self._batcher.written()
         if not alone:
             self._writer.news.grown()
+        return frame
 
     def _await_nodes(
         self, level: Level, target: Position, deadline: float, timeout_s: float

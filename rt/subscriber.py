@@ -14,7 +14,7 @@ from rt.format.where import Where
 from rt.log.directory import LogDirectory
 from rt.log.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.forked import ForkGuard
-from rt.log.local_news import local_news, place_of
+from rt.log.local_news import WrittenFrame, local_news, place_of
 from rt.log.start import Start, checked_start
 from rt.log.watch import POLL_S, Wake, Watch
 from rt.names import session_directory, stream_directory
@@ -323,7 +323,7 @@ class _Waiter:
         else:
             self._watch.wait(min(POLL_S, left_s), self._wake)
 
-    def _heard(self, name: str, /, *, alone: bool) -> None:  # noqa: ARG002 - see `Heard`
+    def _heard(self, name: str, /, *, alone: bool, frame: WrittenFrame | None) -> None:  # noqa: ARG002 - see `Heard`
         if name == self._place.name:
             self._wake.set()
 

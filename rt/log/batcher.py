@@ -30,7 +30,7 @@ class Batcher:
         lock: threading.Lock,
         pending: PendingFrame,
         linger_s: float,
-        write: Callable[[], None],
+        write: Callable[[], object],
         roll_if_old: Callable[[], None],
     ) -> None:
         """Start the thread.

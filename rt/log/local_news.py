@@ -5,6 +5,8 @@ import threading
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakMethod
 
+from rt.position import Position
+
 
 class NewsPlace(NamedTuple):
     """Which log: the real path of its stream's directory, and its name in there."""
@@ -13,10 +15,26 @@ class NewsPlace(NamedTuple):
     name: str
 
 
+class WrittenFrame(NamedTuple):
+    """A small frame as it is in its file now, so that a reader in the process need not read it.
+
+    Attributes:
+        log: the id of its log.
+        position: where it begins.
+        data: all of it.
+        messages: how many are in it.
+    """
+
+    log: str
+    position: Position
+    data: bytes
+    messages: int
+
+
 class Heard(Protocol):
     """A bound method that news of a stream's logs are brought to."""
 
-    def __call__(self, name: str, /, *, alone: bool) -> None:
+    def __call__(self, name: str, /, *, alone: bool, frame: WrittenFrame | None) -> None:
         """A log has grown, or its writer in this process was opened or closed.
 
         It is called by the writer's thread, so it must neither wait nor raise.
@@ -25,6 +43,7 @@ class Heard(Protocol):
             name: of the log, in the directory of the stream.
             alone: whether it grew by a message after a pause; otherwise more may follow at once,
                 and the writer holds a lock that other threads wait for.
+            frame: what it grew by, if that is a single small frame.
         """
 
 
@@ -86,12 +105,14 @@ class LocalNews:
                 self._writers.pop(place, None)
         self.grown(place)
 
-    def grown(self, place: NewsPlace, *, alone: bool = False) -> None:
+    def grown(
+        self, place: NewsPlace, *, alone: bool = False, frame: WrittenFrame | None = None
+    ) -> None:
         """Announce that a log has grown; see `Heard`."""
         for each in self._readers.get(place.stream, ()):
             heard = each()
             if heard is not None:
-                heard(place.name, alone=alone)
+                heard(place.name, alone=alone, frame=frame)
 
     def forget(self) -> None:
         """In a forked child: its copies of writers and readers are not used."""
@@ -117,9 +138,9 @@ class Announcer:
         self._is_open = True
         local_news.began(self._place)
 
-    def grown(self, *, alone: bool = False) -> None:
+    def grown(self, *, alone: bool = False, frame: WrittenFrame | None = None) -> None:
         """Announce that the log has grown; see `Heard`."""
-        local_news.grown(self._place, alone=alone)
+        local_news.grown(self._place, alone=alone, frame=frame)
 
     def close(self) -> None:
         """Announce nothing more; idempotent."""

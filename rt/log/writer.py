@@ -11,6 +11,7 @@ from rt.errors import Misuse
 from rt.format.columns import encode_columns
 from rt.format.frame import KEYS_COLUMN, encode_frame, session_tag
 from rt.format.manifest import SESSION
+from rt.limits import SMALL_BYTES
 from rt.log.appender import Appender, Durable
 from rt.log.archived import finish_archiving
 from rt.log.confirmations import ConfirmationsFile
@@ -18,7 +19,7 @@ from rt.log.disk import Disk, OsDisk
 from rt.log.disk_room import held_bytes
 from rt.log.forked import ForkGuard
 from rt.log.identity import new_identity
-from rt.log.local_news import Announcer
+from rt.log.local_news import Announcer, WrittenFrame
 from rt.log.lock import take_lock
 from rt.log.syncer import Fsync, Syncer, WriterSettings
 from rt.names import session_directory
@@ -129,8 +130,8 @@ class SessionWriter:
 
     def write(
         self, times_ns: Sequence[int], payloads: Sequence[bytes], keys: Sequence[bytes] | None
-    ) -> None:
-        """Write messages as one frame.
+    ) -> WrittenFrame | None:
+        """Write messages as one frame; return it if it is small, to be sent without a look at it.
 
         Args:
             times_ns: when each message happened, ns since the epoch; at least one.
@@ -145,16 +146,22 @@ class SessionWriter:
         body = encode_columns(times_ns, payloads, keys)
         try:
             self._make_room(len(body))
-            self._append(body, times_ns[0], len(payloads), 0 if keys is None else KEYS_COLUMN)
+            written = self._append(
+                body, times_ns[0], len(payloads), 0 if keys is None else KEYS_COLUMN
+            )
         except OSError as error:
             raise self._syncer.failed_or_full(error) from error
         self.next_sequence += len(payloads)
         self._syncer.written()
+        return written
 
-    def _append(self, body: bytes, time_ns: int, messages: int, columns: int) -> None:
+    def _append(
+        self, body: bytes, time_ns: int, messages: int, columns: int
+    ) -> WrittenFrame | None:
+        position = self._appender.end
         frame = encode_frame(
             body,
-            position=self._appender.end,
+            position=position,
             sequence=self.next_sequence,
             time_ns=time_ns,
             messages=messages,
@@ -166,6 +173,9 @@ class SessionWriter:
         after = self._appender.walk.copy()
         after.step(frame.header)
         self._appender.append(frame.parts, (frame.header,), after)
+        if frame.header.size > SMALL_BYTES:
+            return None
+        return WrittenFrame(self._appender.identity.id, position, b"".join(frame.parts), messages)
 
     def _make_room(self, length: int) -> None:
         if self._appender.is_open:

@@ -25,7 +25,7 @@ class Listener:
     def __init__(self):
         self.news = []
 
-    def heard(self, name, /, *, alone):
+    def heard(self, name, /, *, alone, frame):
         """Take one piece of news, and the thread that brought it."""
         self.news.append((name, alone, threading.get_ident()))
 
@@ -35,11 +35,13 @@ class Connection:
 
     def __init__(self):
         self.offers = []
+        self.frames = []
         self.looks = 0
 
-    def offer(self, session):
+    def offer(self, session, frame):
         """Take a session that grew, and the thread that says so."""
         self.offers.append((session, threading.get_ident()))
+        self.frames.append(frame)
 
     def look(self):
         """Count how often all sessions are to be looked at."""
@@ -110,9 +112,31 @@ def test_a_lone_message_is_announced_by_the_thread_that_publishes_it(tmp_path):
         with Publisher(tmp_path, stream="s", session="jfk") as publisher:
             wait_for(lambda: is_announced(watcher, "jfk"))
             connection.offers.clear()
+            connection.frames.clear()
             publisher._alone_after_ns = 0  # as after a pause
             publisher.publish(b"x")
-            assert connection.offers == [("jfk", threading.get_ident())]
+            publisher._alone_after_ns = 0
+            publisher.publish_many([b"y", b"z"])
+            assert connection.offers == [("jfk", threading.get_ident())] * 2
+            path = tmp_path / "s" / "jfk" / "log.0.0"
+            assert path.read_bytes() == b"".join(each.data for each in connection.frames)
+            assert [each.messages for each in connection.frames] == [1, 2]
+            assert connection.frames[1].position == len(connection.frames[0].data)
+    finally:
+        watcher.stop()
+
+
+def test_what_comes_right_after_another_message_is_left_to_the_watcher(tmp_path):
+    """Many small calls in a row are a flood too, which it sends as few large updates."""
+    watcher, connection = watching(tmp_path)
+    try:
+        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
+            wait_for(lambda: is_announced(watcher, "jfk"))
+            publisher._alone_after_ns = 1 << 62
+            connection.offers.clear()
+            publisher.publish_many([b"x"])
+            wait_for(lambda: connection.offers)
+            assert threading.get_ident() not in {thread for _, thread in connection.offers}
     finally:
         watcher.stop()
 
@@ -124,7 +148,7 @@ def test_messages_of_a_flood_are_announced_by_the_watcher(tmp_path):
         with Publisher(tmp_path, stream="s", session="jfk") as publisher:
             wait_for(lambda: is_announced(watcher, "jfk"))
             connection.offers.clear()
-            publisher.publish_many([b"x"] * 3)
+            publisher.publish_many([bytes(1000)] * 9)
             wait_for(lambda: connection.offers)
             assert threading.get_ident() not in {thread for _, thread in connection.offers}
     finally:

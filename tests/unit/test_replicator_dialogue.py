@@ -28,6 +28,7 @@ from replicator.wire import encode
 from rt.errors import CorruptLog, PeerError, Refused
 from rt.format.manifest import SESSION, LogIdentity, Rolled
 from rt.log.directory import LogDirectory
+from rt.log.local_news import WrittenFrame
 from rt.position import START, Position
 
 
@@ -43,6 +44,14 @@ def source(tmp_path):
 def sink(tmp_path):
     """Return the directory of the copy."""
     return tmp_path / "sink"
+
+
+def written_frame(log, size):
+    """Append a frame, and return what its writer announces."""
+    position = log.appender.end
+    log.write(size)
+    data = log.appender.read(position, log.appender.end - position)
+    return WrittenFrame(log.appender.identity.id, position, data, 1)
 
 
 def test_a_copy_has_the_files_the_history_and_the_identity_of_its_source(source, sink):
@@ -489,6 +498,41 @@ def test_a_small_update_can_be_sent_at_once(source, sink):
     assert not dialogue.source.send_now(dialogue.outlet)
     log.write(100).roll()
     assert not dialogue.source.send_now(dialogue.outlet)  # a file's end is announced by its line
+    dialogue.talk().close()
+    assert_equal(source, sink)
+
+
+def test_a_frame_at_hand_is_sent_without_a_look_at_its_file(source, sink, monkeypatch):
+    """Its writer is in this process; reading it again costs as much as sending it."""
+    log = Log(source).write(100)
+    dialogue = Dialogue(source, sink).talk()
+    frame = written_frame(log, 200)
+    with monkeypatch.context() as patch:
+        for call in ("preadv", "pread", "fstat", "stat"):
+            patch.setattr(os, call, None)
+        assert dialogue.source.send_now(dialogue.outlet, frame)
+    assert not dialogue.outlet.has_news()
+    dialogue.sink.turn()
+    assert log_bytes(sink) == log_bytes(source)
+    log.roll()
+    dialogue.talk().close()
+    assert_equal(source, sink)
+
+
+def test_a_frame_at_hand_that_does_not_come_next_is_read_from_the_log(source, sink):
+    """Two threads may announce in the wrong order, and the channel may be of an earlier log."""
+    log = Log(source).write(100)
+    dialogue = Dialogue(source, sink).talk()
+    first, second = written_frame(log, 200), written_frame(log, 300)
+    assert dialogue.source.send_now(dialogue.outlet, second)
+    assert not dialogue.source.send_now(dialogue.outlet, first)
+    other = written_frame(log, 200)._replace(log="b" * 32, data=b"of another log")
+    assert dialogue.source.send_now(dialogue.outlet, other)
+    dialogue.sink.turn()
+    assert log_bytes(sink) == log_bytes(source)
+    dialogue.source_pipe.has_left = True
+    assert not dialogue.source.send_now(dialogue.outlet, written_frame(log, 100))
+    dialogue.source_pipe.has_left = False
     dialogue.talk().close()
     assert_equal(source, sink)
 
