@@ -15,6 +15,7 @@ SUITES: dict[str, str] = {
     "stream": "benchmarks.stream:rows",
     "cluster": "benchmarks.cluster:rows",
     "clients": "benchmarks.clients:rows",
+    "http": "benchmarks.http:rows",
     "memory": "benchmarks.memory:rows",
     "archive": "benchmarks.archive:rows",
     "soak": "benchmarks.soak:rows",

@@ -76,9 +76,20 @@ def _paced(publisher: Publisher, payload: bytes, count: int, rate: float) -> Non
         publisher.publish(payload)
 
 
-def run(root: str, size: int, count: int, rate: float, members: int = 1) -> dict[str, float]:
-    """Run one stream through this many nodes; return its figures."""
-    with nodes(root, members) as (places, _):
+def run(
+    root: str, size: int, count: int, rate: float, members: int = 1, *, more: str = ""
+) -> dict[str, float]:
+    """Run one stream through this many nodes; return its figures.
+
+    Args:
+        root: directory of everything.
+        size: of a message, in bytes.
+        count: of messages.
+        rate: messages a second; 0 is as many as go.
+        members: how many nodes.
+        more: lines of each node's settings, beside the usual ones.
+    """
+    with nodes(root, members, more) as (places, running):
         addresses = [parse_address(place.address) for place in places]
         here, there = SPAWN.Pipe()
         plan = {"size": size, "count": count, "rate": rate}
@@ -91,12 +102,24 @@ def run(root: str, size: int, count: int, rate: float, members: int = 1) -> dict
         pull.start()
         with Subscriber(os.path.join(root, "sub"), stream=STREAM) as subscriber:
             here.recv()
+            began_s = processor_s(running)
             here.send("go")
             figures = _receive(subscriber, count, size, paced=bool(rate))
+            figures["nodes_us"] = (processor_s(running) - began_s) / count * 1e6
         here.recv()
         process.join()
         pull.stop()
     return figures
+
+
+def processor_s(running: list[Child]) -> float:
+    """Return the processor time that these processes have taken so far, in seconds."""
+    ticks = 0
+    for child in running:
+        with open(f"/proc/{child.pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _receive(subscriber: Subscriber, count: int, size: int, *, paced: bool) -> dict[str, float]:

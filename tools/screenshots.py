@@ -32,12 +32,11 @@ def main() -> None:
     """Start a cluster, publish to it, and take a picture of each state."""
     target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
     target.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory() as root, ExitStack() as undo:
+        logging.getLogger().addHandler(logging.NullHandler())  # the pictures are what is wanted
         events = keep_events()
         cluster = ArchiveCluster(root, 3, file_bytes=1 << 20)
-        undo.callback(lambda: [cluster.stop(name) for name in list(cluster.nodes)])
-        undo.callback(cluster.undo.close)
+        undo.callback(cluster.close)
         cluster.set_policy(limit=6 << 20, time=600)
         node = cluster.nodes["n1"]
         node.lookout.pause_s = 1.0
@@ -91,6 +90,9 @@ def take(cluster: ArchiveCluster, url: str, target: Path) -> None:
         show(dark, url, "Healthy")
         time.sleep(5)
         save(dark, target / "page-phone.png")
+        wide.emulate_media(color_scheme="dark")
+        save(wide, target / "page-dark.png")
+        wide.emulate_media(color_scheme="light")
         wide.goto(f"{url}/#session/jfk")
         time.sleep(6)
         save(wide, target / "page-session.png")
@@ -110,8 +112,8 @@ def show(page: Page, url: str | None, level: str) -> None:
 
 
 def save(page: Page, path: Path) -> None:
-    """Save a picture of all of the page; on a phone, of what is seen first."""
-    page.screenshot(path=str(path), full_page="phone" not in path.name)
+    """Save a picture of all of the page, or of what is seen first."""
+    page.screenshot(path=str(path), full_page=path.stem in {"page", "page-degraded"})
     print(path)
 
 

@@ -8,7 +8,7 @@ from replicator.clients import ClientView
 from replicator.scrub import ScrubState
 from rt.latencies import LatencyCounts
 from rt.node.view import NodeView
-from rt.position import Position
+from rt.position import OFFSET_END, Position
 from rt.traffic import Traffic
 
 
@@ -181,4 +181,5 @@ def bytes_between(begin: Position, end: Position) -> int:
     """
     if end <= begin:
         return 0
-    return end - begin if begin.file == end.file else end.offset
+    is_same_file = begin ^ end < OFFSET_END  # `file` would make two objects for each session
+    return end - begin if is_same_file else end.offset

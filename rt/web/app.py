@@ -145,7 +145,7 @@ class Page:
         """Return the overview as JSON; made at most once a second, for all streams."""
         if time.monotonic() - self._live_s >= _LIVE_S:
             self._live_s = time.monotonic()
-            self._live = await run_in_threadpool(lambda: _encoded(self._site.overview()))
+            self._live = await run_in_threadpool(lambda: encoded(self._site.overview()))
         return self._live
 
 
@@ -159,14 +159,15 @@ def _asset(path: str) -> Route:
     return Route(path, answer, methods=["GET"])
 
 
-def _encoded(value: object) -> bytes:
+def encoded(value: object) -> bytes:
+    """Return JSON without spaces, as it is sent."""
     return json_safe(json.dumps(value, separators=(",", ":"))).encode()
 
 
 def _json(value: object) -> Response:
-    return Response(_encoded(value), headers=_HEADERS, media_type="application/json")
+    return Response(encoded(value), headers=_HEADERS, media_type="application/json")
 
 
 def _verdict(reasons: list[str], age_s: float) -> Response:
     body = {"ok": not reasons, "reasons": reasons, "age_s": round(age_s, 1)}
-    return Response(_encoded(body), 503 if reasons else 200, _HEADERS, "application/json")
+    return Response(encoded(body), 503 if reasons else 200, _HEADERS, "application/json")

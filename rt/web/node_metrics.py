@@ -4,6 +4,7 @@ import math
 import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from heapq import nsmallest
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -134,10 +135,11 @@ def _sessions(sessions: Sequence[SessionView], stream: str) -> Iterator[Metric]:
         {(stream, state): states[state] for state in ("moving", "idle", "waiting")},
         ("stream", "state"),
     )  # fmt: skip
-    worst = sorted(sessions, key=lambda each: (-each.waiting_s, -each.unmerged, each.session))
-    shown = worst[:SERIES_MAX]
+    shown = nsmallest(
+        SERIES_MAX, sessions, lambda each: (-each.waiting_s, -each.unmerged, each.session)
+    )
     yield _of(stream, "rt_sessions_without_series", "Sessions with less lag than those below.",
-              len(worst) - len(shown))  # fmt: skip
+              len(sessions) - len(shown))  # fmt: skip
     labels = ("stream", "session")
     yield gauge("rt_session_lag_bytes", "Synced here and not merged.",
                 {(stream, each.session): each.unmerged for each in shown}, labels)  # fmt: skip

@@ -189,7 +189,7 @@ def test_a_log_line_is_escaped_with_its_details_and_traceback(formatter):
 
 @pytest.mark.parametrize("encoded", [
     lambda: app._json({TEXT: [TEXT]}).body, lambda: app._verdict([TEXT], 1.0).body,
-    lambda: app._encoded(recent._event(logging.makeLogRecord({"msg": TEXT}), 1, 0)),
+    lambda: app.encoded(recent._event(logging.makeLogRecord({"msg": TEXT}), 1, 0)),
 ], ids=["status", "readyz", "events"])  # fmt: skip
 def test_the_ports_json_is_escaped(encoded):
     """/status, /rt-clients, /sessions and /events go through the first, the probes the second."""

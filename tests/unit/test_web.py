@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from openmetrics_text import families_of
+from prometheus_client import CollectorRegistry, exposition
 
 from replicator.clients import PULLS, ClientView
 from rt.cli import node as cli_node
@@ -25,6 +26,8 @@ from rt.node.sample import SessionView
 from rt.position import Position
 from rt.traffic import Traffic
 from rt.web import protocol
+from rt.web.app import encoded
+from rt.web.collector import SiteCollector
 from rt.web.files import planned
 from rt.web.node_metrics import SERIES_MAX, node_metrics
 from rt.web.node_overview import overview
@@ -371,16 +374,25 @@ def test_no_publisher_can_make_the_metrics_grow_without_bound(node):
     assert left == 1000 - SERIES_MAX
 
 
-def test_a_thousand_sessions_are_scraped_in_50_ms(node, monkeypatch):
-    """A scrape takes the interpreter's lock from the threads that merge."""
+def test_a_thousand_sessions_are_scraped_in_50_ms_of_processor_time(node, monkeypatch):
+    """A scrape takes the interpreter's lock from the threads that merge; usually for 4 ms."""
     monkeypatch.setattr(node.node.lookout, "sample", many(node.node.lookout.sample, 1000))
-    node.ask("/metrics")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SiteCollector(node.site))
     taken = []
     for _ in range(5):
-        began_s = time.monotonic()
-        node.ask("/metrics")
-        taken.append(time.monotonic() - began_s)
+        began_s = time.thread_time()
+        body = exposition.generate_latest(registry)
+        taken.append(time.thread_time() - began_s)
     assert min(taken) < 0.05
+    assert f'rt_sessions_without_series{{stream="flights"}} {1000 - SERIES_MAX}.0'.encode() in body
+
+
+def test_an_event_of_the_page_stays_small_with_a_thousand_sessions(node, monkeypatch):
+    """It is sent to every open page each second."""
+    sample = many(node.node.lookout.sample, 1000)
+    monkeypatch.setattr(node.node.lookout, "sample", replace(sample, clients=()))
+    assert len(encoded(node.site.overview())) < 50_000
 
 
 def test_what_another_node_answers_cannot_break_the_page(node):
@@ -414,7 +426,8 @@ def test_the_page_shows_what_the_archiver_takes_next(node):
     node.cluster.set_policy(time=60)
     rows, notes = node.cluster.rows("n1"), node.node.pipeline.sequencer.view.notes
     shown_files = planned(rows, notes, time.time_ns(), nodes=1)
-    assert [each["is_next"] for each in shown_files] == [len(rows) > 1, *[False] * (len(rows) - 1)]
+    rolled = [row.file for row in rows if row.state == "rolled"]
+    assert [each["file"] for each in shown_files if each["is_next"]] == rolled[:1]
     assert not any(each["goes"] for each in shown_files)
     later = planned(rows, notes, time.time_ns() + 2 * 3600 * 10**9, nodes=1)
     assert [each["goes"] for each in later] == [each["state"] == "rolled" for each in later]

@@ -246,3 +246,16 @@ def test_a_thousand_sessions_stay_live(site, visit):
     )
     assert milliseconds < 250  # once a second
     assert json.loads(site.ask("/overview")[2])["sessions"]["total"] == 3
+
+
+def test_the_page_moves_only_when_it_hears_something(visit):
+    """Dashes that were animated kept a third of a core busy, and moved when the news did not."""
+    seen = visit()
+    assert seen.page.evaluate("document.getAnimations().length") == 0
+    dashes = seen.page.locator("#wires")
+    first = dashes.get_attribute("stroke-dashoffset")
+    assert eventually(lambda: dashes.get_attribute("stroke-dashoffset") != first)
+    seen.page.evaluate("source.close()")
+    assert seen.page.evaluate("(beat => { show(seen); return beat })(beat)") < seen.page.evaluate(
+        "beat"
+    )

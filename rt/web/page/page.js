@@ -7,7 +7,7 @@ const KEPT = 120; // samples in a sparkline
 const STALE_MS = 5000; // silence after which what is shown must not look current
 const LEVELS = { ok: ["✓", "Healthy"], degraded: ["▲", "Degraded"], broken: ["✕", "Broken"] };
 let seen = null, seenAt = 0, skew = 0, source = null, retryMs = 1000, retryTimer = 0, search = "";
-let found = null, files = null;
+let found = null, files = null, beat = 0;
 const rates = new Map(); // name -> numbers, the newest last
 
 // Text
@@ -146,6 +146,8 @@ function wires(sessions, nodes, clients) {
   clients.forEach((client, i) => nodes.forEach((node, j) => {
     if (node.name === client.node) wire(side("map-nodes", j, true), side("map-clients", i, false), node.away ? "cut" : client.flows ? "flows" : "");
   }));
+  // Moves the dashes at each event: an animation would keep a core a third busy, and move without news.
+  $("wires").setAttribute("stroke-dashoffset", -4 * (beat++ % 3));
   fill($("wires"), paths, (each) => each.join(), (each) => make("path", { d: each[0], class: each[1] }), () => {});
 }
 

@@ -1,0 +1,187 @@
+"""The HTTP port: what it costs a node, in processor time, since others may load the machine."""
+
+import http.client
+import multiprocessing
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Final, cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from benchmarks.log import directory
+from benchmarks.report import Row
+from benchmarks.stream import STREAM, nodes, processor_s, run
+from rt.config.settings import load
+from rt.node.cluster import init_local_cluster
+from rt.node.inbox import NodeInbox
+from rt.node.node import Node
+from rt.node.sample import NodeSample, SessionView
+from rt.node.sampler import NodeSampler
+from rt.node.settings import NodeSettings
+from rt.position import Position
+from rt.traffic import Traffic
+from rt.web.app import encoded
+from rt.web.collector import SiteCollector
+from rt.web.node_site import NodeSite
+from rt.web.recent import RecentEvents
+
+SESSIONS: Final = 1000
+Times = tuple[float, float]  # least and median, in ms
+_SCRAPE_S: Final = 1.0  # Prometheus asks every 15 s by default
+_LOOKS: Final = 200
+_SETTLE_S: Final = 3.0  # after the start, until the page is open
+
+
+def rows(quick: bool) -> list[Row]:
+    """A scrape and an event of the page with 1,000 sessions; a node with the port and without."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:  # so that the node's threads end with it
+        scrape, event, look = pool.apply(_rendered)
+    rounds = 3 if quick else 5
+    off, on = _in_turn(lambda more: _message_us(2_000_000 if quick else 8_000_000, more), rounds)
+    idle_off, idle_on = _in_turn(lambda more: _idle_ms(10.0 if quick else 30.0, more), rounds)
+    return [
+        Row("a scrape, 1,000 sessions that wait, least", scrape[0], "ms", 50, at_most=True),
+        Row("a scrape, 1,000 sessions that wait, median", scrape[1], "ms", 50, at_most=True),
+        Row("a look at a node, 1,000 sessions, median", look[1], "ms", 50, at_most=True),
+        Row("an event of the page, 1,000 sessions, median", event[1], "ms", 50, at_most=True),
+        Row("an event of the page, 1,000 sessions", event[2], "kB", 50, at_most=True),
+        Row("a message of 100 B, processor time of the node, no port", off, "us", 0),
+        Row("the same, with a scrape a second and an open page", on, "us", 0, off),
+        Row("a second at rest, processor time of the node, no port", idle_off, "ms", 0),
+        Row("the same, with a scrape a second and an open page", idle_on, "ms", idle_off + 10,
+            idle_off, at_most=True),
+    ]  # fmt: skip
+
+
+def _rendered() -> tuple[Times, tuple[float, float, float], Times]:
+    """Return what a scrape takes, an event of the page, with its kB, and a look at the node."""
+    with directory() as root:
+        (place,) = init_local_cluster(root, STREAM, 1)
+        node = Node(load(NodeSettings, place.config, "node", {}, {"reserve": 0}), founding=True)
+        node.lookout.pause_s = 3600.0
+        node.start()
+        site = NodeSite(node, RecentEvents())
+        site.start()
+        try:
+            node.lookout.look()
+            node.lookout.sample = _crowded(node.lookout.sample)
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(SiteCollector(site))
+            scrape = _times_ms(lambda: generate_latest(registry))
+            event = _times_ms(lambda: encoded(site.overview()))
+            size = len(encoded(site.overview())) / 1000
+            inboxes = [_inbox(number) for number in range(SESSIONS)]
+            watched = replace(node._watched(), inboxes=lambda: inboxes)
+            return scrape, (*event, size), _times_ms(NodeSampler(watched).sample)
+        finally:
+            site.stop()
+            node.stop()
+
+
+def _inbox(number: int) -> NodeInbox:
+    """Return what a sampler asks of the copy of a session that waits to be merged."""
+    fields = {
+        "session": f"session-{number:04}", "peer": "publisher", "merged": Position(500_000),
+        "durable": Position(900_000), "appender": SimpleNamespace(end=Position(900_000 + number)),
+        "traffic": Traffic(1_000_000, 10_000, 100),
+    }  # fmt: skip
+    return cast("NodeInbox", SimpleNamespace(**fields))
+
+
+def _crowded(sample: NodeSample) -> NodeSample:
+    """Return a sample with 1,000 sessions, all of which wait to be merged."""
+    now_ns = time.time_ns()
+    sessions = tuple(
+        SessionView(
+            f"session-{number:04}", "publisher", Position(900_000 + number), Position(900_000),
+            Position(500_000), Traffic(1_000_000, 10_000, 100), 1000.0, now_ns, now_ns, 5.0,
+        )
+        for number in range(SESSIONS)
+    )  # fmt: skip
+    return replace(sample, sessions=sessions)
+
+
+def _times_ms(work: Callable[[], object]) -> Times:
+    """Return the least and the median processor time of this thread."""
+    times = []
+    for _ in range(_LOOKS):
+        began_s = time.thread_time()
+        work()
+        times.append((time.thread_time() - began_s) * 1000)
+    return min(times), statistics.median(times)
+
+
+def _in_turn(work: Callable[[str], float], rounds: int) -> tuple[float, float]:
+    """Return the medians of what is measured without the port and with it.
+
+    Args:
+        work: measures a node that has these settings besides the usual ones.
+        rounds: how often each is measured.
+    """
+    off, on = [], []
+    for _ in range(rounds):
+        off.append(work(""))
+        with _looked_at() as port:
+            on.append(work(f'http = "127.0.0.1:{port}"\n'))
+        print(f"  {off[-1]:.3f} without the port, {on[-1]:.3f} with it")
+    return statistics.median(off), statistics.median(on)
+
+
+def _message_us(count: int, more: str) -> float:
+    with directory() as root:
+        return run(root, 100, count, 0, more=more)["nodes_us"]
+
+
+def _idle_ms(length_s: float, more: str) -> float:
+    """Return a node's processor time for each second in which nothing is published."""
+    with directory() as root, nodes(root, 1, more) as (_, running):
+        time.sleep(_SETTLE_S)
+        began_s, taken_s = time.monotonic(), processor_s(running)
+        time.sleep(length_s)
+        return (processor_s(running) - taken_s) / (time.monotonic() - began_s) * 1000
+
+
+@contextmanager
+def _looked_at() -> Iterator[int]:
+    """Scrape a port, and keep a page open, from when it is there to the end of the block."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+    ending = threading.Event()
+    threads = [threading.Thread(target=each, args=(port, ending)) for each in (_scrape, _page)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield port
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+
+
+def _scrape(port: int, ending: threading.Event) -> None:
+    while not ending.wait(_SCRAPE_S):
+        with suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection.request("GET", "/metrics")
+            connection.getresponse().read()
+            connection.close()
+
+
+def _page(port: int, ending: threading.Event) -> None:
+    """Read events as a page does, and connect again when they end."""
+    while not ending.wait(_SCRAPE_S):
+        with suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+            connection.request("GET", "/events")
+            answer = connection.getresponse()
+            while not ending.is_set() and answer.readline():
+                pass
+            connection.close()
