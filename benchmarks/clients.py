@@ -1,4 +1,4 @@
-"""Connected programs: readers that divide a stream, confirmed messages, and their delay."""
+"""Connected programs: readers that divide a stream, takeovers, confirmed messages, their delay."""
 
 import multiprocessing
 import os
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from benchmarks import takeovers
 from benchmarks.log import directory
 from benchmarks.report import Row
 from benchmarks.stream import STREAM
@@ -33,11 +34,15 @@ def rows(quick: bool) -> list[Row]:
         for how in ("group", "shares"):
             alone, four = (working(config, how, members, count) for members in (1, 4))
             ratios[how] = four / alone
+        times = 3 if quick else 10
+        cursor_s, group_s = takeovers.cursor_s(config, times), takeovers.group_s(config, times)
         confirmed_s = confirming(config, 20_000 if quick else 100_000)
         merged_ms, delivered_ms = delays(config, 500 if quick else 3_000)
     return [
         Row("client: 4 members of a group, of one, 1 ms handlers", ratios["group"], "x", 3.5),
         Row("client: 4 shares of the keys, of one, 1 ms handlers", ratios["shares"], "x", 3.5),
+        Row("client: slowest takeover of a cursor", cursor_s, "s", 1.0, at_most=True),
+        Row("client: slowest takeover of a member's range", group_s, "s", 1.0, at_most=True),
         Row("client: confirmed as merged, 32 threads", confirmed_s, "messages/s", 20_000),
         Row("client: merged p50, of delivery", merged_ms / delivered_ms, "x", 1.3, at_most=True),
         Row("client: merged p50", merged_ms, "ms", 0),
