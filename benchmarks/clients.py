@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import rt
 from benchmarks import takeovers
 from benchmarks.log import directory
 from benchmarks.report import Row
@@ -22,6 +23,9 @@ from rt.node.settings import NodeSettings
 SPAWN = multiprocessing.get_context("spawn")
 HANDLER_S = 0.001
 THREADS = 32
+ROUNDS = 8
+PAYLOAD = bytes(100)
+BATCH = 100
 WAIT_S = 120.0
 
 
@@ -37,6 +41,7 @@ def rows(quick: bool) -> list[Row]:
         times = 3 if quick else 10
         cursor_s, group_s = takeovers.cursor_s(config, times), takeovers.group_s(config, times)
         confirmed_s = confirming(config, 20_000 if quick else 100_000)
+        cost = limited(config, 50_000 if quick else 200_000)
         merged_ms, delivered_ms = delays(config, 500 if quick else 3_000)
     return [
         Row("client: 4 members of a group, of one, 1 ms handlers", ratios["group"], "x", 3.5),
@@ -44,6 +49,7 @@ def rows(quick: bool) -> list[Row]:
         Row("client: slowest takeover of a cursor", cursor_s, "s", 1.0, at_most=True),
         Row("client: slowest takeover of a member's range", group_s, "s", 1.0, at_most=True),
         Row("client: confirmed as merged, 32 threads", confirmed_s, "messages/s", 20_000),
+        Row("client: cost of publishing with limits, of without", cost, "x", 1.05, at_most=True),
         Row("client: merged p50, of delivery", merged_ms / delivered_ms, "x", 1.3, at_most=True),
         Row("client: merged p50", merged_ms, "ms", 0),
         Row("client: delivered p50", delivered_ms, "ms", 0),
@@ -142,6 +148,28 @@ def confirming(config: str, count: int) -> float:
         for thread in threads:
             thread.join()
         return each * THREADS / (time.monotonic() - began_s)
+
+
+def limited(config: str, count: int) -> float:
+    """Return the processor time of publishing with limits that are not met, of without.
+
+    From the call until the nodes have merged everything; the best of several rounds.
+    """
+    limits: dict[str, Any] = {
+        "flight": rt.FlightLimit(messages=100 * count, bytes=1 << 40),
+        "disk_limit": rt.DiskLimit(1 << 30),
+    }
+    with _client(config, "limits") as client:
+        publishers = client.publisher("free"), client.publisher("limited", **limits)
+        best_s = [WAIT_S, WAIT_S]
+        for _ in range(ROUNDS):
+            for number, publisher in enumerate(publishers):
+                began_s = time.process_time()
+                for _ in range(count // BATCH):
+                    publisher.publish_many([PAYLOAD] * BATCH)
+                publisher.flush("merged", WAIT_S)
+                best_s[number] = min(best_s[number], time.process_time() - began_s)
+        return best_s[1] / best_s[0]
 
 
 def delays(config: str, count: int) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from rt.names import parse_group
 from rt.position import Position
 
 _FRAME_BYTES_MAX: Final = 8 * MIB  # and one message of 16 MiB more: still within a body's 32 MiB
+_LIMIT_FRAMES: Final = 8  # a frame is at most such a part of a disk limit
 _POLL_FIRST_S: Final = 0.0001
 _POLL_LAST_S: Final = 0.02
 _CLOSED: Final = (
@@ -143,7 +144,10 @@ class Publisher:
         self._alone_after_ns = 0
         self._next_sequence = self._writer.next_sequence
         self._lock = threading.Lock()
-        self._pending = PendingFrame(batching.frame_bytes)
+        frame_bytes = batching.frame_bytes
+        if disk_limit is not None:  # a frame that was begun may go beyond it
+            frame_bytes = min(frame_bytes, disk_limit.bytes // _LIMIT_FRAMES)
+        self._pending = PendingFrame(frame_bytes)
         self._batcher = Batcher(
             self._lock, self._pending, batching.linger_s, self._write_pending,
             self._writer.roll_if_old,
@@ -190,7 +194,7 @@ class Publisher:
             size += len(key)
         if time_ns is not None:
             time_ns = checked_times([time_ns])[0]
-        if self._disk_room is not None:
+        if self._disk_room is not None and not self._pending.payloads:  # once for each frame
             self._disk_room.admit(size + COLUMN_BYTES, self._is_closed)
         now = time_ns_now()
         with self._lock:

@@ -88,8 +88,10 @@ class Flight:
         Raises:
             LimitReached: they may not, and the limit says not to wait, or not so long.
         """
-        with self._lock:
-            if self._take(messages, size):
+        with self._lock:  # what `_take` does, without a call: most messages need nothing else
+            messages_left, bytes_left = self._messages - messages, self._bytes - size
+            if messages_left >= 0 and bytes_left >= 0:
+                self._messages, self._bytes = messages_left, bytes_left
                 return
         timeout_s = self._limit.timeout_s if self._limit.on_full == "block" else 0.0
         end_s = None if timeout_s is None else time.monotonic() + timeout_s

@@ -1,7 +1,6 @@
 """DiskRoom: bounds how many bytes the files of one session may hold on its publisher's disk."""
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from rt.errors import Misuse, SessionFull
 from rt.format.manifest import Manifest
 from rt.limits import KIB
 
-_GRANTS: Final = 8  # in so many parts a limit is granted
 _POLL_S: Final = 0.02
 _BYTES_MIN: Final = 64 * KIB
 
@@ -22,11 +20,13 @@ class DiskLimit:
 
     Room returns as files are archived: those that the nodes have merged, if the session is shipped,
     or those that `keep_s` and `keep_bytes` of its `WriterSettings` give up. One call of
-    `publish_many`, and what waits to be written, may go beyond the limit.
+    `publish_many` may go beyond the limit, and so may what waits to be written, by an eighth of it.
 
     Attributes:
         bytes: of all files; at least 64 KiB, and no more than the file system has.
-        on_full: raise an `error` before anything is taken, or `block` until there is room.
+        on_full: raise an `error` before anything is taken, or `block` until there is room. To drop
+            the oldest messages instead is not possible yet (ADR 17), except by the `keep_bytes` of
+            a session that nothing ships.
         timeout_s: how long to block; None for ever. `SessionFull` says that it was too short.
     """
 
@@ -38,7 +38,10 @@ class DiskLimit:
         if self.bytes < _BYTES_MIN:
             raise Misuse(f"a disk limit of {self.bytes} bytes; use {_BYTES_MIN} or more")
         if self.on_full not in ("error", "block"):
-            raise Misuse(f"on_full is {self.on_full!r}; use error or block")
+            raise Misuse(
+                f"on_full is {self.on_full!r}; use error or block (a session that nothing ships "
+                "drops its oldest files by the keep_bytes of rt.WriterSettings)"
+            )
 
     def demand_disk(self, directory: str) -> None:
         """Raise `Misuse` if the file system of a directory is smaller: it would fill first."""
@@ -54,15 +57,15 @@ class DiskLimit:
 class DiskRoom:
     """Admits messages while a session's files are below their limit.
 
-    Room for an eighth of the limit is granted at a time, so most messages cost a subtraction.
+    It is asked when a frame begins, so most messages cost nothing.
 
-    Threads: any may call `admit`. `_lock` guards `_room`.
+    Threads: any may call `admit`; nothing here changes.
     """
 
     def __init__(
         self, limit: DiskLimit, session: str, held: Callable[[], int], roll: Callable[[], None]
     ) -> None:
-        """Begin without a grant.
+        """Prepare.
 
         Args:
             limit: how much the files may hold.
@@ -74,11 +77,9 @@ class DiskRoom:
         self._session = session
         self._held = held
         self._roll = roll
-        self._lock = threading.Lock()
-        self._room = 0
 
     def admit(self, size: int, is_closed: Callable[[], bool]) -> None:
-        """Take this many bytes of the room, or wait for it.
+        """Return once there is room for this many bytes more.
 
         Args:
             size: of payloads, keys and columns.
@@ -92,16 +93,9 @@ class DiskRoom:
         if timeout_s is not None:
             end_s = time.monotonic() + timeout_s
         while True:
-            with self._lock:
-                self._room -= size
-                if self._room >= 0:
-                    return
-                self._room = 0
-                held = self._held()
-                if held + size <= self._limit.bytes or not held:
-                    free = self._limit.bytes - held - size
-                    self._room = max(0, min(free, self._limit.bytes // _GRANTS))
-                    return
+            held = self._held()
+            if held + size <= self._limit.bytes or not held:
+                return
             self._roll()
             is_late = end_s is not None and time.monotonic() >= end_s
             if self._limit.on_full == "error" or is_late:
