@@ -14,7 +14,7 @@ from rt.node.cluster import Place, free_addresses
 
 from .storm import Storm
 
-SECONDS = float(os.environ.get("RT_STORM_S", "60"))
+SECONDS = float(os.environ.get("STORM_S", "60"))
 WAIT_S = 120.0  # for one replacement, with other nodes dying meanwhile
 
 

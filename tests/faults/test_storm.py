@@ -9,7 +9,7 @@ import pytest
 from .network import Network
 from .storm import Storm
 
-SECONDS = os.environ.get("RT_STORM_S")
+SECONDS = os.environ.get("STORM_S")
 
 
 @pytest.fixture
