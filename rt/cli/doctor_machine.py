@@ -3,7 +3,6 @@
 import os
 import resource
 import socket
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from rt.net.certificates import (
     days_left,
     load_certificate,
 )
+from rt.net.contexts import demand_private
 from rt.net.identity import CertificateRole
 from rt.net.renewal import hosts_of
 from rt.node.settings import NodeSettings
@@ -55,12 +55,12 @@ def own_certificate(directory: str, name: str, *roles: CertificateRole) -> Itera
 
 def _key(files: CertificateFiles) -> Iterator[Diagnosis]:
     try:
-        mode = os.stat(files.key).st_mode
+        demand_private(files.key)
     except OSError as error:
         yield problem("certificates", spoken(error), "copy the key that belongs to the certificate")
-        return
-    if stat.S_IMODE(mode) & 0o077:
-        yield warning("certificates", f"others may read {files.key}", f"chmod 600 {files.key}")
+    except Misuse as error:  # every program refuses it
+        said, _, advice = str(error).partition("; ")
+        yield problem("certificates", said, advice)
 
 
 def descriptors() -> Iterator[Diagnosis]:

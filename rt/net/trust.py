@@ -21,6 +21,7 @@ from rt.net.files import read_file
 
 CRL_NAME: Final = "crl.pem"
 _FILE_BYTES_MAX: Final = 16 << 20  # 400,000 revoked certificates
+_ADVICE: Final = "copy it again, or move it away and run rt certs revoke for each name that it had"
 _CRL_BEGINS: Final = b"-----BEGIN X509 CRL-----"
 _CRL_ENDS: Final = b"-----END X509 CRL-----"
 
@@ -129,7 +130,7 @@ def read_revoked(path: str, authorities: tuple[x509.Certificate, ...]) -> dict[R
         return {}
     blocks = data.split(_CRL_BEGINS)[1:]
     if not blocks:
-        raise Misuse(f"{path}: not a list of revoked certificates; make it with rt certs revoke")
+        raise Misuse(f"{path}: not a list of revoked certificates; {_ADVICE}")
     revoked: dict[Revoked, datetime] = {}
     for block in blocks:
         pem = _CRL_BEGINS + block.partition(_CRL_ENDS)[0] + _CRL_ENDS + b"\n"
@@ -147,10 +148,10 @@ def _revoked_by(
         keys = [each.public_key() for each in authorities if each.subject == listed.issuer]
         is_signed = any(listed.is_signature_valid(key) for key in keys)  # type: ignore[arg-type]
     except (ValueError, TypeError) as error:
-        words = f"{path}: a list of revoked certificates is damaged: {error}; copy it again"
+        words = f"{path}: a list of revoked certificates is damaged: {error}; {_ADVICE}"
         raise Misuse(words) from error
     if not is_signed:
-        raise Misuse(f"{path}: a list was not signed by an authority of ca.pem; copy it again")
+        raise Misuse(f"{path}: a list was not signed by an authority of ca.pem; {_ADVICE}")
     return found
 
 

@@ -132,10 +132,21 @@ def test_a_port_that_something_else_holds_is_found(places):
     assert (about, "cannot be listened on" in said) == ("ports", True)
 
 
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [(0o644, "everyone may read this key"), (0o660, "its group may write this key"), (0o640, "")],
+)
+def test_a_key_is_judged_as_the_programs_judge_it(places, tmp_path, mode, said):
+    """It warned of a key that they take, and of one that they refuse with other words."""
+    key = tmp_path / "certs" / "n1.key"
+    key.chmod(mode)
+    found = [words for about, words in on_machine(places[0]) if about == "certificates"]
+    assert bool(found) == bool(said)
+    assert all(words.startswith(f"{key}: {said}") for words in found)
+
+
 def test_a_certificate_that_others_cannot_use_is_found(places, tmp_path):
-    """A key that all may read, a name that is missing, and no file at all."""
-    (tmp_path / "certs" / "n1.key").chmod(0o644)
-    assert ("certificates", f"others may read {tmp_path}/certs/n1.key") in on_machine(places[0])
+    """A name that is missing, and no file at all."""
     moved = [f"{each.name}=elsewhere:{number}" for number, each in enumerate(places, 1)]
     wrong = dict(on_machine(places[1], members=moved))
     assert "does not name elsewhere" in wrong["certificates"]
