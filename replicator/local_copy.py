@@ -16,7 +16,7 @@ from rt.log.archived import finish_archiving
 from rt.log.confirmations import Confirmations
 from rt.log.directory import LogDirectory
 from rt.log.disk import Disk, set_aside
-from rt.log.local_news import Announcer
+from rt.log.local_news import Announcer, News
 from rt.log.lock import take_lock
 from rt.position import Position
 from rt.traffic import Traffic
@@ -53,8 +53,9 @@ class PulledLog:
 
     def written(self) -> None:
         """Report the new end, to subscribers here too; the copy is synced about once a second."""
-        self._grown(self.appender.end)
-        self.news.grown()
+        end = self.appender.end
+        self._grown(end)
+        self.news.grown(News(end=end if self.appender.is_open else None))
 
     def confirmed(self) -> Confirmations:
         """Return what is durable here."""

@@ -15,7 +15,7 @@ from replicator.push_connection import PushConnection
 from replicator.sessions import SessionBook
 from rt.errors import spoken
 from rt.log import confirmations, shipping
-from rt.log.local_news import NewsPlace, WrittenFrame, local_news
+from rt.log.local_news import News, NewsPlace, WrittenFrame, local_news
 from rt.log.watch import Wake, Watch
 
 _log: Final = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class SessionWatcher:
             self._thread.join()
         self._wake.close()
 
-    def _heard(self, name: str, /, *, alone: bool, frame: WrittenFrame | None) -> None:
+    def _heard(self, name: str, news: News, /) -> None:
         """Announce at once what is alone, while the nodes keep up; leave the rest to `_run`.
 
         When they do not, its thread sends several updates as one.
@@ -73,8 +73,8 @@ class SessionWatcher:
         if self._stopping or name in self._due:
             return
         is_known = name in self._announcing
-        if is_known and alone and self._gather.keeps_up:
-            self._announce((name,), frame)
+        if is_known and news.alone and self._gather.keeps_up:
+            self._announce((name,), news.frame)
         elif is_known or self._book.ships(name):
             self._due.add(name)
             self._wake.set()

@@ -216,7 +216,7 @@ class Publisher:
             elif self._batcher.is_idle:
                 self._batcher.rouse()
         if is_alone:
-            self._writer.news.grown(alone=True, frame=frame)  # without the lock: may send it
+            self._writer.news.grown_alone(frame)  # without the lock: this may send it
         return sequence
 
     def publish_many(
@@ -268,7 +268,7 @@ class Publisher:
                 if not is_alone:
                     self._writer.news.grown()
         if is_alone:
-            self._writer.news.grown(alone=True, frame=frame)
+            self._writer.news.grown_alone(frame)
         return range(first, first + len(taken))
 
     def skip_to(self, sequence: int) -> None:

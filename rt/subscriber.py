@@ -14,7 +14,7 @@ from rt.format.where import Where
 from rt.log.directory import LogDirectory
 from rt.log.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.forked import ForkGuard
-from rt.log.local_news import WrittenFrame, local_news, place_of
+from rt.log.local_news import News, local_news, place_of
 from rt.log.start import Start, checked_start
 from rt.log.watch import POLL_S, Wake, Watch
 from rt.names import session_directory, stream_directory
@@ -190,7 +190,7 @@ class Subscriber:
             self.idle()
             if not self._follow or (deadline is not None and time.monotonic() >= deadline):
                 return None
-            self._waiter.wait(deadline)
+            self._follower.expect(self._waiter.wait(deadline))
         return None
 
     def poison(self, batch: Batch, error: FrameError) -> PoisonError:
@@ -297,7 +297,9 @@ class _Waiter:
     Where a writer in this process announces its changes, such as the client that pulls the log,
     nothing is watched.
 
-    Threads: one at a time waits and closes; any may `wake` it, and the writer's calls `_heard`.
+    Threads: one at a time waits and closes; any may `wake` it, and the writer's calls `_heard`,
+    which sets `_end`; it is lost if the waiting thread takes an older one just then, and then the
+    log is looked at.
     """
 
     def __init__(self, directory: str, mode: str) -> None:
@@ -306,10 +308,15 @@ class _Waiter:
         self._mode = mode
         self._watch: Watch | None = None
         self._listens = False
+        self._end: Position | None = None  # of the log, as its writer says
         self._wake = Wake()
 
-    def wait(self, deadline_s: float | None) -> None:
-        """Wait until something may have changed, `wake` was called, or it is `deadline_s`."""
+    def wait(self, deadline_s: float | None) -> Position | None:
+        """Wait until something may have changed, `wake` was called, or it is `deadline_s`.
+
+        Returns:
+            Where the log ends now, if its writer in this process says so.
+        """
         left_s = POLL_S if deadline_s is None else deadline_s - time.monotonic()
         if not self._listens:
             self._listens = True
@@ -322,9 +329,12 @@ class _Waiter:
             self._watch.add(self._directory)
         else:
             self._watch.wait(min(POLL_S, left_s), self._wake)
+        end, self._end = self._end, None
+        return end
 
-    def _heard(self, name: str, /, *, alone: bool, frame: WrittenFrame | None) -> None:  # noqa: ARG002 - see `Heard`
+    def _heard(self, name: str, news: News, /) -> None:
         if name == self._place.name:
+            self._end = news.end
             self._wake.set()
 
     def wake(self) -> None:

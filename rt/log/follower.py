@@ -116,6 +116,11 @@ class Follower:
             self._meet_end(reader)
         return None
 
+    def expect(self, end: Position | None) -> None:
+        """Let the next search take it from the log's writer that its last file ends here now."""
+        if self._reader is not None:
+            self._reader.told_end = end
+
     def poison(self, batch: Batch, error: FrameError) -> PoisonError:
         """Return what to raise for a batch that cannot be decoded, from now on every time."""
         event = _poisoned(batch, error)

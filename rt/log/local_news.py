@@ -30,20 +30,37 @@ class WrittenFrame(NamedTuple):
     data: bytes
     messages: int
 
+    @property
+    def end(self) -> Position:
+        """Where it ends, and its file too when it was written."""
+        return Position(self.position + len(self.data))
+
+
+class News(NamedTuple):
+    """How a log has grown, or that its writer in this process was opened or closed.
+
+    Attributes:
+        alone: whether it grew by a message after a pause; otherwise more may follow at once, and
+            the writer holds a lock that other threads wait for.
+        end: up to where its active file holds whole frames now, if the writer says so.
+        frame: what it grew by, if that is a single small frame.
+    """
+
+    alone: bool = False
+    end: Position | None = None
+    frame: WrittenFrame | None = None
+
+
+_NEWS: Final = News()
+
 
 class Heard(Protocol):
     """A bound method that news of a stream's logs are brought to."""
 
-    def __call__(self, name: str, /, *, alone: bool, frame: WrittenFrame | None) -> None:
-        """A log has grown, or its writer in this process was opened or closed.
+    def __call__(self, name: str, news: News, /) -> None:
+        """Take news of the log of this name in the stream's directory.
 
         It is called by the writer's thread, so it must neither wait nor raise.
-
-        Args:
-            name: of the log, in the directory of the stream.
-            alone: whether it grew by a message after a pause; otherwise more may follow at once,
-                and the writer holds a lock that other threads wait for.
-            frame: what it grew by, if that is a single small frame.
         """
 
 
@@ -105,14 +122,12 @@ class LocalNews:
                 self._writers.pop(place, None)
         self.grown(place)
 
-    def grown(
-        self, place: NewsPlace, *, alone: bool = False, frame: WrittenFrame | None = None
-    ) -> None:
-        """Announce that a log has grown; see `Heard`."""
+    def grown(self, place: NewsPlace, news: News = _NEWS) -> None:
+        """Announce that a log has grown."""
         for each in self._readers.get(place.stream, ()):
             heard = each()
             if heard is not None:
-                heard(place.name, alone=alone, frame=frame)
+                heard(place.name, news)
 
     def forget(self) -> None:
         """In a forked child: its copies of writers and readers are not used."""
@@ -138,9 +153,13 @@ class Announcer:
         self._is_open = True
         local_news.began(self._place)
 
-    def grown(self, *, alone: bool = False, frame: WrittenFrame | None = None) -> None:
-        """Announce that the log has grown; see `Heard`."""
-        local_news.grown(self._place, alone=alone, frame=frame)
+    def grown(self, news: News = _NEWS) -> None:
+        """Announce that the log has grown."""
+        local_news.grown(self._place, news)
+
+    def grown_alone(self, frame: WrittenFrame | None) -> None:
+        """Announce a message after a pause, or what else is in its frame; None if that is large."""
+        self.grown(News(True, None if frame is None else frame.end, frame))
 
     def close(self) -> None:
         """Announce nothing more; idempotent."""

@@ -17,11 +17,12 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.gaps import gap_before
 from rt.log.growth import BadFrames, DamagedFrame
-from rt.position import START, Position
+from rt.position import OFFSET_END, START, Position
 
 Found = Batch | Gap | NewRun | SessionEvent
 
 _POLLS_A_PROBE: Final = 16  # polls that found nothing; a probe takes a few system calls
+_TOLD_A_LOOK: Final = 64  # ends that the writer has told; a look takes three system calls
 
 
 class Reader:
@@ -43,6 +44,10 @@ class Reader:
         self._runs: dict[str, int] = {}  # of each session, the last one seen
         self._bad_frames = BadFrames(log)
         self._next_file: Position | None = None  # set when a file was read to its end
+        # Where the last file ends, if its writer in this process has just said so; then nothing is
+        # looked at, most of the time.
+        self.told_end: Position | None = None
+        self._told = 0  # ends in a row that were taken from the writer
 
     def poll(self) -> Found | None:
         """Return the next find, or None if there is nothing yet.
@@ -61,6 +66,8 @@ class Reader:
                 found = self._take(frame)
                 if found is not None:
                     return found
+            elif self._is_at_told_end(self._scan.walk.position):
+                return None
             elif not self._go_on():
                 gap = self._gap_under_us()
                 if gap or self._scan is not None:
@@ -120,8 +127,10 @@ class Reader:
         """Look where the file ends now; return whether that is further than before."""
         if self._file is None or self._scan is None:
             return False
-        rolled = self._rolled_end(self._scan)
-        size = self._file.size()
+        rolled, told = self._rolled_end(self._scan), self.told_end
+        size = -1 if told is None else told - self._scan.walk.position.file
+        if not self._limit <= size < OFFSET_END:  # old news, or of another file
+            size = self._file.size()
         limit = size if rolled is None else min(size, rolled)
         grown = limit > self._limit
         self._limit = limit
@@ -231,6 +240,12 @@ class Reader:
             self._goes_on_elsewhere()
         self._idle_polls += 1
         return False
+
+    def _is_at_told_end(self, position: Position) -> bool:
+        """Whether all was read that the writer spoke of; it is asked about each end once."""
+        told, self.told_end = self.told_end, None
+        self._told = self._told + 1 if told == position else 0
+        return self._told % _TOLD_A_LOOK > 0
 
     def _demand_line(self) -> None:
         """Raise `CorruptLog` if the next file exists, though this one has no `rolled` line."""

@@ -39,11 +39,13 @@ class Wake:
         signal handler may interrupt its own thread there. The waiting thread calls the rest.
     """
 
-    __slots__ = ("_fd", "_lock")
+    __slots__ = ("_fd", "_lock", "_poller")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = select.poll()
+        self._poller.register(self._fd, select.POLLIN)
 
     def renew_lock(self) -> None:
         """In a forked child: replace the lock, which a thread of the parent may have held."""
@@ -68,15 +70,14 @@ class Wake:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it is set, or was since it was cleared last, and clear it."""
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        if poller.poll(max(0, int(timeout_s * 1000 + 0.999))):
+        if self._poller.poll(max(0, int(timeout_s * 1000 + 0.999))):
             self.clear()
 
     def close(self) -> None:
         """Release the descriptor."""
         with self._lock:
             fd, self._fd = self._fd, -1
+            self._poller = select.poll()  # of nothing: the number may soon be another file's
         if fd >= 0:
             os.close(fd)
 

@@ -25,9 +25,9 @@ class Listener:
     def __init__(self):
         self.news = []
 
-    def heard(self, name, /, *, alone, frame):
+    def heard(self, name, news, /):
         """Take one piece of news, and the thread that brought it."""
-        self.news.append((name, alone, threading.get_ident()))
+        self.news.append((name, news.alone, threading.get_ident()))
 
 
 class Connection:
@@ -79,7 +79,7 @@ def test_news_reaches_those_who_listen_to_the_stream(tmp_path):
     local_news.listen(str(tmp_path / "t"), other.heard)
     writer = Announcer(str(tmp_path / "link" / "s" / "jfk"))
     assert local_news.is_written(place_of(str(tmp_path / "s" / "jfk")))
-    writer.grown(alone=True)
+    writer.grown_alone(None)
     writer.close()
     writer.close()
     assert not local_news.is_written(NewsPlace(str(tmp_path / "s"), "jfk"))

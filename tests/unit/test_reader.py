@@ -89,6 +89,55 @@ def drain_often(reader):
     return [each for _ in range(20) for each in drain(reader)]
 
 
+def test_what_the_writer_tells_is_read_without_a_look_at_the_files(session, reader, monkeypatch):
+    """A look takes four system calls, as many as all else that a lone message needs."""
+    session.add(b"first")
+    assert reader.poll().columns.payloads() == [b"first"]
+    assert reader.poll() is None
+    session.add(b"second")
+    reader.told_end = session.appender.end
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", None)
+        patch.setattr(os, "stat", None)
+        assert reader.poll().columns.payloads() == [b"second"]
+        assert reader.poll() is None
+    session.add(b"third")  # without news of it: the next look finds it
+    assert reader.poll().columns.payloads() == [b"third"]
+    reader.told_end = Position(0)  # an old one
+    session.add(b"fourth")
+    assert reader.poll().columns.payloads() == [b"fourth"]
+
+
+def test_a_reader_looks_now_and_then_though_the_writer_tells_every_end(session, reader):
+    """Polling is the safety net, in case the news does not say all that has happened."""
+    session.add(b"x")
+    assert reader.poll() is not None
+    looks = []
+    reader.log.refresh, refresh = lambda: looks.append(1) or refresh(), reader.log.refresh
+    for _ in range(200):
+        session.add(b"x")
+        reader.told_end = session.appender.end
+        assert reader.poll() is not None
+        assert reader.poll() is None
+    assert 2 <= len(looks) <= 20
+
+
+def test_a_told_end_hides_no_roll_and_no_next_file(session, reader):
+    """The writer tells the end of its last file, which is another one after a roll."""
+    session.add(b"first")
+    assert reader.poll() is not None
+    session.roll()
+    session.add(b"second")
+    reader.told_end = session.appender.end
+    assert reader.poll().columns.payloads() == [b"second"]
+    session.roll(run=True)
+    session.add(b"third")
+    reader.told_end = session.appender.end
+    assert isinstance(reader.poll(), NewRun)
+    assert reader.poll().columns.payloads() == [b"third"]
+    assert reader.poll() is None
+
+
 def test_nothing_is_found_before_anything_is_written_and_all_of_it_after(session, reader):
     """A reader may be there before the first frame."""
     assert drain(reader) == []
