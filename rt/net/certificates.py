@@ -239,15 +239,20 @@ def renewal_warning(files: CertificateFiles) -> str:
         certificate = load_certificate(files.cert)
     except (Misuse, OSError) as error:
         return spoken(error)
+    return renewal_words(files.cert, certificate)
+
+
+def renewal_words(path: str, certificate: x509.Certificate) -> str:
+    """Return what `renewal_warning` says of a certificate that was read from `path`."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     left = ends - datetime.now(UTC)
     if left >= (ends - begins) / _WARN_FRACTION:
         return ""
     when = f"{ends:%Y-%m-%d %H:%M} UTC"
     if left <= timedelta(0):
-        return f"{files.cert}: expired on {when}; renew it with rt certs renew"
+        return f"{path}: expired on {when}; renew it with rt certs renew"
     days = left / timedelta(days=1)
-    return f"{files.cert}: expires on {when}, in {days:.1f} days; renew it with rt certs renew"
+    return f"{path}: expires on {when}, in {days:.1f} days; renew it with rt certs renew"
 
 
 def _holder(

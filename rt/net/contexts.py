@@ -8,8 +8,10 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+from cryptography import x509
+
 from rt.errors import Misuse, spoken
-from rt.net.certificates import CertificateFiles, renewal_warning
+from rt.net.certificates import CertificateFiles, load_certificate, renewal_words
 from rt.net.live import live_connections
 from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
 
@@ -71,8 +73,8 @@ class Contexts:
     Files that cannot be loaded, such as a key that was replaced an instant before its certificate,
     leave the last good context in use; `problem` then says what is wrong with them.
 
-    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `problem` is
-    replaced as a whole.
+    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `problem` and
+    `_certificate`, which was read last and how its file looked then, are replaced as a whole.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Contexts:
         self._make = make
         self._lock = threading.Lock()
         self._stamps = _stamps(files)
+        self._certificate: tuple[FileStamp, x509.Certificate | None] = None, None
         self._context = self._made()
         live_connections.remind(os.path.abspath(files.cert), self.warning)
 
@@ -108,7 +111,22 @@ class Contexts:
         context = self.current()
         trust = context.trust if isinstance(context, TrustingContext) else None
         problem = self.problem or (trust.problem if trust is not None else None)
-        return problem or renewal_warning(self.files)
+        return problem or self._renewal_warning()
+
+    def _renewal_warning(self) -> str:
+        """As `renewal_warning`, which reads the certificate; here, only when it has changed.
+
+        This is asked several times a second.
+        """
+        path, stamp = self.files.cert, file_stamp(self.files.cert)
+        read, certificate = self._certificate
+        if certificate is None or stamp != read:
+            try:
+                certificate = load_certificate(path)
+            except (Misuse, OSError) as error:
+                return spoken(error)
+            self._certificate = stamp, certificate
+        return renewal_words(path, certificate)
 
     def _made(self) -> ssl.SSLContext:
         context = self._make(self.files.ca, self.files.cert, self.files.key)
