@@ -8,19 +8,18 @@ from typing import Final
 from rt.errors import CorruptLog, ManifestError, SessionDiverged
 from rt.format.frame import HEADER_BYTES, Encoded, body_matches
 from rt.format.manifest import Archived, LogIdentity, session_list
-from rt.format.ranges import Range
+from rt.format.ranges import Range, range_bytes
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
-from rt.log.disk import Disk, File, Span, set_aside
+from rt.log.disk import Disk, Span, set_aside
 from rt.position import START, Position, file_position
 from rt.traffic import Traffic
 from sequencer.disagreement import disagreement
-from sequencer.instruction import Archive, Instruction, Lives, Merge, Note, Roll, Slice
+from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
-from sequencer.life import Life
 from sequencer.newcomers import new_samples
 from sequencer.session_events import change_sessions
-from sequencer.session_log import Heading, SessionLogs, is_header, merged_headers
+from sequencer.session_log import Heading, SessionLog, SessionLogs, is_header, merged_headers
 
 # Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
@@ -108,19 +107,19 @@ class Executor:
             OSError: the merged log cannot be written; repeat this when it can.
         """
         self.ledger.index, self.is_half_done = index, True
-        if isinstance(instruction, Roll):
+        if isinstance(instruction, Merge):  # nearly all are
+            for each in instruction.slices:
+                if self.ledger.accepts(each):
+                    self._merge(each, term, instruction)
+        elif isinstance(instruction, Roll):
             if self.ledger.end.offset:
                 self._roll(max(instruction.time_ns, self.ledger.time_ns))
         elif isinstance(instruction, Archive):
             self._archive(index, instruction)
         elif isinstance(instruction, Note):
             self.ledger.carry_out(instruction)
-        elif isinstance(instruction, Life | Lives):
-            change_sessions(instruction, term, self.ledger, self.appender, self._roll)
         else:
-            for each in instruction.slices:
-                if self.ledger.accepts(each):
-                    self._merge(each, term, instruction)
+            change_sessions(instruction, term, self.ledger, self.appender, self._roll)
         self.is_half_done = False
 
     def sync(self) -> Durable:
@@ -145,7 +144,7 @@ class Executor:
         for each in merge.slices:
             if not self.ledger.accepts(each) or each.skip == each.messages:
                 continue
-            size = self.ledger.range_of(each, 0, 0).size + each.length
+            size = range_bytes(each.session) + each.length
             if end.offset and end.offset + size > self.ledger.file_bytes_max:
                 end = end.next_file()
             end = Position(end + size)
@@ -330,7 +329,7 @@ class Executor:
             raise self._diverged(each.session, each.first, "the leader has other frames here")
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
         frame = merged.frame(self.ledger.end)
-        self._append(frame, merged, log.file(each.first.file), headings)
+        self._append(frame, merged, log, headings)
         return merged, raw
 
     def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
@@ -359,25 +358,26 @@ class Executor:
                 each.session, each.first, "the nodes merged other frames from here"
             )
 
-    def _append(self, frame: Encoded, merged: Range, source: File, frames: list[Heading]) -> None:
+    def _append(self, frame: Encoded, merged: Range, log: SessionLog, read: list[Heading]) -> None:
         appender, position = self.appender, self.ledger.end
         if appender.end > position:
             appender.cut(position)
         if not appender.is_open:
             appender.begin_file(position)
         after = appender.walk.copy()
-        after.step(frame.header, frame.parts[1])
-        headers = [heading.header for heading in frames]
+        after.begin_range(frame.header, merged)
+        headers = [heading.header for heading in read]
         for header in headers:
             after.step(header)
-        every, offset, length = (frame.header, *headers), merged.first.offset, merged.length
+        every, length = (frame.header, *headers), merged.length
         if length < _COPY_FROM_BYTES:
-            data = source.pread(length, offset)
-            self._check_frames(data, merged, frames)
+            data = log.take_bytes(merged.first, length)
+            self._check_frames(data, merged, read)
             appender.append((*frame.parts, data), every, after)
             return
         try:
-            appender.append(frame.parts, every, after, Span(source, offset, length))
+            span = Span(log.file(merged.first.file), merged.first.offset, length)
+            appender.append(frame.parts, every, after, span)
         except EOFError as error:
             raise self._corrupt(merged, merged.first, str(error)) from None
 

@@ -50,7 +50,7 @@ class Range(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes of the range frame itself in the merged log, without the frames after it."""
-        return frame_size(_BODY.size + len(self.session), 0)
+        return range_bytes(self.session)
 
     def body(self, digest: bytes | None = None) -> bytes:
         """Encode the body of the range frame, with another digest if one is given.
@@ -74,6 +74,11 @@ class Range(NamedTuple):
             kind=FrameKind.RANGE,
             session_tag=session_tag(self.session),
         )
+
+
+def range_bytes(session: str) -> int:
+    """Return the size of a range frame of a session, without the frames after it."""
+    return frame_size(_BODY.size + len(session), 0)
 
 
 def decode_range(header: Header, body: bytes | memoryview) -> Range:

@@ -30,10 +30,21 @@ class Walk:
 
     def copy(self) -> "Walk":
         """Return another walk at the same place, to check frames before they are written."""
-        other = Walk(self.position, merged=self.merged)
-        other.left, other.range, other._expected = self.left, self.range, self._expected
-        other._tag = self._tag
+        other = Walk.__new__(Walk)
+        other.position, other.merged = self.position, self.merged
+        other.left, other.range = self.left, self.range
+        other._expected, other._tag = self._expected, self._tag
         return other
+
+    def begin_range(self, header: Header, new: Range) -> None:
+        """Take a range frame that was just made of `new`; `FrameError` if it cannot come next.
+
+        As `step`, without decoding what was encoded a moment ago.
+        """
+        if self.left or not self.merged or header.position != self.position:
+            raise FrameError("no range frame may follow here")
+        self._enter(new)
+        self.position = Position(self.position + header.size)
 
     def skip_range(self) -> None:
         """Skip the rest of the current range."""

@@ -343,7 +343,10 @@ def test_the_active_file_is_not_called_rolled(merged):
 
 
 @pytest.mark.parametrize(("size", "missing"), [(1000, 8), (100_000, 8), (1001, 4)])
-def test_a_copy_that_became_shorter_is_damage_and_nothing_of_it_is_merged(tmp_path, size, missing):
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+def test_a_copy_that_became_shorter_is_damage_and_nothing_of_it_is_merged(
+    tmp_path, size, missing, leads
+):
     """Its node fetches it again, also where only padding is missing: the log would be too short."""
     with Publisher(str(tmp_path), stream="s", session="a") as publisher:
         publisher.publish(bytes(size))
@@ -352,6 +355,8 @@ def test_a_copy_that_became_shorter_is_damage_and_nothing_of_it_is_merged(tmp_pa
     merge = Planner(bench.logs).plan(bench.ledger, {"a": end}, 1)
     with (tmp_path / "s" / "a" / "log.0.0").open("r+b") as file:
         file.truncate(end - missing)
+    if not leads:
+        bench.logs.forget("a")  # it has planned nothing, so it reads the headers now
     with pytest.raises(CorruptLog) as error:
         bench.executor.execute(1, 1, merge)
     assert error.value.path.endswith("s/a/log.0.0")

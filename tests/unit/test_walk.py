@@ -39,6 +39,34 @@ def test_consecutive_frames_are_taken_and_end_where_the_bytes_do(counts):
     assert walk.at_boundary
 
 
+@given(st.integers(1, 40))
+def test_a_range_that_was_just_made_is_entered_as_if_it_was_read(count):
+    """The merge writes what it has encoded itself, and need not decode it again."""
+    made = frames(count)
+    new = range_over(made)
+    frame = new.frame(0)
+    walks = [Walk(Position(0), merged=True) for _ in range(2)]
+    walks[0].step(frame.header, frame.parts[1])
+    walks[1].begin_range(frame.header, new)
+    for walk in walks:
+        walk.step(made[0].header)
+    one, other = ((each.position, each.range, each.left) for each in walks)
+    assert one == other
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "inside a range", "in a session"])
+def test_a_range_that_was_just_made_is_refused_where_none_may_begin(place):
+    """A frame in the wrong place would be found by every reader, after it was synced."""
+    new = range_over(frames(1))
+    walk = Walk(Position(8 * (place == "elsewhere")), merged=place != "in a session")
+    frame = new.frame(0)
+    if place == "inside a range":
+        walk.begin_range(frame.header, new)
+        frame = new.frame(walk.position)
+    with pytest.raises(FrameError, match="may follow here"):
+        walk.begin_range(frame.header, new)
+
+
 @given(st.permutations(range(5)))
 def test_frames_out_of_order_are_refused(order):
     """Two blocks swapped by a disk are each whole, and both wrong."""
