@@ -23,6 +23,7 @@ from benchmarks.report import Row, interleaved
 from replicator.host import Bell
 from replicator.push import PushClient
 from replicator.server import Server
+from replicator.streams import only
 from rt import Publisher
 from rt.errors import Refused
 from rt.format.manifest import Archived, LogIdentity
@@ -117,7 +118,7 @@ class BenchHost:
 
 def serve_node(root: str, files: CertificateFiles, pipe: Connection) -> None:
     """Be a node until told to end."""
-    server = Server(("localhost", 0), Contexts(files, server_context), BenchHost(root))
+    server = Server(("localhost", 0), Contexts(files, server_context), only(BenchHost(root)))
     server.start()
     pipe.send(server.address[1])
     pipe.recv()

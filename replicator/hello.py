@@ -4,6 +4,7 @@ from typing import Final
 
 from replicator.link import Link
 from replicator.messages import PULL, PUSH, Hello
+from replicator.streams import ServedStream, Streams
 from replicator.wire import VERSION, VERSION_MIN, encode
 from rt.errors import Refused
 from rt.net.grants import GRANTS_NAME
@@ -24,26 +25,39 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
     check_answer(link.expect(Hello), stream)
 
 
-def answer_hello(link: Link, stream: str, peer: PeerIdentity) -> Hello:
+def answer_hello(link: Link, streams: Streams, peer: PeerIdentity) -> tuple[Hello, ServedStream]:
     """Receive the greeting of a peer that dialled us, and answer it if the peer may proceed.
+
+    Returns:
+        What it said, and the stream that it names.
 
     Raises:
         Refused: it may not.
         PeerError: it does not speak the protocol.
     """
     hello = link.expect(Hello)
-    check_hello(hello, stream, peer)
-    link.send(encode(Hello(VERSION_MIN, VERSION, hello.direction, stream, SOFTWARE)))
-    return hello
-
-
-def check_hello(hello: Hello, stream: str, peer: PeerIdentity) -> None:
-    """Raise `Refused` unless a peer of this identity may have what it asks for."""
     common_version(hello)
-    if hello.stream != stream:
-        raise Refused("stream", f"this node serves the stream {stream!r} and no other")
+    served = streams.named(hello.stream)
+    check_hello(hello, peer, is_own=served.is_own)
+    if peer.is_node and not served.host.is_member(peer.name):
+        raise Refused("not-a-member", f"{peer.name!r} is not a node of this stream's cluster")
+    link.send(encode(Hello(VERSION_MIN, VERSION, hello.direction, hello.stream, SOFTWARE)))
+    return hello, served
+
+
+def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
+    """Raise `Refused` unless a peer of this identity may have what it asks for of its stream.
+
+    Args:
+        hello: what it said.
+        peer: its certificate, and what it is granted.
+        is_own: whether a publisher may push to the stream that is granted no stream by name.
+    """
+    stream = hello.stream
     if hello.direction == PUSH and peer.role not in _PUSHING:
         raise Refused("role", f"{peer.name!r} is a {peer.role}; only a publisher may push")
+    if hello.direction == PUSH and not peer.may_push_to(stream, is_own=is_own):
+        raise Refused("role", f"{GRANTS_NAME} does not grant {peer.title} the stream {stream!r}")
     if hello.direction == PULL and not peer.may_pull(stream):
         if peer.role not in PULLING:
             raise Refused("role", f"{peer.name!r} is a {peer.role}; only a subscriber may pull")

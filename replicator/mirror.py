@@ -8,6 +8,7 @@ from replicator.admission import ServerLimits
 from replicator.feeds import LogFeed, LogFeeds
 from replicator.host import Bell, Inbox
 from replicator.server import Server
+from replicator.streams import only
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import LogIdentity
 from rt.log.damaged_files import DamagedFiles
@@ -52,7 +53,7 @@ class Mirror:
         self.stream = stream
         self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has it repaired
         self._feeds = LogFeeds(directory)
-        self._server = Server(address, contexts, self, limits)
+        self._server = Server(address, contexts, only(self), limits)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -13,7 +13,7 @@ _log: Final = logging.getLogger(__name__)
 SCRUB_BYTES_S: Final = 4 * MIB  # a day for 350 GB, and under 1 % of a core
 SCRUB_EVERY_S: Final = 86_400.0
 _TURN_BYTES: Final = 256 * KIB
-_IDLE_S: Final = 0.5  # how soon it looks again when there is nothing to read
+_IDLE_S: Final = 1.0  # how soon it looks again when there is nothing to read
 _FAILED_S: Final = 30.0  # after an error of the disk
 
 

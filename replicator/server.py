@@ -8,35 +8,37 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from replicator.ack_schedule import AckSchedule
 from replicator.admission import Admission, ServerLimits
-from replicator.clients import PULLS, PUSHES, ServedClient, ServerRecord
+from replicator.clients import PULLS, PUSHES, ServedClient
 from replicator.columns_check import ColumnsCheck
 from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
 from replicator.large_messages import LargeMessages
 from replicator.link import HungUp, Link, pause, shut
+from replicator.listener import listen_at
 from replicator.messages import PUSH
 from replicator.pull_connection import HOLD_S, PullConnection
 from replicator.sink_connection import SinkConnection
+from replicator.streams import ServedStream, Streams
 from rt.config.kinds import show_bytes
-from rt.errors import Misuse, PeerError, Refused, RtError, spoken
+from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.format import manifest
 from rt.log.watch import Wake
 from rt.names import parse_session, shown
 from rt.net.grants import GRANTS_NAME, Grants, grants_path
 from rt.net.identity import PeerIdentity
 from rt.net.live import live_connections
+from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 from rt.text import printable
 
 _log: Final = logging.getLogger(__name__)
-_BACKLOG: Final = 128
 _STOP_S: Final = 2.0
 _FLUSH_S: Final = 1.0  # how often summaries of repeated log lines are looked at
 _NO_RESOURCE_S: Final = 0.1
@@ -45,9 +47,6 @@ _NO_RESOURCE_S: Final = 0.1
 _REFUSAL_S: Final = 0.5
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
 _PATIENCE_S: Final = 0.01  # a cluster that is not overloaded has merged by then
-
-
-Handler = Callable[[ssl.SSLSocket, PeerIdentity], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +59,7 @@ class ServedConnection:
     wake: Wake
     is_ended: bool = False  # by us; its thread may not know yet
     is_admitted: bool = False  # its certificate was seen, and is good
+    stream: str = ""  # that it is about, once that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,6 @@ class Reception:
     contexts: Contexts
     grants: Grants
     columns: ColumnsCheck
-    greets: Collection[str]  # protocols that nodes of which the host does not know may speak
 
     def __post_init__(self) -> None:
         live_connections.remind(os.path.abspath(self.grants.path), self.grants.warning)
@@ -79,31 +78,26 @@ class Server:
     """Accepts connections and serves each in a thread of its own.
 
     Threads: the acceptor begins connections; each connection's thread serves it and removes it;
-    `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock` and
-    `is_ended`. `_admission` and `record` have locks of their own. `_stopping` is set once and
-    read by all. `__init__` sets the other fields.
+    `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock`,
+    `is_ended` and `stream`. `_admission`, `_streams` and `_lines` have locks of their own.
+    `_stopping` is set once and read by all. `__init__` sets the other fields.
     """
 
     def __init__(
         self,
         address: tuple[str, int],
         contexts: Contexts,
-        host: Host,
+        streams: Streams,
         limits: ServerLimits | None = None,
-        others: Mapping[str, Handler] | None = None,
-        *,
-        greets: Collection[str] = (),
     ) -> None:
         """Listen; nothing is served before `start`.
 
         Args:
             address: host and port to listen on; port 0 takes a free one, see `address`.
             contexts: of `rt.net.tls.server_context`.
-            host: the node.
-            limits: how much strangers, and the holders of one certificate, may take.
-            others: serves a connection that speaks another protocol, by its ALPN name.
-            greets: those of them that any node may speak, since it may be a member that this node
-                has not heard of yet.
+            streams: that are served.
+            limits: how much strangers, and the holders of one certificate, may take, whatever
+                streams they are about.
 
         Raises:
             OSError: the address is not available.
@@ -111,14 +105,13 @@ class Server:
         """
         self._large = LargeMessages()
         self._reception = Reception(
-            contexts, Grants(grants_path(contexts.files.ca)), ColumnsCheck(), greets
+            contexts, Grants(grants_path(contexts.files.ca)), ColumnsCheck()
         )
-        self._host = host
-        self._others = others or {}
-        self._listener = _listener(address)
+        self._streams = streams
+        self._listener = listen_at(address, _FLUSH_S)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._admission = Admission(limits or ServerLimits())
-        self.record = ServerRecord(_log)
+        self._lines = RepeatedLines(_log)
         self._connections: dict[ServedConnection, threading.Thread] = {}
         self._lock = threading.Lock()
         self._stopping = False
@@ -138,10 +131,17 @@ class Server:
                 connection.wake.set()
                 _end(connection)
             threads = [self._acceptor, *self._connections.values()]
-        deadline = time.monotonic() + _STOP_S
-        for thread in threads:
-            if thread.is_alive():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        _join(threads)
+
+    def end(self, stream: str) -> None:
+        """End the connections that are about a stream, which is served no more."""
+        with self._lock:
+            about = {each: thread for each, thread in self._connections.items()
+                     if each.stream == stream}  # fmt: skip
+            for connection in about:
+                connection.wake.set()
+                _end(connection)
+        _join(about.values())
 
     def use_limits(self, limits: ServerLimits) -> None:
         """Use other limits for connections that begin from now on."""
@@ -158,7 +158,7 @@ class Server:
 
     def _accept_loop(self) -> None:
         while not self._stopping:
-            self.record.lines.flush()
+            self._flush()
             try:
                 plain, address = self._listener.accept()
                 self._begin(plain, address[0], f"{address[0]}:{address[1]}")
@@ -166,8 +166,20 @@ class Server:
                 continue
             except OSError as error:
                 if not self._stopping:
-                    self.record.lines.say(logging.ERROR, "accept", f"cannot accept: {error}")
+                    self._lines.say(logging.ERROR, "accept", f"cannot accept: {error}")
                     time.sleep(_NO_RESOURCE_S)  # no descriptor or thread is left; one may end
+
+    def _flush(self) -> None:
+        self._lines.flush()
+        for served in self._streams.every:
+            served.record.lines.flush()
+
+    def _is_about(self, connection: ServedConnection, stream: str) -> None:
+        """Take note of a connection's stream; it ends if that was dropped meanwhile."""
+        with self._lock:
+            connection.stream = stream
+        if stream:
+            self._streams.named(stream)
 
     def _begin(self, plain: socket.socket, host: str, name: str) -> None:
         connection = ServedConnection(name, host, plain, Wake())
@@ -180,7 +192,7 @@ class Server:
                 self._connections[connection] = thread
         if not is_room:
             self._drop(connection)
-            self.record.lines.warn("full", f"{name}: closed, all threads are taken")
+            self._lines.warn("full", f"{name}: closed, all threads are taken")
             return
         self._displace(self._admission.knock(connection, host))
         try:
@@ -200,9 +212,7 @@ class Server:
             with self._lock:
                 _end(connection)
             kind = f"displaced {connection.host}"
-            self.record.lines.warn(
-                kind, f"{connection.name}: its handshake was ended for a newer one"
-            )
+            self._lines.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
 
     def _drop(self, connection: ServedConnection) -> None:
         """Release all that a connection has."""
@@ -222,16 +232,17 @@ class Server:
             if not connection.is_ended:
                 self._count(connection, error)
                 words = str(error).removeprefix(f"{name}: ")
-                self.record.lines.warn(f"{connection.host} {words}", f"{name}: {words}")
+                self._lines.warn(f"{connection.host} {words}", f"{name}: {words}")
         finally:
             self._drop(connection)
 
     def _count(self, connection: ServedConnection, error: Exception) -> None:
         """Count why a peer was turned away; a connection that broke later is not a refusal."""
-        if isinstance(error, Refused):
-            self.record.refuse(error.code)
-        elif not connection.is_admitted:
-            self.record.refuse("tls")
+        code = error.code if isinstance(error, Refused) else "tls"
+        if isinstance(error, Refused) or not connection.is_admitted:
+            for served in self._streams.every:
+                if connection.stream in ("", served.host.stream):
+                    served.record.refuse(code)
 
     def _talk(self, connection: ServedConnection) -> None:
         sock, peer = accept(
@@ -240,7 +251,9 @@ class Server:
             admit=partial(self._admit, connection), grants=self._reception.grants,
             wrapped=partial(self._take_over, connection),
         )  # fmt: skip
-        if handler := self._others.get(sock.selected_alpn_protocol() or ""):
+        if route := self._streams.speaking(sock.selected_alpn_protocol()):
+            stream, handler = route
+            self._is_about(connection, stream)
             handler(sock, peer)
         else:
             link = Link(sock, connection.wake, _named(peer, connection), self._large)
@@ -267,28 +280,26 @@ class Server:
             raise
 
     def _is_known(self, peer: PeerIdentity, sock: socket.socket) -> bool:
-        is_greeting = isinstance(sock, ssl.SSLSocket) and (
-            sock.selected_alpn_protocol() in self._reception.greets
-        )
-        return is_greeting or self._host.is_member(peer.name)
+        alpn = sock.selected_alpn_protocol() if isinstance(sock, ssl.SSLSocket) else None
+        return self._streams.is_known(peer.name, alpn)
 
     def _replicate(self, connection: ServedConnection, link: Link, peer: PeerIdentity) -> None:
-        wake = connection.wake
         try:
-            hello = answer_hello(link, self._host.stream, peer)
+            hello, served = answer_hello(link, self._streams, peer)
+            self._is_about(connection, hello.stream)
             pushes = hello.direction == PUSH
             client = ServedClient(
                 peer.name, PUSHES if pushes else PULLS, connection.name,
                 software=printable(hello.software),
             )  # fmt: skip
-            self.record.join(client)
+            served.record.join(client)
             try:
                 if pushes:
-                    self._fill(link, wake, peer)
+                    self._fill(connection, link, peer, served)
                 else:
-                    self._feed(link, wake, peer, client)
+                    self._feed(connection, link, peer, served.host, client)
             finally:
-                self.record.leave(client)
+                served.record.leave(client)
         except Refused as error:
             link.refuse(error.code, str(error))
             raise
@@ -298,17 +309,20 @@ class Server:
             link.refuse("protocol", str(error))
             raise
 
-    def _fill(self, link: Link, wake: Wake, peer: PeerIdentity) -> None:
-        schedule = AckSchedule(wake, _PATIENCE_S, lambda: self._host.is_first)
-        claim = partial(self._claim, peer)
+    def _fill(
+        self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
+    ) -> None:
+        host = served.host
+        schedule = AckSchedule(connection.wake, _PATIENCE_S, lambda: host.is_first)
+        claim = partial(self._claim, peer, host)
         # What a node relays was taken by it, and may have been merged.
         columns = None if peer.is_node else self._reception.columns
         side = SinkConnection(
-            link, schedule, claim, columns=columns, settle=self._host.settle,
-            refused=lambda why: self.record.refuse(why.code),
+            link, schedule, claim, columns=columns, settle=host.settle,
+            refused=lambda why: served.record.refuse(why.code),
         )  # fmt: skip
         try:
-            while not self._stopping:
+            while not (self._stopping or connection.is_ended):
                 side.turn()
                 if link.is_metered:
                     self._hold(side, link, peer)
@@ -328,23 +342,33 @@ class Server:
         if held_s:
             most = f"{show_bytes(limits.identity_bytes_s)} bytes (identity_bytes_s)"
             most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
-            self.record.lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
+            self._lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
         return held_s
 
-    def _feed(self, link: Link, wake: Wake, peer: PeerIdentity, client: ServedClient) -> None:
-        host = self._host
-        pulling = PullConnection(link, wake, host.feed, host.damaged, client.sent)
+    def _feed(
+        self,
+        connection: ServedConnection,
+        link: Link,
+        peer: PeerIdentity,
+        host: Host,
+        client: ServedClient,
+    ) -> None:
+        pulling = PullConnection(link, connection.wake, host.feed, host.damaged, client.sent)
         client.position = lambda: pulling.position
-        pulling.run(lambda: self._stopping, partial(self._held_s, link, peer))
+        pulling.run(
+            lambda: self._stopping or connection.is_ended, partial(self._held_s, link, peer)
+        )
 
-    def _claim(self, peer: PeerIdentity, log: manifest.LogIdentity, bell: Bell) -> Inbox:
+    def _claim(
+        self, peer: PeerIdentity, host: Host, log: manifest.LogIdentity, bell: Bell
+    ) -> Inbox:
         try:
             parse_session(log.name)
         except Misuse as error:
             raise Refused("name", str(error)) from error
-        if log.kind != manifest.SESSION or log.stream != self._host.stream:
+        if log.kind != manifest.SESSION or log.stream != host.stream:
             kind = shown(log.kind)
-            words = f"a session of {self._host.stream!r} is wanted, not a {kind} log of another"
+            words = f"a session of {host.stream!r} is wanted, not a {kind} log of another"
             raise Refused("stream", words)
         if not _LOG_ID.fullmatch(log.id):
             raise Refused("name", f"the id of a log has 32 hexadecimal digits, not {shown(log.id)}")
@@ -352,26 +376,21 @@ class Server:
             if name and not peer.may_push(name):
                 words = f"{GRANTS_NAME} does not grant {peer.title} the {kind} {name!r}"
                 raise Refused("session", words)
-        self._admission.claim_session(peer, log.name)
-        return self._host.claim(log, peer.name, bell, relays=peer.is_node)
+        self._admission.claim_session(peer, f"{host.stream}/{log.name}")
+        return host.claim(log, peer.name, bell, relays=peer.is_node)
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    deadline = time.monotonic() + _STOP_S
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _end(connection: ServedConnection) -> None:
     """End what its thread does with a connection; the server's lock is held."""
     connection.is_ended = True
     shut(connection.sock)
-
-
-def _listener(address: tuple[str, int]) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    try:
-        listener = socket.create_server(address, family=family, backlog=_BACKLOG)
-    except OSError as error:
-        words = spoken(error).partition(" (while ")[0]  # Python repeats the address
-        where = f"{address[0]}:{address[1]}"
-        raise OSError(error.errno, f"cannot listen at {where}: {words}") from error
-    listener.settimeout(_FLUSH_S)  # of an accept
-    return listener
 
 
 def _named(peer: PeerIdentity, connection: ServedConnection) -> str:

@@ -1,9 +1,12 @@
 """A node that speaks every protocol, without a cluster, for tests of certificates."""
 
+import logging
 import os
 import shutil
 
+from replicator.clients import ServerRecord
 from replicator.server import Server
+from replicator.streams import ServedStream, Streams
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, issue
 from rt.net.granting import write_grant
@@ -52,7 +55,8 @@ class Site:
             self.files("n1", self.there),
             lambda *paths: offering(server_context(*paths), *others),
         )
-        self.server = Server(("localhost", 0), contexts, self.host, others=others)
+        served = ServedStream(self.host, ServerRecord(logging.getLogger("site")), others)
+        self.server = Server(("localhost", 0), contexts, Streams(served))
         self.server.start()
         self.address = ("localhost", self.server.address[1])
 

@@ -51,7 +51,9 @@ def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
 
 def _demand_silence(settings: NodeSettings) -> None:
     """Raise `Refused` if the node runs somewhere else."""
-    contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
+    contexts = Contexts(
+        certificate_files(settings.certs, settings.name), client_context, settings.stream
+    )
     address = settings.addresses.get(settings.name, settings.address)
     try:
         name = ask_status(address, contexts).get("node")

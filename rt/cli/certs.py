@@ -86,7 +86,8 @@ def init(directory: str, *, force: bool) -> None:
     "streams",
     metavar="GLOB",
     multiple=True,
-    help="Grant a subscriber or mirror these streams; repeat for more.  [default: *]",
+    help="Grant a subscriber or mirror these streams, or let a publisher push to them; repeat for "
+    "more.  [default: *, and each node's own for a publisher]",
 )
 @click.option("--leases", is_flag=True, help="Grant a subscriber leases, which hold files for it.")
 @click.option(

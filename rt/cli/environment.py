@@ -18,7 +18,7 @@ KNOWN: Final = frozenset((
     "RT_IDENTITY_BYTES_S", "RT_IDENTITY_CONNECTIONS", "RT_IDENTITY_CONNECTS_S",
     "RT_IDENTITY_MESSAGES_S", "RT_IDENTITY_SESSIONS", "RT_LISTEN", "RT_MEMBERS",
     "RT_MESSAGE_BYTES_MAX", "RT_MISSING_S", "RT_NAME", "RT_NODES", "RT_RESERVE", "RT_ROOT",
-    "RT_SESSION", "RT_SNAPSHOT_S", "RT_STREAM",
+    "RT_SESSION", "RT_SNAPSHOT_S", "RT_STREAM", "RT_STREAMS",
 ))  # fmt: skip
 # What users of KX RT have set, and what does the same here.
 FOREIGN: Final = {

@@ -23,6 +23,16 @@ def found_node(settings: NodeSettings) -> None:
     rt node found --config /etc/rt/n1.toml
     systemctl start rt-node-n1
     """  # noqa: D301 - click reads the backspace character
+    for each in settings.each_stream:
+        click.echo(f"node {each.name} of a new cluster is founded in {found_stream(each)}")
+
+
+def found_stream(settings: NodeSettings) -> str:
+    """Found a stream's state on a node; return its directory.
+
+    Raises:
+        Misuse: there is a state already, or a node runs there.
+    """
     with closing(NodeDirectory(settings)) as directory:
         found_state(directory.disk, settings, directory.path)
-        click.echo(f"node {settings.name} of a new cluster is founded in {directory.path}")
+        return directory.path

@@ -19,6 +19,7 @@ from rt.node.leadership import RoleCommand
 from rt.node.lookout import LIVE_S
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
+from rt.node.stream_host import StreamHost
 from rt.web.recent import RecentEvents
 from rt.web.server import WebServer
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("rt.node")
 _POLL_S: Final = 0.5
+_NAMED_MAX: Final = 10
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -34,8 +36,9 @@ _POLL_S: Final = 0.5
 @click.option("--found", is_flag=True, help="First start of a member of a new cluster; only then.")
 @click.pass_context
 def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None:
-    """Serve a stream: accept pushes, merge them, and let subscribers pull.
+    """Serve a stream, or several: accept pushes, merge them, and let subscribers pull.
 
+    A stream that fails is served no more, and the others are; the node ends with the last one.
     Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads
     certificates, the reserve and the limits again, and logs which other settings of the file wait
     for a restart; where the node has a terminal, it stops the node, as a closed one does.
@@ -52,27 +55,39 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
     manager = ServiceManager()
     on_role = RoleCommand(command) if command else None
     with StopSignals(reloads=True) as signals:
-        running = Node(settings, founding=found, on_role=on_role)
+        running = StreamHost(settings, founding=found, on_role=on_role)
         if settings.web.http:
-            running.lookout.pause_s = LIVE_S
+            running.own.lookout.pause_s = LIVE_S
         running.start()
         host, port = running.address
-        click.echo(f"node {settings.name} serves stream {settings.stream} at {host}:{port}")
+        click.echo(f"node {settings.name} serves {_streams_of(running)} at {host}:{port}")
+        ends = {}
         try:
-            with shown_over_http(settings.web, lambda events: _site(running, events)) as web:
+            with shown_over_http(settings.web, lambda events: _site(running.own, events)) as web:
                 turn = manager.attend(signals, lambda: _reload(running, web), running.stuck)
-                while signals.wait(_POLL_S) and not running.wait(0):
+                while signals.wait(_POLL_S) and running.turn():
                     turn()
         finally:
             manager.stopping()
-            running.stop()
-    if running.failure is not None:
-        raise running.failure
-    click.echo(f"node {settings.name} stopped; the merged log ends at {running.merged_end}")
+            ends = running.stop()
+    for failure in running.failures.values():
+        raise failure
+    for stream, end in ends.items():
+        log = "the merged log" if len(ends) == 1 else f"the merged log of stream {stream}"
+        click.echo(f"node {settings.name} stopped; {log} ends at {end}")
 
 
 node.add_command(adopt_state)
 node.add_command(found_node)
+
+
+def _streams_of(running: StreamHost) -> str:
+    """Return what is served, for people: the first few streams by name."""
+    names = list(running.nodes)
+    if len(names) == 1:
+        return f"stream {names[0]}"
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"{len(names)} streams ({', '.join(names[:_NAMED_MAX])}{more})"
 
 
 def _site(running: Node, events: RecentEvents) -> "Site":
@@ -81,7 +96,7 @@ def _site(running: Node, events: RecentEvents) -> "Site":
     return NodeSite(running, events)
 
 
-def _reload(running: Node, web: WebServer | None) -> None:
+def _reload(running: StreamHost, web: WebServer | None) -> None:
     """Use what the files say now; what cannot be used is logged, and the rest stays as it was."""
     try:
         settings = reloaded(NodeSettings)

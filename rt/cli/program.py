@@ -50,6 +50,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "service": ("rt.cli.service:service", "Install a program as a service of systemd."),
     "session": ("rt.cli.session:session", "Show the sessions of a stream, and decide for them."),
     "status": ("rt.cli.status:status", "Show the status of a stream's nodes."),
+    "stream": ("rt.cli.stream:stream", "Make, list and drop the streams of a node."),
     "subscribe": ("rt.cli.subscribe:subscribe", "Read a stream."),
     "trace": ("rt.cli.trace:trace", "Show where a message was, or where it waits."),
     "up": ("rt.cli.up:up", "Run a whole cluster on this machine, for development."),

@@ -54,6 +54,6 @@ class ConnectionSettings:
             Misuse: it has another role, has expired, or cannot be read.
         """
         files = certificate_files(self.certs, self.identity)
-        contexts = Contexts(files, client_context)
+        contexts = Contexts(files, client_context, self.stream)
         check_own(files, roles or tuple(CertificateRole))
         return contexts

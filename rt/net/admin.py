@@ -11,7 +11,7 @@ from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
 from rt.net.exchange import Fields, decode_fields, receive_all, send_all
 from rt.net.kept import KeptConnection
-from rt.net.tls import Contexts, connect, offering
+from rt.net.tls import Contexts, asking, connect
 from rt.position import Position
 
 ADMIN_ALPN: Final = "rt-admin/1"
@@ -198,7 +198,7 @@ def _active(facts: Any, where: str) -> Rolled:
 
 
 def _exchange(address: Address, contexts: Contexts, request: Fields) -> bytes:
-    sock, identity = connect(address, offering(contexts.current(), ADMIN_ALPN), _CONNECT_S)
+    sock, identity = connect(address, asking(contexts, ADMIN_ALPN), _CONNECT_S)
     with sock:
         if not identity.is_node:
             raise PeerError(f"{identity.name!r} is not a node")

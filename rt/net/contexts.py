@@ -67,6 +67,16 @@ def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
     return context
 
 
+def asking(contexts: "Contexts", question: str) -> ssl.SSLContext:
+    """Return a context to ask a node a question with, by ALPN.
+
+    If the contexts name a stream, the question is about that one; a node that serves a single
+    stream, or that is older, answers for what it serves.
+    """
+    named = [f"{question}/{contexts.stream}"] if contexts.stream else []
+    return offering(contexts.current(), *named, question)
+
+
 class Contexts:
     """A context that is loaded again when its files change, so that renewal needs no restart.
 
@@ -81,8 +91,17 @@ class Contexts:
         self,
         files: CertificateFiles,
         make: Callable[[str, str, str], ssl.SSLContext],
+        stream: str = "",
     ) -> None:
+        """Load the files.
+
+        Args:
+            files: ours.
+            make: makes a context of their paths.
+            stream: that questions are about (`asking`); "" for the only one of a node.
+        """
         self.problem: str | None = None
+        self.stream = stream
         self.files = files
         self._make = make
         self._lock = threading.Lock()
@@ -105,6 +124,11 @@ class Contexts:
             else:
                 self.problem = None
             return self._context
+
+    def renew(self) -> None:
+        """Make the context again, since `make` would make another now; errors as at first."""
+        with self._lock:
+            self._context = self._made()
 
     def warning(self) -> str:
         """Return what an operator has to do about our files; "" if there is nothing."""

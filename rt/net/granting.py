@@ -1,6 +1,7 @@
 """Granting: appends to the file of grants; changes to its entries are left to an editor."""
 
 import os
+from dataclasses import replace
 from typing import Final
 
 from cryptography import x509
@@ -52,6 +53,8 @@ def write_grant(directory: str, holder: PeerIdentity) -> bool:
                 raise Misuse(f"{path}: {words}; edit it there")
             return False
         granted = asked if asked.sessions or asked.streams else _default(holder)
+        if holder.role is CertificateRole.PUBLISHER and not granted.sessions:
+            granted = replace(granted, sessions=_default(holder).sessions)
         text = _text(path) + entry_text(holder.role, holder.name, granted)
         parse_grants(text.encode(), path)  # what a node would refuse is never written
         write_file(path, text.encode(), force=True)

@@ -4,6 +4,7 @@ A certificate says who its holder is. What that holder may do is in `grants.toml
 
     [publisher.jfk]
     sessions = ["jfk", "jfk-*"]    # sessions that it may push, and groups that it may join
+    streams = ["flights"]          # streams that it may push to; without it, each node's own
 
     [subscriber.spark]
     streams = ["flights"]          # streams that it may pull
@@ -37,7 +38,7 @@ _OTHERS_WRITE: Final = 0o022
 _LOOK_S: Final = 0.1  # a grant ends within a second; many connections share one look
 # What each role may be granted, and as what.
 _GRANTED: Final = {
-    CertificateRole.PUBLISHER: {"sessions"},
+    CertificateRole.PUBLISHER: {"sessions", "streams"},
     CertificateRole.SUBSCRIBER: {"streams", "leases"},
     CertificateRole.MIRROR: {"streams"},
 }
@@ -49,7 +50,7 @@ class Grant:
 
     Attributes:
         sessions: globs of the sessions a publisher may push, and of the groups it may join.
-        streams: globs of the streams a subscriber may pull.
+        streams: globs of the streams a subscriber may pull, or a publisher push to.
         leases: whether a subscriber may hold leases in its own name.
     """
 

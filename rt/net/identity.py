@@ -66,7 +66,8 @@ class PeerIdentity:
         name: The peer's name.
         role: What it is.
         sessions: Globs of the sessions a publisher may push.
-        streams: Globs of the streams a subscriber or mirror may pull.
+        streams: Globs of the streams a subscriber or mirror may pull, or to which a publisher may
+            push; without any, that is the own stream of each node.
         leases: Whether a subscriber may hold leases.
     """
 
@@ -101,6 +102,16 @@ class PeerIdentity:
         return self.is_node or (
             self.role is CertificateRole.PUBLISHER and _any_matches(self.sessions, session)
         )
+
+    def may_push_to(self, stream: str, *, is_own: bool) -> bool:
+        """Tell whether the peer may push to this stream: a node to any, a publisher as granted.
+
+        Args:
+            stream: to which.
+            is_own: whether it is the node's own, to which publishers push that are granted no
+                stream by name.
+        """
+        return self.is_node or _any_matches(self.streams, stream) or (is_own and not self.streams)
 
     def may_pull(self, stream: str) -> bool:
         """Tell whether the peer may read this stream: a node any, others those they list."""

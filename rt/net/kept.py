@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from rt.errors import PeerError
-from rt.net.contexts import Contexts, offering
+from rt.net.contexts import Contexts, asking
 from rt.net.exchange import Fields, receive_line_or_end, send_all
 from rt.net.tls import connect
 
@@ -73,7 +73,7 @@ class KeptConnection:
             sock.close()
 
     def _dial(self, address: Address) -> ssl.SSLSocket:
-        context = offering(self._contexts.current(), self._protocol)
+        context = asking(self._contexts, self._protocol)
         sock, identity = connect(address, context, _CONNECT_S)
         if not identity.is_node:
             sock.close()

@@ -146,8 +146,8 @@ class LiveConnections:
         now_s = time.monotonic()
         with self._lock:
             self._reminders = [each for each in self._reminders if each[1]() is not None]
-            reminders = self._reminders.copy()
-        for subject, reference in reminders:
+            reminders = dict(self._reminders)  # a hundred streams have the same certificate
+        for subject, reference in reminders.items():
             warning = reference()
             is_due = now_s >= self._due_s.get(subject, 0.0)
             if warning is not None and is_due and (line := warning()):

@@ -22,6 +22,7 @@ from rt.errors import PeerError, Refused, spoken
 from rt.net.contexts import (
     Contexts,
     TrustingContext,
+    asking,
     client_context,
     offering,
     server_context,
@@ -35,6 +36,7 @@ from rt.net.tls_errors import describe_tls_error
 __all__ = [
     "Contexts",
     "accept",
+    "asking",
     "client_context",
     "connect",
     "describe_tls_error",

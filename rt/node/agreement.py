@@ -29,6 +29,12 @@ class AgreementSettings:
             "help": "Silence after which a node calls an election; random, up to twice this."
         },
     )
+    missing_s: Seconds = field(
+        default=2.0,
+        metadata={
+            "help": "Wait this long for a publisher's bytes; after half of it, ask a node for them."
+        },
+    )
     on_role: str = field(
         default="",
         metadata={

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Final
 
-from rt.errors import Misuse, PeerError
+from rt.errors import Misuse, PeerError, Refused
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.disk import OsDisk
 from rt.names import parse_peer, parse_stream, shown, stream_directory
@@ -28,12 +28,13 @@ from rt.net.certificates import (
 from rt.net.exchange import decode_fields, receive_all
 from rt.net.identity import CertificateRole
 from rt.net.renewal import hosts_of
-from rt.net.tls import Contexts, connect, offering
+from rt.net.tls import Contexts, asking, connect
 from rt.node.cluster_layout import HERE, ClusterLayout
 from rt.node.founding import read_founding
 from rt.node.settings import PORT, parse_address
 from rt.node.status import STATUS_ALPN, STATUS_S
 from rt.position import FILE_BYTES_MAX
+from rt.text import printable
 from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
@@ -289,13 +290,15 @@ def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
     Raises:
         OSError: it does not answer, or not completely within ten seconds.
         PeerError: the answer is not a status.
+        Refused: it does not serve the stream that the contexts name.
     """
-    context = offering(contexts.current(), STATUS_ALPN)
-    sock, _ = connect(address, context, _CONNECT_S)
+    sock, _ = connect(address, asking(contexts, STATUS_ALPN), _CONNECT_S)
     with sock:
         answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + STATUS_S))
     if answer is None:
         raise PeerError(f"{address[0]}:{address[1]} answers with something other than a status")
+    if "error" in answer:
+        raise Refused(str(answer.get("code")), printable(str(answer["error"])))
     return answer
 
 

@@ -27,6 +27,7 @@ from sequencer.member import WANT, Member
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
 _LOOK_S: Final = 0.25  # between two looks for sessions that do not arrive
+_REST_S: Final = 4.0  # between two ticks of a node alone at rest: half a ms of work each
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Timing:
 
 def timing_of(settings: NodeSettings) -> Timing:
     """Return the timing of a configured node: it asks others after half of `missing_s`."""
-    patience = max(1, round(settings.missing_s / 2 / _LOOK_S))
-    return Timing(settings.agreement.tick_s, settings.missing_s, _LOOK_S, patience)
+    patience = max(1, round(settings.agreement.missing_s / 2 / _LOOK_S))
+    return Timing(settings.agreement.tick_s, settings.agreement.missing_s, _LOOK_S, patience)
 
 
 @dataclass(slots=True)
@@ -101,6 +102,7 @@ class Duties:
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
         self._wanting = Wanting(member, ports.sessions, timing.patience, timing.look_s)
         self._next_tick_s = float("-inf")
+        self._rests = False
         self._merge_again_s = float("-inf")  # the disk was full
         self._served = START
         self._forks = ForkWatch(member, ports.refuse)
@@ -141,9 +143,28 @@ class Duties:
         self._ports.retention.turn(now_s)
         if is_tick:
             self._tick(now_s)
+            self._rests = self._is_alone and self._is_at_rest(mail)
+            if self._rests:
+                self._next_tick_s = now_s + _REST_S
+        elif self._rests:  # something came: the next tick may not wait
+            self._rests, self._next_tick_s = False, now_s + self._tick_s
         is_pausing = now_s < self._merge_again_s
         has_more = self._member.has_backlog and not is_pausing
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
+
+    def _is_at_rest(self, mail: Mail) -> bool:
+        """Whether nothing can happen here before something comes.
+
+        A node alone hears from no other, so its consensus needs no ticks once it leads. Until
+        all that was executed is in a snapshot it goes on as ever.
+        """
+        member = self._member
+        return (
+            member.engine.leads
+            and not (mail or member.is_executing or member.has_orders or member.has_backlog)
+            and member.missing is None
+            and member.saved_index >= self._executor.ledger.index
+        )
 
     def end(self) -> None:
         """Save a last snapshot; errors as `step`.

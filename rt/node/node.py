@@ -4,14 +4,16 @@ import json
 import logging
 import ssl
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
+from replicator.clients import ServerRecord
 from replicator.feeds import LogFeed
 from replicator.host import Bell
-from replicator.server import Handler, Server
+from replicator.streams import Handler, ServedStream
 from rt.config.settings import changed, kinds_of
-from rt.errors import CorruptLog, Misuse, Refused
+from rt.errors import CorruptLog, Misuse, Refused, spoken
 from rt.format.manifest import LogIdentity
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, certificate_files, days_left, renewal_warning
@@ -31,6 +33,7 @@ from rt.node.limits import NodeLimits
 from rt.node.lookout import Lookout
 from rt.node.pipeline import Links, NodePipeline
 from rt.node.places import Places
+from rt.node.port import NodePort, StreamPort
 from rt.node.relay import NodeRelay
 from rt.node.sampler import NodeSampler, Watched
 from rt.node.scrubbing import node_scrubber
@@ -44,7 +47,7 @@ from sequencer.peers import Peers
 
 _log: Final = logging.getLogger("rt.node")
 STUCK_S: Final = 30.0  # a loop that has not come round for so long needs a restart
-_LIVE: Final = {"reserve", *kinds_of(NodeLimits)}  # settings that `reload` changes
+_LIVE: Final = {"reserve", "streams", *kinds_of(NodeLimits)}  # settings that `reload` changes
 
 
 class Node:
@@ -57,7 +60,12 @@ class Node:
     """
 
     def __init__(
-        self, settings: NodeSettings, *, founding: bool = False, on_role: OnRole | None = None
+        self,
+        settings: NodeSettings,
+        *,
+        founding: bool = False,
+        on_role: OnRole | None = None,
+        port: Callable[[], NodePort] | None = None,
     ) -> None:
         """Recover what is on disk; `start` begins to serve.
 
@@ -66,6 +74,7 @@ class Node:
             founding: this is the first start of a member of a new cluster, whose empty state may
                 vote. A single node founds itself if its directory is empty.
             on_role: called, in a thread of its own, when this node becomes leader or follower.
+            port: opens the one that it shares with other streams; None makes one of its own.
 
         Raises:
             Misuse: the directories do not belong together, another node runs on them, or the
@@ -83,12 +92,12 @@ class Node:
             opened = open_state(
                 directory.disk_of(JOURNAL), settings, directory.path, founding=founding
             )
-            self._compose(opened)
+            self._compose(opened, port)
         except BaseException:
             directory.close()
             raise
 
-    def _compose(self, opened: Opened) -> None:
+    def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None) -> None:
         settings, directory = self.settings, self.directory
         self._places = places = Places(settings)
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
@@ -102,12 +111,9 @@ class Node:
         self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
         self._peers = self._make_peers()
-        limits = settings.limits.server()
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
-        self._server = Server(
-            settings.address, _server_contexts(settings), self, limits, self._handlers(),
-            greets=_peer_alpns(settings),
-        )  # fmt: skip
+        port = NodePort(settings) if opens is None else opens()
+        self._port = StreamPort(port, self._served(port), is_whole=opens is None)
         self.pipeline.sequencer.on_status = self._leadership.saw
         self.lookout = Lookout(NodeSampler(self._watched()))
 
@@ -115,7 +121,7 @@ class Node:
         pipeline, member = self.pipeline, self.pipeline.member
         return Watched(
             lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
-            member.executor.traffic, self._server.record, self._peers, self.directory.guard,
+            member.executor.traffic, self._port.served.record, self._peers, self.directory.guard,
             self._leadership, {"agreement": member.agreement, **self.directory.syncs},
             lambda: self.scrubber.state,
         )  # fmt: skip
@@ -132,24 +138,31 @@ class Node:
         self._places.listener = peers.follow
         return peers
 
-    def _handlers(self) -> dict[str, Handler]:
-        """Return what the server hands connections of other protocols to."""
+    def _served(self, port: NodePort) -> ServedStream:
+        """Return what a server needs to serve this stream."""
+        peers = _peer_alpns(self.settings)
+        others: dict[str, Handler] = {}
+        if self._peers is not None:
+            others = dict.fromkeys(peers, self._peers.serve)
+        return ServedStream(
+            self, ServerRecord(logging.getLogger("replicator.server")), others, peers,
+            {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin().serve},
+            is_own=port.own_stream == self.stream,
+        )  # fmt: skip
+
+    def _admin(self) -> NodeAdmin:
         pipeline = self.pipeline
-        admin = NodeAdmin(
+        return NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes,
-            hold_s=lambda peer: self._server.request(peer),  # noqa: PLW0108 - it is made later
+            hold_s=lambda peer: self._port.hold_s(peer),  # noqa: PLW0108 - it is made later
         )  # fmt: skip
-        handlers: dict[str, Handler] = {STATUS_ALPN: self._serve_status, ADMIN_ALPN: admin.serve}
-        if self._peers is not None:
-            handlers |= dict.fromkeys(_peer_alpns(self.settings), self._peers.serve)
-        return handlers
 
     def start(self) -> list[str]:
         """Begin to serve; return a sentence for each damaged session."""
         self._leadership.start()
         damaged = self.pipeline.start()
-        self._server.start()
+        self._port.start()
         self.scrubber.start()
         self.lookout.start()
         return damaged
@@ -167,7 +180,7 @@ class Node:
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens; the actual port if port 0 was asked for."""
-        return self._server.address
+        return self._port.address
 
     @property
     def merged_end(self) -> Position:
@@ -229,7 +242,7 @@ class Node:
             _log.info("another node leads now; this one stops")
         self.lookout.stop()
         self.scrubber.stop()
-        self._server.stop()
+        self._port.stop("" if self.failure is None else spoken(self.failure))
         self._relay.stop()
         if self._peers is not None:
             self._peers.stop()
@@ -249,7 +262,7 @@ class Node:
         Raises:
             Misuse: a limit is out of range.
         """
-        self._server.use_limits(settings.limits.server())
+        self._port.port.server.use_limits(settings.limits.server())
         self.directory.guard.reserve = settings.storage.reserve
         return [name for name in changed(self.settings, settings) if name not in _LIVE]
 
@@ -289,7 +302,9 @@ class Node:
 
 def _check_files(settings: NodeSettings) -> None:
     """Raise `Misuse` unless our certificate and the grants beside it can be read."""
-    read_grants(grants_path(_server_contexts(settings).files.ca))
+    files = certificate_files(settings.certs, settings.name)
+    server_context(files.ca, files.cert, files.key)
+    read_grants(grants_path(files.ca))
 
 
 def _days(files: CertificateFiles) -> float | None:
@@ -298,12 +313,6 @@ def _days(files: CertificateFiles) -> float | None:
         return round(days_left(files), 1)
     except (Misuse, OSError):
         return None
-
-
-def _server_contexts(settings: NodeSettings) -> Contexts:
-    files = certificate_files(settings.certs, settings.name)
-    protocols = (*_peer_alpns(settings), STATUS_ALPN, ADMIN_ALPN)
-    return Contexts(files, lambda *paths: offering(server_context(*paths), *protocols))
 
 
 def _peer_alpns(settings: NodeSettings) -> tuple[str, ...]:

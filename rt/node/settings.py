@@ -1,9 +1,8 @@
 """NodeSettings: how a node is configured."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from rt.config.kinds import Seconds
 from rt.errors import Misuse
 from rt.names import parse_node, parse_stream, shown
 from rt.node.agreement import AgreementSettings
@@ -14,6 +13,7 @@ from rt.position import FILE_BYTES_MAX
 from sequencer.raft.consensus import VOTERS_MAX
 
 PORT: Final = 7420
+STREAMS_MAX: Final = 256  # of a process; each takes some seven threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,11 @@ class NodeSettings:
         default="",
         metadata={"help": "Id shared by all nodes of a cluster; rt cluster init writes it."},
     )
-    missing_s: Seconds = field(
-        default=2.0,
+    streams: tuple[str, ...] = field(
+        default=(),
         metadata={
-            "help": "Wait this long for a publisher's bytes; after half of it, ask a node for them."
+            "help": "Further streams to serve at the same address, as NAME or NAME=ROOT for "
+            "another directory; rt stream create makes them."
         },
     )
     agreement: AgreementSettings = field(default_factory=AgreementSettings)
@@ -62,6 +63,29 @@ class NodeSettings:
             raise Misuse(f"{len(self.members)} members; a stream is served by at most {VOTERS_MAX}")
         if self.members and self.name not in self.addresses:
             raise Misuse(f"name {self.name!r} is not among the members: {', '.join(self.members)}")
+
+        self._check_streams()
+
+    def _check_streams(self) -> None:
+        names = [self.stream, *(parse_stream(each.partition("=")[0]) for each in self.streams)]
+        for name in names:
+            if names.count(name) > 1:
+                raise Misuse(f"streams names {name!r}, which is served already; name each once")
+        if len(names) > STREAMS_MAX:
+            raise Misuse(f"{len(names)} streams; a node serves at most {STREAMS_MAX}")
+
+    @property
+    def each_stream(self) -> list["NodeSettings"]:
+        """The settings of each stream, the node's own first."""
+        found = [self if not self.streams else replace(self, streams=())]
+        for each in self.streams:
+            name, _, root = each.partition("=")
+            found.append(replace(
+                self, stream=name, root=root or self.root, streams=(),
+                cluster_id=f"{self.cluster_id}/{name}" if self.cluster_id else "",
+                storage=self.storage.of_new_stream,
+            ))  # fmt: skip
+        return found
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:

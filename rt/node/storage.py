@@ -1,6 +1,7 @@
 """StorageSettings: how a node uses its disk."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from replicator.scrubber import SCRUB_BYTES_S, SCRUB_EVERY_S
 from rt.config.kinds import Bytes, Seconds
@@ -63,6 +64,11 @@ class StorageSettings:
     founded_groups: tuple[str, ...] = field(
         default=(), metadata={"help": "Groups of that log, as GROUP=SESSION,SESSION."}
     )
+
+    @property
+    def of_new_stream(self) -> Self:
+        """The same for a stream that begins empty, whatever the cluster was founded from."""
+        return replace(self, founded_from="", founded_at="", founded_groups=())
 
     def __post_init__(self) -> None:
         if not 64 * KIB <= self.file_bytes <= FILE_BYTES_MAX:

@@ -13,7 +13,7 @@ from rt.spark.options import LeaseOptions
 _NS: Final = 1_000_000_000
 
 
-def take_lease(wanted: LeaseOptions, start: Position) -> None:
+def take_lease(wanted: LeaseOptions, start: Position, stream: str) -> None:
     """Hold the log from `start` on; taking the lease again renews it.
 
     A node keeps only the last lease of a name. So this one also covers what another load of that
@@ -22,13 +22,14 @@ def take_lease(wanted: LeaseOptions, start: Position) -> None:
     Args:
         wanted: the nodes to ask, the certificate to show, how long and how much.
         start: of the load.
+        stream: that is loaded.
 
     Raises:
         RtError: no node grants it; the message has each node's reason.
         OSError: a certificate cannot be read.
     """
     addresses = [parse_address(node, "leaseNodes") for node in wanted.nodes]
-    contexts = Contexts(certificate_files(wanted.certs, wanted.identity), client_context)
+    contexts = Contexts(certificate_files(wanted.certs, wanted.identity), client_context, stream)
     seconds, size = wanted.seconds, wanted.bytes_max
     for held in ask_any(addresses, contexts, {"do": "policy"})["leases"]:
         left = (held["until_ns"] - time.time_ns()) / _NS

@@ -125,7 +125,7 @@ class RtSource(DataSource):
             from rt.spark.lease import take_lease  # noqa: PLC0415 - most have none
 
             for snapshot in snapshots:
-                take_lease(lease, snapshot.start)
+                take_lease(lease, snapshot.start, snapshot.stream)
 
     def _reader_class(self, options: ReadOptions) -> "type[RtReader]":
         if options.push_filters:

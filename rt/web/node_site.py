@@ -11,11 +11,10 @@ from prometheus_client.core import Metric
 from replicator.clients import PULLS, PUSHES, ClientView
 from rt.errors import Misuse
 from rt.net.certificates import certificate_files, load_certificate
-from rt.net.contexts import Contexts, client_context, offering
+from rt.net.contexts import Contexts, client_context
 from rt.node.node import STUCK_S, Node
 from rt.node.sample import NodeSample, SessionView
 from rt.node.settings import parse_address
-from rt.node.status import STATUS_ALPN
 from rt.text import time_text
 from rt.web.files import MergedFiles, planned
 from rt.web.node_metrics import node_metrics
@@ -48,9 +47,7 @@ class NodeSite:
         settings = node.settings
         self._certificates = certificate_files(settings.certs, settings.name)
         self._expiry: tuple[float, dict[str, float]] = (float("-inf"), {})
-        contexts = Contexts(
-            self._certificates, lambda *paths: offering(client_context(*paths), STATUS_ALPN)
-        )
+        contexts = Contexts(self._certificates, client_context, settings.stream)
         sequencer = node.pipeline.sequencer
         self._others = OtherNodes(self._addresses, contexts, lambda: sequencer.view.number)
         self.is_draining = False

@@ -27,7 +27,7 @@ ESCAPED = r"a\x1b[2J\x0d\x0ab\x9b31m\x7f\u202egnp\u2066\u2028"
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["stauts"], "did you mean status?"),
+        (["stauts"], "did you mean status or stream?"),
         (["subscirbe"], "did you mean subscribe?"),
         (["log"], "did you mean log-history?"),
         (["archive", "rol"], "did you mean roll?"),

@@ -13,6 +13,7 @@ from replicator_host import STREAM, Certificates, DiskHost, eventually
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from replicator.server import Server
+from replicator.streams import only
 from rt import Batching, Fsync, Misuse, Publisher, RtError, Subscriber, WriterSettings
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.forked import ForkGuard
@@ -237,7 +238,7 @@ def node(tmp_path):
     """Give a node that takes sessions, its address, and the contexts of two clients."""
     certs = Certificates(str(tmp_path / "ca"))
     host = DiskHost(str(tmp_path / "node"))
-    server = Server(("localhost", 0), certs.server(), host)
+    server = Server(("localhost", 0), certs.server(), only(host))
     server.start()
     yield host, ("localhost", server.address[1]), certs.publisher(), certs.subscriber()
     server.stop()

@@ -100,7 +100,10 @@ def test_a_damaged_file_is_parsed_once(path, monkeypatch):
         ("[publisher]\njfk = 1", r"\[publisher.'jfk'\]: not a table"),
         ("[publisher.JFK]", "not a peer name"),
         ('[publisher."../x"]', "not a peer name"),
-        ('[publisher.jfk]\nstreams = ["*"]', "'streams' is unknown; a publisher has sessions"),
+        (
+            "[publisher.jfk]\nleases = true",
+            "'leases' is unknown; a publisher has sessions and streams",
+        ),
         ('[subscriber.a]\nsessions = ["*"]', "a subscriber has leases and streams"),
         ('[publisher.jfk]\nsessions = "*"', "sessions is a list of names"),
         ("[publisher.jfk]\nsessions = [1]", "sessions is a list of names"),

@@ -11,6 +11,7 @@ from replicator import columns_check
 from replicator.columns_check import ColumnsCheck
 from replicator.push import PushClient
 from replicator.server import Server
+from replicator.streams import only
 from rt.cli import exits
 from rt.errors import PoisonError
 from rt.events import Poisoned
@@ -82,7 +83,7 @@ def node(tmp_path):
     """Return a node that syncs and does nothing else, and its certificates."""
     certs = Certificates(str(tmp_path / "certs"))
     host = DiskHost(str(tmp_path / "node"))
-    server = Server(("localhost", 0), certs.server(), host)
+    server = Server(("localhost", 0), certs.server(), only(host))
     server.start()
     yield ("localhost", server.address[1]), certs
     server.stop()

@@ -13,6 +13,7 @@ from replicator import relay as relay_module
 from replicator import sessions as sessions_module
 from replicator.relay import HeldCopy, Relay
 from replicator.server import Server
+from replicator.streams import only
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import SESSION, LogIdentity
 from rt.log.confirmations import Level
@@ -143,7 +144,7 @@ def target(tmp_path):
     """Return certificates, and a running node that takes sessions."""
     certs = Certificates(str(tmp_path / "ca"))
     host = DiskHost(str(tmp_path / "target"))
-    server = Server(("localhost", 0), certs.server(), host)
+    server = Server(("localhost", 0), certs.server(), only(host))
     server.start()
     yield certs, host, server
     server.stop(), host.stop()

@@ -34,6 +34,7 @@ from replicator.messages import CONNECTION, PULL, PUSH, Hello, Open, Refusal, St
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from replicator.server import Server
+from replicator.streams import only
 from replicator.wire import VERSION, encode
 from rt import Publisher, WriterSettings
 from rt.errors import FlushTimeout, Misuse, Refused
@@ -76,7 +77,7 @@ class Site:
 
     def start(self):
         self.host = DiskHost(os.path.join(self.top, "node"))
-        self.server = Server(("localhost", self.port), self.certs.server(), self.host)
+        self.server = Server(("localhost", self.port), self.certs.server(), only(self.host))
         self.port = self.server.address[1]
         self.node = ("localhost", self.port)
         self.server.start()

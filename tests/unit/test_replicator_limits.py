@@ -23,6 +23,7 @@ from replicator.messages import (
 )
 from replicator.push import PushClient
 from replicator.server import Server
+from replicator.streams import only
 from replicator.wire import VERSION, encode
 from rt import Publisher
 from rt.errors import PeerError
@@ -46,7 +47,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
     """With one certificate 16 connections pinned 875 MB; now each has to wait for the others."""
     certs = Certificates(str(tmp_path / "ca"))
     publisher, host = certs.publisher(), DiskHost(str(tmp_path / "node"))
-    server = Server(("localhost", 0), certs.server(), host)
+    server = Server(("localhost", 0), certs.server(), only(host))
     server.start()
     server._large = LargeMessages(6 << 20)
     body = b"".join(make_frame(0, [bytes(4 << 20)]).parts)
@@ -84,7 +85,7 @@ def test_only_progress_shortens_the_pause_before_the_next_dial(tmp_path, progres
     """259 reconnects in 30 s: each connection was made, acknowledged what was known, and ended."""
     certs = Certificates(str(tmp_path / "ca"))
     publisher, host = certs.publisher(), DiskHost(str(tmp_path / "node"))
-    server = Server(("localhost", 0), certs.server(), host)
+    server = Server(("localhost", 0), certs.server(), only(host))
     server.start()
     dialled = []
 
@@ -110,7 +111,7 @@ def test_one_name_is_held_to_its_bytes_a_second_and_no_other_is(tmp_path, caplog
     certs = Certificates(str(tmp_path / "ca"))
     host = DiskHost(str(tmp_path / "node"))
     limits = ServerLimits(identity_bytes_s=MIB)
-    server = Server(("localhost", 0), certs.server(), host, limits)
+    server = Server(("localhost", 0), certs.server(), only(host), limits)
     server.start()
     took_s = {}
     try:
@@ -157,7 +158,7 @@ def test_a_log_that_nothing_could_follow_is_refused(tmp_path, case):
     changed, message, code = HOSTILE[case]
     certs = Certificates(str(tmp_path / "ca"))
     host = DiskHost(str(tmp_path / "node"))
-    server = Server(("localhost", 0), certs.server(), host)
+    server = Server(("localhost", 0), certs.server(), only(host))
     server.start()
     publisher = certs.publisher()
     identity = LogIdentity(SESSION, STREAM, "jfk", changed.get("id", "a" * 32), 1)

@@ -11,6 +11,7 @@ from replicator_host import STREAM, Certificates, DiskHost, eventually
 from replicator.admission import ServerLimits
 from replicator.push import PushClient
 from replicator.server import Server
+from replicator.streams import only
 from replicator.wire import PUSH, VERSION, Hello, encode
 from rt import Publisher
 from rt.errors import Refused
@@ -40,7 +41,7 @@ def serve(certs, tmp_path):
 
     def run(limits=None):
         host = DiskHost(str(tmp_path / "node"))
-        server = Server(("localhost", 0), certs.server(), host, limits)
+        server = Server(("localhost", 0), certs.server(), only(host), limits)
         server.start()
         started.append((server, host))
         return server
@@ -161,7 +162,8 @@ def test_a_certificate_with_every_session_gets_a_bounded_number(serve, publisher
 def test_a_node_of_another_cluster_is_refused_before_it_can_ask(serve, certs, caplog):
     """A certificate of the same authority, with the role of a node, does not make a member."""
     server = serve()
-    server._host.members = {"node-1"}
+    [served] = server._streams.every
+    served.host.members = {"node-1"}
     stranger = issue(certs.directory, "n9", CertificateRole.NODE)
     with pytest.raises(Refused, match="'n9' is not a node of this cluster"):
         connect(("localhost", server.address[1]), Contexts(stranger, client_context).current())

@@ -1,0 +1,158 @@
+"""Streams: which streams a server serves, and which of them a connection is about."""
+
+import json
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from replicator.clients import ServerRecord
+from replicator.host import Host
+from rt.errors import Misuse, Refused
+from rt.names import shown
+from rt.net.exchange import send_all
+from rt.net.identity import PeerIdentity
+
+Handler = Callable[[ssl.SSLSocket, PeerIdentity], None]
+_log: Final = logging.getLogger("replicator.server")
+_ANSWER_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStream:
+    """One stream of a server.
+
+    Attributes:
+        host: the node that has it.
+        record: of its clients, and of what was refused.
+        others: serves a connection that speaks another protocol, by its ALPN name.
+        greets: those of them that any node may speak, since it may be a member that this node
+            has not heard of yet.
+        questions: serves a connection that asks about a stream, by the ALPN name of the question;
+            `NAME/STREAM` asks about that stream, and `NAME` about the only one.
+        is_own: whether a publisher may push to it that is granted no stream by name.
+    """
+
+    host: Host
+    record: ServerRecord
+    others: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
+    greets: Collection[str] = ()
+    questions: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
+    is_own: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Routes:
+    """Where connections go; never changed, replaced as a whole."""
+
+    streams: Mapping[str, ServedStream] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)  # why it is served no more, by name
+    by_alpn: Mapping[str, tuple[str, Handler]] = field(default_factory=dict)  # stream and handler
+
+
+def only(host: Host) -> "Streams":
+    """Return the streams of a server that has a single one, and speaks nothing but the wire."""
+    return Streams(ServedStream(host, ServerRecord(_log)))
+
+
+class Streams:
+    """The streams of a server, which may come and go while it serves.
+
+    Threads: any thread may call any method. `_lock` is held while `_routes` is replaced, which any
+    thread may read. `changed` is set before the server starts.
+    """
+
+    def __init__(self, *served: ServedStream) -> None:
+        """Serve these; `add` adds others."""
+        self.changed: Callable[[], None] = lambda: None  # called when `protocols` may be others
+        self._lock = threading.Lock()
+        self._routes = _Routes()
+        self._has_several = False  # once true, a question has to name its stream
+        for each in served:
+            self.add(each)
+
+    def add(self, served: ServedStream) -> None:
+        """Serve a stream from now on.
+
+        Raises:
+            Misuse: it is served already, or its nodes' protocol has the name of another's.
+        """
+        name = served.host.stream
+        with self._lock:
+            now = self._routes
+            if name in now.streams:
+                raise Misuse(f"stream {name!r} is served already")
+            if taken := served.others.keys() & now.by_alpn.keys():
+                other, _ = now.by_alpn[min(taken)]
+                raise Misuse(f"stream {name!r} cannot be told from {other!r}; name it otherwise")
+            failed = {each: why for each, why in now.failed.items() if each != name}
+            self._replace({**now.streams, name: served}, failed)
+        self.changed()
+
+    def drop(self, name: str, why: str = "") -> None:
+        """Serve a stream no more; `why` is what peers that ask for it are answered."""
+        with self._lock:
+            now = self._routes
+            streams = {each: served for each, served in now.streams.items() if each != name}
+            self._replace(streams, {**now.failed, name: why} if why else now.failed)
+        self.changed()
+
+    @property
+    def every(self) -> Collection[ServedStream]:
+        """All streams that are served."""
+        return self._routes.streams.values()
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The names, for ALPN, of all that is spoken besides the wire, in order of preference."""
+        return tuple(self._routes.by_alpn)
+
+    def named(self, name: str) -> ServedStream:
+        """Return a stream; `Refused` if it is not served."""
+        routes = self._routes
+        found = routes.streams.get(name)
+        if found is not None:
+            return found
+        if why := routes.failed.get(name):
+            raise Refused("stopping", f"stream {name!r} is not served now: {why}")
+        if len(routes.streams) == 1:
+            [only] = routes.streams
+            raise Refused("stream", f"this node serves the stream {only!r} and no other")
+        raise Refused("stream", f"this node serves no stream {shown(name)}")
+
+    def speaking(self, alpn: str | None) -> tuple[str, Handler] | None:
+        """Return the stream that a protocol is about, "" for any, and what serves it."""
+        return self._routes.by_alpn.get(alpn or "")
+
+    def is_known(self, name: str, alpn: str | None) -> bool:
+        """Whether a node may speak this protocol: as a member of the stream, or to greet."""
+        routes = self._routes
+        stream, _ = routes.by_alpn.get(alpn or "", ("", None))
+        about = [routes.streams[stream]] if stream in routes.streams else routes.streams.values()
+        return any(alpn in each.greets or each.host.is_member(name) for each in about)
+
+    def _replace(self, streams: Mapping[str, ServedStream], failed: Mapping[str, str]) -> None:
+        """Route to these streams; the lock is held."""
+        self._has_several = self._has_several or len(streams) + len(failed) > 1
+        routes: dict[str, tuple[str, Handler]] = {}
+        unnamed: dict[str, tuple[str, Handler]] = {}  # last: a peer may offer both
+        for name, served in streams.items():
+            routes |= {alpn: (name, handler) for alpn, handler in served.others.items()}
+            for question, handler in served.questions.items():
+                routes[f"{question}/{name}"] = name, handler
+                unnamed[question] = ("", self._refuse) if self._has_several else (name, handler)
+        self._routes = _Routes(streams, failed, routes | unnamed)
+
+    def _refuse(self, sock: ssl.SSLSocket, _peer: PeerIdentity) -> None:
+        """Answer a question about a stream that is not served, or that is not named."""
+        routes = self._routes
+        words = "this node serves several streams, and not the one that is asked for"
+        for name, why in routes.failed.items():
+            words += f"; {name!r} is not served now: {why}"
+        with sock:
+            answer = {"error": words, "code": "stream"}
+            send_all(sock, json.dumps(answer).encode(), time.monotonic() + _ANSWER_S)

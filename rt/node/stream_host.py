@@ -1,0 +1,169 @@
+"""StreamHost: all streams of one node's process, each a `Node` of its own behind one port."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from rt.errors import Misuse, RtError, spoken
+from rt.node.leadership import OnRole
+from rt.node.node import Node
+from rt.node.port import NodePort
+from rt.node.settings import NodeSettings
+from rt.position import Position
+
+_log: Final = logging.getLogger("rt.node")
+_STOPPED_AT_ONCE: Final = 16  # each waits for another node to lead, and for its disk
+
+
+class StreamHost:
+    """Starts a `Node` for each stream, and stops one that fails while the others go on.
+
+    Streams share the listener, the certificates, the grants and the limits on peers. Each has its
+    directory, journal, consensus and threads, so what damages one does not reach another.
+
+    Threads: the thread that owns it calls every method, and alone uses the fields; `stuck` may be
+        called by any, and reads `nodes`, which is replaced whole.
+    """
+
+    def __init__(
+        self, settings: NodeSettings, *, founding: bool = False, on_role: OnRole | None = None
+    ) -> None:
+        """Recover what is on disk; `start` begins to serve. Arguments as for `Node`.
+
+        Raises:
+            Misuse, CorruptLog, Refused, OSError: as `Node`, if there is a single stream, or if
+                none of several can be served.
+        """
+        self.settings = settings
+        self.failures: dict[str, Exception] = {}  # by stream
+        self.nodes: dict[str, Node] = {}
+        self._on_role = on_role
+        self._port: NodePort | None = None  # opened once a directory is locked
+        for each in settings.each_stream:
+            self._make(each, founding=founding)
+        if not self.nodes:
+            self._close_port()
+            raise next(iter(self.failures.values()))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._open_port().server.address
+
+    @property
+    def own(self) -> Node:
+        """The node of the stream that is named first among those that are served."""
+        return next(iter(self.nodes.values()))
+
+    def start(self) -> None:
+        """Begin to serve."""
+        for name, node in list(self.nodes.items()):
+            self._start(name, node)
+        if not self.nodes:
+            raise next(iter(self.failures.values()))
+        self._open_port().start()
+
+    def turn(self) -> bool:
+        """Stop the streams that have failed; return whether any is left."""
+        for name, node in list(self.nodes.items()):
+            if node.wait(0):
+                self._end(name, node)
+        return bool(self.nodes)
+
+    def stuck(self) -> str:
+        """Return a loop that has not come round for 30 s, with its stream; "" if all have."""
+        for name, node in self.nodes.items():
+            if loop := node.stuck():
+                return loop if len(self.nodes) == 1 else f"{loop} of stream {name}"
+        return ""
+
+    def stop(self) -> dict[str, Position]:
+        """Stop all streams; return where their merged logs end."""
+        nodes, self.nodes = self.nodes, {}
+        with ThreadPoolExecutor(_STOPPED_AT_ONCE, "stop") as pool:
+            list(pool.map(Node.stop, nodes.values()))
+        self._close_port()
+        failed = {name: node.failure for name, node in nodes.items() if node.failure is not None}
+        self.failures |= failed
+        return {name: node.merged_end for name, node in nodes.items()}
+
+    def reload(self, settings: NodeSettings) -> list[str]:
+        """Use other settings: as `Node.reload`, and begin and end streams.
+
+        Returns:
+            The names of settings that differ and need a restart.
+
+        Raises:
+            Misuse: a limit is out of range.
+        """
+        own = self.settings.stream
+        if settings.stream != own:  # whatever else the file says is of another node
+            return ["stream"]
+        wanted = {each.stream: each for each in settings.each_stream}
+        left: set[str] = set()
+        for name, node in list(self.nodes.items()):
+            if name in wanted:
+                left.update(node.reload(wanted[name]))
+            else:
+                self._drop(name, node)
+        for name in self.failures.keys() - wanted.keys():
+            del self.failures[name]
+        for name in wanted.keys() - self.nodes.keys():
+            self._begin(wanted[name])
+        self.settings = settings
+        return sorted(left)
+
+    def _open_port(self) -> NodePort:
+        """Return the port, which is opened when the first stream asks for it."""
+        if self._port is None:
+            self._port = NodePort(self.settings)
+        return self._port
+
+    def _close_port(self) -> None:
+        if self._port is not None:
+            self._port.stop()
+
+    def _make(self, settings: NodeSettings, *, founding: bool) -> None:
+        try:
+            node = Node(settings, founding=founding, on_role=self._on_role, port=self._open_port)
+        except (RtError, OSError) as error:
+            self._fail(settings.stream, error)
+        else:
+            self.nodes = {**self.nodes, settings.stream: node}
+
+    def _begin(self, settings: NodeSettings) -> None:
+        self.failures.pop(settings.stream, None)
+        self._make(settings, founding=False)
+        if node := self.nodes.get(settings.stream):
+            self._start(settings.stream, node)
+        if settings.stream in self.nodes:
+            _log.info("stream %s is served from now on", settings.stream)
+
+    def _start(self, name: str, node: Node) -> None:
+        try:
+            node.start()
+        except (RtError, OSError) as error:
+            self._remove(name, node)
+            self._fail(name, error)
+
+    def _remove(self, name: str, node: Node) -> None:
+        self.nodes = {each: kept for each, kept in self.nodes.items() if each != name}
+        node.stop()
+
+    def _drop(self, name: str, node: Node) -> None:
+        self._remove(name, node)
+        _log.info("stream %s is served no more; its files stay in %s", name, node.directory.path)
+
+    def _end(self, name: str, node: Node) -> None:
+        """Stop a stream that has failed, so that it acknowledges nothing more."""
+        self._remove(name, node)
+        self._fail(name, node.failure or Misuse("it has stopped"))
+
+    def _fail(self, name: str, error: Exception) -> None:
+        self.failures[name] = error
+        if self._port is not None:
+            self._port.streams.drop(name, spoken(error))
+        if self.settings.streams:
+            _log.critical(
+                "stream %s is not served: %s; %d others are", name, spoken(error), len(self.nodes)
+            )
