@@ -19,6 +19,7 @@ from rt.net.tls import Contexts, client_context
 from rt.node.cluster import ask_status
 from rt.node.settings import NodeSettings, parse_address
 from rt.node.stream_list import listed_streams, with_streams
+from rt.text import printable
 
 _HEADINGS: Final = ("stream", "state", "merged to", "messages", "directory")
 _SPARE: Final = ("directory", "messages")
@@ -127,9 +128,9 @@ def list_streams(*, config: str, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    cells = [[str(row[each]) for each in ("stream", "state", "merged_end", "messages", "directory")]
-             for row in rows]  # fmt: skip
-    say(table(_HEADINGS, cells, _SPARE))
+    names = ("stream", "state", "merged_end", "messages", "directory")
+    cells = [[printable(str(row[each])) for each in names] for row in rows]
+    click.echo(table(_HEADINGS, cells, _SPARE))
 
 
 def _row(settings: NodeSettings) -> dict[str, Any]:
