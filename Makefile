@@ -75,7 +75,9 @@ endif
 audit: .venv/bin/python
 	$(PIP) pip-audit
 	for lock in dev build demo docs peers; do \
-	    $(BIN)/pip-audit --strict --require-hashes --disable-pip -r locks/$$lock.txt || exit; \
+	    $(BIN)/pip-audit --strict --require-hashes --disable-pip -r locks/$$lock.txt || { \
+	        echo "audit: locks/$$lock.txt: a package has a known weakness, or could not be looked up" \
+	            "at pypi.org and is not judged; see above" >&2; exit 1; }; \
 	done
 
 clean:
