@@ -120,10 +120,13 @@ class SessionAdmin:
         """
         wanted = takeover_of(request, identity)
         self._demand_leader()
+        since = self._sequencer.ask(lambda: self._member.holdings.round)
         self._await_reports(wanted.session)
         first, index = self._sequencer.ask(lambda: self._taking(wanted))
         if wanted.begins_again:
             self._settle(index)  # as in `_end`
+        if wanted.begins_again and not wanted.by_operator:
+            self._await_merged(wanted.session, since)
         life, _ = self._sequencer.ask(lambda: self._taking(wanted))
         if (life.since, life.before) != (first.since, first.before):
             raise Refused("changed", f"session {wanted.session!r} has changed meanwhile")
@@ -191,6 +194,27 @@ class SessionAdmin:
             return holdings.hears_publishers and holdings.presence.find(session) is None
 
         while not self._sequencer.ask(is_free) and time.monotonic() < end:
+            time.sleep(_POLL_S)
+
+    def _await_merged(self, session: str, since: int) -> None:
+        """Let all be merged that a majority may hold, and whose last owner was told so.
+
+        Raises:
+            Refused: it is not merged in time.
+        """
+        member, end = self._member, time.monotonic() + _REPORTED_S
+
+        def may_lose() -> bool:
+            merged_to = member.executor.ledger.merged_to(session)
+            return member.holdings.may_reach(session, merged_to, since)
+
+        while self._sequencer.ask(may_lose):
+            if time.monotonic() >= end:
+                raise Refused(
+                    "unmerged",
+                    f"a majority of the nodes may hold messages of session {session!r} that are "
+                    "not merged; ask again later, or let an operator take it",
+                )
             time.sleep(_POLL_S)
 
     def _demand_unfed(self, session: str, copy: SessionCopy | None) -> None:

@@ -13,6 +13,7 @@ from sequencer.holdings import Holdings
 from sequencer.ledger import Ledger
 from sequencer.life import Life
 from sequencer.presence import HEARD_S, PresencePart, Pushed, encode_part
+from sequencer.remembered import Ownership
 
 LOG = "0123456789abcdef" * 2
 FILES = [Position.of(0, roll, 0) for roll in range(5)]
@@ -141,6 +142,23 @@ def test_a_leader_that_has_not_heard_the_others_yet_ends_no_session():
     with pytest.raises(Refused, match="has not heard yet which sessions are pushed"):
         leader.admin.forget({"session": "jfk"})
     assert not leader.orders
+
+
+def test_a_publisher_takes_no_name_with_a_new_log_before_all_of_the_last_one_is_merged():
+    """Its owner was told that a majority has it, and the copies go."""
+    leader = Leader(Position(800), n1=Position(900), n2=Position(900))
+    leader.ledger.remembered.opened["jfk"] = Ownership("alice", LOG, 3, closed_ns=1)
+    bob = SimpleNamespace(name="bob", title="publisher bob", may_operate=False)
+    operator = SimpleNamespace(name="operator", title="operator", may_operate=True)
+    request = {"session": "jfk", "begins_again": True}
+    with pytest.raises(Refused, match="may hold messages of session 'jfk' that are not merged"):
+        leader.admin.take(request, bob)
+    leader.ledger.sessions["jfk"] = Position(900)
+    with pytest.raises(Refused, match="may hold messages"):
+        leader.admin.take(request, bob)  # n2 and n3 have not said since what they hold
+    assert not leader.orders
+    leader.admin.take(request, operator)
+    assert leader.orders[-1].begins_again
 
 
 def test_an_adopted_session_continues_at_the_first_file_that_is_there():
