@@ -190,7 +190,7 @@ class Storm:
             size = path.stat().st_size
             if path.suffix != ".idx" and size:
                 offset = self.chance.randrange(max(0, size - 4096), size)
-                _flip(path, offset, self.chance.randrange(8))
+                flip(path, offset, self.chance.randrange(8))
 
     def answers(self) -> list[dict[str, Any]]:
         """Return the status of the nodes that answer."""
@@ -286,7 +286,8 @@ def _is_whole(answers: list[dict[str, Any]], nodes: int, behind_max: int) -> boo
     )
 
 
-def _flip(path: Path, offset: int, bit: int) -> None:
+def flip(path: Path, offset: int, bit: int) -> None:
+    """Flip a bit of a file in place."""
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]

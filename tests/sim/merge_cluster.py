@@ -167,6 +167,7 @@ class MergeCluster(Cluster):
     heal_timeouts = 300
     may_bury = False  # publishers wait for every node
     nemesis_type: type[MergeNemesis] = MergeNemesis
+    cutting_share = CUTTING_SHARE
     haste = 1  # pieces that a connection carries at once
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
@@ -202,7 +203,7 @@ class MergeCluster(Cluster):
         # in some worlds publishers lose what they had sent, in a power cut or because a backup is
         # restored; drawn apart from all other chance
         self._cutting = Random(f"{self.seed} power cuts")
-        self.has_cuts = len(self.names) > 1 and self._cutting.random() < CUTTING_SHARE
+        self.has_cuts = len(self.names) > 1 and self._cutting.random() < self.cutting_share
         self.has_restores = self.has_cuts and self._cutting.random() < RESTORING_SHARE
         if self.has_cuts:
             self.clock.after(self._cutting.randrange(CUTS_US), self._cut_publisher)

@@ -12,6 +12,7 @@ from .mutants import CHANGING, MERGING, RESTORING, SCRUBBING, switched_on
 from .restored import RestoredCluster
 from .rotten import RottenCluster
 from .steady import SteadyCluster
+from .worn import WornCluster
 
 memo.install()
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
@@ -23,6 +24,7 @@ WORLDS: dict[str, type[Cluster]] = {
     "steady": SteadyCluster,
     "restored": RestoredCluster,
     "rotten": RottenCluster,
+    "worn": WornCluster,
     "engine": Cluster,
 }
 
@@ -32,7 +34,7 @@ def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
 
     Every fourth has publishers and merged logs, the others have the engine only; in every eighth
     the members change, in every 32nd a majority is left alone for long, and in every 64th a node is
-    restored from a backup, or rolled files rot.
+    restored from a backup, or rolled files rot, or all of this comes together.
     """
     return WORLDS[_kind(seed)](seed, log=log)
 
@@ -53,6 +55,8 @@ def _kind(seed: int) -> str:
         return "restored"
     if seed % 64 == 55:
         return "rotten"
+    if seed % 64 == 31:
+        return "worn"
     return "merged" if seed % 4 == 2 else "engine"
 
 

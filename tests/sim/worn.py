@@ -1,0 +1,114 @@
+"""A world in which all that wears a cluster out comes together, and nothing is lost of it.
+
+Rolled files rot on a minority, a node goes back to an older copy of its directory, publishers lose
+what they had sent or are restored from backups, and a node joins, is moved and becomes a voter.
+"""
+
+from random import Random
+
+from rt.errors import Refused
+from sequencer.raft.consensus import Ready
+
+from .checkers import Checker
+from .cluster import Cluster
+from .member_cluster import MemberChecker, MemberNode
+from .node import SimNode
+from .publisher import SESSIONS
+from .restored import RestoredCluster, RestoredNemesis
+from .rotten import RottenCluster, RottenNemesis, RottenNode
+
+NEWCOMER = "n6"
+
+
+class WornNemesis(RestoredNemesis, RottenNemesis):
+    """One directory that is rolled back, rot in rolled files, and an operator who adds a node."""
+
+    world: "WornCluster"
+
+    def __init__(self, cluster: Cluster, chance: Random) -> None:
+        super().__init__(cluster, chance)
+        self._deeds += [*[self._rot_rolled] * 6, *[self._change_members] * 6]
+
+    def _may_rot(self, node: SimNode) -> bool:
+        """Rolled files of the merged log only, which the other nodes have, whatever was sent."""
+        return node.name in self.world.frail
+
+    def _change_members(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            leader.guarded(self.world.change, leader, self._chance)
+
+
+class WornNode(MemberNode, RottenNode):
+    """A node that scrubs, and may have joined."""
+
+    world: "WornCluster"
+
+
+class WornCluster(RestoredCluster, RottenCluster):
+    """Founders, whom another node joins while files rot and directories are rolled back."""
+
+    nemesis_type = WornNemesis
+    cutting_share = 0.5
+    has_fixed_members = False
+    founders: tuple[str, ...]
+    retired: frozenset[str] = frozenset()  # none leaves
+    checker: MemberChecker
+
+    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+        self.founders = super()._draw_names(chance)
+        return self.founders
+
+    def _make_checker(self) -> Checker:
+        return MemberChecker(self.founders)
+
+    def _make_node(self, name: str, chance: Random) -> RottenNode:
+        return WornNode(name, self, chance)
+
+    def ready(self, node: SimNode, ready: Ready) -> None:
+        """A node has taken its duties."""
+        super().ready(node, ready)
+        if node.raft.leads:
+            self.checker.changes(node.name, node.raft, ready)
+
+    def _deliver(self, source: str, target: str, data: bytes) -> None:
+        if target in self.nodes:  # else it is to join
+            super()._deliver(source, target, data)
+
+    def refused(self, name: str, words: str) -> None:
+        """A node may not have heard yet that another one has joined."""
+        if f"'{NEWCOMER}' is not a member" not in str(words):
+            super().refused(name, words)
+
+    def change(self, leader: SimNode, chance: Random) -> None:
+        """Bring the newcomer a step further, or move another node."""
+        seat = leader.raft.members.get(NEWCOMER)
+        try:
+            if seat is None:
+                leader.raft.add(NEWCOMER, NEWCOMER)
+                self.clock.after(chance.randrange(20) * self.tick_us, self._join)
+            elif not seat.votes:
+                leader.raft.promote(NEWCOMER)
+            else:
+                leader.raft.move(chance.choice(self.names), f"moved:{chance.randrange(9)}")
+        except Refused:
+            return
+        self.trace(f"{leader.name} changes the members: {[*leader.raft.members]}")
+
+    def _join(self) -> None:
+        if NEWCOMER in self.nodes:
+            return
+        self.names = (*self.names, NEWCOMER)
+        self.nodes[NEWCOMER] = self._make_node(NEWCOMER, Random(self._chance.getrandbits(32)))
+        for session in SESSIONS:
+            self._links[session, NEWCOMER] = 1.0
+            self._reach[session] = [*self._reach[session], NEWCOMER]
+
+    def _recovered(self) -> bool:
+        leader = self.nemesis._leader()
+        seat = None if leader is None else leader.raft.members.get(NEWCOMER)
+        is_begun = seat is not None or NEWCOMER in self.nodes
+        if leader is not None and is_begun and (seat is None or not seat.votes):
+            leader.guarded(self.change, leader, self._chance)  # what was begun may have been undone
+            return False
+        return super()._recovered()
