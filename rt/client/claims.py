@@ -303,8 +303,8 @@ class Claims:
         if claim in self._queue:
             self._queue.remove(claim)
         _log.warning(
-            "group %s: the messages from %s to %s were handed to another member, since this one "
-            "gave no sign of life for %g s", self._group.name, claim.done, claim.end,
+            "group %s: the messages from %s to %s are not this member's any more: it gave no sign "
+            "of life for %g s, or the group was moved", self._group.name, claim.done, claim.end,
             self._group.silence_s,
         )  # fmt: skip
 

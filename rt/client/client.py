@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 from rt.client.checkpoint import Checkpoint, choice_parts, filter_name
 from rt.client.cursor import LocalCursor
@@ -44,8 +45,8 @@ class Client:
     (`rt pull`, another client) keeps that copy already, it is read as it is.
 
     Threads:
-        Any thread may call any method. `_lock` guards `_open` and `_is_closed`; `_copy`, and what
-        is handed out, have rules of their own.
+        Any thread may call any method. `_lock` guards `_open`, `_plain` and `_is_closed`; `_copy`,
+        and what is handed out, have rules of their own.
     """
 
     def __init__(self, publishing: ConnectionSettings, reading: ConnectionSettings) -> None:
@@ -59,6 +60,8 @@ class Client:
         self._copy = StreamCopy(reading)
         self._lock = threading.Lock()
         self._open: list[ClientPublisher | Readers | LastValue] = []
+        # A program may open one for each request that it serves: closed ones are not kept.
+        self._plain: WeakSet[Subscriber] = WeakSet()
         self._is_closed = False
 
     @property
@@ -236,7 +239,7 @@ class Client:
         """
         with self._lock:
             self._is_closed = True
-            left, self._open = self._open, []
+            left, self._open = [*self._open, *self._plain], []
         deadline = time.monotonic() + timeout_s
         with ExitStack() as undo:  # one that fails does not leave the others open
             undo.callback(self._copy.stop)
@@ -280,7 +283,10 @@ class Client:
         """Remember a reader, to close it; `Stopped` if the client was closed meanwhile."""
         with self._lock:
             if not self._is_closed:
-                self._open.append(reader)
+                if isinstance(reader, Subscriber):
+                    self._plain.add(reader)
+                else:
+                    self._open.append(reader)
                 return reader
         reader.close()
         raise Stopped(_closed_words(self.stream))

@@ -1,6 +1,7 @@
 """Readers of a client: their copy may end, their filter may pass over, their share may change."""
 
 import errno
+import gc
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster, connect
@@ -11,7 +12,7 @@ from logs import MergedLog
 import rt
 from rt.client import stream_copy
 from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
-from rt.errors import Misuse, WriterFailed
+from rt.errors import Misuse, Stopped, WriterFailed
 from rt.format.checksum import crc32
 from rt.position import Position
 
@@ -53,6 +54,38 @@ def test_a_reader_whose_copy_has_ended_says_so(cluster, tmp_path, monkeypatch, c
             client.subscriber()
         with pytest.raises(WriterFailed, match="this copy has ended"):
             client.wait_caught_up(PATIENCE_S)
+
+
+def test_a_client_keeps_no_reader_that_was_closed_and_closes_the_others(cluster, tmp_path):
+    """A program that reads something for each request that it serves runs for months."""
+    with connect(cluster, tmp_path) as client:
+        for _ in range(3):
+            with client.subscriber(follow=False):
+                pass
+        gc.collect()
+        assert not list(client._plain)
+        assert not client._open
+        left = client.subscriber()
+        assert list(client._plain) == [left]
+    assert next(left.messages(PATIENCE_S), None) is None, "it was closed with the client"
+
+
+def test_what_cannot_be_closed_keeps_nothing_else_open(cluster, tmp_path, monkeypatch):
+    """A full disk under one cursor must not leave the others held."""
+    client = connect(cluster, tmp_path)
+    first, second = client.subscriber(cursor="one"), client.subscriber(cursor="two")
+    close = first.close
+    monkeypatch.setattr(first, "close", lambda: (close(), fail())[1])
+    with pytest.raises(OSError, match="full"):
+        client.close()
+    LocalCursor(str(tmp_path), STREAM, second.name).close()
+    with pytest.raises(Stopped, match="is closed"):
+        client.subscriber()
+
+
+def fail():
+    """What a full disk does."""
+    raise OSError(errno.ENOSPC, "the disk is full")
 
 
 @pytest.mark.parametrize("ack", ["auto", "explicit"])
