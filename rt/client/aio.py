@@ -119,7 +119,7 @@ class AsyncClient:
         """
         limits = settings.get("flight"), settings.get("disk_limit")
         if any(limit is not None and limit.on_full == "block" for limit in limits):
-            raise Misuse("a flight limit that blocks stops the event loop; use on_full='error'")
+            raise Misuse("a limit that blocks stops the event loop; use on_full='error'")
         opened = await asyncio.to_thread(self._client.publisher, session, **settings)
         return AsyncPublisher(opened)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from rt.client.group import Group
 from rt.client.registered import Asking
 from rt.errors import PeerError, Refused, RtError, Stopped, spoken
-from rt.position import Position
+from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
 _SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
@@ -37,6 +37,7 @@ class HeldClaim:
         sent: how much of that the nodes know.
         handed: everything before it was given to the handler.
         tail: once it was read whole, where its last wanted message ends; nothing follows that.
+        read_to: everything before it was read, or is gone.
         is_lost: whether it was handed to another member, or given back.
     """
 
@@ -49,7 +50,13 @@ class HeldClaim:
     sent: Position
     handed: Position
     tail: Position | None = None
+    read_to: Position = START
     is_lost: bool = False
+
+    @property
+    def goes_on(self) -> Position:
+        """Where a reader finds what was not handed out yet."""
+        return max(self.done, self.handed, self.read_to)
 
     @property
     def is_open(self) -> bool:

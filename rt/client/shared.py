@@ -326,9 +326,9 @@ class GroupSubscriber:
 
         Where the copy stalls, the claim is left to members whose copies have it.
         """
-        reader, grown_s = self._reader(max(claim.done, claim.handed)), time.monotonic()
+        reader, grown_s = self._reader(claim.goes_on), time.monotonic()
         try:
-            while not (self._stopped or claim.is_lost):
+            while not (self._stopped or claim.is_lost) and claim.goes_on < claim.end:
                 batch = self._next_batch(reader, claim)
                 if batch is None:
                     if reader.position >= claim.end:
@@ -360,7 +360,9 @@ class GroupSubscriber:
             if is_own_gap(gap):
                 self._claims.close()  # what is not done goes to a member whose copy has it
                 raise
-            self._claims.progress(claim, min(gap.end, claim.end))
+            claim.read_to = min(gap.end, claim.end)
+            if claim.handed <= claim.done:  # otherwise what follows is acknowledged with it
+                self._claims.progress(claim, claim.read_to)
             if trouble.on_gap == "raise":
                 raise
             if trouble.on_gap == "notify" and trouble.on_event is not None:

@@ -185,6 +185,27 @@ def test_only_dead_letters_are_passed_over_in_a_session_that_is_called_like_thei
     assert found[COUNT:] == [b"mine", b'{"not": "a letter"}', letter]
 
 
+@pytest.mark.parametrize("on_gap", ["raise", "skip"])
+def test_a_gap_acknowledges_nothing_that_was_handed_out_before_it(world, on_gap):
+    """With explicit acknowledgements the program may still be working on it, and die."""
+    with world.member(group("a"), ack="explicit", on_gap=on_gap) as messages:
+        first = taken(messages.messages(PATIENCE_S), 5)
+        world.archive(2, "limit")
+        found, gaps = {}, 0
+        while not found:
+            try:
+                found = taken(messages.messages(PATIENCE_S), 1)
+            except GapError:
+                gaps += 1
+        assert (b"10" in found, gaps > 0) == (True, on_gap == "raise")
+        messages.ack(first[b"2"], sync=True)
+        at = world.nodes.group().position
+        assert first[b"2"].next_position == at
+        messages.ack(first[b"4"], sync=True)
+        assert world.nodes.group().position >= first[b"4"].next_position
+    assert world.nodes.group().position > first[b"4"].next_position, "the gap needs no handler"
+
+
 def test_damage_ends_a_member_every_time_it_asks(world):
     """To go on with the next range would count the damaged one as handled."""
     path = world.log.appender.manifest.order[0].file_name
