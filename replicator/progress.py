@@ -122,7 +122,9 @@ class SessionProgress:
     @property
     def released(self) -> Position:
         """Up to where the session's rolled files may be archived."""
-        return self._known.released
+        with self._lock:
+            self._release()
+            return self._known.released
 
     def take(self, node: str, ack: Ack, log: str = "", holder: str = "") -> bool:
         """Take an acknowledgement of a node; return whether it says anything new.
@@ -146,11 +148,12 @@ class SessionProgress:
                 return False
             self._reached[node], self._holders[node] = after, holder or node
             self._known = merged_confirmations(self._known, ack)
-            if self._releases:
-                self._release()
         return True
 
     def _release(self) -> None:
+        """Bring `released` up to date; nothing waits for it, so not at each acknowledgement."""
+        if not self._releases:
+            return
         by_holder: dict[str, Position] = {}
         for node, each in self._reached.items():
             holder = self._holders[node]
@@ -162,6 +165,7 @@ class SessionProgress:
     def _begin(self, log: str) -> None:
         """Forget what is known: another log is shipped."""
         self._log, self._last_log = log, self._log
+        self._file.close()  # the directory may be another one
         self._known = self._noted = self._file.read()
         self._reached = {}
 
@@ -170,14 +174,18 @@ class SessionProgress:
 
         Args:
             whole: whether to write also if only `released` is new. Nothing waits for that, and a
-                write for each message would wake the process that watches the session.
+                write for each message would wake the process that watches the session. Then the
+                file is closed too: it is open only while its session is busy.
         """
         with self._lock:
+            if whole:
+                self._release()
             known, noted = self._known, self._noted
-            if known == noted or (not whole and known[:-1] == noted[:-1]):
-                return
-            self._file.write(known)
-            self._noted = known
+            if known != noted and (whole or known[:-1] != noted[:-1]):
+                self._file.write(known)
+                self._noted = known
+            if whole:
+                self._file.close()
 
 
 @dataclass(frozen=True, slots=True)

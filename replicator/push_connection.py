@@ -256,7 +256,8 @@ class PushConnection:
 
     def _take_refusal(self, channel: SourceChannel, why: Refused) -> None:
         session = _session(channel)
-        self._channels.pop(session, None)
+        if self._channels.pop(session, None) is not None:
+            self._note(session, whole=True)
         self._refuse(session, why)
 
     def _refuse(self, session: str, why: Refused) -> None:

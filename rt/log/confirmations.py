@@ -72,10 +72,14 @@ def decode_confirmations(data: bytes) -> Confirmations | None:
 
 
 class ConfirmationsFile:
-    """The file in a session's directory; not synced, since nodes report again after a restart."""
+    """The file in a session's directory; not synced, since nodes report again after a restart.
+
+    Threads: any may read; one at a time writes and closes.
+    """
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE_NAME)
+        self._fd = -1  # open for writing since the last write
 
     @property
     def is_there(self) -> bool:
@@ -90,9 +94,13 @@ class ConfirmationsFile:
             return Confirmations()
 
     def write(self, confirmations: Confirmations) -> None:
-        """Replace the contents, by one small write in place."""
-        fd = open_small(self._path)
-        try:
-            os.pwrite(fd, confirmations.encode(), 0)
-        finally:
+        """Replace the contents, by one small write in place; the file stays open until `close`."""
+        if self._fd < 0:
+            self._fd = open_small(self._path)
+        os.pwrite(self._fd, confirmations.encode(), 0)
+
+    def close(self) -> None:
+        """Release the descriptor; the next write opens the file again."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
