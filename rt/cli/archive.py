@@ -30,7 +30,9 @@ def archive() -> None:
 @click_options(ConnectionSettings, "archive")
 @json_option("the outcome")
 def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
-    """End the active file of the merged log now, on every node; needs a node's certificate.
+    """End the active file of the merged log now, on every node.
+
+    It needs an operator's certificate, or a node's.
 
     Only rolled files are archived, copied by `offload`, or counted as old.
 

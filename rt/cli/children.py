@@ -67,9 +67,16 @@ class Child:
         return found
 
     def wait(self) -> None:
-        """Wait for it to end; `RtError` with the end of its stderr if it failed."""
+        """Wait for it to end; `RtError` says how and why if it failed."""
         if self._process.wait():
-            raise RtError(f"{self.name} {self.outcome()}: {self.last_errors()}")
+            raise RtError(f"{self.name} {self.ending()}")
+
+    def ending(self) -> str:
+        """Return how it ended and, unless a signal ended it, the last line that it said."""
+        outcome = self.outcome()
+        if (self._process.returncode or 0) < 0:
+            return outcome  # what it logged before is not why
+        return f"{outcome}: {self.last_errors().splitlines()[-1]}"
 
     def outcome(self) -> str:
         """Return how it ended: `was ended by SIGKILL`, `ended with 70`; "" while it runs."""

@@ -40,9 +40,9 @@ def offload(
     rt archive offload s3://bucket/flights --dir copy/flights/out
     rt archive offload --stop --identity operator
 
-    After --tell, which needs a node's certificate, the rules time and limit archive no file that
-    has not been copied; a full disk does not wait. Run the command again, from cron say, to copy
-    what has been rolled since.
+    After --tell, which needs an operator's certificate, the rules time and limit archive no file
+    that has not been copied; a full disk does not wait. Run the command again, from cron say, to
+    copy what has been rolled since.
     """  # noqa: D301 - click reads the backspace character
     if stop:
         if target is not None or directory is not None or tell:

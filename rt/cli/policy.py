@@ -58,7 +58,7 @@ def set_policy(
     disk: int | None,
     as_json: bool,
 ) -> None:
-    """Set the policy of a stream, on all of its nodes; needs a node's certificate.
+    """Set the policy of a stream, on all of its nodes; needs an operator's certificate.
 
     \b
     rt archive policy set '{"time": 10080, "limit": "90Gi", "disk": 90}' --identity operator

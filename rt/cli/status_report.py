@@ -92,7 +92,7 @@ class ScrubReport:
         """When it was, and what was found."""
         when = time_text(self.finished_ns) if self.finished_ns else "not yet"
         found = f", {self.corrupt:,} corrupt, {self.repaired:,} repaired" if self.corrupt else ""
-        return f"{when} ({self.files:,} since it started{found})"
+        return f"{when} ({self.files:,} files{found})" if self.files else when
 
 
 @dataclass(frozen=True, slots=True)

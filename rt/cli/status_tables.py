@@ -93,7 +93,7 @@ def summary(report: ClusterReport) -> str:
         apart = "; ".join(f"{one} and {other} cannot" for one, other in strangers(versions))
         lines.append(f"versions differ: {different} ({apart or 'they'} work together)")
     scrubs = [f"{node.name} {node.merge.scrub.text}" for node in nodes]
-    lines.append(f"all rolled files last checked: {', '.join(scrubs)}")
+    lines.append(f"rolled files last checked: {', '.join(scrubs)}")
     lines += [f"not merged: {reason}" for reason in report.stuck]
     return "\n".join(lines)
 

@@ -156,7 +156,7 @@ class LocalCluster:
         """
         for name, child in list(self._running.items()):
             if not child.running:
-                reason = f"{name} {child.outcome()}: {child.last_errors()}"
+                reason = f"{name} {child.ending()}"
                 self._drop(name)
                 if not self._running and not self._killed:
                     raise RtError(f"{reason}; no node is left")

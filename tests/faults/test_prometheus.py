@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real cluster, and its rules fire when something is broken."""
+"""A newcomer's walk: a clone, `rt up`, its page, and a real Prometheus whose rules fire."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed (apt install it)"),
 ]
-RULES = ROOT / "deploy/prometheus/rt-rules.yml"
+RULES = "deploy/prometheus/rt-rules.yml"
 
 
 def free_port(count=1):
@@ -47,17 +47,17 @@ def is_free(port):
 class Watched:
     """`rt up` with three pages, and a Prometheus whose rules wait two seconds, not minutes."""
 
-    def __init__(self, root):
-        self.root = root
+    def __init__(self, root, source):
+        self.root, self.source = root, source
         self.page = free_port(3)
-        self.up = start("up", "--root", root / "up", "--http", f"127.0.0.1:{self.page}")
+        self.up = start("up", "--root", root / "up", "--http", f"127.0.0.1:{self.page}", cwd=source)
         assert b"the page of n1" in self.up.stdout.readline()
         assert eventually(lambda: b"nodes up for" in self.up.stdout.readline(), PATIENCE_S)
         self.port = free_port()
         self.prometheus = self._start()
 
     def _start(self):
-        rules = re.sub(r"for: \d+[ms]", "for: 2s", RULES.read_text())
+        rules = re.sub(r"for: \d+[ms]", "for: 2s", (self.source / RULES).read_text())
         (self.root / "rules.yml").write_text(rules)
         targets = [f"127.0.0.1:{self.page + each}" for each in range(3)]
         config = {
@@ -80,6 +80,13 @@ class Watched:
                 return json.load(answer)["data"]
         except OSError:
             return None
+
+    def verdict(self, node=1):
+        """Return what the page of a node says, and its sentence."""
+        page = f"http://127.0.0.1:{self.page + node - 1}"
+        with urllib.request.urlopen(f"{page}/overview") as answer:
+            found = json.load(answer)["verdict"]
+        return found["level"], found["text"]
 
     def firing(self):
         """Return the alerts that fire."""
@@ -116,15 +123,24 @@ class Watched:
 
 @pytest.fixture
 def watched(tmp_path):
-    """A cluster and a Prometheus."""
-    made = Watched(tmp_path)
+    """A cluster from a fresh clone, which has nothing that is not committed, and a Prometheus."""
+    source = tmp_path / "clone"
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a clone: an sdist, perhaps")
+    subprocess.run(["git", "clone", "-q", ROOT, source], check=True)
+    made = Watched(tmp_path, source)
     yield made
     made.stop()
 
 
 def test_rules_fire_when_a_node_is_killed_a_session_refused_and_a_disk_full(watched):
     """What has never fired on a real failure will not fire on the next one."""
+    with open(f"/proc/{watched.node_id('n1')}/cwd/rt/version.py", encoding="utf-8"):
+        assert os.readlink(f"/proc/{watched.node_id('n1')}/cwd") == str(watched.source)
     assert eventually(lambda: watched.healthy() == 3, PATIENCE_S)
+    assert eventually(lambda: watched.verdict()[0] == "ok", PATIENCE_S), watched.verdict()
+    with urllib.request.urlopen(f"http://127.0.0.1:{watched.page}/") as answer:
+        assert b"page.js" in answer.read()
     for _ in range(4):  # longer than the rules wait
         last = watched.evaluated()
         assert eventually(lambda last=last: watched.evaluated() != last, PATIENCE_S)
@@ -142,9 +158,11 @@ def test_rules_fire_when_a_node_is_killed_a_session_refused_and_a_disk_full(watc
     wanted = {"RtNodeDown", "RtNoSpareNode"}
     assert eventually(lambda: wanted <= watched.firing(), PATIENCE_S), watched.firing()
     assert "RtQuorumLost" not in watched.firing()
+    assert eventually(lambda: "without n3" in watched.verdict()[1], PATIENCE_S), watched.verdict()
 
     assert run("up", "--root", watched.root / "up", "--kill", "n2").exit_code == 0
     assert eventually(lambda: "RtQuorumLost" in watched.firing(), PATIENCE_S), watched.firing()
+    assert eventually(lambda: watched.verdict()[0] == "broken", PATIENCE_S), watched.verdict()
 
 
 def publish_without_a_grant(watched):
