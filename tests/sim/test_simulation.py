@@ -87,6 +87,11 @@ def test_rot_in_rolled_files_is_repaired_and_does_not_spread() -> None:
     assert "has other bytes" in live(247, "repaired-without-check")[1]
 
 
+def test_rot_a_newcomer_and_restored_directories_and_publishers_together_lose_nothing() -> None:
+    """Each alone was survived; a stream that runs for years meets all of them."""
+    demand_no_violation([223, 415])
+
+
 @pytest.mark.faults
 def test_two_thousand_worlds_break_no_promise() -> None:
     """Loss, repetition, partitions, crashes, rot and wiped disks: nothing acknowledged is lost."""

@@ -77,7 +77,7 @@ class WornCluster(RestoredCluster, RottenCluster):
 
     def refused(self, name: str, words: str) -> None:
         """A node may not have heard yet that another one has joined."""
-        if f"'{NEWCOMER}' is not a member" not in str(words):
+        if not words.startswith(f"'{NEWCOMER}' is not a member"):
             super().refused(name, words)
 
     def change(self, leader: SimNode, chance: Random) -> None:
