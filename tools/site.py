@@ -57,6 +57,32 @@ PYTHON: Final = {
 _LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
+def on_config(config: Any) -> Any:
+    """Add each decision to the navigation, as mkdocs calls it: a new one is named nowhere else."""
+    config["nav"] = with_decisions(config["nav"])
+    return config
+
+
+def with_decisions(nav: list[Any]) -> list[Any]:
+    """Return a navigation in which every decision follows their index."""
+    found: list[Any] = []
+    for each in nav:
+        if isinstance(each, dict):
+            found.append(
+                {name: with_decisions(inner) if isinstance(inner, list) else inner
+                 for name, inner in each.items()}
+            )  # fmt: skip
+        else:
+            found.append(each)
+            if each == "adr/index.md":
+                found += [f"adr/{path.name}" for path in _decision_files()]
+    return found
+
+
+def _decision_files() -> list[Path]:
+    return sorted((ROOT / "docs" / "adr").glob("*.md"))
+
+
 def on_files(files: "Files", config: Any) -> "Files":
     """Add the pages that are not under docs/, as mkdocs calls it."""
     from mkdocs.structure.files import File  # noqa: PLC0415 - tests import this without mkdocs
@@ -92,7 +118,7 @@ def _target(link: str) -> str:
 
 def _decisions() -> str:
     lines = ["# Decisions\n\nEach could have gone the other way; its page says why it did not.\n"]
-    for path in sorted((ROOT / "docs" / "adr").glob("*.md")):
+    for path in _decision_files():
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         number, _, rest = title.partition(". ")
         lines.append(f"{number}. [{rest}]({path.name})")
