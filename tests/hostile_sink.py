@@ -9,10 +9,9 @@ import sys
 import threading
 from contextlib import suppress
 
-from replicator.hello import answer_hello
 from replicator.link import Link
-from replicator.messages import Ack, Data, Open, RolledNotice, Standing
-from replicator.wire import encode
+from replicator.messages import PUSH, Ack, Data, Hello, Open, RolledNotice, Standing
+from replicator.wire import VERSION, encode
 from rt.errors import RtError
 from rt.format.frame import parse_header
 from rt.log.watch import Wake
@@ -40,13 +39,14 @@ def listen(listening, context, lie):
     while True:
         plain, _ = listening.accept()
         with suppress(RtError, OSError):
-            sock, peer = accept(plain, context)
-            serve(Link(sock, Wake(), "pusher"), peer, lie)
+            sock, _ = accept(plain, context)
+            serve(Link(sock, Wake(), "pusher"), lie)
 
 
-def serve(link, peer, lie):
+def serve(link, lie):
     """Acknowledge whatever comes on one connection."""
-    answer_hello(link, "flights", peer)
+    link.expect(Hello)
+    link.send(encode(Hello(VERSION, VERSION, PUSH, "flights", "hostile")))
     try:
         while True:
             for message in link.receive():
