@@ -162,9 +162,18 @@ class SessionProgress:
         if released > self._known.released:
             self._known = self._known._replace(released=released)
 
+    def forget(self) -> None:
+        """Forget what the nodes said: another copy of the log was put in its place.
+
+        What they merged of the last one says nothing of this one, whose positions are the same.
+        """
+        with self._lock:
+            self._begin(self._log)
+
     def _begin(self, log: str) -> None:
         """Forget what is known: another log is shipped."""
-        self._log, self._last_log = log, self._log
+        if log != self._log:
+            self._log, self._last_log = log, self._log
         self._file.close()  # the directory may be another one
         self._known = self._noted = self._file.read()
         self._reached = {}

@@ -5,12 +5,24 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from rt.errors import Refused
 from rt.format import manifest
 from rt.log.directory import LogDirectory
 from rt.position import Position
 
 # The clock of a file system ticks every few milliseconds: a younger time may hide a second change.
 _TIME_IS_SURE_NS: Final = 2_000_000_000
+
+
+class LogReplaced(Refused):
+    """The log that was being sent is gone; in its place is none, or an older copy of it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            "diverged",
+            f"{path} was deleted or put back from a backup while it was being pushed; stop the "
+            "pusher before a session is restored",
+        )
 
 
 class QuietLog:
@@ -20,10 +32,12 @@ class QuietLog:
     and then at worst reports a change that is being sent already.
     """
 
-    def __init__(self, log: LogDirectory) -> None:
-        """Watch `log`."""
+    def __init__(self, log: LogDirectory, *, is_copy: bool) -> None:
+        """Watch `log`; a copy may be deleted and made again, where it was damaged."""
         self.is_quiet = False  # there was nothing to send when the log was last looked at
+        self.has_rested = False  # the manifest was closed since it was last compared
         self._log = log
+        self._is_copy = is_copy
         self._size = 0  # of the file at the cursor then
         self._listed_ns = 0  # when the directory had changed before its files were last listed
 
@@ -63,6 +77,15 @@ class QuietLog:
     def is_rolling(self) -> bool:
         """Whether the manifest has grown, so that the file may have ended."""
         return self._manifest_size() != self._log.manifest.length
+
+    def demand_same_log(self) -> None:
+        """Raise `LogReplaced` if the log there now is not the one that was read so far.
+
+        A copy passes: what it holds is compared by those who merge it.
+        """
+        if not self._is_copy and not self._log.is_continued():
+            raise LogReplaced(self._log.path)
+        self.has_rested = False
 
     def bytes_after(self, position: Position) -> int:
         """Return how many bytes its file has after a position."""

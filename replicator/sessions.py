@@ -8,6 +8,7 @@ from typing import Final
 
 from replicator.messages import Ack
 from replicator.progress import Release, SessionProgress
+from replicator.quiet import LogReplaced
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.log.directory import LogDirectory
@@ -129,8 +130,10 @@ class SessionBook:
         """Write down for the publisher what was confirmed; `OSError` if that failed."""
         self.progress(session).note(whole=whole)
 
-    def refused(self, _session: str, why: Refused) -> float:
+    def refused(self, session: str, why: Refused) -> float:
         """Return after how many seconds to offer a refused session again."""
+        if isinstance(why, LogReplaced):
+            self.progress(session).forget()
         return _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
 
     def progress(self, session: str) -> SessionProgress:

@@ -76,7 +76,7 @@ class SourceChannel:
         self._begins = START  # files before this one are not copied
         self._archived_sent = 0  # archived lines of the manifest that were passed or sent
         self._bad_frames = BadFrames(log)
-        self._quiet = QuietLog(log)
+        self._quiet = QuietLog(log, is_copy=end is not None)
 
     @property
     def position(self) -> Position:
@@ -232,6 +232,7 @@ class SourceChannel:
         """Release the descriptors while nothing happens."""
         self._cursor.close()
         self.log.close()
+        self._quiet.has_rested = True
 
     def bytes_left(self) -> int:
         """Return how many bytes of the file at the cursor were not sent yet."""
@@ -323,6 +324,8 @@ class SourceChannel:
         size = 0 if file is None else file.size()
         self._quiet.looked(size)
         limit = None if file is None else self._served(start, size)
+        if self._quiet.has_rested or self._quiet.is_rolling():
+            self._quiet.demand_same_log()
         self.log.refresh()  # after the size: what the manifest says last is what counts
         rolled = self.log.manifest.rolled.get(start)
         archived = self.log.manifest.archived.get(start)
@@ -339,6 +342,8 @@ class SourceChannel:
         if source.ended:
             self._quiet.listing()
             following = self._following(start)
+            if following is not None:
+                self._quiet.demand_same_log()  # files are found by name, wherever they came from
         return Looked(limit, rolled, archived, following)
 
     def _following(self, start: Position) -> Position | None:

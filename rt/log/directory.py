@@ -14,6 +14,7 @@ from rt.log.gc_pause import uncollected
 from rt.position import Position
 
 _LOOKS_A_PROBE: Final = 16  # a probe takes three system calls
+_LAST_BYTES: Final = 256  # of a manifest; at least one line, which no other life of a log has
 _NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
 
 
@@ -29,6 +30,8 @@ class LogDirectory:
         self.manifest = Manifest()
         self._manifest_file: File | None = None
         self._idle_looks = 0  # at the manifest, that found nothing new
+        self._inode: tuple[int, int] | None = None  # of the manifest that was read first
+        self._last = b""  # the end of what was read of it
 
     @property
     def is_there(self) -> bool:
@@ -54,9 +57,11 @@ class LogDirectory:
         """
         if self._manifest_file is None:
             try:
-                self._manifest_file = self._open_manifest()
+                self._manifest_file = file = self._open_manifest()
             except FileNotFoundError:
                 return False
+            if not self.manifest.length:
+                self._inode = _inode(file)
         try:
             return self._take_news(self._manifest_file)
         except ManifestError as error:
@@ -69,8 +74,11 @@ class LogDirectory:
             raise ManifestError(f"a manifest of {size} bytes is not one of ours")
         length = size - known
         if length > 0:
+            data = file.pread(length, known)
             with uncollected():
-                return bool(self.manifest.feed(file.pread(length, known)))
+                taken = self.manifest.feed(data)
+            self._last = (self._last + data[max(0, taken - _LAST_BYTES) : taken])[-_LAST_BYTES:]
+            return bool(taken)
         self._idle_looks += 1
         if self._idle_looks % _LOOKS_A_PROBE == 0:
             self._is_same()
@@ -96,6 +104,23 @@ class LogDirectory:
         if end and decode_entry(line) != self.manifest.identity:
             raise ManifestError("the log was deleted, and another made in its place")
         return bool(end)
+
+    def is_continued(self) -> bool:
+        """Whether the manifest that is there now is the one that was read; it may have grown.
+
+        It is not if the directory was deleted, or put back from a backup: the log's own writer
+        never replaces its manifest.
+        """
+        try:
+            file = self._open_manifest()
+        except FileNotFoundError:
+            return False
+        try:
+            begin = self.manifest.length - len(self._last)
+            is_same = _inode(file) == self._inode
+            return is_same and file.pread(len(self._last), begin) == self._last
+        finally:
+            file.close()
 
     def files(self) -> list[Position]:
         """Return where the files that still hold their bytes start, oldest first."""
@@ -160,3 +185,7 @@ class LogDirectory:
         if self._manifest_file is not None:
             self._manifest_file.close()
             self._manifest_file = None
+
+
+def _inode(file: File) -> tuple[int, int] | None:
+    return file.inode if isinstance(file, OsFile) else None

@@ -371,3 +371,76 @@ def test_what_is_confirmed_of_a_session_made_again_is_noted_in_its_new_directory
     progress.note(whole=False)
     assert ConfirmationsFile(str(directory)).read().merged == 100
     progress.note(whole=True)
+
+
+@pytest.mark.parametrize("rested", [False, True], ids=["awake", "rested"])
+@pytest.mark.parametrize("closed", [False, True], ids=["killed", "closed"])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_backup_that_is_put_back_while_it_is_pushed_is_not_sent_on(
+    tmp_path, rested, closed, runs
+):
+    """The next run would be merged as if the messages of the last had never been numbered."""
+    source, sink = tmp_path / "source", tmp_path / "sink"
+    log = Log(source).write(100)
+    shutil.copytree(source, tmp_path / "backup")
+    log.write(100, 100)
+    for _ in range(runs - 1):
+        log.roll().run().write(100)
+    if closed:
+        log.roll()
+    dialogue = Dialogue(source, sink).talk()
+    before = log_bytes(sink)
+    assert not dialogue.refusals
+    if rested:
+        dialogue.outlet.rest()
+    log = restore(source).roll().run().write(100).roll().run().write(100)
+    dialogue.talk().close()
+    assert {(side, code) for side, code, _ in dialogue.refusals} == {
+        ("source", "diverged"), ("sink", "diverged")
+    }  # fmt: skip
+    assert log_bytes(sink) == before
+    assert {code for _, code, _ in copy_all(source, sink).refusals} == {"diverged"}
+
+
+def test_a_directory_whose_log_goes_on_is_sent_on_after_a_rest(tmp_path):
+    """The writer only appends to its manifest."""
+    source, sink = tmp_path / "source", tmp_path / "sink"
+    log = Log(source).write(100).roll().write(100)
+    dialogue = Dialogue(source, sink).talk()
+    for _ in range(3):
+        dialogue.outlet.rest()
+        log.write(100).roll().run().write(50)
+        dialogue.talk()
+    dialogue.close()
+    assert not dialogue.refusals
+    assert_equal(source, sink)
+
+
+def test_what_was_confirmed_of_a_log_says_nothing_of_the_backup_in_its_place(tmp_path):
+    """Both have the same positions; the backup's own note is what is known of it."""
+    progress = SessionProgress(str(tmp_path))
+    progress.take("n1", Ack(0, RUN_1, RUN_1, RUN_1, RUN_1, RUN_1), "a" * 32)
+    progress.forget()
+    assert (progress.known.merged, progress.released) == (START, START)
+    assert progress.take("n1", Ack(0, RUN_1, RUN_1, RUN_1, RUN_1, RUN_1), "a" * 32)
+
+
+def test_a_publisher_restored_beside_a_running_pusher_is_told(tmp_path):
+    """200 messages are merged, the backup holds 100, and others are published in their place."""
+    with ArchiveCluster(tmp_path) as cluster:
+        cluster.push()
+        pub, backup = tmp_path / "pub", tmp_path / "backup"
+        mine = pub / STREAM / "jfk"
+        with Publisher(pub, stream=STREAM, session="jfk") as publisher:
+            publisher.publish_many([b"%d" % each for each in range(100)])
+            publisher.flush("merged", 60)
+            shutil.copytree(mine, backup)
+            publisher.publish_many([b"%d" % each for each in range(100, 200)])
+            publisher.flush("merged", 60)
+        shutil.rmtree(mine)
+        backup.rename(mine)
+        with Publisher(pub, stream=STREAM, session="jfk") as publisher:
+            assert publisher.next_sequence == 100
+            publisher.publish_many([b"never merged"] * 200)
+            with pytest.raises(FlushTimeout, match="put back from a backup"):
+                publisher.flush("merged", 5)
