@@ -16,7 +16,7 @@ from sequencer import greeting as greetings
 from sequencer import holdings
 from sequencer.execution import Execution
 from sequencer.greeting import Greeting
-from sequencer.holdings import Report, decode_report
+from sequencer.holdings import Report, ReportKind, decode_report
 from sequencer.member import Member
 from sequencer.raft.consensus import EntryKind
 from sequencer.raft.entries import pack_member
@@ -72,7 +72,7 @@ def reports_only_add() -> list[Patch]:
     """A full report of holdings does not retract what an older one claimed."""
 
     def decode(data: bytes) -> Report:
-        return decode_report(data)._replace(is_whole=False)
+        return decode_report(data)._replace(kind=ReportKind.CHANGES)
 
     return [(holdings, "decode_report", decode)]
 
