@@ -260,7 +260,7 @@ class Storm:
                 expected = b"%s %d" % (message.session.encode(), message.sequence)
                 if message.payload != expected or message.number != number:
                     raise AssertionError(f"{message} came where {expected!r} was published")
-                seen[message.session].append(message.sequence)
+                seen.setdefault(message.session, []).append(message.sequence)
                 if number + 1 == total:
                     break
         return seen
