@@ -225,7 +225,11 @@ class Storm:
             self._stop.wait(0.1)
 
     def demand_all(self) -> str:
-        """Stop; check that each message is read once and in order, and that all logs are equal."""
+        """Stop; check that each message is read once and in order, and that all logs are equal.
+
+        A log may lack events at its end, such as that a publisher has gone, which nodes write
+        while they are being stopped one after the other.
+        """
         published = self.settle()
         total = sum(published.values())
         expected = {name: list(range(count)) for name, count in published.items()}
@@ -235,7 +239,8 @@ class Storm:
         self.await_whole(level=True)
         self.close()
         logs = self.logs()
-        if len(set(logs.values())) > 1 or len(logs["sub1"]) < 64 * total:
+        longest = max(logs.values(), key=len)
+        if not all(longest.startswith(log) and len(log) >= 64 * total for log in logs.values()):
             lengths = {name: len(log) for name, log in logs.items()}
             raise AssertionError(f"merged logs differ: {lengths} bytes")
         return f"{len(self.names)} nodes, {total} messages, {dict(self.done)}"
