@@ -138,8 +138,11 @@ class Link:
         """Whether something short can be sent without waiting for the peer."""
         return self._outlet.can_send()
 
-    def receive(self) -> Iterator[Message]:
+    def receive(self, most: int = _TURN_MESSAGES) -> Iterator[Message]:
         """Yield what has arrived; the payload of `Data` is valid until the next is asked for.
+
+        Args:
+            most: how many messages to yield at once; what is left of them ends the next wait.
 
         Raises:
             PeerError: it is not a message, the peer hung up, or the connection is broken.
@@ -152,7 +155,7 @@ class Link:
                 self._passed.messages += 1
                 messages += 1
                 yield message
-                if messages >= _TURN_MESSAGES:
+                if messages >= most:
                     self._more = True  # the decoder may hold further ones
                     return
             if left <= 0 or not self._more:

@@ -162,7 +162,7 @@ class Pipe:
     def can_send(self):
         return True
 
-    def receive(self):
+    def receive(self, _most=0):
         data, self.came = bytes(self.came), bytearray()
         yield from self.decoder.feed(data)
 
