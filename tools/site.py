@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).parents[1]
 # What a program may import, by its use. A test compares this with what `rt` and `rt.spark` export.
 PYTHON: Final = {
     "A log in a directory": (
-        "rt.publisher.Publisher", "rt.publisher.Batching", "rt.publisher.Confirmed",
+        "rt.publisher.Publisher", "rt.log.batcher.Batching", "rt.log.confirmations.Confirmed",
         "rt.log.confirmations.Confirmations", "rt.log.confirmations.Level",
         "rt.log.syncer.Fsync", "rt.log.syncer.WriterSettings", "rt.log.disk_room.DiskLimit",
         "rt.subscriber.Subscriber", "rt.log.start.AtTime", "rt.log.start.Last",
@@ -42,12 +42,15 @@ PYTHON: Final = {
     "What a subscriber is told": (
         "rt.events.CaughtUp", "rt.events.NewRun", "rt.events.SessionChange",
         "rt.events.SessionEvent", "rt.events.Gap", "rt.events.BeyondEnd", "rt.events.Poisoned",
+        "rt.events.Dropped",
     ),
     "Errors": (
         "rt.errors.RtError", "rt.errors.Misuse", "rt.errors.Refused", "rt.errors.LimitReached",
-        "rt.errors.SessionFull", "rt.errors.Fenced", "rt.errors.FlushTimeout",
+        "rt.errors.SessionFull", "rt.errors.MessagesDropped", "rt.errors.Fenced",
+        "rt.errors.FlushTimeout",
         "rt.errors.WriterFailed", "rt.errors.CorruptLog", "rt.errors.GapError",
-        "rt.errors.PoisonError", "rt.errors.PeerError", "rt.errors.Stopped",
+        "rt.errors.PoisonError", "rt.errors.ReplacedLog", "rt.errors.PeerError",
+        "rt.errors.Stopped",
     ),
     "Spark and Arrow": (
         "rt.spark.session", "rt.spark.register", "rt.spark.read", "rt.spark.push_filters",

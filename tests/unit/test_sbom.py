@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import requires, version
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
 
@@ -27,6 +27,13 @@ def test_the_bill_names_what_is_installed_with_version_and_licence():
         assert found[name]["version"] == version(name)
         assert found[name]["purl"] == f"pkg:pypi/{name}@{version(name)}"
     assert "rt-transport" not in found
+
+
+def test_the_bill_has_what_an_extra_of_a_package_brings():
+    """We require moto[s3]; what only that extra needs was left out."""
+    found = {each["name"] for each in json.loads(run())["components"]}
+    assert any(each.startswith("py-partiql-parser") for each in requires("moto"))
+    assert "py-partiql-parser" in found
 
 
 def test_every_licence_is_stated_and_the_gpl_has_its_exception():
