@@ -7,7 +7,8 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from archiver.lease import Lease
-from archiver.policy import MINUTE_NS, Policy
+from archiver.policy import MINUTE_NS, Policy, show_limit
+from rt.errors import Misuse
 from rt.position import Position
 
 TIME: Final = "time"
@@ -138,6 +139,24 @@ def agreed_excess(disks: Sequence[DiskReport], percent: int, nodes: int) -> int:
     excess = sorted((disk.excess(percent) for disk in disks), reverse=True)
     majority = nodes // 2 + 1
     return excess[majority - 1] if len(excess) >= majority else 0
+
+
+def demand_disks(policy: Policy, disks: Sequence[DiskReport]) -> None:
+    """Refuse a limit that the disk of a node could never hold; the rule `disk` would act first.
+
+    Args:
+        policy: that is to be set.
+        disks: what the nodes have reported so far.
+
+    Raises:
+        Misuse: names the node with the smallest disk.
+    """
+    least = min(disks, key=lambda each: each.total, default=None)
+    if policy.limit is not None and least is not None and policy.limit > least.total:
+        raise Misuse(
+            f"limit is {show_limit(policy.limit)}, and the disk of node {least.node} has "
+            f"{least.total:,} bytes; use less"
+        )
 
 
 def _aged(policy: Policy, files: Sequence[RolledFile], now_ns: int) -> int:

@@ -16,6 +16,7 @@ SUITES: dict[str, str] = {
     "cluster": "benchmarks.cluster:rows",
     "clients": "benchmarks.clients:rows",
     "http": "benchmarks.http:rows",
+    "idle": "benchmarks.idle:rows",
     "memory": "benchmarks.memory:rows",
     "archive": "benchmarks.archive:rows",
     "soak": "benchmarks.soak:rows",

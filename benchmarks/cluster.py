@@ -88,7 +88,7 @@ def rows(quick: bool) -> list[Row]:
             at_most=True,
             is_ratio=True,
         ),
-        Row("3 nodes: merging pauses after kill -9 of the leader", pause, "s", 1.5, at_most=True),
+        Row("3 nodes: merging pauses after kill -9 of the leader", pause, "s", 0.5, at_most=True),
         Row("3 nodes: catching up, of the live rate", ratio, "times", 3),
     ]
 

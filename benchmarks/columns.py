@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing import get_context
 
-from replicator.columns_check import ColumnsCheck
+from replicator.columns_check import ColumnsCheck, Verdict
 from replicator.push import PushClient
 from rt import Publisher
 from rt.config.settings import load
@@ -37,12 +37,12 @@ class TimedCheck(ColumnsCheck):
     is_on = True
     spent_s = 0.0
 
-    def poisoned(self, data: memoryview, headers: Sequence[Header]) -> tuple[int, str] | None:
+    def look(self, data: memoryview, headers: Sequence[Header]) -> Verdict:
         """Check as always, or not at all."""
         if not TimedCheck.is_on:
-            return None
+            return Verdict(None, ())
         began_s = time.thread_time()
-        found = super().poisoned(data, headers)
+        found = super().look(data, headers)
         TimedCheck.spent_s += time.thread_time() - began_s
         return found
 
@@ -112,10 +112,10 @@ def share_of(message_bytes: int) -> float:
 
 def main() -> int:
     """Print a line for small messages and for large ones; return 1 if the check takes too much."""
-    from replicator import server  # noqa: PLC0415 - what it checks with is replaced
-
     logging.disable()  # of certificates that go with the directory
-    server.ColumnsCheck = TimedCheck  # type: ignore[misc]
+    from rt.node import port  # noqa: PLC0415 - what it checks with is replaced
+
+    port.ColumnsCheck = TimedCheck  # type: ignore[misc]
     return int(max(map(share_of, (100, 1000))) > SHARE_MAX)
 
 

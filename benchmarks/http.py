@@ -2,6 +2,7 @@
 
 import http.client
 import multiprocessing
+import os
 import socket
 import statistics
 import threading
@@ -20,6 +21,7 @@ from benchmarks.report import Row
 from benchmarks.stream import STREAM, nodes, processor_s, run
 from rt.config.settings import load
 from rt.node.cluster import init_local_cluster
+from rt.node.http import HttpSettings
 from rt.node.inbox import NodeInbox
 from rt.node.node import Node
 from rt.node.sample import NodeSample, SessionView
@@ -31,11 +33,13 @@ from rt.web.app import encoded
 from rt.web.collector import SiteCollector
 from rt.web.node_site import NodeSite
 from rt.web.recent import RecentEvents
+from rt.web.server import WebServer
 
 SESSIONS: Final = 1000
 Times = tuple[float, float]  # least and median, in ms
 _SCRAPE_S: Final = 1.0  # Prometheus asks every 15 s by default
 _LOOKS: Final = 200
+_SCRAPES: Final = 50
 _SETTLE_S: Final = 3.0  # after the start, until the page is open
 
 
@@ -43,11 +47,15 @@ def rows(quick: bool) -> list[Row]:
     """A scrape and an event of the page with 1,000 sessions; a node with the port and without."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:  # so that the node's threads end with it
-        scrape, event, look = pool.apply(_rendered)
+        scrape, event, look, asked_ms = pool.apply(_rendered)
     rounds = 3 if quick else 5
     off, on = _in_turn(lambda more: _message_us(2_000_000 if quick else 8_000_000, more), rounds)
     idle_off, idle_on = _in_turn(lambda more: _idle_ms(10.0 if quick else 30.0, more), rounds)
+    share = max(0.0, idle_on - idle_off) / 10  # of the 1,000 ms that a core has a second
+    print(f"  load of the machine, 1, 5 and 15 minutes: {os.getloadavg()}")
     return [
+        Row("GET /metrics, 1,000 sessions that wait, median of 50, by the wall clock", asked_ms,
+            "ms", 50, at_most=True),
         Row("a scrape, 1,000 sessions that wait, least", scrape[0], "ms", 50, at_most=True),
         Row("a scrape, 1,000 sessions that wait, median", scrape[1], "ms", 50, at_most=True),
         Row("a look at a node, 1,000 sessions, median", look[1], "ms", 50, at_most=True),
@@ -58,11 +66,15 @@ def rows(quick: bool) -> list[Row]:
         Row("a second at rest, processor time of the node, no port", idle_off, "ms", 0),
         Row("the same, with a scrape a second and an open page", idle_on, "ms", idle_off + 10,
             idle_off, at_most=True),
+        Row("the difference, of a core that is busy", share, "%", 1, at_most=True),
     ]  # fmt: skip
 
 
-def _rendered() -> tuple[Times, tuple[float, float, float], Times]:
-    """Return what a scrape takes, an event of the page, with its kB, and a look at the node."""
+def _rendered() -> tuple[Times, tuple[float, float, float], Times, float]:
+    """Return what a scrape takes, an event of the page, with its kB, and a look at the node.
+
+    The last figure is how long those who scrape wait for it.
+    """
     with directory() as root:
         (place,) = init_local_cluster(root, STREAM, 1)
         node = Node(load(NodeSettings, place.config, "node", {}, {"reserve": 0}), founding=True)
@@ -80,10 +92,29 @@ def _rendered() -> tuple[Times, tuple[float, float, float], Times]:
             size = len(encoded(site.overview())) / 1000
             inboxes = [_inbox(number) for number in range(SESSIONS)]
             watched = replace(node._watched(), inboxes=lambda: inboxes)
-            return scrape, (*event, size), _times_ms(NodeSampler(watched).sample)
+            look = _times_ms(NodeSampler(watched).sample)
+            return scrape, (*event, size), look, _asked_ms(site)
         finally:
             site.stop()
             node.stop()
+
+
+def _asked_ms(site: NodeSite) -> float:
+    """Return the median time, by the wall clock, until a scrape has its answer."""
+    web = WebServer(HttpSettings("127.0.0.1:0"), site)
+    web.start()
+    times = []
+    try:
+        for _ in range(_SCRAPES):
+            began_s = time.perf_counter()
+            connection = http.client.HTTPConnection(web.url.partition("//")[2], timeout=10)
+            connection.request("GET", "/metrics")
+            connection.getresponse().read()
+            connection.close()
+            times.append((time.perf_counter() - began_s) * 1000)
+    finally:
+        web.stop()
+    return statistics.median(times)
 
 
 def _inbox(number: int) -> NodeInbox:

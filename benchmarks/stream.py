@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
+from statistics import median
 
 from benchmarks.bare import latencies, node
 from benchmarks.log import directory
@@ -24,6 +25,7 @@ from rt.node.settings import parse_address
 STREAM = "bench"
 Address = tuple[str, int]
 SPAWN = multiprocessing.get_context("spawn")
+_TURNS = 3  # of ours and of the limit program, so that a slow phase of the machine meets both
 
 
 @contextmanager
@@ -145,21 +147,40 @@ def _receive(subscriber: Subscriber, count: int, size: int, *, paced: bool) -> d
     return figures
 
 
+def _beside_the_limit(count: int) -> tuple[list[float], list[float]]:
+    """Delays of one node and of the limit program with one sync, in turn: p50 and p99, in ms."""
+    ours, bare = [], []
+    for _ in range(_TURNS):
+        with directory() as root:
+            paced = run(root, 100, count, 1000)
+        ours.append((paced["p50_ms"], paced["p99_ms"]))
+        delays = latencies(SPAWN, 100, count, 1000)
+        bare.append((delays[count // 2] / 1e6, delays[int(count * 0.99)] / 1e6))
+    return [median(each) for each in zip(*ours, strict=True)], [
+        median(each) for each in zip(*bare, strict=True)
+    ]
+
+
 def rows(quick: bool) -> list[Row]:
     """Latency at 1,000 messages a second, and throughput of small and large messages."""
     count = 3000 if quick else 20_000
-    with directory() as root:
-        paced = run(root, 100, count, 1000)
-    bare = latencies(SPAWN, 100, count, 1000)
+    paced, bare = _beside_the_limit(count // _TURNS)
     deciding = latencies(SPAWN, 100, count, 1000, work=partial(node, decides=True))
     with directory() as root:
         small = run(root, 100, 1_000_000 if quick else 10_000_000, 0)
     with directory() as root:
         large = run(root, 1024, 200_000 if quick else 1_000_000, 0)
-    p50, p99 = bare[count // 2] / 1e6, bare[int(count * 0.99)] / 1e6
     return [
-        Row("append to delivery p50, 1,000/s", paced["p50_ms"], "ms", 0.6, p50, at_most=True),
-        Row("append to delivery p99, 1,000/s", paced["p99_ms"], "ms", 3.0, p99, at_most=True),
+        Row(
+            "append to delivery p50, 1,000/s",
+            paced[0],
+            "ms",
+            1.4,
+            bare[0],
+            at_most=True,
+            is_ratio=True,
+        ),
+        Row("append to delivery p99, 1,000/s", paced[1], "ms", 3.0, bare[1], at_most=True),
         Row("the limit program p50, decisions synced too", deciding[count // 2] / 1e6, "ms", 0),
         Row("delivered, one node, 100 B", small["messages_s"], "messages/s", 800_000),
         Row("delivered, one node, 1 KiB", large["mb_s"], "MB/s", 120),

@@ -55,7 +55,12 @@ class AckSchedule:
     """
 
     def __init__(
-        self, wake: Wake, patience_s: float = 0.0, is_first: Callable[[], bool] = lambda: True
+        self,
+        wake: Wake,
+        patience_s: float = 0.0,
+        is_first: Callable[[], bool] = lambda: True,
+        *,
+        later_s: float | None = None,
     ) -> None:
         """Schedule nothing yet.
 
@@ -64,11 +69,13 @@ class AckSchedule:
             patience_s: how long what is durable may wait to be acknowledged as merged too. Most
                 often it is merged soon, and one acknowledgement serves for both.
             is_first: whether the source learns of merges from this node before any other; if not,
-                all acknowledgements wait as long, and one serves for many merges.
+                all acknowledgements wait, and one serves for many merges.
+            later_s: how long they wait then; `patience_s` if not given.
         """
         self.wake = wake
         self.turn = Lock()
         self._patience_s = patience_s
+        self._later_s = patience_s if later_s is None else later_s
         self._is_first = is_first
         self._news: set[int] = set()
         self._waiting: dict[int, float] = {}  # channels to acknowledge at a time, if not before
@@ -106,7 +113,8 @@ class AckSchedule:
             channel = self._news.pop()
             found = channels.get(channel)
             if found is not None and self._patience_s and self._can_wait(found):
-                self._waiting.setdefault(channel, now_s + self._patience_s)
+                wait_s = self._patience_s if self._is_first() else self._later_s
+                self._waiting.setdefault(channel, now_s + wait_s)
             else:
                 self._waiting.pop(channel, None)
                 due.append(channel)

@@ -1,6 +1,6 @@
 """Backoff: how long to wait before the next attempt, and how often to complain meanwhile."""
 
-from logging import Logger
+from logging import WARNING, Logger
 from random import Random
 from typing import Final
 
@@ -35,16 +35,17 @@ class Complaint:
         self._subject = subject
         self._last = ""
 
-    def say(self, reason: str, kind: str = "") -> None:
+    def say(self, reason: str, kind: str = "", level: int = WARNING) -> None:
         """Report a failed attempt.
 
         Args:
             reason: the sentence to log.
             kind: two reasons of one kind are the same; the reason itself if not given.
+            level: of the log line.
         """
         if (kind or reason) != self._last:
             self._last = kind or reason
-            self._log.warning("%s: %s; trying again", self._subject, reason)
+            self._log.log(level, "%s: %s; trying again", self._subject, reason)
 
     def reset(self) -> None:
         """Forget the last reason after a success, so that the next failure is logged."""

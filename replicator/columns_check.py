@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from replicator.late_check import LateCheck
 from rt.errors import FrameError
 from rt.format.columns import check_columns
 from rt.format.frame import HEADER_BYTES, Codec, FrameKind, Header
 from rt.limits import MIB
+from rt.position import Position
 
 # Decompressing takes about 1 ns a byte, so this is 3 % of one processor; an uncompressed frame is
 # always checked, at 10 ns a message: 4 % of a node's time for messages of 100 bytes, by
@@ -19,13 +21,25 @@ _BURST_BYTES: Final = 2 * DECOMPRESSED_BYTES_S  # two of the largest frames
 _MESSAGES, _PLAIN = int(FrameKind.MESSAGES), int(Codec.NONE)
 
 
+class Verdict(NamedTuple):
+    """What was found in frames.
+
+    Attributes:
+        poison: the first that cannot be decoded: its offset, and what is wrong; None without one.
+        skipped: positions of those before it, or of all, that there was no budget for.
+    """
+
+    poison: tuple[int, str] | None
+    skipped: Sequence[Position]
+
+
 class ColumnsCheck:
     """Checks the frames that publishers push; one for all connections of a node.
 
-    A compressed frame that comes when the budget is spent is taken unchecked: its readers find out,
-    and pass over it by policy.
+    A compressed frame that comes when the budget is spent is taken unchecked, and `late` looks into
+    it when there is budget again. Until then its readers find out, and pass over it by policy.
 
-    Threads: any; `_lock` guards `_left` and `_filled_s`.
+    Threads: any; `_lock` guards `_left` and `_filled_s`. `late` has a lock of its own.
     """
 
     def __init__(
@@ -39,33 +53,45 @@ class ColumnsCheck:
         self._lock = threading.Lock()
         self._left = float(_BURST_BYTES)
         self._filled_s = clock()
+        self.late = LateCheck(self.take)
 
-    def poisoned(self, data: memoryview, headers: Sequence[Header]) -> tuple[int, str] | None:
-        """Return the first frame that cannot be decoded: its offset in `data`, and what is wrong.
+    def look(self, data: memoryview, headers: Sequence[Header]) -> Verdict:
+        """Look into frames, as far as the budget allows.
 
         Args:
             data: whole frames, whose CRCs were checked.
             headers: of all of them.
         """
-        offset = 0
+        offset, skipped = 0, []
         for header in headers:
-            if header.kind == _MESSAGES and self._has_budget(header):
+            if header.kind == _MESSAGES:
                 begin = offset + HEADER_BYTES
-                try:
-                    check_columns(header, data[begin : begin + header.length])
-                except FrameError as error:
-                    return offset, str(error)
+                if not self._has_budget(header):
+                    skipped.append(Position(header.position))
+                elif (why := _fault(header, data[begin : begin + header.length])) is not None:
+                    return Verdict((offset, why), skipped)
             offset += header.size
-        return None
+        return Verdict(None, skipped)
 
     def _has_budget(self, header: Header) -> bool:
-        if header.codec == _PLAIN:
-            return True
+        return header.codec == _PLAIN or self.take(header.raw_length)
+
+    def take(self, count: int) -> bool:
+        """Take so many decompressed bytes from the budget, if it has them."""
         with self._lock:
             now_s = self._clock()
             self._left += self._bytes_s * (now_s - self._filled_s)
             self._left, self._filled_s = min(float(_BURST_BYTES), self._left), now_s
-            if self._left < header.raw_length:
+            if self._left < count:
                 return False
-            self._left -= header.raw_length
+            self._left -= count
             return True
+
+
+def _fault(header: Header, body: memoryview) -> str | None:
+    """Return why the messages of a frame cannot be decoded; None if they can."""
+    try:
+        check_columns(header, body)
+    except FrameError as error:
+        return str(error)
+    return None

@@ -14,8 +14,8 @@ from typing import Final
 from replicator.backoff import LAST_S, Backoff, Complaint
 from replicator.hello import send_hello
 from replicator.link import Link, pause, shut
-from replicator.messages import PUSH
-from rt.errors import PeerError, RtError, spoken
+from replicator.messages import BEHIND, PUSH
+from rt.errors import PeerError, Refused, RtError, spoken
 from rt.log.watch import Wake
 from rt.net.identity import SERVING, CertificateRole
 from rt.net.tls import Contexts, connect
@@ -153,7 +153,9 @@ class Dialer:
         except (RtError, OSError) as error:
             self.error = spoken(error)
             if not self.stopping:
-                self._complaint(node).say(self.error)
+                is_behind = isinstance(error, Refused) and error.code == BEHIND
+                level = logging.INFO if is_behind else logging.WARNING  # it will catch up
+                self._complaint(node).say(self.error, level=level)
         self.node, self._sock = "", None
         # one that lasted longer than the longest pause is not part of a loop that hammers a node
         if time.monotonic() - began_s > LAST_S:

@@ -50,6 +50,11 @@ class LogFeeds:
         self._feeds: frozenset[LogFeed] = frozenset()
         self._lock = threading.Lock()
 
+    @property
+    def has_readers(self) -> bool:
+        """Whether any connection pulls the log now."""
+        return bool(self._feeds)
+
     def open(self, wake: Bell) -> LogFeed:
         """Return the feed of a new connection; `Refused` if nothing is served any more."""
         self.demand_open()

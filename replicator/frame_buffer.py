@@ -60,7 +60,7 @@ class FrameBuffer:
 
     def frame_message(self, channel: int, frame: WrittenFrame) -> bytes:
         """Return Data with a frame whose bytes are at hand."""
-        self._traffic.add(len(frame.data), frame.messages, 1)
+        self._traffic.add(len(frame.data), frame.messages, frame.frames)
         return data_head(channel, frame.position, len(frame.data)) + frame.data
 
 

@@ -32,8 +32,8 @@ class GatherWindow:
     being sent to being merged.
 
     Threads: any thread may call everything. `_lock` guards `_flights` and `_merged_in_s`;
-    `keeps_up` and `merged` first look at the number of updates without it, which costs one early or
-    late send at most.
+    `keeps_up` and `merged` first look at the number of updates without it, and `sent` at the last
+    one, which costs one early or late send at most.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -59,6 +59,9 @@ class GatherWindow:
 
     def sent(self, session: str, end: Position) -> None:
         """Record that a session was sent up to `end`, to one of the nodes."""
+        flights = self._flights
+        if flights and flights[-1].end == end and flights[-1].session == session:
+            return  # another connection has sent it
         with self._lock:
             if len(self._flights) < _FLIGHTS_MAX and not any(
                 each.end == end and each.session == session for each in self._flights

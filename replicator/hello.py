@@ -37,7 +37,7 @@ def answer_hello(link: Link, streams: Streams, peer: PeerIdentity) -> tuple[Hell
     """
     hello = link.expect(Hello)
     common_version(hello)
-    served = streams.named(hello.stream)
+    served = streams.named(hello.stream, peer)
     check_hello(hello, peer, is_own=served.is_own)
     if peer.is_node and not served.host.is_member(peer.name):
         raise Refused("not-a-member", f"{peer.name!r} is not a node of this stream's cluster")

@@ -4,7 +4,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -30,6 +30,8 @@ _TURN_BYTES: Final = 2 * MIB
 # So is a turn of short messages: 2 MiB of heartbeats would keep the interpreter for half a second.
 _TURN_MESSAGES: Final = 1000
 
+_OVERTAKEN_IS: Final = 8  # so many that are passed over cost less than one that is decoded
+
 _RECORD_BYTES: Final = 16 * KIB  # TLS returns no more at once
 
 # Less is accounted for with what follows it, since an account costs six calls of Python. Of the
@@ -37,6 +39,7 @@ _RECORD_BYTES: Final = 16 * KIB  # TLS returns no more at once
 _METERED_BYTES: Final = 16 * KIB
 _METERED_MESSAGES: Final = 8
 
+_HOLD_S: Final = 0.5  # between two looks whether a heartbeat of a slowed connection is due
 _LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
 _LINGER_READ_BYTES: Final = 64 * 1024
 
@@ -138,11 +141,12 @@ class Link:
         """Whether something short can be sent without waiting for the peer."""
         return self._outlet.can_send()
 
-    def receive(self, most: int = _TURN_MESSAGES) -> Iterator[Message]:
+    def receive(self, most: int = _TURN_MESSAGES, *, last_acks: bool = False) -> Iterator[Message]:
         """Yield what has arrived; the payload of `Data` is valid until the next is asked for.
 
         Args:
             most: how many messages to yield at once; what is left of them ends the next wait.
+            last_acks: whether to pass over acknowledgements that were overtaken by another.
 
         Raises:
             PeerError: it is not a message, the peer hung up, or the connection is broken.
@@ -152,8 +156,9 @@ class Link:
         while True:
             while (message := decoder.next()) is not None:
                 self._began_s = None
-                self._passed.messages += 1
-                messages += 1
+                overtaken = decoder.skip_overtaken() if last_acks else 0
+                self._passed.messages += 1 + overtaken
+                messages += 1 + overtaken // _OVERTAKEN_IS
                 yield message
                 if messages >= most:
                     self._more = True  # the decoder may hold further ones
@@ -291,6 +296,18 @@ def pause(wake: Wake, seconds: float) -> None:
     poller.register(wake.fileno(), select.POLLIN)
     if poller.poll(seconds * 1000):
         wake.clear()
+
+
+def pauses(seconds: float, is_stopping: Callable[[], bool]) -> Iterator[None]:
+    """Sleep for so long, and yield now and then: a heartbeat may be due.
+
+    What the others of an identity spend meanwhile does not make it longer: each connection waits
+    for what was spent before its turn, so they come in turn and none wakes up for nothing.
+    """
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0 and not is_stopping():
+        time.sleep(min(left_s, _HOLD_S))
+        yield
 
 
 def _printable(text: str) -> str:

@@ -9,6 +9,7 @@ from rt.position import START, Position
 
 CONNECTION: Final = 0xFFFFFFFF  # instead of a channel: the whole connection
 PUSH, PULL = 1, 2  # who dials: the source, or the sink
+BEHIND: Final = "behind"  # code of a refusal: the copy that is offered is shorter, and follows
 
 TAIL_BYTES_MAX: Final = 4 * KIB  # one page is what a crash most often takes
 SPANS_MAX: Final = 2  # the header of the last frame, and the last page

@@ -11,9 +11,9 @@ from typing import Final
 from replicator.ack_schedule import AckSchedule
 from replicator.dialer import Address, Destination, Dialer
 from replicator.host import Bell
-from replicator.link import Link
+from replicator.link import HungUp, Link
 from replicator.local_copy import LocalCopy, PulledLog
-from replicator.messages import PULL, CaughtUpNotice
+from replicator.messages import BEHIND, PULL, CaughtUpNotice
 from replicator.sink_connection import SinkConnection
 from rt.errors import CorruptLog, Misuse, PeerError, Refused
 from rt.format.manifest import Archived, LogIdentity
@@ -190,16 +190,24 @@ class PullClient:
         began = self.status().position
         try:
             while not self._dialer.stopping:
-                side.turn()
-                if refused:
-                    self._is_ahead = refused[0].code == "behind"
-                    raise refused[0]
+                self._turn(side, refused)
                 if self._caught_up.is_set() or self.status().position > began:
                     self._dialer.progressed()
                 link.wait(side.pause_s)
         finally:
             side.close()
             self._caught_up.clear()
+
+    def _turn(self, side: SinkConnection, refused: list[Refused]) -> None:
+        """Take what has come; raise the refusal rather than that the node hung up after it."""
+        try:
+            side.turn()
+        except HungUp:
+            if not refused:
+                raise
+        if refused:
+            self._is_ahead = refused[0].code == BEHIND
+            raise refused[0]
 
     def _claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
         if not identity.merged or identity.stream != self._stream:

@@ -2,12 +2,12 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
 from replicator.host import Bell, Feed
-from replicator.link import Link
+from replicator.link import Link, pauses
+from replicator.messages import BEHIND
 from replicator.source_channel import SourceChannel
 from replicator.source_connection import SourceConnection
 from rt.errors import CorruptLog, Refused
@@ -17,7 +17,6 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
-HOLD_S: Final = 0.5  # between two heartbeats of a connection that is slowed down, if one is due
 _POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
 
 
@@ -82,7 +81,7 @@ class PullConnection:
 
         Args:
             is_stopping: whether to end.
-            held_s: for how many seconds nothing more may be sent; asked when enough has passed.
+            held_s: for how many seconds nothing more may pass; asked once when enough has passed.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -95,20 +94,23 @@ class PullConnection:
                     self._side.turn()
                     pause_s = 0.0 if self._side.busy else _POLL_S
                     wait_s = held_s() if self._link.is_metered else 0.0
-                while wait_s and not is_stopping():
-                    time.sleep(min(wait_s, HOLD_S))
-                    with self._turn:
-                        self._link.beat()
-                        wait_s = held_s()
+                self._hold(wait_s, is_stopping)
                 self._link.wait(pause_s)
             for why in self._refused:
-                _log.warning("%s: %s", self._link.name, why)
+                level = logging.INFO if why.code == BEHIND else logging.WARNING
+                _log.log(level, "%s: %s", self._link.name, why)
         finally:
             self._feed.release()
             with self._turn:
                 self._channel = None
                 self._side.close()
                 self._log.close()
+
+    def _hold(self, wait_s: float, is_stopping: Callable[[], bool]) -> None:
+        """Let nothing pass for so long but heartbeats."""
+        for _ in pauses(wait_s, is_stopping):
+            with self._turn:
+                self._link.beat()
 
     def _look(self) -> None:
         """Look at the log; open the channel once the log is there."""

@@ -15,6 +15,7 @@ from replicator.messages import Ack
 from replicator.source_channel import SourceChannel
 from replicator.source_connection import SourceConnection
 from rt.errors import CorruptLog, Refused, spoken
+from rt.log.archived import last_archived
 from rt.log.directory import LogDirectory
 from rt.log.local_news import WrittenFrame
 from rt.position import START, Position
@@ -146,7 +147,7 @@ class PushConnection:
         if channel is None:
             return START
         known = channel.log.manifest
-        last = max(list(known.archived), default=START)  # a copy: it may grow meanwhile
+        last = last_archived(known)
         return Position(last + (known.rolled_end(last) or 0)) if last in known.archived else START
 
     def error(self, session: str) -> str:
@@ -246,7 +247,13 @@ class PushConnection:
             self._note(session, whole=False)
 
     def _note(self, session: str, *, whole: bool) -> None:
-        """Let the publisher know what was confirmed; a failure is retried at the next look."""
+        """Let the publisher know what was confirmed; a failure is retried at the next look.
+
+        If its directory was put back from a backup, it learns nothing of what was there before.
+        """
+        channel = self._channels.get(session)
+        if whole and channel is not None and not channel.log.is_in_place():
+            return
         try:
             self._book.note(session, whole=whole)
         except OSError as error:
@@ -256,8 +263,9 @@ class PushConnection:
 
     def _take_refusal(self, channel: SourceChannel, why: Refused) -> None:
         session = _session(channel)
-        if self._channels.pop(session, None) is not None:
+        if session in self._channels:
             self._note(session, whole=True)
+            del self._channels[session]
         self._refuse(session, why)
 
     def _refuse(self, session: str, why: Refused) -> None:

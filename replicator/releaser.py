@@ -13,6 +13,7 @@ from rt.log.appender import Appender
 from rt.log.archived import finish_archiving, released_files
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
+from rt.log.dropping import finish_dropping
 from rt.log.lock import take_lock
 from rt.position import START, Position
 
@@ -97,6 +98,7 @@ class Releaser:
         appender = Appender(self._disk, path, identity)
         try:
             finish_archiving(self._disk, path, appender.manifest)
+            finish_dropping(appender)
             if gone := released_files(appender.manifest, released, time.time_ns()):
                 appender.archive_all(gone)
         finally:

@@ -13,7 +13,7 @@ _log: Final = logging.getLogger(__name__)
 SCRUB_BYTES_S: Final = 4 * MIB  # a day for 350 GB, and under 1 % of a core
 SCRUB_EVERY_S: Final = 86_400.0
 _TURN_BYTES: Final = 256 * KIB
-_IDLE_S: Final = 1.0  # how soon it looks again when there is nothing to read
+_IDLE_S: Final = 5.0  # how soon it looks again when there is nothing to read
 _FAILED_S: Final = 30.0  # after an error of the disk
 
 
@@ -21,7 +21,8 @@ class Scrubber:
     """Runs a `Scrub`.
 
     Threads: the thread that `start` starts uses `_scrub`, except for what any thread may use of it.
-    `stopping` is an event. Any thread may call `suspect` and read `state`.
+    `stopping` is an event, and so is `_news`, which ends a pause. Any thread may call `suspect`
+        and read `state`.
     """
 
     def __init__(self, scrub: Scrub, bytes_s: int, stopping: threading.Event) -> None:
@@ -35,6 +36,7 @@ class Scrubber:
         self._scrub = scrub
         self._bytes_s = bytes_s or SCRUB_BYTES_S
         self.stopping = stopping
+        self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
 
     @property
@@ -45,6 +47,7 @@ class Scrubber:
     def suspect(self, damage: CorruptLog) -> None:
         """Check a file soon, because someone else met damage in it."""
         self._scrub.suspect(damage)
+        self._news.set()
 
     def start(self) -> None:
         """Begin to read."""
@@ -53,6 +56,7 @@ class Scrubber:
     def stop(self) -> None:
         """End; a repair under way is given up."""
         self.stopping.set()
+        self._news.set()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -64,10 +68,11 @@ class Scrubber:
         self.stop()
 
     def _run(self) -> None:
-        pause_s = 0.0
         try:
-            while not self.stopping.wait(pause_s):
+            while not self.stopping.is_set():
                 pause_s = self._turn()
+                self._news.wait(pause_s)
+                self._news.clear()
         except Stopped:
             pass
         finally:

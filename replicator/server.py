@@ -20,10 +20,10 @@ from replicator.columns_check import ColumnsCheck
 from replicator.hello import answer_hello
 from replicator.host import Bell, Host, Inbox
 from replicator.large_messages import LargeMessages
-from replicator.link import HungUp, Link, pause, shut
+from replicator.link import HungUp, Link, pause, pauses, shut
 from replicator.listener import listen_at
 from replicator.messages import PUSH
-from replicator.pull_connection import HOLD_S, PullConnection
+from replicator.pull_connection import PullConnection
 from replicator.sink_connection import SinkConnection
 from replicator.streams import ServedStream, Streams
 from rt.config.kinds import show_bytes
@@ -46,7 +46,8 @@ _NO_RESOURCE_S: Final = 0.1
 # at once, is refused slowly.
 _REFUSAL_S: Final = 0.5
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
-_PATIENCE_S: Final = 0.01  # a cluster that is not overloaded has merged by then
+_PATIENCE_S: Final = 0.01  # a leader that is not overloaded has merged by then
+_LATER_S: Final = 0.025  # another node, which merges at its next tick at the latest, too
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +90,7 @@ class Server:
         contexts: Contexts,
         streams: Streams,
         limits: ServerLimits | None = None,
+        columns: ColumnsCheck | None = None,
     ) -> None:
         """Listen; nothing is served before `start`.
 
@@ -98,6 +100,7 @@ class Server:
             streams: that are served.
             limits: how much strangers, and the holders of one certificate, may take, whatever
                 streams they are about.
+            columns: looks into the frames of publishers; one of its own if None.
 
         Raises:
             OSError: the address is not available.
@@ -105,7 +108,7 @@ class Server:
         """
         self._large = LargeMessages()
         self._reception = Reception(
-            contexts, Grants(grants_path(contexts.files.ca)), ColumnsCheck()
+            contexts, Grants(grants_path(contexts.files.ca)), columns or ColumnsCheck()
         )
         self._streams = streams
         self._listener = listen_at(address, _FLUSH_S)
@@ -237,12 +240,17 @@ class Server:
             self._drop(connection)
 
     def _count(self, connection: ServedConnection, error: Exception) -> None:
-        """Count why a peer was turned away; a connection that broke later is not a refusal."""
+        """Count why a peer was turned away; a connection that broke later is not a refusal.
+
+        It counts for its stream, or for the first one if it came to none, so that a sum over the
+        streams counts it once.
+        """
         code = error.code if isinstance(error, Refused) else "tls"
         if isinstance(error, Refused) or not connection.is_admitted:
-            for served in self._streams.every:
-                if connection.stream in ("", served.host.stream):
-                    served.record.refuse(code)
+            every = self._streams.every
+            its = [each for each in every if each.host.stream == connection.stream]
+            for served in its or list(every)[:1]:
+                served.record.refuse(code)
 
     def _talk(self, connection: ServedConnection) -> None:
         sock, peer = accept(
@@ -313,7 +321,9 @@ class Server:
         self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
     ) -> None:
         host = served.host
-        schedule = AckSchedule(connection.wake, _PATIENCE_S, lambda: host.is_first)
+        schedule = AckSchedule(
+            connection.wake, _PATIENCE_S, lambda: host.is_first, later_s=_LATER_S
+        )
         claim = partial(self._claim, peer, host)
         # What a node relays was taken by it, and may have been merged.
         columns = None if peer.is_node else self._reception.columns
@@ -331,8 +341,7 @@ class Server:
             side.close()
 
     def _hold(self, side: SinkConnection, link: Link, peer: PeerIdentity) -> None:
-        while (held_s := self._held_s(link, peer)) and not self._stopping:
-            time.sleep(min(held_s, HOLD_S))
+        for _ in pauses(self._held_s(link, peer), lambda: self._stopping):
             side.beat()
 
     def _held_s(self, link: Link, peer: PeerIdentity) -> float:

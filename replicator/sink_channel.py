@@ -5,6 +5,7 @@ from typing import Final, NoReturn
 
 from replicator.columns_check import ColumnsCheck
 from replicator.host import Inbox
+from replicator.late_check import poisoned_words, refusal
 from replicator.messages import (
     TAIL_BYTES_MAX,
     Ack,
@@ -62,8 +63,14 @@ class SinkChannel:
         self._acked: Ack | None = None
 
     def standing(self) -> Standing:
-        """Return where the copy ends, and proof of what it holds."""
+        """Return where the copy ends, and proof of what it holds.
+
+        Raises:
+            Refused: a frame of it cannot be decoded, which was found after it was taken.
+        """
         appender = self._appender
+        if self._columns is not None:
+            self._columns.late.begin(appender)
         known, end = appender.manifest, appender.end
         archived_to = max(known.archived).next_file() if known.archived else START
         rolled = known.rolled[known.order[-1]] if known.order else None
@@ -95,12 +102,23 @@ class SinkChannel:
             self._appender.begin_file(position)
         after = self._appender.walk.copy()
         headers = check_frames(payload, after)
-        poison = self._columns.poisoned(payload, headers) if self._columns else None
-        if poison is not None:
-            self._end_before(payload, *poison)
+        columns = self._columns
+        skipped = self._look(columns, payload, headers) if columns is not None else ()
         self._appender.append((payload,), headers, after)
+        if skipped and columns is not None:
+            columns.late.note(self._appender, skipped)
         self.inbox.traffic.add(len(payload), messages_in(headers), len(headers))
         self.inbox.written()
+
+    def _look(
+        self, columns: ColumnsCheck, payload: memoryview, headers: Sequence[Header]
+    ) -> Sequence[Position]:
+        """Return what there was no budget to look into; `Refused` if messages cannot be decoded."""
+        columns.late.demand_sound(self._appender)
+        poison, skipped = columns.look(payload, headers)
+        if poison is not None:
+            self._end_before(payload, *poison)
+        return skipped
 
     def _end_before(self, payload: memoryview, length: int, reason: str) -> NoReturn:
         """Append the frames before a poisoned one, and refuse that; it is refused every time."""
@@ -110,9 +128,7 @@ class SinkChannel:
             self._appender.append((payload[:length],), headers, after)
             self.inbox.traffic.add(length, messages_in(headers), len(headers))
             self.inbox.written()
-        words = f"the messages of the frame at {after.position} cannot be decoded: {reason}"
-        advice = "nothing is taken from there on; go on under another session name"
-        raise Refused("poisoned", f"{words}; {advice}")
+        raise refusal(poisoned_words(after.position, reason))
 
     def take_rolled(self, message: RolledNotice) -> None:
         """End the active file; errors as for `take_data`."""

@@ -10,6 +10,7 @@ from replicator.columns_check import ColumnsCheck
 from replicator.host import Bell, Inbox
 from replicator.link import Link, refusal_of
 from replicator.messages import (
+    BEHIND,
     CONNECTION,
     ArchivedNotice,
     CaughtUpNotice,
@@ -238,7 +239,8 @@ class SinkConnection:
         """Log why a log is not taken; once, though it may be offered again every half second."""
         if self._last_codes.get(log) != why.code:
             self._last_codes[log] = why.code
-            _log.warning("%s: %s: %s", self._link.name, why.code, why)
+            level = logging.INFO if why.code == BEHIND else logging.WARNING  # it will catch up
+            _log.log(level, "%s: %s: %s", self._link.name, why.code, why)
         self._refused(why)
 
     def _end(self, channel: SinkChannel) -> None:

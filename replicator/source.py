@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from replicator.messages import Ack, Standing
+from replicator.messages import BEHIND, Ack, Standing
 from rt.format.manifest import Archived, Rolled
 from rt.position import Position
 
@@ -33,6 +33,11 @@ class Difference(NamedTuple):
     code: str
     words: str
 
+    @property
+    def kept(self) -> str:
+        """What to add where two histories differ; one that is merely behind catches up."""
+        return "" if self.code == BEHIND else "; both are kept"
+
 
 def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Difference | None:
     """Return how the sink's copy differs from the source's log; None if it is its beginning.
@@ -45,7 +50,7 @@ def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Diff
     """
     if not standing.end and standing.rolled is None:
         return None
-    ahead = "behind" if is_copy else "diverged"
+    ahead = BEHIND if is_copy else "diverged"
     return (
         _longer(standing.end, held, ahead)
         or _rolled_otherwise(standing.rolled, held.rolled, ahead)
@@ -55,13 +60,21 @@ def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Diff
 
 def _longer(end: Position, held: Held, ahead: str) -> Difference | None:
     if held.size is None and held.rolled_end is None:
-        return Difference(ahead, f"the sink ends at {end}, the source has no {end.file_name}")
+        return Difference(ahead, _longer_words(end, f"has no {end.file_name}", ahead))
     lengths = [length for length in (held.size, held.rolled_end) if length is not None]
     ours = (held.rolled_end or 0) if held.archived else min(lengths)
     if end.offset <= ours:
         return None
-    words = f"the sink ends at {end}, the source at {Position(end.file + ours)}"
-    return Difference(ahead, words)
+    here = Position(end.file + ours)
+    words = f"ends at {here}" if ahead == BEHIND else f"at {here}"
+    return Difference(ahead, _longer_words(end, words, ahead))
+
+
+def _longer_words(end: Position, words: str, ahead: str) -> str:
+    """Return what to say of a longer copy: of a node's log, which follows, that all is well."""
+    if ahead == BEHIND:
+        return f"it {words} and the copy at {end}: it is behind, and another node is asked"
+    return f"the sink ends at {end}, the source {words}"
 
 
 def _rolled_otherwise(theirs: Rolled | None, ours: Rolled | None, ahead: str) -> Difference | None:

@@ -35,7 +35,7 @@ from rt.errors import CorruptLog, Misuse, Refused
 from rt.format import manifest
 from rt.format.checksum import crc32
 from rt.limits import READ_BYTES, SMALL_BYTES
-from rt.log.archived import is_own_choice, not_copied
+from rt.log.archived import is_dropped, is_own_choice, not_copied
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.growth import BadFrames, DamagedFrame, EmptiedFile
@@ -72,7 +72,7 @@ class SourceChannel:
         self._acked = START  # up to where the sink has written the log
         self._end = end
         self._source: Source | None = None
-        self._cursor = CursorFile(log)
+        self._cursor = CursorFile(log, is_own=end is None)
         self._begins = START  # files before this one are not copied
         self._archived_sent = 0  # archived lines of the manifest that were passed or sent
         self._bad_frames = BadFrames(log)
@@ -82,6 +82,11 @@ class SourceChannel:
     def position(self) -> Position:
         """Up to where the log was sent; the start until the sink has sent its Standing."""
         return START if self._source is None else self._source.cursor
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether more may be sent once more is merged."""
+        return self._cursor.is_held_back
 
     def opening(self) -> Open:
         """Return the message that opens the channel."""
@@ -100,7 +105,7 @@ class SourceChannel:
         if found is not None:
             raise self._refused(found)
         self._begins = self._starting_file(standing.start)
-        self._source = Source(standing.end or self._first())
+        self._source = Source(self._begin_at(standing.end))
         archived = self.log.manifest.archived
         self._archived_sent = sum(file < standing.archived_to for file in archived)
 
@@ -108,10 +113,9 @@ class SourceChannel:
         """Refuse an acknowledgement of what was never sent; files are archived on its strength.
 
         What a relay or a node serves is a copy, whose sink may have heard more from others.
-
-        Raises:
-            Refused: it claims what cannot be.
+        `Refused` if it claims what cannot be, or the log was replaced.
         """
+        self._quiet.demand_in_place()
         sent = log_end = self.position
         beyond = max(ack.replicated, ack.merged)
         if beyond > sent:  # by way of another node: only then the disk is looked at
@@ -204,8 +208,7 @@ class SourceChannel:
 
     def _grown_to(self, file: File) -> Position:
         """Return where the current file ends, or its start if it may have been rolled."""
-        size = 0 if self._quiet.is_rolling() else file.size()
-        return Position(self._cursor.start + size)
+        return Position(self._cursor.start + (0 if self._quiet.is_rolling() else file.size()))
 
     def has_news(self) -> bool:
         """Whether there may be more to send than when `pump` last looked; any thread may ask.
@@ -213,13 +216,13 @@ class SourceChannel:
         What is on its way counts as news until it was sent.
         """
         source = self._source
-        if source is None:
+        if source is None or self.is_held_back:
             return True
         if self._end is not None:
             return self._has_more(self._end)
         return self._quiet.has_changed(
             source.cursor, ended=source.ended,
-            follows=lambda: self._following(source.cursor.file) is not None,
+            follows=lambda: self._cursor.following(source.cursor.file) is not None,
         )  # fmt: skip
 
     def _has_more(self, end: Callable[[], Position]) -> bool:
@@ -237,10 +240,6 @@ class SourceChannel:
     def bytes_left(self) -> int:
         """Return how many bytes of the file at the cursor were not sent yet."""
         return self._quiet.bytes_after(self.position)
-
-    def _first(self) -> Position:
-        starts = [*self.log.manifest.order[:1], *self.log.files()[:1]]
-        return min(starts, default=START)
 
     def _starting_file(self, start: str) -> Position:
         """Return the file in which a copy begins that holds nothing yet.
@@ -264,6 +263,14 @@ class SourceChannel:
         ):
             raise Refused("behind", f"{self.log.path} does not reach {found}")
         return found.file
+
+    def _begin_at(self, end: Position) -> Position:
+        if not end:
+            return self._cursor.first()
+        if is_dropped(self.log.manifest, end.file):
+            words = f"the sink ends at {end}, in a file that was dropped here"
+            raise self._refused(Difference("diverged", words))
+        return self._cursor.note(end)
 
     def _log_end(self) -> Position:
         """Return where the log ends on disk."""
@@ -341,15 +348,10 @@ class SourceChannel:
         following = None
         if source.ended:
             self._quiet.listing()
-            following = self._following(start)
+            following = self._cursor.next_after(start)
             if following is not None:
                 self._quiet.demand_same_log()  # files are found by name, wherever they came from
         return Looked(limit, rolled, archived, following)
-
-    def _following(self, start: Position) -> Position | None:
-        """The next file: one that has its bytes, or an archived one before that."""
-        nexts = (self.log.file_from(start.next_file()), self.log.manifest.successor(start))
-        return min((each for each in nexts if each is not None), default=None)
 
     def _tell_archived(self, send: Sender, source: Source) -> None:
         """Announce files that were sent whole, and that the nodes have archived since."""
@@ -414,4 +416,4 @@ class SourceChannel:
         return isinstance(meaning, EmptiedFile)
 
     def _refused(self, found: Difference) -> Refused:
-        return Refused(found.code, f"{self.log.path}: {found.words}; both are kept")
+        return Refused(found.code, f"{self.log.path}: {found.words}{found.kept}")

@@ -28,7 +28,7 @@ class SourceConnection:
         self,
         link: Link,
         *,
-        acked: Callable[[SourceChannel, Ack], None] = lambda _channel, _ack: None,
+        acked: Callable[[SourceChannel, Ack], None] | None = None,
         refused: Callable[[SourceChannel, Refused], None] = lambda _channel, _why: None,
         damaged: Callable[[CorruptLog], None] = lambda _error: None,
         traffic: Traffic | None = None,
@@ -37,7 +37,8 @@ class SourceConnection:
 
         Args:
             link: both sides have greeted.
-            acked: is called with each acknowledgement of the sink, once it was checked.
+            acked: is called with each acknowledgement of the sink, once it was checked; if None,
+                those that another one has overtaken are passed over.
             refused: is called with a channel that has ended, and why.
             damaged: is called when a log that is served here was found damaged.
             traffic: counts what is sent.
@@ -79,7 +80,7 @@ class SourceConnection:
         """
         if self._broken is not None:
             raise self._broken
-        for message in self._link.receive(_TURN_ACKS):
+        for message in self._link.receive(_TURN_ACKS, last_acks=self._acked is None):
             self._take(message)
         if self._ready:
             number, channel = next(iter(self._ready.items()))
@@ -149,7 +150,10 @@ class SourceConnection:
 
     def _take_ack(self, channel: SourceChannel, ack: Ack) -> None:
         channel.check(ack)
-        self._acked(channel, ack)
+        if self._acked is not None:
+            self._acked(channel, ack)
+        if channel.is_held_back:
+            self.mark(channel)
 
     def _guarded(self, channel: SourceChannel, work: Callable[[], None]) -> None:
         """Do what may end a channel, and only that channel."""

@@ -63,12 +63,13 @@ class Streams:
     """The streams of a server, which may come and go while it serves.
 
     Threads: any thread may call any method. `_lock` is held while `_routes` is replaced, which any
-    thread may read. `changed` is set before the server starts.
+    thread may read. `changed` and `shared` are set before the first stream is added.
     """
 
     def __init__(self, *served: ServedStream) -> None:
         """Serve these; `add` adds others."""
         self.changed: Callable[[], None] = lambda: None  # called when `protocols` may be others
+        self.shared: Mapping[str, Handler] = {}  # by ALPN, what is about all streams, for any node
         self._lock = threading.Lock()
         self._routes = _Routes()
         self._has_several = False  # once true, a question has to name its stream
@@ -111,14 +112,19 @@ class Streams:
         """The names, for ALPN, of all that is spoken besides the wire, in order of preference."""
         return tuple(self._routes.by_alpn)
 
-    def named(self, name: str) -> ServedStream:
-        """Return a stream; `Refused` if it is not served."""
+    def named(self, name: str, peer: PeerIdentity | None = None) -> ServedStream:
+        """Return a stream; `Refused` if it is not served, for what reason only some peers learn.
+
+        Args:
+            name: of the stream, as the peer said it.
+            peer: that asks.
+        """
         routes = self._routes
         found = routes.streams.get(name)
         if found is not None:
             return found
         if why := routes.failed.get(name):
-            raise Refused("stopping", f"stream {name!r} is not served now: {why}")
+            raise Refused("stopping", _not_served(name, why, peer))
         if len(routes.streams) == 1:
             [only] = routes.streams
             raise Refused("stream", f"this node serves the stream {only!r} and no other")
@@ -145,14 +151,22 @@ class Streams:
             for question, handler in served.questions.items():
                 routes[f"{question}/{name}"] = name, handler
                 unnamed[question] = ("", self._refuse) if self._has_several else (name, handler)
-        self._routes = _Routes(streams, failed, routes | unnamed)
+        shared = {alpn: ("", handler) for alpn, handler in self.shared.items()}
+        self._routes = _Routes(streams, failed, routes | shared | unnamed)
 
-    def _refuse(self, sock: ssl.SSLSocket, _peer: PeerIdentity) -> None:
+    def _refuse(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
         """Answer a question about a stream that is not served, or that is not named."""
         routes = self._routes
         words = "this node serves several streams, and not the one that is asked for"
         for name, why in routes.failed.items():
-            words += f"; {name!r} is not served now: {why}"
+            words += f"; {_not_served(name, why, peer)}"
         with sock:
             answer = {"error": words, "code": "stream"}
             send_all(sock, json.dumps(answer).encode(), time.monotonic() + _ANSWER_S)
+
+
+def _not_served(name: str, why: str, peer: PeerIdentity | None) -> str:
+    """Say that a stream has failed, and why to those who may mend it: `why` may name files."""
+    if peer is not None and peer.may_operate:
+        return f"stream {name!r} is not served now: {why}"
+    return f"stream {name!r} is not served now; the node's log says why"

@@ -5,11 +5,12 @@ import os
 import select
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from replicator.backoff import Complaint
 from replicator.gather import GatherWindow
+from replicator.gathered import GatheredFrames
 from replicator.link import pause
 from replicator.push_connection import PushConnection
 from replicator.sessions import SessionBook
@@ -48,6 +49,7 @@ class SessionWatcher:
         self._watched: set[str] = set()
         self._announcing: set[str] = set()  # sessions that are written in this process
         self._due: set[str] = set()  # sessions that grew and were not announced yet
+        self._gathered = GatheredFrames()  # by which they grew
         self._announced_s = 0.0  # when a change was last announced
         self._thread = threading.Thread(target=self._run, name="watch sessions", daemon=True)
 
@@ -70,12 +72,16 @@ class SessionWatcher:
 
         When they do not, its thread sends several updates as one.
         """
-        if self._stopping or name in self._due:
+        if self._stopping:
+            return
+        if name in self._due:
+            self._gathered.add(name, news.frame)
             return
         is_known = name in self._announcing
         if is_known and news.alone and self._gather.keeps_up:
-            self._announce((name,), news.frame)
+            self._announce(name, news.frame)
         elif is_known or self._book.ships(name):
+            self._gathered.add(name, news.frame)
             self._due.add(name)
             self._wake.set()
 
@@ -137,28 +143,33 @@ class SessionWatcher:
                 if (gap_s := self._gap_s()) > 0:
                     time.sleep(gap_s)  # what arrives meanwhile is sent with it
                 self._due -= changed
-                self._announce(changed)
+                for name in changed:
+                    self._announce(name, self._gathered.take(name))
 
     def _changed(self, watch: Watch, *, has_events: bool) -> set[str] | None:
         """Return the sessions that grew; None if all have to be looked at."""
         due = set(self._due.copy())
         if any(self._is_announced(name) != (name in self._announcing) for name in due):
-            self._due.clear()
+            self._forget()
             return None  # a publisher was opened or closed here
         if has_events:
             changes = watch.changes()
             if changes.rescan or self._book.directory in changes.directories:
-                self._due.clear()
+                self._forget()
                 return None
             due |= {os.path.basename(each) for each in changes.directories}
         return due
+
+    def _forget(self) -> None:
+        """Forget which sessions grew: all are looked at."""
+        self._due.clear()
+        self._gathered.forget()
 
     def _gap_s(self) -> float:
         """How long to gather before the next announcement."""
         return self._announced_s + self._gather.gap_s - time.monotonic()
 
-    def _announce(self, names: Collection[str], frame: WrittenFrame | None = None) -> None:
+    def _announce(self, name: str, frame: WrittenFrame | None) -> None:
         self._announced_s = time.monotonic()
-        for name in names:
-            for connection in self._connections:
-                connection.offer(name, frame)
+        for connection in self._connections:
+            connection.offer(name, frame)

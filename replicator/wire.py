@@ -55,6 +55,9 @@ _ACK: Final = struct.Struct("<IQQQQQ")
 _CODE: Final = struct.Struct("<IB")
 _HELLO_T, _OPEN_T, _STANDING_T, _DATA_T, _ROLLED_T = 1, 2, 3, 4, 5
 _ARCHIVED_T, _CAUGHT_UP_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T = 6, 7, 8, 9, 10
+_ACK_PREFIX: Final = _PREFIX.pack(_ACK.size, _ACK_T)
+ACK_BYTES: Final = PREFIX_BYTES + _ACK.size
+ACK_HEAD_BYTES: Final = PREFIX_BYTES + _CHANNEL.size  # two of one channel begin with the same
 GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # what may come before a Hello was taken
 
 
@@ -106,6 +109,11 @@ def check_large(data: memoryview, length: int) -> bool:
     if size != length - _PLACE.size:
         raise PeerError(f"a message of {length} bytes begins with a frame of {size}")
     return True
+
+
+def is_ack(head: bytes | bytearray) -> bool:
+    """Whether the first `ACK_HEAD_BYTES` of a message begin an acknowledgement."""
+    return head.startswith(_ACK_PREFIX)
 
 
 def decode_body(kind: int, body: memoryview) -> Message:

@@ -17,23 +17,35 @@ if TYPE_CHECKING:
         FlushTimeout,
         GapError,
         LimitReached,
+        MessagesDropped,
         Misuse,
         PeerError,
         PoisonError,
         Refused,
+        ReplacedLog,
         RtError,
         SessionFull,
         Stopped,
         WriterFailed,
     )
-    from rt.events import BeyondEnd, CaughtUp, Gap, NewRun, Poisoned, SessionChange, SessionEvent
+    from rt.events import (
+        BeyondEnd,
+        CaughtUp,
+        Dropped,
+        Gap,
+        NewRun,
+        Poisoned,
+        SessionChange,
+        SessionEvent,
+    )
     from rt.format.message import Batch, Message
-    from rt.log.confirmations import Confirmations, Level
+    from rt.log.batcher import Batching
+    from rt.log.confirmations import Confirmations, Confirmed, Level
     from rt.log.disk_room import DiskLimit
     from rt.log.start import AtTime, Last
     from rt.log.writer import Fsync, WriterSettings
     from rt.position import Position
-    from rt.publisher import Batching, Confirmed, Publisher
+    from rt.publisher import Publisher
     from rt.spark.arrow import read_arrow
     from rt.subscriber import Subscriber
     from rt.version import __version__
@@ -52,6 +64,7 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "DiskLimit",
+    "Dropped",
     "Fenced",
     "FlightLimit",
     "FlushTimeout",
@@ -64,6 +77,7 @@ __all__ = [
     "Level",
     "LimitReached",
     "Message",
+    "MessagesDropped",
     "Misuse",
     "NewRun",
     "PeerError",
@@ -73,6 +87,7 @@ __all__ = [
     "Publisher",
     "Refused",
     "Registered",
+    "ReplacedLog",
     "RtError",
     "SessionChange",
     "SessionEvent",
@@ -90,17 +105,18 @@ __all__ = [
 _MODULES: Final = {
     "AtTime": "rt.log.start",
     "Batch": "rt.format.message",
-    "Batching": "rt.publisher",
+    "Batching": "rt.log.batcher",
     "BeyondEnd": "rt.events",
     "CaughtUp": "rt.events",
     "Client": "rt.client.client",
     "ClientPublisher": "rt.client.publisher",
     "Confirmations": "rt.log.confirmations",
-    "Confirmed": "rt.publisher",
+    "Confirmed": "rt.log.confirmations",
     "CorruptLog": "rt.errors",
     "DeadLetter": "rt.client.group",
     "Delivery": "rt.client.group",
     "DiskLimit": "rt.log.disk_room",
+    "Dropped": "rt.events",
     "Fenced": "rt.errors",
     "FlightLimit": "rt.client.flight",
     "FlushTimeout": "rt.errors",
@@ -113,6 +129,7 @@ _MODULES: Final = {
     "Level": "rt.log.confirmations",
     "LimitReached": "rt.errors",
     "Message": "rt.format.message",
+    "MessagesDropped": "rt.errors",
     "Misuse": "rt.errors",
     "NewRun": "rt.events",
     "PeerError": "rt.errors",
@@ -122,6 +139,7 @@ _MODULES: Final = {
     "Publisher": "rt.publisher",
     "Refused": "rt.errors",
     "Registered": "rt.client.registered",
+    "ReplacedLog": "rt.errors",
     "RtError": "rt.errors",
     "SessionChange": "rt.events",
     "SessionEvent": "rt.events",
@@ -141,3 +159,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

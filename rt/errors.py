@@ -1,8 +1,9 @@
 """Errors: each class says whose fault it was; each message says what, where and what to do."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from rt.events import Gap, Poisoned
+from rt.events import Dropped, Gap, Poisoned
 from rt.position import Position
 
 
@@ -90,6 +91,21 @@ class PoisonError(CorruptLog):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.event}"
+
+
+class ReplacedLog(CorruptLog):
+    """The log that was being read is gone; in its place is an older copy of it, or one made again.
+
+    Positions and numbers after `position` may name other messages now. A reader that wants those
+    starts again, from `earliest` or from a position that it trusts.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the log lost its end or was put back from a backup after it was read up "
+            f"to {self.position}: {self.reason}; what is there now may have the numbers of "
+            "messages that were read before: start again where you trust it"
+        )
 
 
 class Diverged(CorruptLog):
@@ -188,6 +204,26 @@ class SessionFull(RtError, OSError):  # noqa: N818
         return (
             f"the files of session {self.session!r} hold {self.held} of {self.limit} bytes; room "
             "returns as the nodes merge them and the pusher archives them"
+        )
+
+
+class MessagesDropped(RtError):  # noqa: N818
+    """A full session dropped messages before they were shipped, so no node confirms them.
+
+    `dropped` says which, in order; what lies between them was kept.
+    """
+
+    def __init__(self, dropped: Sequence[Dropped]) -> None:
+        super().__init__(dropped)
+        self.dropped = tuple(dropped)
+
+    def __str__(self) -> str:
+        first, last = self.dropped[0], self.dropped[-1]
+        count = sum(each.messages for each in self.dropped)
+        return (
+            f"session {first.session} dropped {count} messages between number {first.first} and "
+            f"{last.next - 1} before they were shipped, as its disk limit was reached; use "
+            "on_full='block' or a larger limit to keep them"
         )
 
 

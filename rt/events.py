@@ -172,4 +172,40 @@ _MEANINGS = {
     SessionChange.TAKEN: "was taken over{by}, and continues at {0.after}, after {0.before}",
 }
 
-Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A publisher whose disk limit was reached dropped its oldest messages; no node has them.
+
+    Args:
+        session: whose they were.
+        begin: where they began, in the session's own log.
+        end: where they ended there.
+        first: sequence number of the first.
+        next: the number after the last.
+        at_ns: when the last of them were dropped, ns since the epoch.
+        position: of the notice, in the log that is read; None where the publisher itself reports.
+    """
+
+    session: str
+    begin: Position
+    end: Position
+    first: int
+    next: int
+    at_ns: int
+    position: Position | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many numbers it covers; those that `skip_to` passed over count too."""
+        return self.next - self.first
+
+    def __str__(self) -> str:
+        where = "" if self.position is None else f" (at {self.position})"
+        return (
+            f"session {self.session} dropped its messages {self.first} to {self.next - 1} before "
+            f"they were shipped, as its disk limit was reached{where}"
+        )
+
+
+Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent | Dropped

@@ -26,6 +26,11 @@ class LatencyCounts(NamedTuple):
         """How many there were."""
         return sum(self.counts)
 
+    def joined(self, other: "LatencyCounts") -> "LatencyCounts":
+        """Return what two observed together."""
+        counts = map(sum, zip(self.counts, other.counts, strict=True))
+        return LatencyCounts(tuple(counts), self.sum_s + other.sum_s)
+
 
 class Latencies:
     """A histogram; an observation takes a tenth of a microsecond.

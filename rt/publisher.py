@@ -3,77 +3,32 @@
 import os
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from time import time_ns as time_ns_now
 from typing import Final, Self
 
-from rt.errors import FlushTimeout, Misuse, Stopped
-from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB, SMALL_BYTES
-from rt.log.batcher import Batcher
+from rt.errors import FlushTimeout, MessagesDropped, Misuse, Stopped
+from rt.events import Dropped
+from rt.format.dropped_notice import DroppedSpan
+from rt.limits import SMALL_BYTES
+from rt.log.batcher import Batcher, Batching
 from rt.log.checked import Bytes, as_bytes, checked_list, checked_times
-from rt.log.confirmations import ConfirmationsFile, Level
+from rt.log.confirmations import ConfirmationsFile, Confirmed, Level
 from rt.log.disk import Disk
 from rt.log.disk_room import DiskLimit, DiskRoom
+from rt.log.dropping import dropped_spans
 from rt.log.forked import ForkGuard
+from rt.log.frame_gate import FrameGate, Room
 from rt.log.local_news import WrittenFrame
-from rt.log.pending import COLUMN_BYTES, PendingFrame, frame_cuts
+from rt.log.pending import PendingFrame, frame_cuts
 from rt.log.shipping import ShippingNote
 from rt.log.writer import SessionWriter, WriterSettings
 from rt.names import parse_group
 from rt.position import Position
 
-_FRAME_BYTES_MAX: Final = 8 * MIB  # and one message of 16 MiB more: still within a body's 32 MiB
-_LIMIT_FRAMES: Final = 8  # a frame is at most such a part of a disk limit
 _POLL_FIRST_S: Final = 0.0001
 _POLL_LAST_S: Final = 0.02
-_CLOSED: Final = (
-    -1
-)  # as the largest size allowed: one test for the limit and for a closed publisher
-
-
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """How messages become frames.
-
-    A message after a pause is written at once, by the call that publishes it. A message that comes
-    within `linger_s` of the one before it waits that long for company, or until the frame is full.
-    So a lone message is not delayed, and a flood costs one write for thousands.
-
-    Args:
-        frame_bytes: a frame is written when it holds this many bytes; 1 KiB to 8 MiB.
-        linger_s: the longest that a message waits for company, 0 to 60 s; 0 writes each at once.
-        message_bytes_max: larger messages, key included, are refused; at most 16 MiB.
-    """
-
-    frame_bytes: int = FRAME_BYTES_DEFAULT
-    linger_s: float = 0.0005
-    message_bytes_max: int = MESSAGE_BYTES_MAX
-
-    def __post_init__(self) -> None:
-        if not KIB <= self.frame_bytes <= _FRAME_BYTES_MAX:
-            raise Misuse(f"frame_bytes is {self.frame_bytes}; use {KIB} to {_FRAME_BYTES_MAX}")
-        if not 0 <= self.linger_s <= 60:
-            raise Misuse(f"linger_s is {self.linger_s}; use 0 to 60")
-        if not 0 < self.message_bytes_max <= MESSAGE_BYTES_MAX:
-            raise Misuse(
-                f"message_bytes_max is {self.message_bytes_max}; use 1 to {MESSAGE_BYTES_MAX}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """What a flush returns: everything published before it has reached `level`.
-
-    Args:
-        level: the level that was asked for.
-        position: end, in the session, of what is confirmed.
-        merged_at: where that ends in the merged log; None below `merged`.
-    """
-
-    level: Level
-    position: Position
-    merged_at: Position | None
+_CLOSED: Final = -1  # as the largest size allowed: one test for that and for a closed publisher
 
 
 class Publisher:
@@ -134,8 +89,9 @@ class Publisher:
         batching = batching or Batching()
         self.name = session
         self._writer = SessionWriter(
-            os.fspath(root), stream, session, writer, disk, group=parse_group(group)
-        )
+            os.fspath(root), stream, session, writer, disk,
+            group=parse_group(group), limit=disk_limit,
+        )  # fmt: skip
         self._confirmations = ConfirmationsFile(self._writer.directory)
         self._linger_ns = int(batching.linger_s * 1e9)
         self._size_max = batching.message_bytes_max
@@ -146,13 +102,13 @@ class Publisher:
         self._lock = threading.Lock()
         frame_bytes = batching.frame_bytes
         if disk_limit is not None:  # a frame that was begun may go beyond it
-            frame_bytes = min(frame_bytes, disk_limit.bytes // _LIMIT_FRAMES)
+            frame_bytes = min(frame_bytes, disk_limit.frame_bytes_max)
         self._pending = PendingFrame(frame_bytes)
         self._batcher = Batcher(
             self._lock, self._pending, batching.linger_s, self._write_pending,
             self._writer.roll_if_old,
         )  # fmt: skip
-        self._disk_room = self._room_of(disk_limit)
+        self._gate = self._gate_of(disk_limit)
         self._guard = ForkGuard("a Publisher", self._abandon)
 
     @property
@@ -194,8 +150,8 @@ class Publisher:
             size += len(key)
         if time_ns is not None:
             time_ns = checked_times([time_ns])[0]
-        if self._disk_room is not None and not self._pending.payloads:  # once for each frame
-            self._disk_room.admit(size + COLUMN_BYTES, self._is_closed)
+        if self._gate is not None and not self._pending.payloads:  # once for each frame
+            self._gate.admit(1, size)
         now = time_ns_now()
         with self._lock:
             if size > self._size_max:
@@ -205,7 +161,7 @@ class Publisher:
                 pending.take_key(key)
             pending.payloads.append(payload)
             pending.times_ns.append(now if time_ns is None else time_ns)
-            pending.room -= size + COLUMN_BYTES
+            pending.room -= size + pending.weight
             sequence = self._next_sequence
             self._next_sequence = sequence + 1
             is_alone = now >= self._alone_after_ns
@@ -251,13 +207,14 @@ class Publisher:
         sizes = list(map(len, taken))
         if with_keys is not None:
             sizes = [size + len(key) for size, key in zip(sizes, with_keys, strict=True)]
-        if self._disk_room is not None:
-            self._disk_room.admit(sum(sizes) + COLUMN_BYTES * len(sizes), self._is_closed)
+        if self._gate is not None:
+            self._gate.admit(len(sizes), sum(sizes))
         with self._lock:
             if max(sizes, default=0) > self._size_max:
                 raise self._refusal(max(sizes, default=0))
             self._write_pending()
             now = time_ns_now()
+            self._pending.taken += sum(sizes)
             is_alone = now >= self._alone_after_ns and sum(sizes) <= SMALL_BYTES
             self._alone_after_ns = now + self._linger_ns
             first, frame = self._next_sequence, None
@@ -299,6 +256,7 @@ class Publisher:
         Raises:
             FlushTimeout: names the level that was reached, and what keeps the rest; the messages
                 stay in the log and shipping continues.
+            MessagesDropped: some of them were dropped, and the rest has reached it; says so once.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed.
         """
@@ -315,7 +273,22 @@ class Publisher:
             raise FlushTimeout(Level.WRITTEN.name, wanted.name, timeout_s)
         if wanted is Level.SYNCED:
             return Confirmed(wanted, target, None)
-        return self._await_nodes(wanted, target, deadline, timeout_s)
+        confirmed = self._await_nodes(wanted, target, deadline, timeout_s)
+        self._demand_kept()
+        return confirmed
+
+    def dropped(self) -> list[Dropped]:
+        """Return what `DiskLimit(on_full="drop_oldest")` has ever dropped of the session.
+
+        A position in between is not confirmed, though `confirmed` names a later one.
+        """
+        with self._lock:
+            return [each.event(self.name) for each in dropped_spans(self._writer.manifest)]
+
+    @property
+    def drops(self) -> tuple[DroppedSpan, ...]:
+        """What this object has dropped; another tuple once it is more; any thread may ask."""
+        return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def close(self) -> None:
         """Write and sync what was published, and release the session. Idempotent."""
@@ -335,7 +308,18 @@ class Publisher:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _room_of(self, limit: DiskLimit | None) -> DiskRoom | None:
+    def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
+        """Ask `admit`, which may wait, before each frame how much may be published from now on."""
+        if self._gate is None:
+            self._gate = FrameGate(self._pending, self._lock, self._is_closed)
+        self._gate.limit_flight(admit)
+
+    @property
+    def taken(self) -> Room:
+        """How many messages the session has, and bytes this object has written, keys included."""
+        return Room(self._next_sequence, self._pending.taken)
+
+    def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:
         """Return what keeps the limit; `Misuse`, with the session released, if it is too large."""
         if limit is None:
             return None
@@ -345,21 +329,31 @@ class Publisher:
             self._batcher.stop()
             self._writer.close()
             raise
-        return DiskRoom(limit, self.name, self._held_bytes, self._roll)
+        gate = FrameGate(self._pending, self._lock, self._is_closed)
+        gate.disk = DiskRoom(limit, self.name, self._held_bytes, self._make_room)
+        return gate
 
     def _is_closed(self) -> bool:
         return self._size_max == _CLOSED
 
     def _held_bytes(self) -> int:
         """What the files hold, and what is about to be written to them."""
-        return self._writer.held_bytes + self._pending.frame_bytes - self._pending.room
+        return self._writer.held_bytes + self._pending.waiting
 
-    def _roll(self) -> None:
-        """Write what waits and end the file, so that it can be archived once it is merged."""
+    def _make_room(self) -> bool:
+        """Drop the oldest file if that is wanted; without one, end the active file: it may go next.
+
+        Returns:
+            Whether a file was dropped.
+        """
         with self._lock:
-            if not self._is_closed():
-                self._write_pending()
-                self._writer.roll()
+            if self._is_closed():
+                return False
+            if self._writer.drop_oldest():
+                return True
+            self._write_pending()
+            self._writer.roll()
+            return self._writer.drop_oldest()
 
     def _write_or_give_back(self, size: int, *, alone: bool) -> WrittenFrame | None:
         try:
@@ -387,7 +381,7 @@ class Publisher:
         pause_s = _POLL_FIRST_S
         while True:
             confirmed = self._confirmations.read()
-            if confirmed.reached(level) >= target:
+            if confirmed.reached(level) >= self._writer.kept(target):
                 merged_at = confirmed.merged_at if level is Level.MERGED else None
                 return Confirmed(level, target, merged_at)
             if time.monotonic() >= deadline:
@@ -399,6 +393,14 @@ class Publisher:
                 raise FlushTimeout(best.name, level.name, timeout_s, self.shipping_note)
             time.sleep(pause_s)
             pause_s = min(1.3 * pause_s, _POLL_LAST_S)
+
+    def _demand_kept(self) -> None:
+        """Raise `MessagesDropped` if messages were dropped since that was last said."""
+        if self._writer.dropping is not None:
+            with self._lock:
+                untold = self._writer.dropping.take_untold()
+            if untold:
+                raise MessagesDropped([each.event(self.name) for each in untold])
 
     def _abandon(self) -> None:
         """In a forked child: drop what the parent will write, and every lock of its threads."""

@@ -95,7 +95,7 @@ class Subscriber:
                 publisher lied or erred: `raise` a `PoisonError`, `notify` through `on_event` and
                 continue after it, or `skip` it silently.
             on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`,
-                `Poisoned` and `SessionEvent`.
+                `Poisoned`, `SessionEvent` and `Dropped`.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to. Archived files are read back
                 from there, each verified before any of its messages is given out.
@@ -151,7 +151,8 @@ class Subscriber:
             GapError: messages were archived before they were read, and `on_gap` is `raise`. The
                 gap is reported once; iterating again continues after it.
             CorruptLog: the log is damaged at `position`; raised again by every later call. As a
-                `PoisonError`, a frame there is whole but cannot be decoded.
+                `PoisonError`, a frame there is whole but cannot be decoded; as a `ReplacedLog`, a
+                session's own log was put back from a backup.
             Misuse: the log ends before `start` and `follow` is False, or this is a copy of the
                 subscriber in a forked child.
         """

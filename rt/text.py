@@ -49,6 +49,15 @@ def size_text(size: float) -> str:
 
 
 @lru_cache(maxsize=1024)
+def counted(number: int, noun: str = "message") -> str:
+    """Return a number with its noun.
+
+    >>> counted(1), counted(2000, "file")
+    ('1 message', '2,000 files')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _day_text(day: int) -> str:
     try:
         return (date(1970, 1, 1) + timedelta(day)).isoformat()

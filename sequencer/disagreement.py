@@ -29,5 +29,6 @@ def _is_whole(appender: Appender, position: Position) -> bool:
         header = parse_header(appender.read(position, HEADER_BYTES))
     except FrameError:
         return False
-    body = appender.read(Position(position + HEADER_BYTES), header.length)
-    return header.kind == FrameKind.RANGE and body_matches(header, body)
+    rest = appender.read(Position(position + HEADER_BYTES), header.size - HEADER_BYTES)
+    body, padding = rest[: header.length], rest[header.length :]
+    return header.kind == FrameKind.RANGE and body_matches(header, body) and not any(padding)

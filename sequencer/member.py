@@ -19,6 +19,7 @@ from sequencer.membership import Dial, Membership
 from sequencer.newcomers import Stuck
 from sequencer.planner import Planner
 from sequencer.proposals import Proposals
+from sequencer.raft import codec
 from sequencer.raft.consensus import Consensus, Entry, PeerMessage
 from sequencer.raft.starts import Reach
 
@@ -35,6 +36,16 @@ _MEMBERS: Final = b"\x09"
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that can reach this node has done so by then
 WHOLE_REPORT_TICKS: Final = 20  # reports may be lost, so everything is repeated this often
+
+
+def is_commit_note(data: bytes) -> bool:
+    """Whether a message of another member only says how far the leader has committed."""
+    return data[:1] == _CONSENSUS and codec.is_commit_note(data, 1)
+
+
+def is_plain_success(data: bytes) -> bool:
+    """Whether a message of another member only says that it has entries."""
+    return data[:1] == _CONSENSUS and codec.is_plain_success(data, 1)
 
 
 class Member:
@@ -235,6 +246,11 @@ class Member:
             if self._ticks % DIGEST_TICKS == 0:
                 self._send_digest()
             self._hand_over.tick()
+
+    def gone(self, member: str) -> None:
+        """Learn that a member's process has ended; if it led, another is elected soon."""
+        if self.greeting.is_over:
+            self.engine.gone(member)
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Have an instruction proposed soon; check whether it was executed, and order it again.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from rt.errors import PeerError
 from sequencer.greeting import Greeting
 from sequencer.holdings import Holdings
-from sequencer.raft.consensus import Configuration, Consensus
+from sequencer.raft.consensus import FOUNDER, Configuration, Consensus, Seat
 from sequencer.raft.entries import pack_configuration, unpack_configuration
 
 Dial = Callable[[Mapping[str, str]], None]
@@ -75,13 +75,18 @@ class Membership:
         return self._is_undecided and not self._engine.last_change.before
 
     def announcement(self) -> bytes:
-        """What to tell the other nodes, now and then."""
+        """What to tell the other nodes, now and then.
+
+        What this node has only from its configuration file was decided by none, and is not told:
+        that of a node which joins seven others lists one more than may vote.
+        """
         self._leaving = {name: left - 1 for name, left in self._leaving.items()}
         for name in [name for name, left in self._leaving.items() if not left]:
             del self._leaving[name], self._dialled[name]
             self._dial(self._dialled.copy())
         change = self._engine.last_change
-        return _PLACE.pack(change.term, change.index) + pack_configuration(change.now)
+        decided = change.now if change.index else {self._name: Seat(FOUNDER)}
+        return _PLACE.pack(change.term, change.index) + pack_configuration(decided)
 
     def take(self, sender: str, body: bytes) -> None:
         """Take another node's announcement; `PeerError` if it is malformed."""

@@ -16,6 +16,7 @@ from rt.net.identity import PeerIdentity
 from rt.net.tls import connect
 from rt.net.tls_errors import describe_tls_error
 from rt.version import SOFTWARE
+from sequencer.dialling import Turns
 from sequencer.peer_versions import (
     INTRODUCED,
     PEER_VERSIONS,
@@ -32,7 +33,9 @@ _READ_BYTES: Final = 16 * 1024  # a whole TLS record, so none of it remains to b
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
 _NOW_BYTES_MAX: Final = 8 * 1024  # half a TLS record; the outbox's own thread sends anything larger
 _CONNECT_S: Final = 2.0
+_REFUSED_S: Final = 0.2  # a machine that runs refuses within a round trip
 _UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
+_TURNS: Final = Turns()  # of all streams in this process
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
 
@@ -62,7 +65,8 @@ class PeerDialer:
         addresses = self.addresses
         address = addresses[self._turn % len(addresses)]
         self._turn += 1  # unless this one is right
-        sock, identity = connect(address, self._context(), _CONNECT_S)
+        with _TURNS.at(address, _CONNECT_S):
+            sock, identity = connect(address, self._context(), _CONNECT_S)
         if not identity.is_node or identity.name != self._name:
             sock.close()
             raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
@@ -78,6 +82,15 @@ class PeerDialer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
         sock.settimeout(0)
         return sock
+
+    def is_refused(self) -> bool:
+        """Whether the member's machine says that nothing listens at any of its addresses.
+
+        A member that has just hung up and is no longer listened for has ended, where one that
+        reconnects or cannot be reached gives no such answer.
+        """
+        found = [_refuses(address) or _refuses(address) for address in self.addresses]
+        return bool(found) and all(found)
 
 
 class Outbox:
@@ -207,7 +220,8 @@ class Peers:
         _serving, _versions: any connection's thread, with the lock held.
         _outboxes: replaced whole by the thread that calls `follow`, and never changed; any thread
             may read it. An outbox has rules of its own.
-        _heard, _name, _context: set once.
+        _stopping: set by `stop`, and never reset; any thread may read it.
+        _heard, _gone, _name, _context: set once.
     """
 
     def __init__(
@@ -216,6 +230,8 @@ class Peers:
         addresses: Mapping[str, Sequence[Address]],
         context: Callable[[], ssl.SSLContext],
         heard: Callable[[str, list[bytes]], None],
+        *,
+        gone: Callable[[str], None] = lambda _member: None,
     ) -> None:
         """Dial every other member.
 
@@ -225,8 +241,11 @@ class Peers:
             context: as for `PeerDialer`.
             heard: called with the sender's authenticated name and the messages that arrived
                 together, by a connection's thread.
+            gone: called with the name of a member whose process has ended, by the thread of its
+                last connection.
         """
         self._heard, self._name, self._context = heard, name, context
+        self._gone, self._stopping = gone, False
         self._outboxes: dict[str, Outbox] = {}
         self.follow(addresses)
         self._serving: dict[str, ssl.SSLSocket] = {}  # by member
@@ -295,13 +314,18 @@ class Peers:
             self._read(sock, identity.name)
         finally:
             with self._lock:
-                if self._serving.get(identity.name) is sock:
+                is_last = self._serving.get(identity.name) is sock
+                if is_last:
                     del self._serving[identity.name]
                     self._versions.pop(identity.name, None)
             sock.close()
+        outbox = self._outboxes.get(identity.name)
+        if is_last and outbox is not None and not self._stopping and outbox.dialer.is_refused():
+            self._gone(identity.name)
 
     def stop(self) -> None:
         """End all connections."""
+        self._stopping = True
         with self._lock:
             serving = list(self._serving.values())
         for sock in serving:
@@ -335,6 +359,18 @@ class Peers:
                 self._versions[sender] = version
         if version.differs:
             _log.info("node %s: %s", sender, version.differs)
+
+
+def _refuses(address: Address) -> bool:
+    """Whether a connection is refused; a process that ends closes its sockets one by one."""
+    try:
+        socket.create_connection(address, _REFUSED_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    time.sleep(_REFUSED_S / 10)
+    return False
 
 
 def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:

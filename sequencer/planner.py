@@ -9,7 +9,7 @@ from sequencer.founded import obstacle
 from sequencer.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger import Ledger
 from sequencer.newcomers import Newcomers, Stuck
-from sequencer.session_log import SessionLog, SessionLogs
+from sequencer.session_log import Heading, SessionLog, SessionLogs
 
 # Of one session in one instruction: 10 ms of copying, the most a flood can delay other sessions.
 SLICE_BYTES_MAX: Final = 4 * MIB
@@ -82,7 +82,8 @@ class Planner:
             self.stuck[name] = Stuck(words)
             return None
         watermark = ledger.watermark(f"group {group}" if group else name)
-        made = _cut(log, name, group, after, first, file_end, watermark, limit)
+        ends = rolled is not None and file_end == first.file + rolled
+        made = _cut(log, name, group, after, first, file_end, watermark, limit, ends=ends)
         # Only a session of which nothing is merged, or that was adopted, is merged up to a file.
         if made is not None and made.skip and not after.offset:
             return self._joining(ledger, made, durable)
@@ -118,11 +119,17 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
     end: Position,
     watermark: int,
     limit: int,
+    *,
+    ends: bool,
 ) -> Slice | None:
-    """Take frames up to `limit` bytes, at least one; end before repeats that follow new ones."""
+    """Take frames up to `limit` bytes, at least one; end before repeats that follow new ones.
+
+    A control frame is merged with the messages after it, since what adds none is passed over; so
+    it waits for them, unless it ends the file.
+    """
     length = messages = skip = 0
     upcoming, headers = watermark, bytearray()
-    for header, raw in log.headers(first, end, limit):
+    for header, raw in _whole(log, first, end, limit, ends=ends):
         repeats = min(max(0, upcoming - header.sequence), header.messages)
         if repeats and messages > skip:
             break
@@ -136,3 +143,20 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
         return None
     digest = slice_digest(bytes(headers))
     return Slice(name, after, first, length, messages, skip, watermark, upcoming, group, digest)
+
+
+def _whole(
+    log: SessionLog, first: Position, end: Position, limit: int, *, ends: bool
+) -> list[Heading]:
+    """Return the headers of frames up to `limit` bytes, without control frames that end them."""
+    found = log.headers(first, end, limit)
+    taken = sum(each.header.size for each in found)
+    if found and found[-1].header.messages:
+        return found
+    if not any(each.header.messages for each in found) and first + taken < end:
+        return found + log.headers(Position(first + taken), end, limit)  # the limit was too low
+    if ends and first + taken == end:
+        return found
+    while found and not found[-1].header.messages:
+        found.pop()
+    return found

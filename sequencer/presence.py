@@ -53,7 +53,7 @@ class Presence:
     >>> for part in other.report():
     ...     presence.take("n2", part)
     >>> presence.find("jfk")
-    ('n2', Pushed(peer='alice', log='0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f'))
+    {'n2': Pushed(peer='alice', log='0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f')}
     """
 
     def __init__(self) -> None:
@@ -92,24 +92,25 @@ class Presence:
         """Forget what was heard: this node begins to lead, and it may be from long ago."""
         self._told, self._parts = {}, {}
 
-    def pushed(self, members: Collection[str]) -> dict[str, Pushed]:
-        """Return who pushes each session, here or to another node that was heard lately.
+    def reports(self, members: Collection[str]) -> list[Mapping[str, Pushed]]:
+        """Return who pushes each session, here and to each node that was heard lately.
+
+        A session may be in several of them, with different publishers: a node that lags does not
+        know yet whose a name is, and lets a stranger push it.
 
         Args:
             members: the other nodes; what any other has said is forgotten.
         """
         self._told = {name: told for name, told in self._told.items() if name in members}
-        found: dict[str, Pushed] = {}
-        for node in self.heard():
-            found.update(self._told[node][1])
-        return {**found, **self.own}
+        return [self.own, *(self._told[node][1] for node in self.heard())]
 
-    def find(self, session: str) -> tuple[str, Pushed] | None:
-        """Return which other node a session is pushed to, if it was heard lately, and by whom."""
-        for node in self.heard():
-            if (by := self._told[node][1].get(session)) is not None:
-                return node, by
-        return None
+    def find(self, session: str) -> dict[str, Pushed]:
+        """Return who pushes a session to other nodes that were heard lately, by node."""
+        return {
+            node: by
+            for node in self.heard()
+            if (by := self._told[node][1].get(session)) is not None
+        }
 
     def heard(self) -> list[str]:
         """Return the nodes that were heard lately."""

@@ -52,6 +52,19 @@ class Wants:
         return asked
 
 
+def is_even(holdings: Holdings, ledger: Ledger) -> bool:
+    """Whether all that any member holds is merged, or is held here and by a majority.
+
+    Otherwise something has to be passed on, or reported again: the report may have been lost.
+    """
+    if _holders(holdings, ledger, ""):
+        return False
+    return all(
+        end <= ledger.merged_to(session) or end <= holdings.agreed(session)
+        for session, end in holdings.own.items()
+    )
+
+
 def _holders(holdings: Holdings, ledger: Ledger, missing: str) -> dict[str, list[str]]:
     """Return the members that hold more of a needed session than this one, the most first."""
     more: dict[str, list[tuple[Position, str]]] = {}

@@ -162,7 +162,7 @@ class Pipe:
     def can_send(self):
         return True
 
-    def receive(self, _most=0):
+    def receive(self, _most=0, *, last_acks=False):
         data, self.came = bytes(self.came), bytearray()
         yield from self.decoder.feed(data)
 
@@ -175,7 +175,7 @@ class Dialogue:
 
     def __init__(
         self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0,
-        is_first=lambda: True, start="",
+        is_first=lambda: True, later_s=None, start="",
     ):  # fmt: skip
         self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
         self.source_pipe.other, self.sink_pipe.other = self.sink_pipe, self.source_pipe
@@ -188,7 +188,8 @@ class Dialogue:
             refused=lambda _outlet, why: self.refusals.append(("source", why.code, str(why))),
         )
         self.sink = SinkConnection(
-            self.sink_pipe, AckSchedule(NoWake(), patience_s, is_first), self.claim,
+            self.sink_pipe, AckSchedule(NoWake(), patience_s, is_first, later_s=later_s),
+            self.claim,
             caught_up=self.caught_up.append,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))), start=start,
         )  # fmt: skip

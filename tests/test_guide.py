@@ -16,6 +16,7 @@ PRINTED = [
     "1000",
     "[b'B6 2']",
     "1002",
+    "0 True",
     "range(0, 1000)",
     "b'order 7'",
     "b'UA4 departed'",
@@ -37,7 +38,7 @@ def test_the_guides_python_runs_in_order_and_prints_what_it_says(tmp_path, monke
         for block in blocks():
             exec(compile(block, GUIDE, "exec"), names)
     lines = capsys.readouterr().out.splitlines()
-    assert len(blocks()) == 16
+    assert len(blocks()) == 17
     assert any(re.match(r"session \w+ was opened by publisher \(at 0\.", line) for line in lines)
     for line in PRINTED:
         assert line in lines, line

@@ -17,7 +17,7 @@ import click
 
 from rt.cli.asking import NodeAnswer, ask_nodes
 from rt.cli.config import commands_with_settings, explained
-from rt.cli.console import counted, note, say, table
+from rt.cli.console import note, say, table
 from rt.cli.doctor import as_node, diagnose, node_settings
 from rt.cli.options import click_options
 from rt.client.settings import ConnectionSettings
@@ -27,7 +27,7 @@ from rt.inspect.history_text import HistoryText
 from rt.names import stream_directory
 from rt.net.certificates import certificate_files, load_certificate
 from rt.subscriber import MERGED_NAME
-from rt.text import json_text, printable, size_text
+from rt.text import counted, json_text, printable, size_text
 from rt.version import __version__
 
 _APART_S: Final = 2.0  # between two looks at the nodes, so that what moves can be told

@@ -24,8 +24,7 @@ Exit codes, as monitoring plugins have them:
   0  OK
   1  WARNING: a node is down or in trouble, or a value is over its warning level
   2  CRITICAL: nothing is merged, no node answers, or a value is over its critical level
-  3  UNKNOWN: wrong use, or the nodes refuse our certificate
-What stops rt before any command, such as a mistyped RT_ variable, is 2 here too."""
+  3  UNKNOWN: wrong use, a mistyped RT_ variable, or the nodes refuse our certificate"""
 
 
 class Severity(IntEnum):
@@ -80,7 +79,7 @@ class PluginCommand(click.Command):
         try:
             return super().make_context(*args, **extra)
         except click.UsageError as error:
-            raise _unknown(error) from error
+            raise unknown(error) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
@@ -89,10 +88,11 @@ class PluginCommand(click.Command):
         except (click.ClickException, RtError, OSError) as error:
             if exit_code(error) == OUR_FAULT:
                 raise
-            raise _unknown(error) from error
+            raise unknown(error) from error
 
 
-def _unknown(error: BaseException) -> click.exceptions.Exit:
+def unknown(error: BaseException) -> click.exceptions.Exit:
+    """Print that nothing is known of the stream, and why; return how to exit."""
     click.echo(f"RT UNKNOWN: {printable(sentence(error))}")
     return click.exceptions.Exit(Severity.UNKNOWN)
 

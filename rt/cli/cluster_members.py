@@ -3,7 +3,7 @@
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
@@ -17,6 +17,7 @@ from rt.names import parse_node
 from rt.net.admin import AdminClient
 from rt.node.cluster import certify_node, write_member
 from rt.node.settings import parse_address
+from sequencer.raft.consensus import VOTERS_MAX
 
 # What a node says while a change has to wait: the client asks again.
 _WAITS: Final = {"not-caught-up", "handing-over", "changing", "moving", "undecided"}
@@ -219,9 +220,9 @@ def replace_node(
     \b
     rt cluster replace n3 n4 --address d:7420 --config flights/clients.toml
 
-    A node that is dead is removed first, since it only adds to the majority that is needed. If
-    the command is stopped, run it again. For a new disk in the same machine there is nothing to
-    replace: start the node on an empty directory.
+    A node that is dead is removed first, since it only adds to the majority that is needed, and
+    one of seven, since no more may vote. If the command is stopped, run it again. For a new disk in
+    the same machine there is nothing to replace: start the node on an empty directory.
     """  # noqa: D301 - click reads the backspace character
     _check(new, address)
     if old == new:
@@ -231,12 +232,20 @@ def replace_node(
         changes.demand_member(old)
     if not changes.members.get(new, {}).get("votes"):
         changes.add(new, address)
-        if not changes.members.get(old, {"live": True})["live"]:
+        if leaves_first(changes.members, old):
             changes.remove(old)
         changes.promote(new)
     if old in changes.members:
         changes.remove(old)
     changes.show(as_json=as_json)
+
+
+def leaves_first(members: Mapping[str, Answer], old: str) -> bool:
+    """Whether a member has to be removed before the one that replaces it can vote."""
+    if old not in members:
+        return False
+    voters = sum(bool(each["votes"]) for each in members.values())
+    return not members[old]["live"] or voters >= VOTERS_MAX
 
 
 @click.command()

@@ -41,15 +41,6 @@ def note(remark: str) -> None:
     click.echo(f"{_styled('rt:', fg='cyan')} {printable(remark)}", err=True)
 
 
-def counted(number: int, noun: str = "message") -> str:
-    """Return a number with its noun.
-
-    >>> counted(1), counted(2000, "file")
-    ('1 message', '2,000 files')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def table(names: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> str:
     """Return rows in aligned columns.
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import click
 
 from rt.cli.asking import NodeAnswer, ask_nodes
-from rt.cli.console import counted, print_json, say
+from rt.cli.console import print_json, say
 from rt.cli.diagnosis import Diagnosis, Grade, fine, problem, warning
 from rt.cli.doctor_cluster import cluster_findings
 from rt.cli.doctor_machine import descriptors, node_findings, own_certificate
@@ -17,6 +17,7 @@ from rt.client.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.errors import Misuse, spoken
 from rt.node.settings import NodeSettings
+from rt.text import counted
 
 
 @click.command()

@@ -185,5 +185,7 @@ def _health(report: ClusterReport) -> Iterator[Diagnosis]:
             yield problem("cluster", each, runbook)
     for each in report.stuck:
         yield problem("cluster", each, "rt session show NAME; docs/RUNBOOK.md")
-    if report.leader and not report.problems and not report.stuck:
+    for each in report.poisoned:
+        yield problem("cluster", each, "find out what publishes it; revoke its certificate")
+    if report.leader and not (report.problems or report.stuck or report.poisoned):
         yield fine("cluster", f"{report.leader} leads, and no node reports a problem")

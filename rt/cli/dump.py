@@ -8,7 +8,7 @@ from itertools import islice
 
 import click
 
-from rt.cli.console import complain, counted, say
+from rt.cli.console import complain, say
 from rt.cli.options import parse_position
 from rt.errors import CorruptLog, FrameError, Misuse
 from rt.format.ranges import Range
@@ -18,7 +18,7 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.files import log_files
 from rt.position import Position
-from rt.text import json_text
+from rt.text import counted, json_text
 
 
 @click.command()

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rt.cli.console import ProgressBar, counted, note, print_json
+from rt.cli.console import ProgressBar, note, print_json
 from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option, parse_position
 from rt.errors import Misuse
 from rt.position import Position
+from rt.text import counted
 
 if TYPE_CHECKING:
     from rt.spark.export import Exported

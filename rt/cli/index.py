@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from rt.cli.console import ProgressBar, counted, note, print_json, say
+from rt.cli.console import ProgressBar, note, print_json, say
 from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
 from rt.errors import FrameError, Misuse
@@ -13,6 +13,7 @@ from rt.log.disk import OsDisk
 from rt.log.files import log_files
 from rt.log.indexing import IndexState, check_index, rebuild_index
 from rt.position import Position
+from rt.text import counted
 
 _ACTIVE_HELP: Final = "Include the last file; no program may be writing to it."
 

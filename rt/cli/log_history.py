@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import click
 
-from rt.cli.console import counted, note, table
+from rt.cli.console import note, table
 from rt.cli.options import parse_position
 from rt.inspect.history import STATES, Row, history, selected
 from rt.inspect.history_text import HEADINGS, HistoryText
 from rt.log.gc_pause import uncollected
 from rt.offload.offloaded import Offloaded, offloaded_of, read_offloaded
 from rt.position import Position
-from rt.text import parse_time
+from rt.text import counted, parse_time
 
 _STATES: Final = {
     "archived": frozenset({"archived"}),

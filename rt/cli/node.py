@@ -17,7 +17,6 @@ from rt.cli.web import shown_over_http
 from rt.errors import RtError, spoken
 from rt.node.leadership import RoleCommand
 from rt.node.lookout import LIVE_S
-from rt.node.node import Node
 from rt.node.settings import NodeSettings
 from rt.node.stream_host import StreamHost
 from rt.web.recent import RecentEvents
@@ -63,7 +62,7 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
         click.echo(f"node {settings.name} serves {_streams_of(running)} at {host}:{port}")
         ends = {}
         try:
-            with shown_over_http(settings.web, lambda events: _site(running.own, events)) as web:
+            with shown_over_http(settings.web, lambda events: _site(running, events)) as web:
                 turn = manager.attend(signals, lambda: _reload(running, web), running.stuck)
                 while signals.wait(_POLL_S) and running.turn():
                     turn()
@@ -90,10 +89,10 @@ def _streams_of(running: StreamHost) -> str:
     return f"{len(names)} streams ({', '.join(names[:_NAMED_MAX])}{more})"
 
 
-def _site(running: Node, events: RecentEvents) -> "Site":
-    from rt.web.node_site import NodeSite  # noqa: PLC0415 - imports what is optional
+def _site(running: StreamHost, events: RecentEvents) -> "Site":
+    from rt.web.host_site import HostSite  # noqa: PLC0415 - imports what is optional
 
-    return NodeSite(running, events)
+    return HostSite(running, events)
 
 
 def _reload(running: StreamHost, web: WebServer | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rt.cli.console import ProgressBar, counted, print_json, say
+from rt.cli.console import ProgressBar, print_json, say
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
@@ -15,6 +15,7 @@ from rt.offload.offload import Outcome
 from rt.offload.offload import offload as offload_files
 from rt.offload.offloaded import write_offloaded
 from rt.offload.store import Store, open_store
+from rt.text import counted
 
 
 @click.command(name="offload")

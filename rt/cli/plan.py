@@ -11,14 +11,14 @@ from archiver.decide import Decision, DiskReport, decide
 from archiver.plan import Planned, archived_to, rolled_files
 from archiver.plan import plan as plan_files
 from archiver.policy import Policy, parse_policy
-from rt.cli.console import counted, note, print_json, table
+from rt.cli.console import note, print_json, table
 from rt.cli.link import reading_answers
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
 from rt.log.directory import LogDirectory
-from rt.text import parse_time, time_text
+from rt.text import counted, parse_time, time_text
 
 _HEADINGS: Final = ("file", "bytes", "messages", "rolled", "goes", "why", "by time at")
 

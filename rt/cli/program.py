@@ -18,10 +18,12 @@ from rt.cli.exits import CODES_HELP, exit_code, sentence
 from rt.cli.groups import CommandGroup
 from rt.cli.logs import JSON, TEXT, add_verbosity, configure_log, use_format
 from rt.cli.parent import end_with_parent
+from rt.errors import Misuse
 from rt.version import __version__
 
 PROGRAM: Final = "rt"
 COMPLETE_VARIABLE: Final = "_RT_COMPLETE"
+_PLUGIN: Final = "check"  # the command whose exit codes are those of monitoring plugins
 _log: Final = logging.getLogger("rt.cli")
 
 # name: (module:object, its line in the list of commands). A module is imported when its command
@@ -100,8 +102,16 @@ class Program(CommandGroup):
         except click.exceptions.Exit as error:
             return error.exit_code
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place
+            if isinstance(error, click.UsageError | Misuse) and _PLUGIN in args:
+                return self._unknown(error)
             return _report(error)
         return 0
+
+    def _unknown(self, error: Exception) -> int:
+        """Report what stopped rt before `rt check` began, as that does: 2 would be CRITICAL."""
+        check = importlib.import_module(COMMANDS[_PLUGIN][0].partition(":")[0])
+        code: int = check.unknown(error).exit_code
+        return code
 
 
 @click.command(cls=Program, no_args_is_help=True, epilog=CODES_HELP)

@@ -14,11 +14,12 @@ from rt.cli.records import Form
 from rt.cli.stop_signals import StopSignals
 from rt.config.kinds import Bytes, Seconds
 from rt.limits import FRAME_BYTES_DEFAULT, MESSAGE_BYTES_MAX
+from rt.log.batcher import Batching
 from rt.log.confirmations import Level
 from rt.log.writer import Fsync, WriterSettings
 from rt.names import parse_group, parse_session, parse_stream
 from rt.position import FILE_BYTES_MAX
-from rt.publisher import Batching, Publisher
+from rt.publisher import Publisher
 
 
 @dataclass(frozen=True, slots=True)

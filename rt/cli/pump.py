@@ -7,15 +7,16 @@ from contextlib import suppress
 from io import FileIO
 from typing import Final
 
-from rt.cli.console import ProgressBar, counted, note, print_json
+from rt.cli.console import ProgressBar, note, print_json
 from rt.cli.lines import LineCutter
 from rt.cli.pace import Pace
 from rt.cli.records import Form, Records, read_records
 from rt.cli.stop_signals import StopSignals
 from rt.errors import FlushTimeout, Misuse
 from rt.limits import MIB
-from rt.log.confirmations import Level
-from rt.publisher import Confirmed, Publisher
+from rt.log.confirmations import Confirmed, Level
+from rt.publisher import Publisher
+from rt.text import counted
 
 STDIN: Final = "-"
 _READ_BYTES: Final = MIB

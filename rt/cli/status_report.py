@@ -14,6 +14,7 @@ from rt.cli.node_problems import problems_of, time_text
 from rt.cli.node_versions import NodeVersion, node_version
 from rt.errors import PeerError
 from rt.position import Position
+from rt.text import counted
 
 SILENT: Final = "does not answer"
 _LEADER: Final = "leader"
@@ -41,6 +42,7 @@ class SessionReport:
     bytes_per_s: int = 0
     seen_s: float | None = None  # how long ago bytes came; None if none came since the node started
     waiting_s: float = 0.0
+    poisoned: str = ""  # why it is taken no further
 
     @property
     def unmerged(self) -> int | None:
@@ -92,7 +94,7 @@ class ScrubReport:
         """When it was, and what was found."""
         when = time_text(self.finished_ns) if self.finished_ns else "not yet"
         found = f", {self.corrupt:,} corrupt, {self.repaired:,} repaired" if self.corrupt else ""
-        return f"{when} ({self.files:,} files{found})" if self.files else when
+        return f"{when} ({counted(self.files, 'file')}{found})" if self.files else when
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,14 @@ class ClusterReport:
         return [each.stuck for node in self.answering for each in node.sessions if each.stuck]
 
     @property
+    def poisoned(self) -> list[str]:
+        """Which sessions are refused for a frame that no reader can decode, and by which nodes."""
+        return [
+            f"{node.name} refuses session {each.name}: {each.poisoned}"
+            for node in self.answering for each in node.sessions if each.poisoned
+        ]  # fmt: skip
+
+    @property
     def health(self) -> Health:
         """How the cluster is."""
         if not self.leader:
@@ -304,6 +314,7 @@ def _session(fields: dict[str, Any], now_ns: int) -> SessionReport:
         position(fields, "durable"), position(fields, "merged"), get(fields, "stuck", str),
         get(fields, "bytes", int), get(fields, "bytes_per_s", int),
         max(0, now_ns - last_ns) / 1e9 if last_ns else None, seconds(fields, "waiting_s"),
+        get(fields, "poisoned", str),
     )  # fmt: skip
 
 

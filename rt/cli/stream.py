@@ -18,6 +18,7 @@ from rt.net.files import write_file
 from rt.net.tls import Contexts, client_context
 from rt.node.cluster import ask_status
 from rt.node.settings import NodeSettings, parse_address
+from rt.node.stream_entry import StreamEntry
 from rt.node.stream_list import listed_streams, with_streams
 from rt.text import printable
 
@@ -45,8 +46,12 @@ def stream() -> None:
 @click.argument("name")
 @config_option
 @click.option("--root", metavar="DIR", default="", help="Directory for it; the node's if not set.")
+@click.option(
+    "--set", "own", metavar="SETTING=VALUE", multiple=True,
+    help="A setting of this stream alone, such as reserve=20Gi; repeatable.",
+)  # fmt: skip
 @json_option("what was made")
-def create(name: str, *, config: str, root: str, as_json: bool) -> None:
+def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: bool) -> None:
     """Add a stream to a node's file, and found its state as a new cluster's.
 
     Once on each node of the cluster, and then SIGHUP or a restart for each: once a majority has
@@ -55,14 +60,14 @@ def create(name: str, *, config: str, root: str, as_json: bool) -> None:
 
     \b
     rt stream create trains --config /etc/rt/n1.toml
-    rt stream create ships --root /data2/rt --config /etc/rt/n1.toml
+    rt stream create ships --root /data2/rt --set reserve=20Gi --config /etc/rt/n1.toml
     systemctl reload rt-node-n1-flights
     """  # noqa: D301 - click reads the backspace character
     parse_stream(name)
     text, settings = _read(config)
     if name in {each.stream for each in settings.each_stream}:
         raise Misuse(f"{config} lists the stream {name!r} already")
-    entry = f"{name}={os.path.abspath(root)}" if root else name
+    entry = ";".join([f"{name}={os.path.abspath(root)}" if root else name, *own])
     changed = with_streams(text, [*listed_streams(text), entry])
     made = next(each for each in _settings_of(config, changed).each_stream if each.stream == name)
     directory = stream_directory(made.root, made.stream)
@@ -105,7 +110,7 @@ def drop(name: str, *, config: str, yes: bool, as_json: bool) -> None:
             f"Node {settings.name} will not serve stream {name}; {directory} stays. Go on?",
             abort=True, err=True,
         )  # fmt: skip
-    kept = [each for each in listed_streams(text) if each.partition("=")[0] != name]
+    kept = [each for each in listed_streams(text) if StreamEntry.parse(each).name != name]
     _write(config, with_streams(text, kept))
     if as_json:
         print_json({"stream": name, "directory": directory, "config": config})

@@ -12,14 +12,14 @@ from typing import BinaryIO, Final
 
 import click
 
-from rt.cli.console import counted, note
+from rt.cli.console import note
 from rt.cli.options import Seconds, click_options
 from rt.cli.render import Output, render_messages, render_payloads
 from rt.cli.stop_signals import StopSignals
 from rt.client.cursor import LocalCursor
 from rt.client.subscription import begin_epoch
 from rt.errors import FrameError, Misuse
-from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned, SessionEvent
+from rt.events import BeyondEnd, CaughtUp, Dropped, Event, Gap, Poisoned, SessionEvent
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.where import Where
@@ -27,6 +27,7 @@ from rt.log.start import parse_start
 from rt.names import parse_stream
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
+from rt.text import counted
 
 _log: Final = logging.getLogger("rt.subscribe")
 
@@ -145,11 +146,13 @@ def subscribe(
         _demand_log(subscriber.directory, follow=follow)
         if cursor is not None:
             begin_epoch(cursor, subscriber)
-            subscriber.idle = lambda: cursor.ack(subscriber.position)  # all of it is written
         chosen = Where.parse(where, os.fsencode(key_prefix), share)
-        out = _MessageWriter(subscriber, Output(output), chosen, count)
+        out = _MessageWriter(subscriber, Output(output), chosen, count, cursor)
+        subscriber.idle = lambda: out.acknowledge(subscriber.position)  # all of it is written
         with StopSignals(on_stop=subscriber.stop) as stop:
-            out.run(timeout_s, cursor)
+            out.run(timeout_s)
+        if cursor is not None and not out.has_written and out.position() > cursor.state.position:
+            note(f"no message was wanted; cursor {cursor_name} stays at {cursor.state.position}")
         if show_position:
             note(f"resume from {out.position()}")
     stop.raise_interrupt()
@@ -176,9 +179,16 @@ class _MessageWriter:
     """Writes batch after batch, and knows where the next reader resumes."""
 
     def __init__(
-        self, subscriber: Subscriber, output: Output, where: Where, count: int | None
+        self,
+        subscriber: Subscriber,
+        output: Output,
+        where: Where,
+        count: int | None,
+        cursor: LocalCursor | None,
     ) -> None:
         self.left = count  # messages still wanted; None for all
+        self.has_written = False
+        self._cursor = cursor
         self._subscriber = subscriber
         # a payload must not speak to the terminal
         self._output = Output.TERMINAL if output is Output.LINES and sys.stdout.isatty() else output
@@ -187,8 +197,16 @@ class _MessageWriter:
         self._took_s = 0.0  # when a wanted message last came
         self._file: BinaryIO = sys.stdout.buffer
 
-    def run(self, timeout_s: float | None, cursor: LocalCursor | None = None) -> None:
-        """Write until the iteration ends or enough messages have come; acknowledge by a cursor."""
+    def acknowledge(self, position: Position) -> None:
+        """Move the cursor to a position, if there is a cursor and a message was written.
+
+        Until then the wanted session may have been misspelt.
+        """
+        if self._cursor is not None and self.has_written:
+            self._cursor.ack(position)
+
+    def run(self, timeout_s: float | None) -> None:
+        """Write until the iteration ends or enough messages have come."""
         left_s = timeout_s
         self._took_s = time.monotonic()
         while self.left != 0 and (batch := self._subscriber.next_batch(left_s)) is not None:
@@ -198,8 +216,7 @@ class _MessageWriter:
                 raise self._subscriber.poison(batch, error) from None
             self._file.write(data)
             self._file.flush()
-            if cursor is not None:
-                cursor.ack(self.position())
+            self.acknowledge(self.position())
             if timeout_s is not None:
                 left_s = max(0.0, self._took_s + timeout_s - time.monotonic())
 
@@ -224,13 +241,14 @@ class _MessageWriter:
     def _took(self, messages: int, following: Position) -> None:
         self._next = following
         if messages:  # what is not wanted does not prolong the wait
+            self.has_written = True
             self._took_s = time.monotonic()
         if self.left is not None:
             self.left -= messages
 
 
 def _show_event(event: Event) -> None:
-    if isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent):
+    if isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped):
         note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)

@@ -10,7 +10,7 @@ import click
 
 from rt.cli.children import Child, Children
 from rt.cli.cluster import show_client_commands
-from rt.cli.console import counted, note, say
+from rt.cli.console import note, say
 from rt.cli.stop_signals import StopSignals
 from rt.cli.up_add import add_node
 from rt.cli.up_control import ControlRequest, ControlServer, ask_cluster
@@ -21,6 +21,7 @@ from rt.names import parse_node
 from rt.node.cluster import CLIENTS_NAME, Place, init_local_cluster, is_founded
 from rt.node.http import HttpSettings
 from rt.node.settings import NodeSettings
+from rt.text import counted
 
 _CHECK_S: Final = 0.2
 _SERVES: Final = r":(\d+)$"  # the first line of a node that is ready

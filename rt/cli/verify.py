@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import click
 
-from rt.cli.console import ProgressBar, counted, note, say, table
+from rt.cli.console import ProgressBar, note, say, table
 from rt.cli.options import click_options, json_option
 from rt.cli.repair import RepairSettings, repair_log
 from rt.inspect.advice import advice_for, advice_on
 from rt.inspect.compare import Comparison, are_copies, compare_logs
 from rt.inspect.verify import FileReport, LogReport, LogState, log_bytes, open_log, verify_log
 from rt.log.directory import LogDirectory
-from rt.text import json_text
+from rt.text import counted, json_text
 
 _HEADINGS: Final = ("file", "state", "frames", "messages", "end position", "index")
 _NAMED_MAX: Final = 3

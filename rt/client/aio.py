@@ -3,20 +3,23 @@
 import asyncio
 import os
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from rt.client.client import Client
 from rt.client.client import connect as connect_blocking
 from rt.client.group import Group
 from rt.client.last_value import LastValue
-from rt.client.publisher import ClientPublisher
+from rt.client.publisher import ClientPublisher, checked_level
 from rt.client.receipts import Receipt
 from rt.client.registered import Registered
 from rt.client.shared import GroupSubscriber
 from rt.client.subscription import Subscription
-from rt.errors import Misuse
-from rt.log.confirmations import Confirmations, Level
-from rt.publisher import Confirmed
+from rt.errors import FlushTimeout, Misuse
+from rt.events import Dropped
+from rt.log.checked import Bytes
+from rt.log.confirmations import Confirmations, Confirmed, Level
+from rt.position import Position
 from rt.subscriber import Subscriber
 
 
@@ -42,28 +45,35 @@ class AsyncPublisher:
 
     async def publish(
         self,
-        payload: bytes,
-        key: bytes | None = None,
+        payload: Bytes,
+        key: Bytes | None = None,
         time_ns: int | None = None,
         *,
         confirm: str | Level | None = None,
+        timeout_s: float = 30.0,
     ) -> int:
         """Publish one message and return its sequence number; with `confirm`, once it is reached.
 
-        Use `asyncio.timeout` to bound the wait.
+        Raises:
+            FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
+            RtError: as `ClientPublisher.publish`.
         """
         if confirm is None:
             return self._publisher.publish(payload, key, time_ns)
         sequence = self._publisher.next_sequence
-        await asyncio.wrap_future(
-            self._publisher.publish_future(payload, key, time_ns, confirm=confirm)
-        )
+        receipt = self._publisher.publish_future(payload, key, time_ns, confirm=confirm)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(receipt), timeout_s)
+        except TimeoutError as error:
+            if isinstance(error, FlushTimeout):
+                raise
+            raise self._publisher._late(checked_level(confirm, "confirm"), timeout_s) from None
         return sequence
 
     def publish_future(
         self,
-        payload: bytes,
-        key: bytes | None = None,
+        payload: Bytes,
+        key: Bytes | None = None,
         time_ns: int | None = None,
         *,
         confirm: str | Level | None = None,
@@ -74,8 +84,8 @@ class AsyncPublisher:
 
     def publish_many(
         self,
-        payloads: Iterable[bytes],
-        keys: Iterable[bytes] | None = None,
+        payloads: Iterable[Bytes],
+        keys: Iterable[Bytes] | None = None,
         times_ns: Iterable[int] | None = None,
     ) -> range:
         """Publish messages in order and return their sequence numbers."""
@@ -88,6 +98,16 @@ class AsyncPublisher:
     def confirmed(self) -> Confirmations:
         """Return how far the nodes have confirmed the session."""
         return self._publisher.confirmed()
+
+    def dropped(self) -> list[Dropped]:
+        """Return what a full session has ever dropped."""
+        return self._publisher.dropped()
+
+    async def await_consumed(
+        self, position: Position, cursor: str, timeout_s: float = 30.0
+    ) -> None:
+        """Wait until a registered cursor has acknowledged everything before a position."""
+        await asyncio.to_thread(self._publisher.await_consumed, position, cursor, timeout_s)
 
     async def close(self, timeout_s: float = 10.0) -> bool:
         """Close as `ClientPublisher.close` does."""
@@ -118,6 +138,9 @@ class AsyncClient:
             Misuse: as there, or a limit blocks, which would stop the event loop.
         """
         limits = settings.get("flight"), settings.get("disk_limit")
+        disk = settings.get("disk_limit")
+        if disk is not None and disk.drops and disk.timeout_s is None:
+            settings["disk_limit"] = replace(disk, timeout_s=0.0)
         if any(limit is not None and limit.on_full == "block" for limit in limits):
             raise Misuse("a limit that blocks stops the event loop; use on_full='error'")
         opened = await asyncio.to_thread(self._client.publisher, session, **settings)
@@ -139,6 +162,10 @@ class AsyncClient:
     async def last_value(self, **settings: Any) -> LastValue:
         """Return the last message of each key; arguments as of `Client.last_value`."""
         return await asyncio.to_thread(self._client.last_value, **settings)
+
+    async def wait_caught_up(self, timeout_s: float = 30.0) -> None:
+        """Wait until the local copy has everything that the node it comes from has."""
+        await asyncio.to_thread(self._client.wait_caught_up, timeout_s)
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened."""

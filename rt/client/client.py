@@ -23,6 +23,7 @@ from rt.client.subscription import Acknowledgement, Subscription
 from rt.config.settings import load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
+from rt.log.batcher import Batching
 from rt.log.confirmations import Level
 from rt.log.disk_room import DiskLimit
 from rt.log.start import Start, checked_start
@@ -30,7 +31,6 @@ from rt.log.writer import WriterSettings
 from rt.net.admin import AdminClient
 from rt.net.identity import CertificateRole
 from rt.position import Position
-from rt.publisher import Batching
 from rt.subscriber import OnGap, Subscriber
 
 Readers = Subscriber | Subscription | GroupSubscriber

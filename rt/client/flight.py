@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from rt.errors import LimitReached, Misuse
+from rt.log.frame_gate import Room
 from rt.position import Position
 
 _GRANTS: Final = 8  # in so many parts a limit is granted
@@ -20,8 +21,9 @@ _NO_LIMIT: Final = 1 << 62
 class FlightLimit:
     """The most that may be published and not merged yet.
 
-    Threads that publish at once may exceed it by a message each. A message that is larger than the
-    limit is taken when nothing else is in flight. What an earlier run left is not counted.
+    Threads that publish at once may exceed it by a call each, and a frame the bytes by its last
+    message. A message that is larger than the limit is taken when nothing else is in flight. What
+    an earlier run left is not counted.
 
     Attributes:
         messages: how many; None for no limit.
@@ -47,91 +49,90 @@ class FlightLimit:
             raise Misuse(f"on_full is {self.on_full!r}; use block or error")
 
 
-class _Amount(NamedTuple):
-    messages: int
-    bytes: int
-
-
 class Flight:
     """What one publisher has in flight; room for an eighth of the limit is granted at a time.
 
     Each grant marks where the session's log ends, and how much was published by then. Once that
-    place is merged, so is that much. So most messages cost two subtractions.
+    place is merged, so is that much. It is asked for each frame, and looks at nothing that is
+    merged while what was granted lasts; so most messages cost nothing.
 
     Threads: any thread may call `admit`. `_lock` guards everything.
     """
 
     def __init__(
-        self, limit: FlightLimit, end: Callable[[], Position], merged: Callable[[], Position]
+        self,
+        limit: FlightLimit,
+        taken: Callable[[], Room],
+        end: Callable[[], Position],
+        merged: Callable[[], Position],
     ) -> None:
         """Begin with nothing in flight.
 
         Args:
             limit: how much may be.
+            taken: returns how much was ever published; it only grows.
             end: writes what is published, and returns where the session's log ends then.
             merged: returns up to where the nodes have merged it.
         """
         self._limit = limit
-        self._most = _Amount(limit.messages or _NO_LIMIT, limit.bytes or _NO_LIMIT)
+        self._most = Room(limit.messages or _NO_LIMIT, limit.bytes or _NO_LIMIT)
+        self._taken = taken
         self._end = end
         self._merged = merged
         self._lock = threading.Lock()
-        self._messages = self._bytes = 0  # room that was granted and is left
-        self._granted = _Amount(0, 0)  # ever
-        self._marked = _Amount(0, 0)  # published up to the last mark
-        self._done = _Amount(0, 0)  # of that, merged
-        self._marks: deque[tuple[Position, _Amount]] = deque()
+        # Of what was ever published: allowed up to here, up to the last mark, and merged.
+        self._granted = self._marked = self._done = taken()
+        self._marks: deque[tuple[Position, Room]] = deque()
 
-    def admit(self, messages: int, size: int) -> None:
-        """Wait until so many messages of so many bytes may be published, and count them.
+    def admit(self, messages: int, size: int) -> Room:
+        """Wait until so many messages of so many bytes may be published; return how much may be.
 
         Raises:
             LimitReached: they may not, and the limit says not to wait, or not so long.
         """
-        with self._lock:  # what `_take` does, without a call: most messages need nothing else
-            messages_left, bytes_left = self._messages - messages, self._bytes - size
-            if messages_left >= 0 and bytes_left >= 0:
-                self._messages, self._bytes = messages_left, bytes_left
-                return
         timeout_s = self._limit.timeout_s if self._limit.on_full == "block" else 0.0
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._lock:
+                room = self._room()
+                if room.messages >= messages and room.bytes >= size:
+                    return room
                 held = self._grant(messages, size)
-                if self._take(messages, size):
-                    return
+                room = self._room()
+                if room.messages >= messages and room.bytes >= size:
+                    return room
             if end_s is not None and time.monotonic() >= end_s:
                 raise LimitReached(held.messages, held.bytes)
             time.sleep(_POLL_S)
 
-    def _take(self, messages: int, size: int) -> bool:
-        messages_left, bytes_left = self._messages - messages, self._bytes - size
-        if messages_left < 0 or bytes_left < 0:
-            return False
-        self._messages, self._bytes = messages_left, bytes_left
-        return True
+    def _room(self) -> Room:
+        return _difference(self._granted, self._taken())
 
-    def _grant(self, messages: int, size: int) -> _Amount:
+    def _grant(self, messages: int, size: int) -> Room:
         """Make what room there is, for these messages at least; return what is in flight."""
-        granted, most = self._granted, self._most
-        used = _Amount(granted.messages - self._messages, granted.bytes - self._bytes)
+        used, most = self._taken(), self._most
         if used != self._marked:
             self._mark(used)
         merged = self._merged()
         while self._marks and self._marks[0][0] <= merged:
             self._done = self._marks.popleft()[1]
-        held = _Amount(used.messages - self._done.messages, used.bytes - self._done.bytes)
+        held = _difference(used, self._done)
         if not held.messages:  # then even one that is larger than the limit goes
-            most = _Amount(max(most.messages, messages), max(most.bytes, size))
-        self._messages = _room(most.messages, held.messages, messages)
-        self._bytes = _room(most.bytes, held.bytes, size)
-        self._granted = _Amount(used.messages + self._messages, used.bytes + self._bytes)
+            most = Room(max(most.messages, messages), max(most.bytes, size))
+        self._granted = Room(
+            used.messages + _room(most.messages, held.messages, messages),
+            used.bytes + _room(most.bytes, held.bytes, size),
+        )
         return held
 
-    def _mark(self, used: _Amount) -> None:
+    def _mark(self, used: Room) -> None:
         with suppress(OSError):  # the disk is full for now: marked later, as nothing is merged
             self._marks.append((self._end(), used))
             self._marked = used
+
+
+def _difference(more: Room, less: Room) -> Room:
+    return Room(more.messages - less.messages, more.bytes - less.bytes)
 
 
 def _room(most: int, held: int, wanted: int) -> int:

@@ -3,22 +3,25 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 from replicator.push import PushClient
 from rt.client.flight import Flight, FlightLimit
 from rt.client.receipts import Receipt, Receipts
 from rt.client.settings import ConnectionSettings
 from rt.errors import FlushTimeout, Misuse, Stopped
-from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
+from rt.events import Dropped
+from rt.log.batcher import Batching
+from rt.log.checked import Bytes
+from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
 from rt.log.disk_room import DiskLimit
 from rt.log.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
 from rt.net.tls import Contexts
 from rt.position import Position
-from rt.publisher import Batching, Confirmed, Publisher
+from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
@@ -88,7 +91,9 @@ class ClientPublisher:
         )  # fmt: skip
         directory = session_directory(settings.root, settings.stream, session)
         self._confirmations = ConfirmationsFile(directory)
-        self._flight = None if flight is None else Flight(flight, self._written, self._merged)
+        if flight is not None:
+            taken = Flight(flight, lambda: self._publisher.taken, self._written, self._merged)
+            self._publisher.limit_flight(taken.admit)
         self._receipts = Receipts(self._publisher, self._confirmations)
         self._push = PushClient(
             settings.root, settings.stream, settings.addresses(), contexts, [session]
@@ -108,8 +113,8 @@ class ClientPublisher:
 
     def publish(
         self,
-        payload: bytes,
-        key: bytes | None = None,
+        payload: Bytes,
+        key: Bytes | None = None,
         time_ns: int | None = None,
         *,
         confirm: str | Level | None = None,
@@ -128,35 +133,31 @@ class ClientPublisher:
             FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
             LimitReached: the flight limit is reached; nothing was published.
             SessionFull: the disk limit is; nothing was published.
+            MessagesDropped: `confirm` was given, and the full session dropped the message.
             RtError: as `rt.Publisher.publish`.
         """
         level = None if confirm is None else checked_level(confirm, "confirm")
-        sequence = self._publish(payload, key, time_ns)
+        sequence = self._publisher.publish(payload, key, time_ns)
         if level is not None:
-            self._await(self._receipts.future(level), level, timeout_s)
+            self._await(self._receipts.future(level, sequence), level, timeout_s)
         return sequence
 
     def publish_many(
         self,
-        payloads: Iterable[bytes],
-        keys: Iterable[bytes] | None = None,
+        payloads: Iterable[Bytes],
+        keys: Iterable[Bytes] | None = None,
         times_ns: Iterable[int] | None = None,
     ) -> range:
         """Publish messages in order and return their sequence numbers; as `rt.Publisher`.
 
         `LimitReached` as for `publish`; a flight limit counts them as one.
         """
-        if self._flight is None:
-            return self._publisher.publish_many(payloads, keys, times_ns)
-        payloads = list(payloads)
-        keys = None if keys is None else list(keys)
-        self._flight.admit(len(payloads), _sizes(payloads) + _sizes(keys or ()))
         return self._publisher.publish_many(payloads, keys, times_ns)
 
     def publish_future(
         self,
-        payload: bytes,
-        key: bytes | None = None,
+        payload: Bytes,
+        key: Bytes | None = None,
         time_ns: int | None = None,
         *,
         confirm: str | Level | None = None,
@@ -164,8 +165,8 @@ class ClientPublisher:
         """Publish one message and return a future of its confirmation.
 
         The future needs no other call to end. Cancelling it stops the wait, not the message. It
-        fails with `Stopped` when the publisher is closed first, and with `WriterFailed` when the
-        local disk fails.
+        fails with `Stopped` when the publisher is closed first, with `WriterFailed` when the local
+        disk fails, and with `MessagesDropped` when a full session dropped the message.
 
         Args:
             payload: the message.
@@ -182,8 +183,8 @@ class ClientPublisher:
             RtError: as `publish`.
         """
         level = self._confirm if confirm is None else checked_level(confirm, "confirm")
-        self._publish(payload, key, time_ns)
-        return self._receipts.future(level)
+        sequence = self._publisher.publish(payload, key, time_ns)
+        return self._receipts.future(level, sequence)
 
     def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
         """Wait until everything published so far has reached `level`; as `rt.Publisher.flush`."""
@@ -191,8 +192,15 @@ class ClientPublisher:
         return self._publisher.flush(wanted, timeout_s)
 
     def confirmed(self) -> Confirmations:
-        """Return how far the nodes have confirmed the session, also from before this process."""
+        """Return how far the nodes have confirmed the session, also from before this process.
+
+        What `dropped` names was not merged, though a later position was.
+        """
         return self._confirmations.read()
+
+    def dropped(self) -> list[Dropped]:
+        """Return what a full session has ever dropped; as `rt.Publisher.dropped`."""
+        return self._publisher.dropped()
 
     def await_consumed(self, position: Position, cursor: str, timeout_s: float = 30.0) -> None:
         """Wait until a registered cursor has acknowledged everything before a position.
@@ -257,12 +265,6 @@ class ClientPublisher:
     def __repr__(self) -> str:
         return f"<ClientPublisher {self.name!r}, next sequence {self.next_sequence}>"
 
-    def _publish(self, payload: bytes, key: bytes | None, time_ns: int | None) -> int:
-        if self._flight is not None:
-            size = len(payload) if type(payload) is bytes else _size(payload)
-            self._flight.admit(1, size if key is None else size + _size(key))
-        return self._publisher.publish(payload, key, time_ns)
-
     def _written(self) -> Position:
         return self._publisher.flush(Level.WRITTEN).position
 
@@ -287,23 +289,15 @@ class ClientPublisher:
             if receipt.done() and not receipt.cancelled():
                 raise  # it failed with a time-out of its own
             receipt.cancel()
-            reached, reason = self._reached().name, self._publisher.shipping_note
-            raise FlushTimeout(reached, level.name, timeout_s, reason) from None
+            raise self._late(level, timeout_s) from None
+
+    def _late(self, level: Level, timeout_s: float) -> FlushTimeout:
+        """Return the error for a level that was not reached in time."""
+        reached, reason = self._reached().name, self._publisher.shipping_note
+        return FlushTimeout(reached, level.name, timeout_s, reason)
 
     def _reached(self) -> Level:
         """The highest level that everything published so far has reached."""
         end, known = self._publisher.flush(Level.WRITTEN).position, self._confirmations.read()
         levels = (Level.RECEIVED, Level.REPLICATED, Level.MERGED)
         return max((each for each in levels if known.reached(each) >= end), default=Level.WRITTEN)
-
-
-def _sizes(values: Collection[object]) -> int:
-    """Bytes of payloads or keys; as `_size`, at a tenth of the cost where all are bytes."""
-    if {*map(type, values)} == {bytes}:
-        return sum(map(len, cast("Collection[bytes]", values)))
-    return sum(map(_size, values))
-
-
-def _size(value: object) -> int:
-    """Bytes of a payload or key; publishing refuses what is neither, with its own message."""
-    return len(value) if isinstance(value, bytes | bytearray | memoryview) else 0

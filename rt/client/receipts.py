@@ -4,12 +4,13 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, NamedTuple
 
-from rt.errors import RtError, Stopped, WriterFailed, spoken
-from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
-from rt.position import Position
-from rt.publisher import Confirmed, Publisher
+from rt.errors import MessagesDropped, RtError, Stopped, WriterFailed, spoken
+from rt.format.dropped_notice import DroppedSpan
+from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
+from rt.position import START, Position
+from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
 # Between two looks at the confirmations: short at first, since most waits are; then longer.
@@ -22,6 +23,15 @@ _OF_NODES: Final = (Level.RECEIVED, Level.REPLICATED, Level.MERGED)
 Receipt = Future[Confirmed]
 
 
+class Pledge(NamedTuple):
+    """A future, and the message that it is for: its number, and where it ends at the latest."""
+
+    level: Level
+    receipt: Receipt
+    sequence: int
+    end: Position = START
+
+
 class Receipts:
     """Resolves futures in the order of publishing, many at a time.
 
@@ -30,27 +40,30 @@ class Receipts:
 
     Threads:
         `_new` and `_closing` are guarded by `_news`, which any thread may take through `future`,
-        `wait_idle` and `close`. `_waiting` belongs to the thread of `_run` alone. A future is
-        completed by that thread, outside the lock, so a callback may publish again.
+        `wait_idle` and `close`. `_waiting` and `_drops` belong to the thread of `_run` alone. A
+        future is completed by that thread, outside the lock, so a callback may publish again.
     """
 
     def __init__(self, publisher: Publisher, confirmations: ConfirmationsFile) -> None:
         self._publisher = publisher
         self._confirmations = confirmations
         self._news = threading.Condition()
-        self._new: list[tuple[Level, Receipt]] = []
+        self._new: list[Pledge] = []
         self._closing = False
         self._is_idle = True
-        self._waiting: dict[Level, deque[tuple[Position, Receipt]]] = {
-            level: deque() for level in _OF_NODES
-        }
+        self._waiting: dict[Level, deque[Pledge]] = {level: deque() for level in _OF_NODES}
+        self._drops: tuple[DroppedSpan, ...] = ()  # whose futures have failed
         self._thread = threading.Thread(
             target=self._run, name=f"receipts {publisher.name}", daemon=True
         )
         self._thread.start()
 
-    def future(self, level: Level) -> Receipt:
-        """Return a future that resolves once everything published so far has reached `level`.
+    def future(self, level: Level, sequence: int) -> Receipt:
+        """Return a future that resolves once a message, and all before it, has reached `level`.
+
+        Args:
+            level: which.
+            sequence: the message's number.
 
         Raises:
             Stopped: the publisher is closed.
@@ -59,7 +72,7 @@ class Receipts:
         with self._news:
             if self._closing:
                 raise Stopped(f"publisher {self._publisher.name!r} is closed")
-            self._new.append((level, receipt))
+            self._new.append(Pledge(level, receipt, sequence))
             self._is_idle = False
             self._news.notify_all()
         return receipt
@@ -94,7 +107,7 @@ class Receipts:
                 pause_s = _POLL_FIRST_S
         self._fail(Stopped(f"publisher {self._publisher.name!r} was closed before that"), [])
 
-    def _next(self, pause_s: float) -> list[tuple[Level, Receipt]] | None:
+    def _next(self, pause_s: float) -> list[Pledge] | None:
         """Wait for futures, or for the next look; None once closed."""
         with self._news:
             if not self._new and not self._closing:
@@ -107,31 +120,48 @@ class Receipts:
             new, self._new = self._new, []
             return new
 
-    def _write(self, new: list[tuple[Level, Receipt]]) -> None:
+    def _write(self, new: list[Pledge]) -> None:
         """Write new messages to the disk, and resolve the futures that need no node."""
         if not new:
             return
-        highest = max(level for level, _ in new)
+        highest = max(each.level for each in new)
         local = self._publisher.flush(min(highest, Level.SYNCED))
-        for level, receipt in new:
-            if level in self._waiting:
-                self._waiting[level].append((local.position, receipt))
-            else:
-                _complete(receipt, Confirmed(level, local.position, None))
+        for each in new:
+            if each.level not in self._waiting:
+                _complete(each.receipt, Confirmed(each.level, local.position, None))
+            elif not self._was_dropped(each):
+                self._waiting[each.level].append(each._replace(end=local.position))
 
     def _resolve(self, confirmed: Confirmations) -> bool:
         """Complete what the nodes have confirmed; return whether that was any."""
         progressed = False
+        self._fail_dropped()  # of what was read before, so that nothing dropped is confirmed
         for level, waiting in self._waiting.items():
             reached = confirmed.reached(level)
             merged_at = confirmed.merged_at if level is Level.MERGED else None
-            while waiting and waiting[0][0] <= reached:
-                position, receipt = waiting.popleft()
-                _complete(receipt, Confirmed(level, position, merged_at))
+            while waiting and waiting[0].end <= reached:
+                each = waiting.popleft()
+                _complete(each.receipt, Confirmed(level, each.end, merged_at))
                 progressed = True
         return progressed
 
-    def _put_back(self, new: list[tuple[Level, Receipt]], error: OSError) -> float:
+    def _fail_dropped(self) -> None:
+        """Fail the futures of messages that a full session has dropped."""
+        drops = self._publisher.drops
+        if drops is self._drops:
+            return
+        self._drops = drops
+        for level, waiting in self._waiting.items():
+            self._waiting[level] = deque(each for each in waiting if not self._was_dropped(each))
+
+    def _was_dropped(self, pledge: Pledge) -> bool:
+        """Whether a message was dropped, so that its future has failed now."""
+        span = next((one for one in self._drops if one.first <= pledge.sequence < one.next), None)
+        if span is not None:
+            _fail(pledge.receipt, MessagesDropped([span.event(self._publisher.name)]))
+        return span is not None
+
+    def _put_back(self, new: list[Pledge], error: OSError) -> float:
         """The disk is full, for now: the messages are kept, and tried again."""
         _log.warning("session %s waits: %s", self._publisher.name, spoken(error))
         with self._news:
@@ -139,17 +169,20 @@ class Receipts:
             self._news.wait_for(lambda: self._closing, _FULL_DISK_S)
         return _POLL_FIRST_S
 
-    def _fail(self, error: Exception, new: list[tuple[Level, Receipt]]) -> None:
+    def _fail(self, error: Exception, new: list[Pledge]) -> None:
         with self._news:
             left = [*new, *self._new]
             self._new = []
-        receipts = [receipt for _, receipt in left]
         for waiting in self._waiting.values():
-            receipts += [receipt for _, receipt in waiting]
+            left += waiting
             waiting.clear()
-        for receipt in receipts:
-            if not receipt.done() and receipt.set_running_or_notify_cancel():
-                receipt.set_exception(error)
+        for each in left:
+            _fail(each.receipt, error)
+
+
+def _fail(receipt: Receipt, error: Exception) -> None:
+    if not receipt.done() and receipt.set_running_or_notify_cancel():
+        receipt.set_exception(error)
 
 
 def _complete(receipt: Receipt, confirmed: Confirmed) -> None:

@@ -15,6 +15,7 @@ MERGED: Final = "merged"  # why a publisher's own file is archived
 NOT_COPIED: Final = "not copied"  # why a copy that begins later lacks a file
 NOT_OFFERED: Final = "not copied: its source lacks it"  # the copy was to begin earlier
 MISSING: Final = "missing"  # the reason of a gap that no line accounts for
+DROPPED: Final = "dropped"  # why a full session lacks a file that no node was sent
 KEPT: Final = "keep"  # begins the reason where a copy's own rule gave the file up
 # Files are emptied in order, right after their lines are written. A process that died in between
 # left the last of them: so many empty files in a row, newest first, show where they begin.
@@ -23,12 +24,30 @@ _EMPTY_IN_A_ROW: Final = 1024
 
 def released_files(known: Manifest, released: Position, at_ns: int) -> list[Archived]:
     """Return the lines that archive a session's rolled files up to where they are released."""
-    first = bisect_left(known.order, max(known.archived, default=START))
     return [
         Archived(file, at_ns, MERGED)
-        for file in known.order[first:]
+        for file in _after_archived(known)
         if file not in known.archived and file + known.rolled[file].end <= released
     ]
+
+
+def is_dropped(known: Manifest, file: Position) -> bool:
+    """Whether a full session dropped a file, which no node was sent; files around it may be kept.
+
+    All other files are archived oldest first.
+    """
+    line = known.archived.get(file)
+    return line is not None and line.reason == DROPPED
+
+
+def last_archived(known: Manifest) -> Position:
+    """Return the last file that was archived and not dropped; the start if there is none."""
+    archived = known.archived.copy().values()  # other threads may add to it
+    return max((line.file for line in archived if line.reason != DROPPED), default=START)
+
+
+def _after_archived(known: Manifest) -> list[Position]:
+    return known.order[bisect_left(known.order, last_archived(known)) :]
 
 
 def given_up_files(
@@ -43,8 +62,7 @@ def given_up_files(
         keep_s: a file is given up so long after it was rolled; 0 is never.
         keep_bytes: the oldest are given up beyond so many bytes; 0 is never.
     """
-    first = bisect_left(known.order, max(known.archived, default=START))
-    kept = [file for file in known.order[first:] if file not in known.archived]
+    kept = [file for file in _after_archived(known) if file not in known.archived]
     total, lines = active + sum(known.rolled[file].end for file in kept), []
     for file in kept:
         rolled = known.rolled[file]
@@ -74,7 +92,7 @@ def begins_as_wanted(known: Manifest) -> bool:
 
 def is_own_choice(line: Archived) -> bool:
     """Whether only this copy lacks the file, as far as it knows: its own copies need not."""
-    return is_not_copied(line) or line.reason.startswith(f"{KEPT} ")
+    return is_not_copied(line) or line.reason == DROPPED or line.reason.startswith(f"{KEPT} ")
 
 
 def is_own_gap(gap: Gap) -> bool:

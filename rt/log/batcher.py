@@ -3,12 +3,44 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from rt.errors import WriterFailed
+from rt.errors import Misuse, WriterFailed
+from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
 from rt.log.pending import PendingFrame
 
+_FRAME_BYTES_MAX: Final = 8 * MIB  # and one message of 16 MiB more: still within a body's 32 MiB
 _RETRY_S: Final = 0.1  # after a full disk
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How messages become frames.
+
+    A message after a pause is written at once, by the call that publishes it. A message that comes
+    within `linger_s` of the one before it waits that long for company, or until the frame is full.
+    So a lone message is not delayed, and a flood costs one write for thousands.
+
+    Args:
+        frame_bytes: a frame is written when it holds this many bytes; 1 KiB to 8 MiB.
+        linger_s: the longest that a message waits for company, 0 to 60 s; 0 writes each at once.
+        message_bytes_max: larger messages, key included, are refused; at most 16 MiB.
+    """
+
+    frame_bytes: int = FRAME_BYTES_DEFAULT
+    linger_s: float = 0.0005
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        if not KIB <= self.frame_bytes <= _FRAME_BYTES_MAX:
+            raise Misuse(f"frame_bytes is {self.frame_bytes}; use {KIB} to {_FRAME_BYTES_MAX}")
+        if not 0 <= self.linger_s <= 60:
+            raise Misuse(f"linger_s is {self.linger_s}; use 0 to 60")
+        if not 0 < self.message_bytes_max <= MESSAGE_BYTES_MAX:
+            raise Misuse(
+                f"message_bytes_max is {self.message_bytes_max}; use 1 to {MESSAGE_BYTES_MAX}"
+            )
 
 
 class Batcher:

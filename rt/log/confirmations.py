@@ -2,6 +2,7 @@
 
 import os
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -32,6 +33,21 @@ class Level(IntEnum):
         except KeyError:
             names = ", ".join(level.name.lower() for level in cls)
             raise Misuse(f"no level is called {word!r}; use one of {names}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What a flush returns: everything published before it has reached `level`.
+
+    Args:
+        level: the level that was asked for.
+        position: end, in the session, of what is confirmed.
+        merged_at: where that ends in the merged log; None below `merged`.
+    """
+
+    level: Level
+    position: Position
+    merged_at: Position | None
 
 
 class Confirmations(NamedTuple):

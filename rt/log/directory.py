@@ -1,6 +1,7 @@
 """LogDirectory: what a reader knows about a log: its manifest so far, and its files."""
 
 import os
+from contextlib import closing
 from typing import Final
 
 from rt.errors import CorruptLog, ManifestError
@@ -115,12 +116,33 @@ class LogDirectory:
             file = self._open_manifest()
         except FileNotFoundError:
             return False
+        with closing(file):
+            return self._continues(file)
+
+    def is_replaced(self) -> bool:
+        """Whether there is a manifest, and not the one that was read; as for `is_continued`."""
         try:
-            begin = self.manifest.length - len(self._last)
-            is_same = _inode(file) == self._inode
-            return is_same and file.pread(len(self._last), begin) == self._last
-        finally:
-            file.close()
+            file = self._open_manifest()
+        except FileNotFoundError:
+            return False
+        with closing(file):
+            return not self._continues(file)
+
+    def is_in_place(self) -> bool:
+        """Whether the manifest has neither been replaced nor become shorter; one system call."""
+        if self._inode is None:
+            return True  # of a disk without inodes
+        try:
+            status = os.stat(os.path.join(self.path, FILE_NAME))
+        except FileNotFoundError:
+            return False
+        is_same = (status.st_dev, status.st_ino) == self._inode
+        return is_same and status.st_size >= self.manifest.length
+
+    def _continues(self, file: File) -> bool:
+        begin = self.manifest.length - len(self._last)
+        is_same = _inode(file) == self._inode
+        return is_same and file.pread(len(self._last), begin) == self._last
 
     def files(self) -> list[Position]:
         """Return where the files that still hold their bytes start, oldest first."""

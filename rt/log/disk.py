@@ -2,9 +2,11 @@
 
 import errno
 import os
+import shutil
 import stat
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from rt.latencies import Latencies
@@ -17,6 +19,9 @@ SET_ASIDE: Final = "quarantine."  # prefix of names that no program reads again
 # or a failing disk would fill up with them.
 _REPLACED: Final = f"{SET_ASIDE}replaced."
 _REPLACED_MAX: Final = 8
+# What was set aside under one name: the first shows what began it. A failing disk, or a publisher
+# with other bytes, sets aside one after another, each copied again from the start.
+_ASIDE_MAX: Final = 2
 # Larger than any descriptor on Linux (fs.nr_open); -1 is a ValueError in some calls of Python.
 _NO_FD: Final = (1 << 31) - 1
 COPY_BYTES: Final = 1 << 20  # per read and write; with less, the calls cost as much as the copy
@@ -85,6 +90,9 @@ class Disk(Protocol):
 
     def link(self, source: str, target: str) -> None:
         """Give a file a second name in its directory, and sync that directory."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory and all in it, as far as that is possible; not synced."""
 
 
 class OsFile:
@@ -252,6 +260,14 @@ class OsDisk:
         os.link(source, target, follow_symlinks=False)
         sync_directory(os.path.dirname(target))
 
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory and all in it, as far as that is possible; not synced."""
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                os.unlink(path)
+
 
 def read_small(path: str, bytes_max: int) -> bytes:
     """Return the first bytes of a file; `OSError` for a link, a pipe or a device in its place."""
@@ -296,9 +312,13 @@ def open_small(path: str) -> int:
 def set_aside(disk: Disk, path: str) -> str:
     """Rename a damaged file or directory to `quarantine.<name>.<number>`, and return that name.
 
-    No program reads it again; it is kept for people to look at.
+    No program reads it again; it is kept for people to look at. Of each name the first and the last
+    are kept: a disk that fails again and again would be filled with them.
     """
-    kept = _aside(disk, path, SET_ASIDE)
+    kept, last = _aside(disk, path, SET_ASIDE), _last_aside(path)
+    if last in disk.names(os.path.dirname(path)):
+        disk.remove(os.path.join(os.path.dirname(path), last))
+        kept = last
     disk.replace(path, os.path.join(os.path.dirname(path), kept))
     return kept
 
@@ -326,6 +346,10 @@ def put_in_place(disk: Disk, fresh: str, path: str) -> str:
         kept = ""
     disk.replace(fresh, path)
     return kept
+
+
+def _last_aside(path: str) -> str:
+    return f"{SET_ASIDE}{os.path.basename(path)}.{_ASIDE_MAX - 1}"
 
 
 def _aside(disk: Disk, path: str, prefix: str) -> str:

@@ -9,9 +9,14 @@ from typing import Final, Literal
 from rt.errors import Misuse, SessionFull
 from rt.format.manifest import Manifest
 from rt.limits import KIB
+from rt.log.archived import is_dropped
 
 _POLL_S: Final = 0.02
 _BYTES_MIN: Final = 64 * KIB
+_FILES: Final = 8  # so many files a limit has room for where the oldest are dropped
+_ARCHIVED_S: Final = 5.0  # files that are merged are archived within two or three seconds
+_FRAMES: Final = 8  # at least so many frames a limit, or a file of it, has room for
+_DROPPING_BYTES_MIN: Final = _FILES * _BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +28,54 @@ class DiskLimit:
     `publish_many` may go beyond the limit, and so may what waits to be written, by an eighth of it.
 
     Attributes:
-        bytes: of all files; at least 64 KiB, and no more than the file system has.
-        on_full: raise an `error` before anything is taken, or `block` until there is room. To drop
-            the oldest messages instead is not possible yet (ADR 17), except by the `keep_bytes` of
-            a session that nothing ships.
-        timeout_s: how long to block; None for ever. `SessionFull` says that it was too short.
+        bytes: of all files; at least 64 KiB, or 512 KiB where the oldest messages are dropped, and
+            no more than the file system has.
+        on_full: raise an `error` before anything is taken, `block` until there is room, or
+            `drop_oldest`: give up the oldest files that a pusher has not begun to send. Readers of
+            the stream get an `rt.Dropped` in their place, and the publisher a `MessagesDropped`.
+            A pusher is at most half of the limit ahead of what is merged. Files that were there
+            before the session was first opened with `drop_oldest` are kept.
+        timeout_s: how long to block; None for ever. `SessionFull` says that it was too short. With
+            `drop_oldest`, how long to wait where all that is left may have been sent; None is 5 s.
     """
 
     bytes: int
-    on_full: Literal["error", "block"] = "error"
+    on_full: Literal["error", "block", "drop_oldest"] = "error"
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.bytes < _BYTES_MIN:
             raise Misuse(f"a disk limit of {self.bytes} bytes; use {_BYTES_MIN} or more")
-        if self.on_full not in ("error", "block"):
+        if self.on_full not in ("error", "block", "drop_oldest"):
+            raise Misuse(f"on_full is {self.on_full!r}; use error, block or drop_oldest")
+        if self.drops and self.bytes < _DROPPING_BYTES_MIN:
             raise Misuse(
-                f"on_full is {self.on_full!r}; use error or block (a session that nothing ships "
-                "drops its oldest files by the keep_bytes of rt.WriterSettings)"
+                f"a disk limit of {self.bytes} bytes; use {_DROPPING_BYTES_MIN} or more to drop "
+                "the oldest messages, which go file by file"
             )
+
+    @property
+    def drops(self) -> bool:
+        """Whether the oldest messages are dropped."""
+        return self.on_full == "drop_oldest"
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long to wait for room; None for ever."""
+        if self.on_full == "error":
+            return 0.0
+        is_default = self.drops and self.timeout_s is None
+        return _ARCHIVED_S if is_default else self.timeout_s
+
+    @property
+    def file_bytes_max(self) -> int:
+        """How large a file may be that is dropped as one."""
+        return self.bytes // _FILES
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """How large a frame may be: it may go beyond the limit, and a file holds several."""
+        return self.bytes // (_FRAMES * _FILES if self.drops else _FRAMES)
 
     def demand_disk(self, directory: str) -> None:
         """Raise `Misuse` if the file system of a directory is smaller: it would fill first."""
@@ -63,7 +97,7 @@ class DiskRoom:
     """
 
     def __init__(
-        self, limit: DiskLimit, session: str, held: Callable[[], int], roll: Callable[[], None]
+        self, limit: DiskLimit, session: str, held: Callable[[], int], make: Callable[[], bool]
     ) -> None:
         """Prepare.
 
@@ -71,12 +105,13 @@ class DiskRoom:
             limit: how much the files may hold.
             session: its name, for errors.
             held: returns how much they hold.
-            roll: ends the active file, so that it can be archived, too.
+            make: drops the oldest file if that is wanted, and returns whether it did; otherwise
+                ends the active file, so that it can be archived, too.
         """
         self._limit = limit
         self._session = session
         self._held = held
-        self._roll = roll
+        self._make = make
 
     def admit(self, size: int, is_closed: Callable[[], bool]) -> None:
         """Return once there is room for this many bytes more.
@@ -89,16 +124,17 @@ class DiskRoom:
             SessionFull: there is no room, or not in time.
             WriterFailed: the disk failed.
         """
-        timeout_s, end_s = self._limit.timeout_s, None
+        timeout_s, end_s = self._limit.patience_s, None
         if timeout_s is not None:
             end_s = time.monotonic() + timeout_s
         while True:
             held = self._held()
             if held + size <= self._limit.bytes or not held:
                 return
-            self._roll()
+            if self._make():
+                continue
             is_late = end_s is not None and time.monotonic() >= end_s
-            if self._limit.on_full == "error" or is_late:
+            if is_late:
                 raise SessionFull(self._session, held, self._limit.bytes)
             if is_closed():
                 return
@@ -114,7 +150,8 @@ def held_bytes(known: Manifest, active: int) -> int:
     """
     total = active
     for file in reversed(known.order):
-        if file in known.archived:
+        if file not in known.archived:
+            total += known.rolled[file].end
+        elif not is_dropped(known, file):
             break
-        total += known.rolled[file].end
     return total

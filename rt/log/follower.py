@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Final, Literal
 
-from rt.errors import CorruptLog, FrameError, GapError, Misuse, PoisonError
-from rt.events import BeyondEnd, CaughtUp, Event, Gap, Poisoned, SessionEvent
+from rt.errors import CorruptLog, FrameError, GapError, Misuse, PoisonError, ReplacedLog
+from rt.events import BeyondEnd, CaughtUp, Dropped, Event, Gap, NewRun, Poisoned, SessionEvent
 from rt.format.message import Batch
 from rt.format.where import Where
 from rt.log.directory import LogDirectory
-from rt.log.reader import Reader
+from rt.log.reader import Found, Reader
 from rt.log.start import Start, end_of, resolve
 from rt.names import glob_matches, parse_glob
 from rt.position import Position
@@ -93,7 +93,7 @@ class Follower:
 
         Raises:
             GapError: part of the log is gone, and `on_gap` is `raise`.
-            CorruptLog: the log is damaged here.
+            CorruptLog: the log is damaged here; as a `ReplacedLog`, it was put back from a backup.
             Misuse: the log ends before the start, and nothing is followed.
         """
         if self.damage is not None:
@@ -101,7 +101,7 @@ class Follower:
         if self._reader is None:
             self._reader = Reader(self.log, resolve(self.log, self._start))
         reader = self._reader
-        while (found := reader.poll()) is not None:
+        while (found := self._poll(reader)) is not None:
             if isinstance(found, Batch):
                 if not self._sessions.wants(found.session):
                     reader.skip_range()
@@ -110,11 +110,22 @@ class Follower:
                     return found
             elif isinstance(found, Gap):
                 self._meet_gap(found)
-            elif not isinstance(found, SessionEvent) or self._sessions.wants(found.session):
+            elif self._is_of_interest(found):
                 self._on_event(found)
         if self.log.is_there and self._end_said is not CaughtUp:
             self._meet_end(reader)
         return None
+
+    def _is_of_interest(self, found: NewRun | SessionEvent | Dropped) -> bool:
+        """Whether to report something of a session; restarts are reported of all."""
+        return isinstance(found, NewRun) or self._sessions.wants(found.session)
+
+    def _poll(self, reader: Reader) -> Found | None:
+        try:
+            return reader.poll()
+        except ReplacedLog as error:
+            self.damage = error
+            raise
 
     def expect(self, end: Position | None) -> None:
         """Let the next search take it from the log's writer that its last file ends here now."""

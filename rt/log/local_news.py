@@ -23,12 +23,14 @@ class WrittenFrame(NamedTuple):
         position: where it begins.
         data: all of it.
         messages: how many are in it.
+        frames: how many these are, if several that follow each other were put together.
     """
 
     log: str
     position: Position
     data: bytes
     messages: int
+    frames: int = 1
 
     @property
     def end(self) -> Position:

@@ -3,8 +3,9 @@
 import os
 from typing import Final
 
-from rt.errors import CorruptLog, FrameError
-from rt.events import Gap, NewRun, SessionEvent
+from rt.errors import CorruptLog, FrameError, ReplacedLog
+from rt.events import Dropped, Gap, NewRun, SessionEvent
+from rt.format.dropped_notice import decode_notice
 from rt.format.frame import FrameKind
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
@@ -13,13 +14,14 @@ from rt.format.scan import Frame, Scan
 from rt.format.seek import walk_before
 from rt.format.session_event import decode_event, is_event
 from rt.format.walk import Walk
+from rt.log.continuity import Continuity
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.gaps import gap_before
 from rt.log.growth import BadFrames, DamagedFrame
 from rt.position import OFFSET_END, START, Position
 
-Found = Batch | Gap | NewRun | SessionEvent
+Found = Batch | Gap | NewRun | SessionEvent | Dropped
 
 _POLLS_A_PROBE: Final = 16  # polls that found nothing; a probe takes a few system calls
 _TOLD_A_LOOK: Final = 64  # ends that the writer has told; a look takes three system calls
@@ -28,9 +30,9 @@ _TOLD_A_LOOK: Final = 64  # ends that the writer has told; a look takes three sy
 class Reader:
     """Returns what is in a log from a position on, in order and checked, without writing anything.
 
-    It finds a `Batch` of messages, a `Gap`, `NewRun` or `SessionEvent`; None means that there is
-    nothing yet, and that a later call may find something. Not safe for use by several threads at
-    once.
+    It finds a `Batch` of messages, a `Gap`, `NewRun`, `SessionEvent` or `Dropped`; None means that
+    there is nothing yet, and that a later call may find something. Not safe for use by several
+    threads at once.
     """
 
     def __init__(self, log: LogDirectory, start: Position = START) -> None:
@@ -41,7 +43,7 @@ class Reader:
         self._limit = 0  # where the file ended at the last look; no frame reaches beyond
         self._seen = 0  # messages of the current range so far
         self._idle_polls = 0  # of the current file
-        self._runs: dict[str, int] = {}  # of each session, the last one seen
+        self._continuity = Continuity()
         self._bad_frames = BadFrames(log)
         self._next_file: Position | None = None  # set when a file was read to its end
         # Where the last file ends, if its writer in this process has just said so; then nothing is
@@ -55,6 +57,7 @@ class Reader:
         Raises:
             CorruptLog: the frame at the position is damaged; raised again by every later call
                 until it is repaired.
+            ReplacedLog: what is there does not continue what was read; nothing is to be read on.
         """
         while True:
             if self._scan is None:
@@ -140,6 +143,10 @@ class Reader:
         walk = self._scan.walk if self._scan else None
         if walk is not None and walk.range is not None:
             return self._take_merged(frame, walk)
+        if frame.position >= self.position and (
+            fault := self._continuity.fault(frame.position, frame.header)
+        ):
+            raise self._replaced(fault)
         self.position = max(self.position, frame.position)
         return self._batch(frame, self._session_name(), None, frame.header.sequence, 0)
 
@@ -150,9 +157,13 @@ class Reader:
         if frame.header.kind == FrameKind.RANGE:
             self._seen = 0
             self.position = max(self.position, frame.position)
-            return None if is_event(current) else self._new_run(current.session, current.first)
+            if is_event(current):
+                return None
+            return self._continuity.new_run(current.session, current.first)
         if is_event(current):
             return self._event(frame, current)
+        if frame.header.kind == FrameKind.CONTROL:
+            return self._dropped(frame, current)
         passed = self._seen
         self._seen += frame.header.messages
         repeats = min(max(0, current.skip - passed), frame.header.messages)
@@ -181,10 +192,11 @@ class Reader:
             path = self.log.file_path(frame.position)
             raise CorruptLog(path, frame.position, str(error)) from None
 
-    def _new_run(self, session: str, first: Position) -> NewRun | None:
-        known = self._runs.get(session)
-        self._runs[session] = first.run
-        return NewRun(session, first) if known is not None and known != first.run else None
+    def _dropped(self, frame: Frame, current: Range) -> Dropped | None:
+        is_wanted = frame.position >= self.position
+        self.position = max(self.position, Position(frame.position + frame.header.size))
+        span = decode_notice(frame.body) if is_wanted else None
+        return None if span is None else span.event(current.session, frame.position)
 
     def _session_name(self) -> str:
         identity = self.log.manifest.identity
@@ -209,7 +221,7 @@ class Reader:
         self._look()
         if gap or self.log.merged:
             return gap
-        return self._new_run(self._session_name(), start)
+        return self._continuity.new_run(self._session_name(), start)
 
     def _walk_to(self, file: File, start: Position) -> Walk:
         index, index_file = self.log.open_index(start)
@@ -237,6 +249,7 @@ class Reader:
             return True
         if self._idle_polls % _POLLS_A_PROBE == 0:
             self._demand_line()
+            self._demand_same_log()
             self._goes_on_elsewhere()
         self._idle_polls += 1
         return False
@@ -260,6 +273,14 @@ class Reader:
             )
             raise CorruptLog(os.path.join(log.path, FILE_NAME), walk.position, reason)
 
+    def _demand_same_log(self) -> None:
+        """Raise `ReplacedLog` if the log is another one; a merged log may be copied again."""
+        if not self.log.merged and self.log.is_replaced():
+            raise self._replaced("it was deleted, and another made in its place")
+
+    def _replaced(self, reason: str) -> ReplacedLog:
+        return ReplacedLog(self.log.path, self.position, reason)
+
     def _file_is_done(self) -> bool:
         walk = self._scan.walk if self._scan else None
         if walk is None:
@@ -267,6 +288,8 @@ class Reader:
         end = self.log.manifest.rolled_end(walk.position.file)
         if end is None or walk.position.offset < end:
             return False
+        if walk.position.offset > end:
+            raise self._replaced(f"{walk.position.file.file_name} ends at offset {end} now")
         following = self.log.file_from(walk.position.next_file())
         if following is None:
             return False
@@ -324,6 +347,8 @@ class Reader:
             return False
         if fresh.size() < walk.position.offset:
             fresh.close()
+            if not self.log.merged:
+                raise self._replaced(f"{walk.position.file.file_name} is another file, and shorter")
             return True
         self._file.close()
         self._file, self._scan, self._limit = fresh, Scan(fresh.pread, walk), 0

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import zstandard
@@ -10,13 +11,14 @@ import zstandard
 from rt.errors import Misuse
 from rt.format.columns import encode_columns
 from rt.format.frame import KEYS_COLUMN, encode_frame, session_tag
-from rt.format.manifest import SESSION
+from rt.format.manifest import SESSION, Manifest
 from rt.limits import SMALL_BYTES
 from rt.log.appender import Appender, Durable
 from rt.log.archived import finish_archiving
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.disk import Disk, OsDisk
-from rt.log.disk_room import held_bytes
+from rt.log.disk_room import DiskLimit, held_bytes
+from rt.log.dropping import Dropping, kept_end
 from rt.log.forked import ForkGuard
 from rt.log.identity import new_identity
 from rt.log.local_news import Announcer, WrittenFrame
@@ -51,14 +53,27 @@ class SessionWriter:
         disk: Disk | None = None,
         *,
         group: str = "",
+        limit: DiskLimit | None = None,
     ) -> None:
         """Take the session's lock, recover its last run, and prepare the next one.
+
+        Args:
+            root: directory that holds the streams.
+            stream: name of the stream.
+            session: name of the session.
+            settings: durability, sizes, compression.
+            disk: the file system.
+            group: of the session.
+            limit: if it drops the oldest messages, files are small enough for that.
 
         Raises:
             Misuse: a name is not valid, or the session has a live writer.
             CorruptLog: durable bytes of the last run are damaged.
         """
         self.settings = settings or WriterSettings()
+        if limit is not None and limit.drops:
+            size = min(self.settings.file_bytes_max, limit.file_bytes_max)
+            self.settings = replace(self.settings, file_bytes_max=size)
         self.directory = session_directory(root, stream, session)
         disk = disk or OsDisk()
         disk.make_directory(self.directory)
@@ -70,13 +85,14 @@ class SessionWriter:
         )
         try:
             self._appender = self._recovered(disk, stream, session, group)
+            drops = limit is not None and limit.drops
+            self.dropping = Dropping(self._appender, limit.bytes) if limit and drops else None
         except BaseException:
             os.close(self._lock_fd)
             raise
         level = self.settings.compression
         self._compressor = zstandard.ZstdCompressor(level=level) if level else None
         self._rolls_at_s = float("inf")
-        self._tag = session_tag(session)
         self._syncer = Syncer(self._appender, self.settings, Durable(self._appender.end), session)
         self.news = Announcer(self.directory)
         self._guard = ForkGuard("a Publisher", self._abandon)
@@ -104,24 +120,41 @@ class SessionWriter:
         self.next_sequence = appender.next_number
         if appender.is_open:
             appender.roll(time.time_ns())
-        if appender.end.run >= _RUNS_MAX - 1:
+        # What the nodes have beyond the end was lost, or is of the log that a backup took the
+        # place of: no position of it may be used again, or they would confirm other messages.
+        known = max(appender.end, confirmed.received, confirmed.replicated, confirmed.merged)
+        if known.run >= _RUNS_MAX - 1:
             raise Misuse(
                 f"{self.directory}: session {session!r} was started {_RUNS_MAX:,} times, and has "
                 "no positions left; publish under another name"
             )
         began = bool(appender.manifest.order)
-        self._next_file = appender.end.next_run() if began else START
+        self._next_file = known.next_run() if began or known else START
 
     @property
     def end(self) -> Position:
-        """Where the last frame ends; a file without frames after it is not counted."""
-        return self._appender.manifest.frames_end(self._appender.end)
+        """Where the last messages end; a file that has none, or was dropped, is not counted."""
+        appender, place = self._appender, self._appender.end
+        if self.dropping is None:
+            return appender.manifest.frames_end(place)
+        if appender.is_open and not appender.facts.frames:
+            place = place.file
+        return kept_end(appender.manifest, place)
+
+    def kept(self, position: Position) -> Position:
+        """Where the last messages end that come before a position, and were not dropped."""
+        return position if self.dropping is None else kept_end(self._appender.manifest, position)
 
     @property
     def held_bytes(self) -> int:
         """How many bytes the session's files hold; any thread may ask."""
         active = self._appender.end.offset if self._appender.is_open else 0
         return held_bytes(self._appender.manifest, active)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is known of the session's files."""
+        return self._appender.manifest
 
     @property
     def durable(self) -> Durable:
@@ -168,7 +201,7 @@ class SessionWriter:
             durable=self._syncer.durable,
             columns=columns,
             compressor=self._compressor,
-            session_tag=self._tag,
+            session_tag=session_tag(self._appender.identity.session),
         )
         after = self._appender.walk.copy()
         after.step(frame.header)
@@ -184,9 +217,33 @@ class SessionWriter:
             if not full and time.monotonic() < self._rolls_at_s:
                 return
             self._roll()
-        self._appender.begin_file(self._next_file)
+        self._begin_file()
+
+    def _begin_file(self) -> None:
+        if self.dropping is not None:
+            self.dropping.begin(self._next_file, self.next_sequence)
+        else:
+            self._appender.begin_file(self._next_file)
         age = self.settings.file_age_s
         self._rolls_at_s = time.monotonic() + age if age else float("inf")
+
+    def drop_oldest(self) -> bool:
+        """Give up the oldest file that may go; return whether there was one.
+
+        Raises:
+            WriterFailed: the disk failed, now or earlier; this writer has ended.
+            OSError: the disk is full; a later call may succeed.
+        """
+        self._check()
+        if self.dropping is None:
+            return False
+        try:
+            is_dropped = self.dropping.drop(self._begin_file)
+        except OSError as error:
+            raise self._syncer.failed_or_full(error) from error
+        if is_dropped:
+            self.news.grown()
+        return is_dropped
 
     def _roll(self) -> None:
         following = self._appender.end.next_file()

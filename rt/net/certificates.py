@@ -25,7 +25,15 @@ from rt.log.disk import DIRECTORY_MODE, sync_directory
 from rt.names import parse_glob, parse_peer, shown
 from rt.net.files import read_file, write_file
 from rt.net.granting import begin_grants, write_grant
-from rt.net.identity import PULLING, USAGES, CertificateRole, PeerIdentity, identity_of
+from rt.net.identity import (
+    PULLING,
+    UNREADABLE,
+    USAGES,
+    CertificateRole,
+    PeerIdentity,
+    demand_readable,
+    identity_of,
+)
 from rt.net.issued import IssuedCertificate, record_issued
 
 AUTHORITY: Final = "ca"
@@ -35,6 +43,7 @@ DAYS_MAX: Final = 90  # a leak that goes unnoticed must expire
 CLOCK_SKEW: Final = timedelta(minutes=5)  # a certificate is used at once, by hosts a little behind
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
+_OUR_NAMES: Final = frozenset({AUTHORITY, "crl"})  # crl.pem is the list of the revoked
 _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?:\.(?!-)[a-z0-9-]{1,63})*")
 _HOST_LENGTH_MAX: Final = 253
 _WARN_FRACTION: Final = 3  # of a certificate's life; 10 of 30 days
@@ -184,10 +193,10 @@ def load_certificate(path: str) -> x509.Certificate:
         Misuse: The file is missing or holds no certificate.
     """
     try:
-        return x509.load_pem_x509_certificate(read_file(path, _FILE_BYTES_MAX))
+        return demand_readable(x509.load_pem_x509_certificate(read_file(path, _FILE_BYTES_MAX)))
     except FileNotFoundError as error:
         raise Misuse(f"{path}: no such certificate; make one with rt certs issue") from error
-    except ValueError as error:
+    except UNREADABLE as error:
         raise Misuse(f"{path}: not a certificate in PEM form; issue it again") from error
 
 
@@ -270,8 +279,8 @@ def _holder(
     if leases and role is not CertificateRole.SUBSCRIBER:
         raise Misuse(f"only a subscriber is granted leases, not a certificate of role {role}")
     peer = parse_peer(name)
-    if peer == AUTHORITY:
-        raise Misuse(f"{shown(name)} is the authority's own name; choose another")
+    if peer in _OUR_NAMES:
+        raise Misuse(f"{shown(name)} names a file of the authority itself; choose another")
     return PeerIdentity(
         peer, role, tuple(map(parse_glob, sessions)), tuple(map(parse_glob, streams)), leases
     )

@@ -10,7 +10,14 @@ from rt.errors import Misuse, Refused
 from rt.names import parse_glob
 from rt.net.files import alone, read_file, write_file
 from rt.net.grants import GRANTS_NAME, Grant, parse_grants, read_grants
-from rt.net.identity import PULLING, CertificateRole, PeerIdentity, listed_by
+from rt.net.identity import (
+    PULLING,
+    UNREADABLE,
+    CertificateRole,
+    PeerIdentity,
+    demand_readable,
+    listed_by,
+)
 
 _GRANTED_ROLES: Final = (CertificateRole.PUBLISHER, *PULLING)
 _FILE_BYTES_MAX: Final = 1 << 20
@@ -90,8 +97,8 @@ def _listed(path: str) -> PeerIdentity | None:
     """Return the holder of a certificate that lists grants; None of any other file."""
     try:
         data = read_file(path, _FILE_BYTES_MAX)
-        holder = listed_by(x509.load_pem_x509_certificate(data))
-    except (ValueError, Refused, Misuse):  # a list of revoked certificates, an authority
+        holder = listed_by(demand_readable(x509.load_pem_x509_certificate(data)))
+    except (*UNREADABLE, Refused, Misuse):  # a list of revoked certificates, an authority
         return None
     return holder if holder.sessions or holder.streams else None
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, Refused
@@ -31,6 +32,14 @@ GLOBS_MAX: Final = 256  # URIs of at most 80 bytes: 20 KiB, a fifth of what Open
 VALID_DAYS_MAX: Final = 90
 _LIFETIME_MAX: Final = timedelta(days=VALID_DAYS_MAX, hours=1)
 REFUSED_CODE: Final = "certificate"
+# What the parser raises, much of it only when a part of a certificate is looked at.
+UNREADABLE: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 class CertificateRole(StrEnum):
@@ -177,6 +186,17 @@ def identity_of(certificate: x509.Certificate) -> PeerIdentity:
     return parse_identity(_uris(certificate))
 
 
+def demand_readable(certificate: x509.Certificate) -> x509.Certificate:
+    """Return a certificate of which every part that is used here can be read.
+
+    Raises:
+        Those of `UNREADABLE`: one cannot.
+    """
+    _ = certificate.issuer, certificate.subject, certificate.extensions, certificate.public_key()
+    _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return certificate
+
+
 def listed_by(certificate: x509.Certificate) -> PeerIdentity:
     """Return a holder with what an old certificate lists; errors as for `parse_identity`."""
     return listed_in(_uris(certificate))
@@ -199,9 +219,9 @@ def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
         certificate = x509.load_der_x509_certificate(der)
         usages = _usages(certificate)
         uris = _uris(certificate)
-    except _UNREADABLE as error:
+        lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    except UNREADABLE as error:
         raise _refused(f"it cannot be read: {error}") from error
-    lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     if lifetime > _LIFETIME_MAX:
         raise _refused(f"it is valid for {lifetime.days} days, at most {VALID_DAYS_MAX} are taken")
     if usage not in usages:
@@ -209,12 +229,6 @@ def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
     return parse_identity(uris)
 
 
-_UNREADABLE: Final = (
-    ValueError,
-    x509.DuplicateExtension,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
-)
 _USAGE_WORDS: Final = {
     ExtendedKeyUsageOID.SERVER_AUTH: "server",
     ExtendedKeyUsageOID.CLIENT_AUTH: "client",

@@ -9,13 +9,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from io import FileIO
 from typing import Final
 
 from rt.errors import Misuse
 from rt.log.disk import FILE_MODE, sync_directory
+from rt.net.files import alone, read_file
 
 ISSUED_NAME: Final = "issued.jsonl"
 _FILE_BYTES_MAX: Final = 64 << 20  # 400,000 certificates
+_LINE_BYTES_MAX: Final = 4096  # a line has at most 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +51,23 @@ class IssuedCertificate:
 def record_issued(directory: str, certificate: IssuedCertificate) -> None:
     """Append to the record and sync it; done before the certificate itself is written."""
     path = os.path.join(directory, ISSUED_NAME)
-    is_new = not os.path.exists(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(path, flags, FILE_MODE)
-    try:
-        os.write(fd, json.dumps(asdict(certificate)).encode() + b"\n")
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    if is_new:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with alone(directory), os.fdopen(os.open(path, flags, FILE_MODE), "r+b", 0) as file:
+        end = _whole_end(file)
+        file.truncate(end)  # of a crash in the middle of a line, whose certificate was not written
+        file.seek(end)
+        file.write(json.dumps(asdict(certificate)).encode() + b"\n")
+        os.fsync(file.fileno())
+    if not end:
         sync_directory(directory)
+
+
+def _whole_end(file: FileIO) -> int:
+    """Return where the last whole line ends."""
+    size = os.fstat(file.fileno()).st_size
+    begin = max(0, size - _LINE_BYTES_MAX)
+    file.seek(begin)
+    return begin + file.read().rfind(b"\n") + 1
 
 
 def issued_to(directory: str, name: str) -> list[IssuedCertificate]:
@@ -73,11 +83,11 @@ def issued_to(directory: str, name: str) -> list[IssuedCertificate]:
 def _read(directory: str) -> Iterator[IssuedCertificate]:
     path = os.path.join(directory, ISSUED_NAME)
     try:
-        with open(path, "rb") as file:
-            data = file.read(_FILE_BYTES_MAX)
+        data = read_file(path, _FILE_BYTES_MAX)
     except FileNotFoundError:
         return
-    for number, line in enumerate(data.splitlines(), 1):
+    whole = data[: data.rfind(b"\n") + 1]  # the certificate of a line that was cut never was
+    for number, line in enumerate(whole.splitlines(), 1):
         try:
             issued = IssuedCertificate(**json.loads(line))
             _ = issued.number, issued.expires

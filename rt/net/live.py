@@ -7,7 +7,6 @@ dialled.
 
 import logging
 import socket
-import ssl
 import threading
 import time
 import weakref
@@ -32,7 +31,7 @@ _WARN_EVERY_S: Final = 86_400.0
 class _Watched:
     """One connection, and what it was accepted on."""
 
-    sock: "weakref.ref[ssl.SSLSocket]"
+    sock: "weakref.ref[socket.socket]"
     name: str
     certificate: x509.Certificate
     expires_s: float  # of the peer's certificate, seconds since the epoch
@@ -81,7 +80,7 @@ class LiveConnections:
 
     def watch(
         self,
-        sock: ssl.SSLSocket,
+        sock: socket.socket,
         name: str,
         certificate: x509.Certificate,
         trust: Trust,
@@ -93,7 +92,7 @@ class LiveConnections:
         handshake, which has used the authorities that were known when it began.
 
         Args:
-            sock: the connection; only a weak reference is kept.
+            sock: the connection, or a second descriptor of it; only a weak reference is kept.
             name: of the peer, for the log.
             certificate: of the peer, verified by `trust`.
             trust: what it is verified by.

@@ -19,7 +19,7 @@ from rt.net.certificates import (
 )
 from rt.net.files import alone, write_file
 from rt.net.issued import issued_to
-from rt.net.trust import crl_path, read_revoked
+from rt.net.trust import CRL_BYTES_MAX, crl_path, read_revoked
 
 
 def revoke(directory: str, name: str) -> tuple[str, int]:
@@ -34,7 +34,8 @@ def revoke(directory: str, name: str) -> tuple[str, int]:
         The path of the list, and how many certificates this call added to it.
 
     Raises:
-        Misuse: No valid certificate was issued to the name, or the list there is damaged.
+        Misuse: No valid certificate was issued to the name, the list there is damaged, or it
+            would become longer than programs read.
     """
     if parse_peer(name) == AUTHORITY:
         raise Misuse("an authority is not revoked: remove its ca.pem from every directory instead")
@@ -47,7 +48,11 @@ def revoke(directory: str, name: str) -> tuple[str, int]:
             raise Misuse(f"{directory}: no valid certificate was issued to {name!r}")
         added = serials - revoked.keys()
         revoked |= dict.fromkeys(added, datetime.now(UTC).replace(microsecond=0))
-        write_file(path, _signed(authority, key, revoked), force=True)
+        content = _signed(authority, key, revoked)
+        if len(content) > CRL_BYTES_MAX:  # every node would refuse it
+            words = f"{len(revoked)} certificates would be on it, more than programs read"
+            raise Misuse(f"{path}: {words}; replace the authority instead")
+        write_file(path, content, force=True)
         sync_directory(directory)
     return path, len(added)
 
@@ -70,8 +75,10 @@ def _signed(
     revoked: dict[int, datetime],
 ) -> bytes:
     now = datetime.now(UTC)
+    # Given at once: `add_revoked_certificate` copies all entries before it, and of 400,000 each.
+    entries = [_entry(serial, at) for serial, at in sorted(revoked.items())]
     builder = (
-        x509.CertificateRevocationListBuilder()
+        x509.CertificateRevocationListBuilder(revoked_certificates=entries)
         .issuer_name(authority.subject)
         .last_update(now)
         .next_update(authority.not_valid_after_utc)  # it is in force until it is replaced
@@ -80,7 +87,8 @@ def _signed(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
         )
     )
-    for serial, at in sorted(revoked.items()):
-        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(at)
-        builder = builder.add_revoked_certificate(entry.build())
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _entry(serial: int, at: datetime) -> x509.RevokedCertificate:
+    return x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(at).build()

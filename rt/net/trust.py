@@ -18,9 +18,11 @@ from cryptography.exceptions import InvalidSignature
 
 from rt.errors import Misuse, spoken
 from rt.net.files import read_file
+from rt.net.identity import UNREADABLE, demand_readable
 
 CRL_NAME: Final = "crl.pem"
-_FILE_BYTES_MAX: Final = 16 << 20  # 400,000 revoked certificates
+_FILE_BYTES_MAX: Final = 1 << 20  # a thousand authorities
+CRL_BYTES_MAX: Final = 24 << 20  # 470,000 revoked certificates, of 53 bytes each
 _ADVICE: Final = "copy it again, or move it away and run rt certs revoke for each name that it had"
 _CRL_BEGINS: Final = b"-----BEGIN X509 CRL-----"
 _CRL_ENDS: Final = b"-----END X509 CRL-----"
@@ -68,15 +70,35 @@ class Trust:
             if stamps == self._stamps:
                 self.problem = None  # what was wrong meanwhile was put back
                 return
-            try:
-                if self.facts.revoked and stamps[1] is None:
-                    raise Misuse(f"{self._paths[1]} has disappeared; its revocations stay in force")
-                self.facts = self._load()
-            except (Misuse, OSError) as error:
-                self.problem = spoken(error)
-            else:
-                self.problem = None
+            problems = [self._read_authorities(), self._read_revoked(stamps[1])]
+            self.problem = "; ".join(filter(None, problems)) or None
+            if self.problem is None:
                 self._stamps = stamps
+
+    def _read_authorities(self) -> str:
+        """Take over `ca.pem`; return why it could not be read.
+
+        Each file counts by itself: an authority that was removed is trusted no more even if the
+        other file still has its list, and the other way round.
+        """
+        try:
+            authorities = _authorities(self._paths[0])
+        except (Misuse, OSError) as error:
+            return spoken(error)
+        if authorities != self.facts.authorities:
+            self.facts = TrustFacts(authorities, self.facts.revoked)
+        return ""
+
+    def _read_revoked(self, stamp: FileStamp) -> str:
+        """Take over `crl.pem`, by the authorities that are trusted now; return why not."""
+        facts, path = self.facts, self._paths[1]
+        if facts.revoked and stamp is None:
+            return f"{path} has disappeared; its revocations stay in force"
+        try:
+            self.facts = TrustFacts(facts.authorities, read_revoked(path, facts.authorities))
+        except (Misuse, OSError) as error:
+            return spoken(error)
+        return ""
 
     def objection(self, certificate: x509.Certificate) -> str:
         """Return why a verified certificate is not accepted any more; "" if it is."""
@@ -125,7 +147,7 @@ def read_revoked(path: str, authorities: tuple[x509.Certificate, ...]) -> dict[R
         Misuse: a list cannot be read, or none of these authorities signed it.
     """
     try:
-        data = read_file(path, _FILE_BYTES_MAX)
+        data = read_file(path, CRL_BYTES_MAX)
     except FileNotFoundError:
         return {}
     blocks = data.split(_CRL_BEGINS)[1:]
@@ -147,7 +169,7 @@ def _revoked_by(
         found = {(issuer, each.serial_number): each.revocation_date_utc for each in listed}
         keys = [each.public_key() for each in authorities if each.subject == listed.issuer]
         is_signed = any(listed.is_signature_valid(key) for key in keys)  # type: ignore[arg-type]
-    except (ValueError, TypeError) as error:
+    except (*UNREADABLE, TypeError) as error:
         words = f"{path}: a list of revoked certificates is damaged: {error}; {_ADVICE}"
         raise Misuse(words) from error
     if not is_signed:
@@ -158,15 +180,15 @@ def _revoked_by(
 def _authorities(path: str) -> tuple[x509.Certificate, ...]:
     data = read_file(path, _FILE_BYTES_MAX)
     try:
-        return tuple(x509.load_pem_x509_certificates(data))
-    except ValueError as error:
+        return tuple(map(demand_readable, x509.load_pem_x509_certificates(data)))
+    except UNREADABLE as error:
         raise Misuse(f"{path}: no certificate can be read from it; copy ca.pem here") from error
 
 
 def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (*UNREADABLE, TypeError, InvalidSignature):
         return False
     return True
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from archiver.decide import demand_disks
 from archiver.lease import LEASES_MAX, new_lease
 from archiver.policy import policy_of
 from rt.errors import Misuse, Refused
@@ -100,6 +101,7 @@ class NodeAdmin:
         *,
         copies: SessionCopies | None = None,
         hold_s: Callable[[PeerIdentity], float] = lambda _identity: 0.0,
+        is_own: bool = True,
     ) -> None:
         """Prepare.
 
@@ -111,6 +113,7 @@ class NodeAdmin:
             audit: records changes; None to record nothing.
             copies: of sessions, on this node; None to answer nothing about sessions.
             hold_s: counts a request on a kept connection; returns how long it has to wait.
+            is_own: whether publishers push to it that are granted no stream by name.
         """
         self._audit = audit
         self._settings = settings
@@ -118,6 +121,7 @@ class NodeAdmin:
         self._member = member
         self._archiver = archiver
         self._hold_s = hold_s
+        self._is_own = is_own
         self._lock = threading.RLock()
         self._verbs: dict[str, Verb] = {
             "policy": Verb(self._policy),
@@ -227,16 +231,17 @@ class NodeAdmin:
     def _demand(
         self, identity: PeerIdentity, verb: Verb | None = None, request: Fields | None = None
     ) -> None:
-        session = str((request or {}).get("session"))
+        session, stream = str((request or {}).get("session")), self._settings.stream
         if verb and verb.pushes:
-            if identity.may_operate or identity.may_push(session):
+            pushes = identity.may_push_to(stream, is_own=self._is_own)
+            if identity.may_operate or (pushes and identity.may_push(session)):
                 return
-            needed = f"an operator, or a publisher that is granted session {shown(session)},"
-        elif not identity.may_look(self._settings.stream):
+            needed = f"an operator, or a publisher that is granted session {shown(session)} here,"
+        elif not identity.may_look(stream):
             needed = "a subscriber of this stream, an operator or a node"
         elif verb and verb.operators_only and not identity.may_operate:
             needed = "an operator or a node"
-        elif verb and verb.leases and not identity.may_lease(self._settings.stream):
+        elif verb and verb.leases and not identity.may_lease(stream):
             needed = f"an operator, a node or a subscriber with leases = true in {GRANTS_NAME}"
         else:
             return
@@ -257,7 +262,9 @@ class NodeAdmin:
         }  # fmt: skip
 
     def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
-        self._note(POLICY_NOTE, policy_of(request.get("policy")).text())
+        policy = policy_of(request.get("policy"))
+        demand_disks(policy, self._sequencer.ask(self._archiver.disks))
+        self._note(POLICY_NOTE, policy.text())
         return self._policy(request, identity)
 
     def _set_session_policy(self, sessions: SessionAdmin, request: Fields) -> Fields:

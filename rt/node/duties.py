@@ -15,6 +15,7 @@ from rt.node.dropped import bind_copies, drop_copies
 from rt.node.fork import ForkWatch
 from rt.node.keep_up import KeepUp
 from rt.node.ports import Ports
+from rt.node.rest import Rest
 from rt.node.settings import NodeSettings
 from rt.node.stuck import report_stuck
 from rt.node.view import NodeView, TickView, Waiting
@@ -27,7 +28,8 @@ from sequencer.member import WANT, Member
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
 _LOOK_S: Final = 0.25  # between two looks for sessions that do not arrive
-_REST_S: Final = 4.0  # between two ticks of a node alone at rest: half a ms of work each
+_REST_ALONE_S: Final = 4.0  # a node alone has no messages of others to handle besides
+_CALM_S: Final = 3.0  # as long as a burst of messages often pauses: a rest takes two messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +41,27 @@ class Timing:
         missing_s: how long to wait for a session's bytes before copying the merged log.
         look_s: between two looks for sessions that do not arrive.
         patience: how many looks a session may fail to grow before a node is asked for it.
+        easy_ticks: how many may pass in one step while nothing happens.
+        calm_s: how long nothing happens before a node rests.
+        rest_s: between two steps at rest, in which reports are sent and files may be archived.
     """
 
     tick_s: float
     missing_s: float
     look_s: float
     patience: int
+    easy_ticks: int = 1
+    calm_s: float = _CALM_S
+    rest_s: float = 10.0  # other nodes wait 15 s for what a node says of its publishers
 
 
 def timing_of(settings: NodeSettings) -> Timing:
     """Return the timing of a configured node: it asks others after half of `missing_s`."""
     patience = max(1, round(settings.agreement.missing_s / 2 / _LOOK_S))
-    return Timing(settings.agreement.tick_s, settings.agreement.missing_s, _LOOK_S, patience)
+    agreement = settings.agreement
+    return Timing(
+        agreement.tick_s, agreement.missing_s, _LOOK_S, patience, agreement.timers.heartbeat_ticks
+    )
 
 
 @dataclass(slots=True)
@@ -63,15 +74,19 @@ class Mail:
         heard: messages of other nodes, with their senders.
         damaged: what connections found damaged.
         orders: instructions to propose, each with the term it was ordered in.
+        gone: members whose processes have ended.
+        asked: whether a question was asked: who asks may wait for what others report.
     """
 
     synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
     heard: deque[tuple[str, bytes]] = field(default_factory=deque)
     damaged: deque[DamageFound] = field(default_factory=deque)
     orders: list[tuple[int, Instruction]] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    asked: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.synced or self.heard or self.damaged or self.orders)
+        return bool(self.synced or self.heard or self.damaged or self.orders or self.gone)
 
 
 class Stepped(NamedTuple):
@@ -98,11 +113,13 @@ class Duties:
         self._member = member
         self._executor = member.executor
         self._ports = ports
-        self._tick_s = timing.tick_s
+        self._timing = timing
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
         self._wanting = Wanting(member, ports.sessions, timing.patience, timing.look_s)
         self._next_tick_s = float("-inf")
-        self._rests = False
+        self._rest = Rest(
+            member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
+        )  # fmt: skip
         self._merge_again_s = float("-inf")  # the disk was full
         self._served = START
         self._forks = ForkWatch(member, ports.refuse)
@@ -122,12 +139,15 @@ class Duties:
             CorruptLog: a log is damaged, and no other node has what it held.
         """
         self._follow_lives()
+        is_loud = bool(mail.synced or mail.orders or mail.damaged or mail.gone or mail.asked)
+        self._member.holdings.presence.now_s = now_s  # a step at rest is long after the last
         self._take(mail)
         self._ports.watch.turn(now_s, mail.synced)
         is_tick = now_s >= self._next_tick_s
         if is_tick:
-            self._next_tick_s = now_s + self._tick_s
-            self._member.tick()
+            self._next_tick_s = now_s + self._timing.tick_s
+            for _ in range(self._rest.ticks):
+                self._member.tick()
         while mail.damaged:
             self._take_report(mail.damaged.popleft())
         try:
@@ -143,28 +163,20 @@ class Duties:
         self._ports.retention.turn(now_s)
         if is_tick:
             self._tick(now_s)
-            self._rests = self._is_alone and self._is_at_rest(mail)
-            if self._rests:
-                self._next_tick_s = now_s + _REST_S
-        elif self._rests:  # something came: the next tick may not wait
-            self._rests, self._next_tick_s = False, now_s + self._tick_s
+        if is_tick or is_loud or self._rest.is_resting:
+            self._look_at_rest(now_s, is_tick=is_tick, is_loud=is_loud)
         is_pausing = now_s < self._merge_again_s
         has_more = self._member.has_backlog and not is_pausing
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
 
-    def _is_at_rest(self, mail: Mail) -> bool:
-        """Whether nothing can happen here before something comes.
-
-        A node alone hears from no other, so its consensus needs no ticks once it leads. Until
-        all that was executed is in a snapshot it goes on as ever.
-        """
-        member = self._member
-        return (
-            member.engine.leads
-            and not (mail or member.is_executing or member.has_orders or member.has_backlog)
-            and member.missing is None
-            and member.saved_index >= self._executor.ledger.index
-        )
+    def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
+        """Let the next tick wait while nothing happens, and at rest for long."""
+        before, timing = self._rest.ticks, self._timing
+        self._rest.look(now_s, is_loud=is_loud)
+        ticks = self._rest.ticks
+        if is_tick or ticks != before:
+            rest_s = min(timing.rest_s, _REST_ALONE_S) if self._is_alone else timing.rest_s
+            self._next_tick_s = now_s + (ticks * timing.tick_s or rest_s)
 
     def end(self) -> None:
         """Save a last snapshot; errors as `step`.
@@ -207,6 +219,8 @@ class Duties:
                 _log.warning("from node %s: %s", sender, error)
             except Diverged as difference:
                 self._forks.take(difference)
+        for each in mail.gone:  # after all that they said
+            member.gone(each)
         for term, instruction in mail.orders:
             self._order(term, instruction)
 

@@ -28,7 +28,7 @@ from sequencer.life import Life
 from sequencer.remembered import Tail, tail_digest
 
 _ELSEWHERE: Final = "replace the file by that of another copy of this log, and start again"
-IMPORTING: Final = ".founding"  # appended to the name of the directory until it is whole
+FOUNDING: Final = ".founding"  # appended to the name of a directory until it is whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIden
     Raises:
         CorruptLog: a payload of the log is damaged; its headers were checked before.
     """
-    partial, source, end = f"{directory}{IMPORTING}", founding.log, founding.ledger.end
+    partial, source, end = f"{directory}{FOUNDING}", founding.log, founding.ledger.end
     shutil.rmtree(partial, ignore_errors=True)
     disk.make_directory(partial)
     for start in source.files():

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from replicator.host import Bell
@@ -15,6 +16,23 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger("rt.node")
+
+
+@dataclass(frozen=True, slots=True)
+class InboxPorts:
+    """What the copies of a node's sessions act on; any thread may call any of it.
+
+    Attributes:
+        changed: called when bytes were appended to a copy.
+        guard: of the disk.
+        damaged: called when a copy is found damaged.
+        left: called when a connection that filled a copy has gone.
+    """
+
+    changed: Callable[["NodeInbox"], None]
+    guard: DiskGuard
+    damaged: Callable[[DamageFound], None]
+    left: Callable[[], None] = lambda: None
 
 
 class NodeInbox:
@@ -32,12 +50,9 @@ class NodeInbox:
         self,
         appender: Appender,
         durable: Durable,
-        changed: Callable[["NodeInbox"], None],
-        guard: DiskGuard,
-        damaged: Callable[[DamageFound], None],
+        ports: "InboxPorts",
     ) -> None:
-        self._guard = guard
-        self._damaged = damaged
+        self._ports = ports
         self.appender = appender
         self.traffic = Traffic()
         self.durable = durable
@@ -46,7 +61,6 @@ class NodeInbox:
         self.peer = ""  # the peer that fills it now; empty without one
         self._relays = False  # whether that peer is a node rather than the publisher
         self.leave: Refused | None = None  # why the connection that fills it has to leave
-        self._changed = changed
         self._wake: Bell | None = None
 
     @property
@@ -60,8 +74,8 @@ class NodeInbox:
         Raises:
             Refused: the disk is nearly full, so these bytes are the last for now.
         """
-        self._changed(self)
-        self._guard.demand_room()
+        self._ports.changed(self)
+        self._ports.guard.demand_room()
 
     @property
     def unsynced(self) -> int:
@@ -91,7 +105,7 @@ class NodeInbox:
         try:
             self.appender.verify(self.merged)
         except CorruptLog as damage:
-            self._damaged(DamageFound(damage, self.appender))
+            self._ports.damaged(DamageFound(damage, self.appender))
         except OSError as error:
             _log.warning("the copy of session %s cannot be checked: %s", self.session, error)
 
@@ -129,6 +143,7 @@ class NodeInbox:
     def release(self) -> None:
         """End the connection's claim."""
         self._wake, self.peer = None, ""  # the bell first: the next peer brings its own
+        self._ports.left()
 
     def _ring(self) -> None:
         if (wake := self._wake) is not None:  # another thread may release it at any moment

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from rt.node.barred import BarredSessions, other_log, owned
 from rt.node.begun import Begun, BegunCopies
 from rt.node.damage import DamageFound
 from rt.node.guard import DiskGuard
-from rt.node.inbox import NodeInbox
+from rt.node.inbox import InboxPorts, NodeInbox
 from rt.node.inbox_syncer import InboxSyncer
 from rt.position import START, Position
 from sequencer.life import ANY_LOG
@@ -30,9 +29,6 @@ from sequencer.remembered import Ownership
 _log: Final = logging.getLogger("rt.node")
 # Opening a copy syncs its file and its manifest.
 _OPEN_THREADS: Final = 8
-# Of each session: the first shows what began it. A failing disk, or a publisher with other bytes,
-# sets aside one copy after another, each filled again from the start.
-_ASIDE_MAX: Final = 2
 
 
 class Inboxes:
@@ -57,6 +53,7 @@ class Inboxes:
         *,
         alone: Callable[[], bool] = lambda: True,
         damaged: Callable[[DamageFound], None] = lambda _found: None,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; `open_all` finds the copies.
 
@@ -69,9 +66,9 @@ class Inboxes:
             alone: whether no other node could replace a damaged copy now; called by any thread.
             damaged: called when a copy is found damaged, by the connection that fills it; not
                 called if no other node could replace it.
+            left: called when a connection that filled a copy has gone.
         """
         self._damaged = damaged
-        self._guard = guard
         self._alone = alone
         self._disk = disk
         self._root = root
@@ -82,6 +79,7 @@ class Inboxes:
         self._begun = BegunCopies(disk, root)
         self._lock = threading.Lock()
         self._syncer = InboxSyncer(self._tell)
+        self._ports = InboxPorts(self._syncer.mark, guard, self._doubt, left)
 
     def open_all(self, merged_to: Callable[[str], Position], index: int = 0) -> list[str]:
         """Open the copies on the disk; return a sentence for each that is damaged.
@@ -144,7 +142,7 @@ class Inboxes:
                 # a publisher that has nothing more to send would not notice for as long
                 inbox.refuse(Refused("busy", f"the copy of session {session!r} was set aside"))
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
-                self._set_aside(session)
+                set_aside(self._disk, os.path.join(self._root, session))
 
     def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
         """Remove copies by instructions that all nodes execute; keep those begun after them.
@@ -226,15 +224,14 @@ class Inboxes:
 
     def _remove_copy(self, session: str) -> None:
         with suppress(FileNotFoundError):
-            kept = set_aside(self._disk, os.path.join(self._root, session))
-            self._remove(os.path.join(self._root, kept))
+            dropped = os.path.join(self._root, f"{SET_ASIDE}{session}.dropped")
+            self._disk.remove(dropped)  # of the last time, if it could not be removed then
+            self._disk.replace(os.path.join(self._root, session), dropped)
+            self._disk.remove(dropped)  # what is left is for people to remove
 
     def begun_after(self, session: str) -> int:
         """Return the instruction that last dropped the copies of a session; 0 if none did."""
         return self._begun.get(session).after
-
-    def _remove(self, path: str) -> None:
-        shutil.rmtree(path, ignore_errors=True)  # what is left is aside, and for people to remove
 
     def _doubt(self, found: DamageFound) -> None:
         if self._alone():
@@ -249,19 +246,8 @@ class Inboxes:
         """
         if self._alone():
             return f"{error}; this session is refused until it is mended"
-        kept = self._set_aside(name)
+        kept = set_aside(self._disk, os.path.join(self._root, name))
         return f"{error}; it is kept as {kept}, and copied again from the start"
-
-    def _set_aside(self, session: str) -> str:
-        """Set a copy aside; return its new name. It takes the place of the last one but the first.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
-        last = f"{SET_ASIDE}{session}.{_ASIDE_MAX - 1}"
-        if last in self._disk.names(self._root):
-            self._remove(os.path.join(self._root, last))
-        return set_aside(self._disk, os.path.join(self._root, session))
 
     def claim(
         self,
@@ -280,7 +266,7 @@ class Inboxes:
             Misuse: the session's name, or its group's, is not valid.
             CorruptLog: the copy is damaged.
         """
-        self._guard.demand_room()
+        self._ports.guard.demand_room()
         name = parse_session(identity.name)
         parse_group(identity.group)  # it goes into instructions, which every node must read
         if identity.kind != SESSION or identity.stream != self._stream:
@@ -375,9 +361,7 @@ class Inboxes:
         appender = Appender(self._disk, os.path.join(self._root, name), identity)
         try:
             appender.recover(durable=merged_to, own=False)
-            inbox = NodeInbox(
-                appender, appender.sync(), self._syncer.mark, self._guard, self._doubt
-            )
+            inbox = NodeInbox(appender, appender.sync(), self._ports)
             with self._lock:
                 self._barred.demand_kept(name)
                 self._inboxes[name] = inbox

@@ -52,12 +52,15 @@ class Leadership:
         changes, and of None for the end.
     """
 
-    def __init__(self, node: str, stream: str, on_role: OnRole | None = None) -> None:
-        """Prepare; nothing is called back before `start`."""
+    def __init__(
+        self, node: str, stream: str, on_role: OnRole | None = None, about: str = ""
+    ) -> None:
+        """Prepare; nothing is called back before `start`. Log lines begin with `about`."""
         self.changes = 0  # of the leader that this node knows, since its start
         self.elections = 0  # terms that began since its start
         self._name = (node, stream)
         self._on_role = on_role
+        self._about = about
         self._last: Status | None = None
         self._lost_s: float | None = time.monotonic()  # since when no leader is known
         self._role = ""
@@ -99,11 +102,11 @@ class Leadership:
         extra = {"event": "leader", "term": now.term}
         if now.leader:
             after = f" after {last.leader}" if last.leader else ""
-            _log.info("%s leads, in term %d%s", now.leader, now.term, after, extra=extra)
+            words = f"{self._about}%s leads, in term %d%s"
+            _log.info(words, now.leader, now.term, after, extra=extra)
         else:
-            _log.warning(
-                "no leader in term %d: %s is not heard any more", now.term, last.leader, extra=extra
-            )
+            words = f"{self._about}no leader in term %d: %s is not heard any more"
+            _log.warning(words, now.term, last.leader, extra=extra)
 
     def _note_role(self, now: Status) -> None:
         if not now.leader:

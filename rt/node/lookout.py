@@ -2,18 +2,20 @@
 
 import logging
 import threading
+import time
 from typing import Final
 
 from replicator.clients import PULLS, PUSHES
 from rt.node.sample import NodeSample
 from rt.node.sampler import NodeSampler
 from rt.node.stalled import names_by_hop, stall_words
-from rt.text import size_text
+from rt.text import counted, size_text
 
 _log: Final = logging.getLogger("rt.node")
 LIVE_S: Final = 1.0  # between two samples while someone may look at them
 QUIET_S: Final = 5.0  # otherwise; enough to notice a stall
 STATISTICS_S: Final = 60.0
+_WATCHED_S: Final = 10.0  # after the last look at the page
 
 
 class Lookout:
@@ -23,14 +25,16 @@ class Lookout:
         Any thread may call `look`; the one that `start` starts does so again and again. `_turn` is
         held during a look, whose thread uses `_sampler`, `_stalled` and `_said`, and replaces
         `sample`: a value that never changes, and that any thread may read. `pause_s` is read before
-        each pause. `_stopping` is an event.
+        each pause, and so is `_watched_s`, which any thread may set. `_stopping` is an event.
     """
 
-    def __init__(self, sampler: NodeSampler) -> None:
-        """Take a first sample; no thread runs before `start`."""
+    def __init__(self, sampler: NodeSampler, about: str = "") -> None:
+        """Take a first sample; no thread runs before `start`. Log lines begin with `about`."""
         self.sample: NodeSample = sampler.sample()
         self.pause_s = QUIET_S
+        self._watched_s = float("-inf")
         self._sampler = sampler
+        self._about = about
         self._stalled: dict[str, str] = {}  # what was said of each stall that lasts
         self._said: NodeSample = self.sample  # when statistics were last logged
         self._turn = threading.Lock()
@@ -47,8 +51,16 @@ class Lookout:
         if self._thread.is_alive():
             self._thread.join()
 
+    def watch(self) -> None:
+        """Take note that someone looks now: for a while, samples are taken once a second."""
+        self._watched_s = time.monotonic()
+
+    def _pause_s(self) -> float:
+        is_watched = time.monotonic() - self._watched_s < _WATCHED_S
+        return min(LIVE_S, self.pause_s) if is_watched else self.pause_s
+
     def _run(self) -> None:
-        while not self._stopping.wait(self.pause_s):
+        while not self._stopping.wait(self._pause_s()):
             try:
                 self.look()
             except OSError as error:  # of the file system; the node's own threads end it for that
@@ -60,7 +72,8 @@ class Lookout:
             sample = self.sample = self._sampler.sample()
             self._tell_stalls(sample)
             if sample.at_s - self._said.at_s >= STATISTICS_S:
-                _log.info("%s", statistics(self._said, sample), extra={"event": "statistics"})
+                words = f"{self._about}%s"
+                _log.info(words, statistics(self._said, sample), extra={"event": "statistics"})
                 self._said = sample
 
     def _tell_stalls(self, sample: NodeSample) -> None:
@@ -71,10 +84,12 @@ class Lookout:
                 seconds = max(sample.stalled[f"{hop} {name}"] for name in names)
                 self._stalled[hop] = words = stall_words(hop, names, sample)
                 extra = {"event": "stall", "hop": hop}
-                _log.warning("stalled for %.0f s: %s", seconds, words, extra=extra)
+                line = f"{self._about}stalled for %.0f s: %s"
+                _log.warning(line, seconds, words, extra=extra)
         for hop in self._stalled.keys() - hops.keys():
             words = self._stalled.pop(hop)
-            _log.info("it moves again: %s", words, extra={"event": "moves", "hop": hop})
+            line = f"{self._about}it moves again: %s"
+            _log.info(line, words, extra={"event": "moves", "hop": hop})
 
 
 def statistics(before: NodeSample, now: NodeSample) -> str:
@@ -88,6 +103,6 @@ def statistics(before: NodeSample, now: NodeSample) -> str:
         rates.append(f"{verb} {count:,.0f} messages/s, {size}/s")
     return (
         f"{'; '.join(rates)}; {len(now.here(PUSHES))} pushing, {len(now.here(PULLS))} pulling, "
-        f"{len(now.sessions)} sessions; oldest waiting {now.waiting_s:.1f} s; "
+        f"{counted(len(now.sessions), 'session')}; oldest waiting {now.waiting_s:.1f} s; "
         f"{size_text(now.disk.available)} free"
     )

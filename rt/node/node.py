@@ -4,7 +4,7 @@ import json
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, certificate_files, days_left, renewal_warning
 from rt.net.exchange import send_all
 from rt.net.grants import grants_path, read_grants
+from rt.net.identity import PeerIdentity
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin import NodeAdmin
 from rt.node.audit import AuditLog
@@ -32,14 +33,15 @@ from rt.node.leadership import Leadership, OnRole
 from rt.node.limits import NodeLimits
 from rt.node.lookout import Lookout
 from rt.node.pipeline import Links, NodePipeline
-from rt.node.places import Places
+from rt.node.places import Address, Places
 from rt.node.port import NodePort, StreamPort
+from rt.node.pulse import StreamPulse
 from rt.node.relay import NodeRelay
 from rt.node.sampler import NodeSampler, Watched
 from rt.node.scrubbing import node_scrubber
 from rt.node.settings import NodeSettings
 from rt.node.state import open_state
-from rt.node.status import STATUS_ALPN, STATUS_S, node_status
+from rt.node.status import STATUS_ALPN, STATUS_S, node_status, without_directories
 from rt.position import Position
 from sequencer.journal.journal import Opened
 from sequencer.peer_versions import alpns_of
@@ -66,6 +68,7 @@ class Node:
         founding: bool = False,
         on_role: OnRole | None = None,
         port: Callable[[], NodePort] | None = None,
+        about: str = "",
     ) -> None:
         """Recover what is on disk; `start` begins to serve.
 
@@ -75,6 +78,7 @@ class Node:
                 vote. A single node founds itself if its directory is empty.
             on_role: called, in a thread of its own, when this node becomes leader or follower.
             port: opens the one that it shares with other streams; None makes one of its own.
+            about: what its log lines begin with, if the process serves other streams too.
 
         Raises:
             Misuse: the directories do not belong together, another node runs on them, or the
@@ -86,18 +90,32 @@ class Node:
         _check_files(settings)  # and so does this: a state that was begun would be in the way
         self.settings = settings
         self._ending = Ending(self._halt)
-        self._leadership = Leadership(settings.name, settings.stream, on_role)
+        self._leadership = Leadership(settings.name, settings.stream, on_role, about)
         self.directory = directory = NodeDirectory(settings)
         try:
             opened = open_state(
                 directory.disk_of(JOURNAL), settings, directory.path, founding=founding
             )
-            self._compose(opened, port)
+            self._compose(opened, port, about)
         except BaseException:
             directory.close()
             raise
 
-    def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None) -> None:
+    def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None, about: str) -> None:
+        """Put the node together at its port; one that is its own is closed if that fails."""
+        port = NodePort(self.settings) if opens is None else opens()
+        pulse = port.pulse.join(self.settings.founding_name, self._wake)
+        try:
+            self._build(opened, port, pulse, about, is_whole=opens is None)
+        except BaseException:
+            pulse.leave()
+            if opens is None:
+                port.stop()
+            raise
+
+    def _build(
+        self, opened: Opened, port: NodePort, pulse: StreamPulse, about: str, *, is_whole: bool
+    ) -> None:
         settings, directory = self.settings, self.directory
         self._places = places = Places(settings)
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
@@ -106,16 +124,16 @@ class Node:
             self._pass_on,
             lambda begin: CatchUp(settings, places, begin, directory.guard, contexts),
             places.follow,
+            pulse,
         )
         self.pipeline = NodePipeline(settings, directory, opened, links, self._ending)
         self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
-        self._peers = self._make_peers()
+        self._peers = self._make_peers(pulse)
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
-        port = NodePort(settings) if opens is None else opens()
-        self._port = StreamPort(port, self._served(port), is_whole=opens is None)
+        self._port = StreamPort(port, self._served(port), pulse, is_whole=is_whole)
         self.pipeline.sequencer.on_status = self._leadership.saw
-        self.lookout = Lookout(NodeSampler(self._watched()))
+        self.lookout = Lookout(NodeSampler(self._watched()), about)
 
     def _watched(self) -> Watched:
         pipeline, member = self.pipeline, self.pipeline.member
@@ -123,10 +141,10 @@ class Node:
             lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
             member.executor.traffic, self._port.served.record, self._peers, self.directory.guard,
             self._leadership, {"agreement": member.agreement, **self.directory.syncs},
-            lambda: self.scrubber.state,
+            lambda: self.scrubber.state, self._port.late,
         )  # fmt: skip
 
-    def _make_peers(self) -> Peers | None:
+    def _make_peers(self, pulse: StreamPulse) -> Peers | None:
         settings = self.settings
         if settings.is_alone:
             return None
@@ -134,27 +152,36 @@ class Node:
         contexts = Contexts(
             files, lambda *paths: offering(client_context(*paths), *_peer_alpns(settings))
         )
-        peers = Peers(settings.name, self._places.now, contexts.current, self.pipeline.hear)
-        self._places.listener = peers.follow
+        peers = Peers(
+            settings.name, self._places.now, contexts.current, self.pipeline.hear,
+            gone=self.pipeline.sequencer.gone,
+        )  # fmt: skip
+        pulse.follow(self._places.now)
+
+        def follow(places: Mapping[str, Sequence[Address]]) -> None:
+            peers.follow(places)
+            pulse.follow(places)
+
+        self._places.listener = follow
         return peers
 
     def _served(self, port: NodePort) -> ServedStream:
         """Return what a server needs to serve this stream."""
-        peers = _peer_alpns(self.settings)
+        peers, is_own = _peer_alpns(self.settings), port.own_stream == self.stream
         others: dict[str, Handler] = {}
         if self._peers is not None:
             others = dict.fromkeys(peers, self._peers.serve)
         return ServedStream(
             self, ServerRecord(logging.getLogger("replicator.server")), others, peers,
-            {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin().serve},
-            is_own=port.own_stream == self.stream,
+            {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin(is_own=is_own).serve},
+            is_own=is_own,
         )  # fmt: skip
 
-    def _admin(self) -> NodeAdmin:
+    def _admin(self, *, is_own: bool) -> NodeAdmin:
         pipeline = self.pipeline
         return NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
-            AuditLog(self.directory.audit), copies=pipeline.inboxes,
+            AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
             hold_s=lambda peer: self._port.hold_s(peer),  # noqa: PLW0108 - it is made later
         )  # fmt: skip
 
@@ -272,7 +299,7 @@ class Node:
         inboxes = pipeline.inboxes
         shown = node_status(
             pipeline.sequencer.view, inboxes.every(), self._peers, settings, self.directory.guard,
-            sample=self.lookout.sample, opened=inboxes.opened,
+            sample=self.lookout.sample, opened=inboxes.opened, poisoned=self._port.late.poisoned,
         )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
         certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}
@@ -284,10 +311,13 @@ class Node:
         """Return what has to be done about the node's certificate; "" if there is nothing."""
         return renewal_warning(certificate_files(self.settings.certs, self.settings.name))
 
-    def _serve_status(self, sock: ssl.SSLSocket, _identity: object) -> None:
+    def _serve_status(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Send the status to any peer that was let in (`rt status`)."""
         with sock:
-            send_all(sock, json.dumps(self.status()).encode(), time.monotonic() + STATUS_S)
+            answer = json.dumps(self.status())
+            if not identity.may_operate:
+                answer = without_directories(answer)
+            send_all(sock, answer.encode(), time.monotonic() + STATUS_S)
 
     def _send(self, to: str, data: bytes) -> None:
         if self._peers is not None:
@@ -296,7 +326,11 @@ class Node:
     def _pass_on(self, node: str, session: str) -> None:
         self._relay.pass_on(node, session)
 
+    def _wake(self) -> None:
+        self.pipeline.sequencer.wake()
+
     def _halt(self) -> None:
+        self._port.pulse.leave()
         self.pipeline.halt()
 
 

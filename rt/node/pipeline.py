@@ -19,6 +19,7 @@ from rt.node.inboxes import Inboxes
 from rt.node.keep_up import CopyLog
 from rt.node.member import build_member
 from rt.node.ports import Ports
+from rt.node.rest import Pulse
 from rt.node.retention import Retention
 from rt.node.sequencer import NodeSequencer
 from rt.node.session_watch import SessionWatch
@@ -28,9 +29,11 @@ from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 from rt.position import START, Position
 from sequencer.journal.journal import Opened
+from sequencer.member import is_commit_note, is_plain_success
 from sequencer.membership import Dial
 
 _log: Final = logging.getLogger("rt.node")
+_LAG_MAX: Final = 2  # entries on their way to a member that keeps up
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,14 @@ class Links:
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
         copy_log: starts copying the merged log from other nodes, from a position on.
         dial: takes the addresses of all other nodes, by name, whenever they change.
+        pulse: tells the other nodes, and hears from them, who rests.
     """
 
     send: Callable[[str, bytes], None]
     pass_on: Callable[[str, str], None]
     copy_log: CopyLog
     dial: Dial
+    pulse: Pulse
 
 
 class NodePipeline:
@@ -88,7 +93,7 @@ class NodePipeline:
         self.feeds = LogFeeds(directory.merged)
         self.inboxes = Inboxes(
             directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
-            alone=lambda: self.is_alone, damaged=self.mend,
+            alone=lambda: self.is_alone, damaged=self.mend, left=self._end_rest,
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
@@ -104,7 +109,7 @@ class NodePipeline:
         self.watch = SessionWatch(self.member, self.inboxes, self.retention)
         ports = Ports(
             self.inboxes, self._snapshots, self.retention, self.watch,
-            links.copy_log, links.pass_on, self._serve, self.feeds.refuse,
+            links.copy_log, links.pass_on, self._serve, self.feeds.refuse, links.pulse,
         )  # fmt: skip
         self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))
         self._threads = [
@@ -145,7 +150,23 @@ class NodePipeline:
     def hear(self, sender: str, messages: list[bytes]) -> None:
         """Take another node's messages, and do now what follows from them."""
         self.sequencer.hear(sender, messages)
-        self._ending.guarded(self.sequencer.turn)
+        if len(messages) > 1 or not self._can_wait(sender, messages[0]):
+            self._ending.guarded(self.sequencer.turn)
+
+    def _can_wait(self, sender: str, message: bytes) -> bool:
+        """Whether what follows from a message may wait for the next one, or for the tick.
+
+        What the leader has committed it has served and acknowledged itself, so without a puller
+        here it may wait. So may a follower's reply once all that was proposed is decided: it was
+        not the one that made the majority.
+        """
+        if is_commit_note(message):
+            return not self.feeds.has_readers
+        view = self.sequencer.view
+        if view.is_executing or not (view.leads and is_plain_success(message)):
+            return False
+        peers = view.engine.peers  # as of the last tick; one that lacks more is sent more at once
+        return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
 
     def mend(self, found: DamageFound) -> None:
         """Set aside, soon, what a connection found damaged."""
@@ -199,6 +220,10 @@ class NodePipeline:
 
     def _sync(self) -> None:
         self.inboxes.run(self.sequencer.wake)
+
+    def _end_rest(self) -> None:
+        """A publisher has gone: who decides over its session must know of it soon."""
+        self.sequencer.wake()
 
     def _serve_merged(self) -> None:
         self._serve(self.member.executor.ledger.end)

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+from replicator.columns_check import ColumnsCheck
+from replicator.late_check import LateCheck, LateChecker
 from replicator.server import Server
 from replicator.streams import ServedStream, Streams
-from rt.net.certificates import certificate_files
+from rt.net.certificates import CertificateFiles, certificate_files
 from rt.net.identity import PeerIdentity
-from rt.net.tls import Contexts, offering, server_context
+from rt.net.tls import Contexts, client_context, offering, server_context
+from rt.node.pulse import PULSE_ALPN, ProcessPulse, StreamPulse
 from rt.node.settings import NodeSettings
 
 
@@ -27,19 +30,37 @@ class NodePort:
         files = certificate_files(settings.certs, settings.name)
         self.own_stream = settings.stream
         self.streams = Streams()
+        self.pulse = _pulse_of(settings, files)
+        self.streams.shared = {PULSE_ALPN: self.pulse.serve}
         contexts = Contexts(
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
         )
         self.streams.changed = contexts.renew
-        self.server = Server(settings.address, contexts, self.streams, settings.limits.server())
+        columns = ColumnsCheck()
+        self.late = LateChecker(columns.late)
+        self.server = Server(
+            settings.address, contexts, self.streams, settings.limits.server(), columns
+        )
 
     def start(self) -> None:
         """Begin to accept connections."""
         self.server.start()
+        self.late.start()
+        self.pulse.start()
 
     def stop(self) -> None:
         """End all connections."""
+        self.pulse.stop()
         self.server.stop()
+        self.late.stop()
+
+
+def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessPulse:
+    agreement = settings.agreement
+    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+    return ProcessPulse(
+        contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +70,24 @@ class StreamPort:
     Attributes:
         port: which.
         served: the stream.
+        pulse: the stream's part of the port's.
         is_whole: whether the port is this stream's alone, and begins and ends with it.
     """
 
     port: NodePort
     served: ServedStream
+    pulse: StreamPulse
     is_whole: bool
 
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens; the actual port if port 0 was asked for."""
         return self.port.server.address
+
+    @property
+    def late(self) -> LateCheck:
+        """What looks into frames after they were taken."""
+        return self.port.late.check
 
     def start(self) -> None:
         """Begin to serve the stream."""
@@ -69,6 +97,7 @@ class StreamPort:
 
     def stop(self, why: str = "") -> None:
         """End the stream's connections; `why` is what peers that ask for it later are answered."""
+        self.pulse.leave()
         if self.is_whole:
             self.port.stop()
             return

@@ -9,6 +9,7 @@ from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
 from rt.node.begun import Begun
 from rt.node.keep_up import CopyLog
+from rt.node.rest import Pulse
 from rt.position import Position
 from sequencer.remembered import Ownership
 
@@ -93,6 +94,10 @@ class Watches(Protocol):
     def turn(self, now_s: float, changed: Collection[str]) -> None:
         """Report and decide, if it is time."""
 
+    @property
+    def is_deciding(self) -> bool:
+        """Whether a session may soon be opened, closed or expired."""
+
 
 class Retains(Protocol):
     """What the node does about retention; see `rt.node.retention.Retention`."""
@@ -114,6 +119,7 @@ class Ports:
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
         serve: sets the end of the merged log that pullers may read.
         refuse: turns pullers away for good, with this reason.
+        pulse: tells the other members, and hears from them, who rests.
     """
 
     sessions: HeldSessions
@@ -124,3 +130,4 @@ class Ports:
     pass_on: Callable[[str, str], None]
     serve: Callable[[Position], None]
     refuse: Callable[[Refused], None]
+    pulse: Pulse

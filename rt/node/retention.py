@@ -29,6 +29,7 @@ from rt.node.retention_reports import (
 from rt.node.settings import NodeSettings
 from rt.node.sweeper import NodeSweeper
 from rt.position import START, Position
+from rt.text import counted
 from sequencer.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll
 from sequencer.ledger import Ledger
 from sequencer.member import REPORT, Member
@@ -38,6 +39,7 @@ POLICY_NOTE: Final = "policy"
 OFFLOAD_NOTE: Final = "offload"  # what has been copied, and where: JSON with url and to
 LEASE_NOTE: Final = "lease "  # followed by the holder
 _TURN_S: Final = 0.2  # a decision takes 0.3 ms with 1,000 files
+_STILL_S: Final = 1.0  # while nothing is executed, and only clocks and disks can differ
 _TURN_S_MIN: Final = 0.01  # while files roll fast, so that a limit is exceeded by only a few
 # What is merged before a decision takes effect comes on top of what was counted, so a limit on
 # bytes counts it beforehand: up to a quarter of the limit.
@@ -92,7 +94,7 @@ class Retention:
         self._reports = RetentionReports(member, sweeper.snapshot_index)
         self._said: set[str] = set()  # troubles that were logged and persist
         self._turned_s = float("-inf")
-        self._turned_at = START  # the file that was active then
+        self._turned_at = START, -1  # the file that was active then, and the last instruction
         self.now_ns = machine.now_ns()  # the time that retention goes by
         member.handlers[REPORT] = self.hear
 
@@ -136,9 +138,12 @@ class Retention:
         if since_s < _TURN_S_MIN:  # most steps end here
             return
         active = self._ledger.end.file
-        if since_s < _TURN_S and active == self._turned_at:
+        if since_s < _TURN_S and active == self._turned_at[0]:
             return
-        self._turned_s, self._turned_at = now_s, active
+        now_at = active, self._ledger.index
+        if since_s < _STILL_S and now_at == self._turned_at:
+            return
+        self._turned_s, self._turned_at = now_s, now_at
         self._growth.look(self._ledger, now_s)
         self._report(now_s)
         living = self._living(now_s)
@@ -205,8 +210,8 @@ class Retention:
         decisions = [each for each in wanted if each.start < settled]
         if pressed := [each for each in decisions if each.reason.startswith(DISK)]:
             _log.warning(
-                "archiving %d files: the disks of most nodes are over %d%%",
-                len(pressed), policy.disk,
+                "archiving %s: the disks of most nodes are over %d%%",
+                counted(len(pressed), "file"), policy.disk,
             )  # fmt: skip
         for start in range(0, len(decisions), FILES_MAX):
             part = decisions[start : start + FILES_MAX]

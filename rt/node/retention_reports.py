@@ -8,7 +8,7 @@ from rt.errors import PeerError
 from rt.position import Position
 from sequencer.member import REPORT, Member
 
-_REPORT_S_MAX: Final = 10.0  # a node that was silent for longer has no say
+_REPORT_S_MAX: Final = 25.0  # a node that was silent for longer has no say; at rest it is 10 s
 # The fields of `RetentionReport` in their order, without `heard_s`.
 _REPORT: Final = struct.Struct("<QQQQQQq")
 

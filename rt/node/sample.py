@@ -96,6 +96,19 @@ class ChangesView:
 
 
 @dataclass(frozen=True, slots=True)
+class PoisonView:
+    """Sessions with frames that no reader could decode, or that were not looked into.
+
+    Attributes:
+        poisoned: sessions that proved to be poisoned after a frame was taken, and are refused.
+        unchecked: copies with compressed frames that there was no budget to look into yet.
+    """
+
+    poisoned: int = 0
+    unchecked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SampleTimes:
     """When a node was looked at.
 
@@ -128,6 +141,7 @@ class NodeSample:
         changes: of leaders and refusals.
         stalled: what waits and does not move, with the seconds: by `hop name`.
         scrub: what reading the rolled files has come to.
+        poison: what looking into frames after they were taken has come to.
     """
 
     times: SampleTimes
@@ -141,6 +155,7 @@ class NodeSample:
     changes: ChangesView
     stalled: Mapping[str, float]
     scrub: ScrubState = field(default_factory=ScrubState)
+    poison: PoisonView = field(default_factory=PoisonView)
 
     @property
     def at_s(self) -> float:

@@ -1,11 +1,12 @@
 """NodeSampler: looks at a node from outside, without waiting for any of its threads."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from replicator.clients import PULLS, ClientView, ServerRecord
+from replicator.late_check import LateCheck
 from replicator.scrub import ScrubState
 from rt.latencies import Latencies
 from rt.node.guard import DiskGuard
@@ -17,6 +18,7 @@ from rt.node.sample import (
     Flow,
     Hop,
     NodeSample,
+    PoisonView,
     SampleTimes,
     SessionView,
 )
@@ -46,6 +48,7 @@ class Watched:
         leadership: which node leads.
         latencies: by what they are of.
         scrub: returns what scrubbing has come to.
+        late: looks into frames after they were taken; None if nothing does.
     """
 
     view: Callable[[], NodeView]
@@ -58,6 +61,7 @@ class Watched:
     leadership: Leadership
     latencies: dict[str, Latencies]
     scrub: Callable[[], ScrubState] = ScrubState
+    late: LateCheck | None = None
 
 
 @dataclass(slots=True)
@@ -117,7 +121,7 @@ class NodeSampler:
                 watched.leadership.changes, watched.leadership.elections,
                 watched.leadership.leaderless_s(now_s), watched.record.refused(),
             ),
-            {}, watched.scrub(),
+            {}, watched.scrub(), _poison(watched.late, inboxes),
         )  # fmt: skip
         progress = progress_of(sample)
         self._waits.keep(progress.keys())
@@ -165,6 +169,17 @@ class NodeSampler:
             _hop(self._watched.record.sent(), last.sent, passed_s),
         )  # fmt: skip
         return self._flow
+
+
+def _poison(late: LateCheck | None, inboxes: Sequence[NodeInbox]) -> PoisonView:
+    if late is None or not (late.poisoned or late.unchecked):
+        return PoisonView()
+    poisoned, unchecked = late.poisoned, late.unchecked
+    logs = [each.appender for each in inboxes]
+    return PoisonView(
+        sum(each.identity.id in poisoned for each in logs),
+        sum(each.directory in unchecked for each in logs),
+    )
 
 
 def _hop(total: Traffic, last: Hop, passed_s: float) -> Hop:

@@ -16,6 +16,7 @@ from sequencer.raft.consensus import Status
 Answer = TypeVar("Answer")
 _TURNS_MAX: Final = 4  # under load `run` takes over, so that connections go back to receiving
 _ANSWER_S: Final = 10.0
+_LATE_S: Final = 0.5  # `run` may be waiting for this much later a step: the node was at rest
 
 
 class Question(NamedTuple):
@@ -43,7 +44,8 @@ class NodeSequencer:
     Threads:
         _busy: held while the duties are done. Its holder may use `_duties`, and all that the
             duties act on, and may set `view` and `_next_s`.
-        _lock: guards `_mail`, `_questions` and `_stopping`; held for an append or a swap only.
+        _lock: guards `_mail`, `_questions`, `_is_woken` and `_stopping`; held for an append or a
+            swap only.
         _news: the condition over `_lock` that `run` waits for. A plain lock is taken without it,
             since entering a condition costs two calls of Python, and a round does so a dozen times.
         on_status: set before any thread starts; called with each new status of the engine by the
@@ -62,6 +64,7 @@ class NodeSequencer:
         self._news = threading.Condition(self._lock)
         self._mail = Mail()
         self._questions: list[Question] = []
+        self._is_woken = False  # since `run` last began to wait, or to step
         self._stopping = False
         self._next_s = time.monotonic()
 
@@ -75,6 +78,12 @@ class NodeSequencer:
         with self._lock:
             for message in messages:
                 self._mail.heard.append((sender, message))
+
+    def gone(self, member: str) -> None:
+        """Learn that another node's process has ended; all that it said was heard."""
+        with self._news:
+            self._mail.gone.append(member)
+            self._news.notify()
 
     def mend(self, found: DamageFound) -> None:
         """Set aside, soon, what a connection found damaged."""
@@ -132,8 +141,9 @@ class NodeSequencer:
         self.wake()
 
     def wake(self) -> None:
-        """Let `run` do the duties soon."""
+        """Let `run` do the duties soon, once more if it is doing them now."""
         with self._news:
+            self._is_woken = True
             self._news.notify()
 
     def run(self) -> None:
@@ -145,8 +155,9 @@ class NodeSequencer:
         """
         while not self._stopping or self._mail.synced:
             with self._news:
-                if not (self._has_news or self._stopping):
+                if not (self._has_news or self._is_woken or self._stopping):
                     self._news.wait(max(0.0, self._next_s - time.monotonic()))
+                self._is_woken = False
             with self._busy:
                 self._step()
         with self._busy:  # a turn that began before `stop` may still be running
@@ -178,13 +189,17 @@ class NodeSequencer:
         with self._lock:
             mail, self._mail = self._mail, Mail()
             questions, self._questions = self._questions, []
+        mail.asked = bool(questions)
         try:
             outcome = self._duties.step(time.monotonic(), mail)
             if outcome.view.engine is not self.view.engine:
                 self.on_status(outcome.view.engine)
+            late_s = self._next_s - outcome.next_s
             self.view, self._next_s = outcome.view, outcome.next_s
             for question in questions:
                 question.put()
+            if questions or late_s > _LATE_S:  # a question may have changed something
+                self.wake()
         finally:
             for question in questions:
                 question.answer.cancel()  # unless it is answered

@@ -191,7 +191,7 @@ class SessionAdmin:
         holdings, end = self._member.holdings, time.monotonic() + _REPORTED_S
 
         def is_free() -> bool:
-            return holdings.hears_publishers and holdings.presence.find(session) is None
+            return holdings.hears_publishers and not holdings.presence.find(session)
 
         while not self._sequencer.ask(is_free) and time.monotonic() < end:
             time.sleep(_POLL_S)
@@ -223,8 +223,8 @@ class SessionAdmin:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
             raise Refused("live", words)
         holdings = self._member.holdings
-        if (found := holdings.presence.find(session)) is not None:
-            words = f"session {session!r} is being pushed to node {found[0]}; stop its publisher"
+        if nodes := [*holdings.presence.find(session)]:
+            words = f"session {session!r} is being pushed to node {nodes[0]}; stop its publisher"
             raise Refused("live", words)
         if not holdings.hears_publishers:
             raise Refused(

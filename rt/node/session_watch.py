@@ -77,6 +77,11 @@ class SessionWatch:
         """The stream's policy, the same on every node."""
         return session_policy_of_notes(self._member.executor.ledger.notes)
 
+    @property
+    def is_deciding(self) -> bool:
+        """Whether a session may soon be opened, closed or expired, as far as this node leads."""
+        return bool(self._fresh or self._silent_s or self._due)
+
     def turn(self, now_s: float, changed: Collection[str]) -> None:
         """Look, if it is time; open at once what is new.
 
@@ -147,8 +152,8 @@ class SessionWatch:
         """Open what is pushed, or held here, and known to no node yet; resume what was reset."""
         found = dict[str, Pushed]()
         for session in self._fresh:
-            by = self._candidate(session)
-            if by is not None and self._may_begin(session, by):
+            may_begin = (by for by in self._candidates(session) if self._may_begin(session, by))
+            if (by := next(may_begin, None)) is not None:
                 found[session] = by
         opened = self._opened
         self._fresh = dict.fromkeys([*found][LIVES_MAX:])
@@ -157,15 +162,14 @@ class SessionWatch:
             for each, by in [*found.items()][:LIVES_MAX]
         ]
 
-    def _candidate(self, session: str) -> Pushed | None:
-        """Return whose log gets a name that is free, if one is pushed, or held here."""
-        copy, found = self._sessions.get(session), self._presence.find(session)
-        elsewhere = None if found is None else found[1]
+    def _candidates(self, session: str) -> list[Pushed]:
+        """Return whose log may get a name that is free: what is pushed, or is held here."""
+        copy, elsewhere = self._sessions.get(session), [*self._presence.find(session).values()]
         if copy is None:
             return elsewhere
         log = copy.appender.identity.id  # it may be merged from already, and no other log may be
-        is_same = elsewhere is not None and elsewhere.log == log
-        return _pusher(copy) or (elsewhere if is_same else Pushed("", log))
+        here, same = _pusher(copy), [by for by in elsewhere if by.log == log]
+        return [here, *same] if here is not None else same or [Pushed("", log)]
 
     def _may_begin(self, session: str, by: Pushed) -> bool:
         """Whether this log is to have the name from now on."""
@@ -180,15 +184,15 @@ class SessionWatch:
     def _look(self) -> list[Life]:
         """Look at all sessions: which have returned, are silent, or have been closed for long."""
         member, opened = self._member, self._opened
-        pushed = self._presence.pushed(member.holdings.others)
-        self._fresh.update((each, None) for each in pushed if not _is_bound(opened.get(each)))
+        reports = self._presence.reports(member.holdings.others)
+        unbound = (each for report in reports for each in report if not _is_bound(opened.get(each)))
+        self._fresh.update(dict.fromkeys(unbound))
         if not member.holdings.hears_publishers:
             self._silent_s, self._due = {}, {}
             return []
         silent, due, found, policy = dict[str, float](), dict[str, Due](), list[Life](), self.policy
         for session, known in opened.items():
-            by = pushed.get(session)
-            if by is not None and known.admits(by.peer, by.log):
+            if (by := _admitted(reports, session, known)) is not None:
                 if known.log and (known.closed_ns or not known.owner):
                     found.append(self._life(_RESUMED, session, by))
             elif not known.closed_ns:
@@ -230,6 +234,16 @@ class SessionWatch:
 def _is_bound(known: Ownership | None) -> bool:
     """Whether it was decided which log has this name."""
     return known is not None and bool(known.log)
+
+
+def _admitted(
+    reports: Collection[Mapping[str, Pushed]], session: str, known: Ownership
+) -> Pushed | None:
+    """Return who pushes a session and may; others may push it too, to a node that lags."""
+    for report in reports:
+        if (by := report.get(session)) is not None and known.admits(*by):
+            return by
+    return None
 
 
 def _pusher(copy: SessionCopy) -> Pushed | None:

@@ -9,6 +9,7 @@ from rt.node.agreement import AgreementSettings
 from rt.node.http import HttpSettings
 from rt.node.limits import NodeLimits
 from rt.node.storage import StorageSettings
+from rt.node.stream_entry import StreamEntry
 from rt.position import FILE_BYTES_MAX
 from sequencer.raft.consensus import VOTERS_MAX
 
@@ -45,7 +46,8 @@ class NodeSettings:
         default=(),
         metadata={
             "help": "Further streams to serve at the same address, as NAME or NAME=ROOT for "
-            "another directory; rt stream create makes them."
+            "another directory, each with ;SETTING=VALUE for what is its own, such as "
+            "ships=/data2/rt;reserve=20Gi. rt stream create makes them."
         },
     )
     agreement: AgreementSettings = field(default_factory=AgreementSettings)
@@ -67,25 +69,28 @@ class NodeSettings:
         self._check_streams()
 
     def _check_streams(self) -> None:
-        names = [self.stream, *(parse_stream(each.partition("=")[0]) for each in self.streams)]
+        entries = [StreamEntry.parse(each) for each in self.streams]
+        names = [self.stream, *(each.name for each in entries)]
         for name in names:
             if names.count(name) > 1:
                 raise Misuse(f"streams names {name!r}, which is served already; name each once")
         if len(names) > STREAMS_MAX:
             raise Misuse(f"{len(names)} streams; a node serves at most {STREAMS_MAX}")
+        for each in entries:
+            each.storage(self.storage)
 
     @property
     def each_stream(self) -> list["NodeSettings"]:
         """The settings of each stream, the node's own first."""
-        found = [self if not self.streams else replace(self, streams=())]
-        for each in self.streams:
-            name, _, root = each.partition("=")
-            found.append(replace(
-                self, stream=name, root=root or self.root, streams=(),
-                cluster_id=f"{self.cluster_id}/{name}" if self.cluster_id else "",
-                storage=self.storage.of_new_stream,
-            ))  # fmt: skip
-        return found
+        own = self if not self.streams else replace(self, streams=())
+        return [own, *(self._of(StreamEntry.parse(each)) for each in self.streams)]
+
+    def _of(self, entry: StreamEntry) -> "NodeSettings":
+        return replace(
+            self, stream=entry.name, root=entry.root or self.root, streams=(),
+            cluster_id=f"{self.cluster_id}/{entry.name}" if self.cluster_id else "",
+            storage=entry.storage(self.storage),
+        )  # fmt: skip
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:

@@ -9,7 +9,7 @@ from typing import Final
 from rt.errors import Misuse
 from rt.log.disk import Disk
 from rt.names import stream_directory
-from rt.node.founding import demand_same, import_log, read_founding
+from rt.node.founding import FOUNDING, demand_same, import_log, read_founding
 from rt.node.member import merged_identity
 from rt.node.settings import NodeSettings
 from rt.subscriber import MERGED_NAME
@@ -38,6 +38,11 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
     cluster, node = settings.founding_name, settings.name
     if founding or (settings.is_alone and not disk.names(path)):
         found_state(disk, settings, top)
+    elif not disk.names(path) and os.path.isdir(path + FOUNDING):
+        raise Misuse(
+            f"{top}: the founding of this node was interrupted, and it has said nothing to others "
+            "yet; start it with --found once more, or run rt node found"
+        )
     opened = open_journal(
         disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path), boot=_boot()
     )
@@ -59,8 +64,10 @@ def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
             is founded from is not the one that the cluster was made for.
         CorruptLog: that log is damaged.
     """
-    path = os.path.join(top, "state")
-    if disk.names(path) or disk.names(os.path.join(top, MERGED_NAME)):
+    path, merged = os.path.join(top, "state"), os.path.join(top, MERGED_NAME)
+    partial = path + FOUNDING
+    is_interrupted = os.path.isdir(partial)  # then the merged log is what was copied for it
+    if disk.names(path) or (disk.names(merged) and not is_interrupted):
         raise Misuse(
             f"{top} holds a node's state or a merged log, and a new cluster starts empty; a "
             "node that was founded before is started without --found"
@@ -68,15 +75,19 @@ def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
     if len(settings.member_names) not in MEMBERS_ALLOWED:
         count = len(settings.member_names)
         raise Misuse(f"{count} members; a cluster is founded with 1, 3, 5 or 7 nodes")
-    snapshot = _take_log(disk, settings, top) if settings.storage.founded_from else None
+    disk.make_directory(partial)
+    snapshot = _take_log(disk, settings, merged) if settings.storage.founded_from else None
+    for name in disk.names(partial):
+        os.unlink(os.path.join(partial, name))
     found(
-        disk, path, cluster=settings.founding_name, node=settings.name,
-        directory=SystemRandom().randrange(1, INCARNATION_END), place=_place(path),
+        disk, partial, cluster=settings.founding_name, node=settings.name,
+        directory=SystemRandom().randrange(1, INCARNATION_END), place=_place(partial),
         members=settings.places, snapshot=snapshot,
     )  # fmt: skip
+    disk.replace(partial, path)
 
 
-def _take_log(disk: Disk, settings: NodeSettings, top: str) -> Snapshot:
+def _take_log(disk: Disk, settings: NodeSettings, merged: str) -> Snapshot:
     """Copy the log that this cluster is founded from; return the state that it continues from.
 
     Raises:
@@ -84,10 +95,14 @@ def _take_log(disk: Disk, settings: NodeSettings, top: str) -> Snapshot:
         CorruptLog: it is damaged.
     """
     storage = settings.storage
-    _log.info("copying the log that this cluster is founded from: %s", storage.founded_from)
     founding = read_founding(storage.founded_from, storage.founded_groups, storage.file_bytes)
     demand_same(founding, storage.founded_at)
-    import_log(disk, founding, os.path.join(top, MERGED_NAME), merged_identity(settings))
+    if disk.names(merged):
+        copied = read_founding(merged, storage.founded_groups, storage.file_bytes)
+        demand_same(copied, storage.founded_at)
+    else:
+        _log.info("copying the log that this cluster is founded from: %s", storage.founded_from)
+        import_log(disk, founding, merged, merged_identity(settings))
     roster = Roster.founding(settings.places or {settings.name: ""}).at(0)
     return Snapshot(founding.ledger.index, founding.term, roster, founding.ledger.encode())
 

@@ -1,5 +1,6 @@
 """Status: what a node shows of itself, for scripts and operators alike."""
 
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from sequencer.peer_versions import PEER_VERSIONS
 from sequencer.peers import Peers
 from sequencer.remembered import Ownership
 
+_DIRECTORIES: Final = re.compile(r"""(?<=["'(\s])/(?:[^\s/"'\\]+/)+""")  # in JSON, or quoted in it
 STATUS_ALPN: Final = "rt-status/1"
 STATUS_S: Final = 10.0  # for all of an answer to be taken: 32 MiB of 100,000 sessions at 3 MiB/s
 
@@ -36,10 +38,11 @@ def node_status(
     *,
     sample: NodeSample,
     opened: Mapping[str, Ownership] = MappingProxyType({}),
+    poisoned: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what `rt status` shows of one node: a snapshot that no thread waits for.
 
-    Rates and what is counted are those of the last sample.
+    Rates and what is counted are of the last sample. `poisoned` says why logs are refused, by id.
     """
     engine, waiting = view.engine, view.waiting
     copy, missing = waiting.copy, waiting.missing
@@ -71,7 +74,7 @@ def node_status(
         **_peers(peers),
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
-        "sessions": _sessions(inboxes, sample, waiting.stuck, opened),
+        "sessions": _sessions(inboxes, sample, waiting.stuck, opened, poisoned),
         "archived_to": str(view.archived_to),
         "policy": policy_of_notes(view.notes).text(),
         "disk_free": guard.available,
@@ -79,6 +82,15 @@ def node_status(
         "takes_data": not guard.is_closed,
         **_sampled(sample),
     }
+
+
+def without_directories(answer: str) -> str:
+    """Return an answer for a peer that may not operate: of each path only the name of the file.
+
+    >>> without_directories('{"certificate": "/etc/rt/certs/n1.pem: expires in 9.0 days"}')
+    '{"certificate": "n1.pem: expires in 9.0 days"}'
+    """
+    return _DIRECTORIES.sub("", answer)
 
 
 def _peers(peers: Peers | None) -> dict[str, Any]:
@@ -118,6 +130,7 @@ def _sessions(
     sample: NodeSample,
     stuck: Mapping[str, Stuck],
     opened: Mapping[str, Ownership],
+    poisoned: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     sampled = {each.session: each for each in sample.sessions}
     return [
@@ -129,6 +142,7 @@ def _sessions(
             "durable": str(inbox.durable),
             "merged": str(inbox.merged),
             "stuck": stuck[inbox.session].words if inbox.session in stuck else "",
+            "poisoned": poisoned.get(inbox.appender.identity.id, ""),
             **_counted(sampled.get(inbox.session)),
         }
         for inbox in sorted(inboxes, key=lambda each: each.session)

@@ -1,7 +1,10 @@
 """StreamHost: all streams of one node's process, each a `Node` of its own behind one port."""
 
 import logging
+import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from rt.errors import Misuse, RtError, spoken
@@ -10,9 +13,10 @@ from rt.node.node import Node
 from rt.node.port import NodePort
 from rt.node.settings import NodeSettings
 from rt.position import Position
+from rt.text import counted
 
 _log: Final = logging.getLogger("rt.node")
-_STOPPED_AT_ONCE: Final = 16  # each waits for another node to lead, and for its disk
+_AT_ONCE: Final = 16  # streams that start, or stop: each waits for its disk, again and again
 
 
 class StreamHost:
@@ -21,8 +25,10 @@ class StreamHost:
     Streams share the listener, the certificates, the grants and the limits on peers. Each has its
     directory, journal, consensus and threads, so what damages one does not reach another.
 
-    Threads: the thread that owns it calls every method, and alone uses the fields; `stuck` may be
-        called by any, and reads `nodes`, which is replaced whole.
+    Threads: the thread that owns it calls every method, and alone uses the fields; but `stuck` may
+        be called by any, and `settings`, `nodes` and `failures`, which are replaced whole, read.
+        Streams are made and started by several threads at once, which share `_port` and nothing
+        else; `_opening` guards it.
     """
 
     def __init__(
@@ -35,12 +41,15 @@ class StreamHost:
                 none of several can be served.
         """
         self.settings = settings
-        self.failures: dict[str, Exception] = {}  # by stream
-        self.nodes: dict[str, Node] = {}
+        self.failures: Mapping[str, Exception] = {}  # by stream
+        self.nodes: Mapping[str, Node] = {}
         self._on_role = on_role
         self._port: NodePort | None = None  # opened once a directory is locked
-        for each in settings.each_stream:
-            self._make(each, founding=founding)
+        self._opening = threading.Lock()
+        with ThreadPoolExecutor(_AT_ONCE, "start") as pool:
+            made = list(pool.map(partial(self._made, founding=founding), settings.each_stream))
+        for each, node in zip(settings.each_stream, made, strict=True):
+            self._keep(each.stream, node)
         if not self.nodes:
             self._close_port()
             raise next(iter(self.failures.values()))
@@ -57,8 +66,11 @@ class StreamHost:
 
     def start(self) -> None:
         """Begin to serve."""
-        for name, node in list(self.nodes.items()):
-            self._start(name, node)
+        nodes = self.nodes
+        with ThreadPoolExecutor(_AT_ONCE, "start") as pool:
+            outcomes = list(pool.map(_started, nodes.values()))
+        for (name, node), failure in zip(nodes.items(), outcomes, strict=True):
+            self._see(name, node, failure)
         if not self.nodes:
             raise next(iter(self.failures.values()))
         self._open_port().start()
@@ -80,11 +92,11 @@ class StreamHost:
     def stop(self) -> dict[str, Position]:
         """Stop all streams; return where their merged logs end."""
         nodes, self.nodes = self.nodes, {}
-        with ThreadPoolExecutor(_STOPPED_AT_ONCE, "stop") as pool:
+        with ThreadPoolExecutor(_AT_ONCE, "stop") as pool:
             list(pool.map(Node.stop, nodes.values()))
         self._close_port()
         failed = {name: node.failure for name, node in nodes.items() if node.failure is not None}
-        self.failures |= failed
+        self.failures = {**self.failures, **failed}
         return {name: node.merged_end for name, node in nodes.items()}
 
     def reload(self, settings: NodeSettings) -> list[str]:
@@ -106,8 +118,7 @@ class StreamHost:
                 left.update(node.reload(wanted[name]))
             else:
                 self._drop(name, node)
-        for name in self.failures.keys() - wanted.keys():
-            del self.failures[name]
+        self.failures = {name: why for name, why in self.failures.items() if name in wanted}
         for name in wanted.keys() - self.nodes.keys():
             self._begin(wanted[name])
         self.settings = settings
@@ -115,36 +126,46 @@ class StreamHost:
 
     def _open_port(self) -> NodePort:
         """Return the port, which is opened when the first stream asks for it."""
-        if self._port is None:
-            self._port = NodePort(self.settings)
-        return self._port
+        with self._opening:
+            if self._port is None:
+                self._port = NodePort(self.settings)
+            return self._port
 
     def _close_port(self) -> None:
         if self._port is not None:
             self._port.stop()
 
-    def _make(self, settings: NodeSettings, *, founding: bool) -> None:
+    def _made(self, settings: NodeSettings, *, founding: bool) -> Node | Exception:
+        """Return a stream's node, or why there is none; several threads may call it at once."""
         try:
-            node = Node(settings, founding=founding, on_role=self._on_role, port=self._open_port)
+            about = f"stream {settings.stream}: " if self.settings.streams else ""
+            return Node(
+                settings, founding=founding, on_role=self._on_role, port=self._open_port,
+                about=about,
+            )  # fmt: skip
         except (RtError, OSError) as error:
-            self._fail(settings.stream, error)
+            return error
+
+    def _keep(self, name: str, made: Node | Exception) -> None:
+        if isinstance(made, Exception):
+            self._fail(name, made)
         else:
-            self.nodes = {**self.nodes, settings.stream: node}
+            self.nodes = {**self.nodes, name: made}
 
     def _begin(self, settings: NodeSettings) -> None:
-        self.failures.pop(settings.stream, None)
-        self._make(settings, founding=False)
+        kept = {name: why for name, why in self.failures.items() if name != settings.stream}
+        self.failures = kept
+        self._keep(settings.stream, self._made(settings, founding=False))
         if node := self.nodes.get(settings.stream):
-            self._start(settings.stream, node)
+            self._see(settings.stream, node, _started(node))
         if settings.stream in self.nodes:
             _log.info("stream %s is served from now on", settings.stream)
 
-    def _start(self, name: str, node: Node) -> None:
-        try:
-            node.start()
-        except (RtError, OSError) as error:
+    def _see(self, name: str, node: Node, failure: Exception | None) -> None:
+        """Go on without a stream that could not be started."""
+        if failure is not None:
             self._remove(name, node)
-            self._fail(name, error)
+            self._fail(name, failure)
 
     def _remove(self, name: str, node: Node) -> None:
         self.nodes = {each: kept for each, kept in self.nodes.items() if each != name}
@@ -160,10 +181,23 @@ class StreamHost:
         self._fail(name, node.failure or Misuse("it has stopped"))
 
     def _fail(self, name: str, error: Exception) -> None:
-        self.failures[name] = error
+        self.failures = {**self.failures, name: error}
         if self._port is not None:
             self._port.streams.drop(name, spoken(error))
         if self.settings.streams:
             _log.critical(
-                "stream %s is not served: %s; %d others are", name, spoken(error), len(self.nodes)
+                "stream %s is not served: %s; %s", name, spoken(error), _rest(len(self.nodes))
             )
+
+
+def _started(node: Node) -> Exception | None:
+    """Start a node; return why it could not be."""
+    try:
+        node.start()
+    except (RtError, OSError) as error:
+        return error
+    return None
+
+
+def _rest(count: int) -> str:
+    return f"{counted(count, 'other stream')} {'is' if count == 1 else 'are'}"

@@ -151,6 +151,10 @@ class FsDisk:
         """Refused."""
         raise self._read_only(f"{source} and {target}")
 
+    def remove(self, path: str) -> None:
+        """Refused."""
+        raise self._read_only(path)
+
     def link(self, source: str, target: str) -> None:
         """Refused."""
         raise self._read_only(f"{source} and {target}")

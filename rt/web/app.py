@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rt.errors import Misuse, spoken
 from rt.text import json_safe
 from rt.web.collector import SiteCollector
 from rt.web.site import Site
@@ -58,8 +59,7 @@ class Page:
         self._site = site
         self._streams = 0
         self._is_ending = False
-        self._live = b""
-        self._live_s = float("-inf")
+        self._live: dict[str, tuple[float, bytes]] = {}  # by stream: when it was made, and JSON
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(SiteCollector(site))
         ProcessCollector(registry=self._registry)
@@ -79,15 +79,19 @@ class Page:
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             "/readiness": self._readyz,
-            "/status": lambda _: _json(self._site.status()),
-            "/overview": lambda _: _json(self._site.overview()),
+            "/status": lambda asked: _json(self._part(asked).status()),
+            "/overview": lambda asked: _json(self._part(asked).overview()),
             "/sessions": self._sessions,
-            "/files": lambda _: _json(self._site.files()),
-            "/rt-clients": lambda _: _json(self._site.clients()),
+            "/files": lambda asked: _json(self._part(asked).files()),
+            "/rt-clients": lambda asked: _json(self._part(asked).clients()),
             "/log-history": self._history,
         }
-        routes = [Route(path, answer, methods=["GET"]) for path, answer in paths.items()]
+        routes = [Route(path, _found(answer), methods=["GET"]) for path, answer in paths.items()]
         return [*routes, Route("/events", self._events, methods=["GET"])]
+
+    def _part(self, request: Request) -> Site:
+        """Return what the parameter `stream` asks for; `Misuse` if it is not served."""
+        return self._site.part(request.query_params.get("stream", ""))
 
     def _metrics(self, request: Request) -> Response:
         wanted = request.headers.get("accept", "")
@@ -97,40 +101,45 @@ class Page:
         body = exposition.generate_latest(self._registry)
         return Response(body, headers=_HEADERS, media_type=exposition.CONTENT_TYPE_LATEST)
 
-    def _healthz(self, _request: Request) -> Response:
-        health = self._site.health()
+    def _healthz(self, request: Request) -> Response:
+        health = self._part(request).health()
         return _verdict([health.stuck] if health.stuck else [], health.age_s)
 
-    def _readyz(self, _request: Request) -> Response:
-        health = self._site.health()
+    def _readyz(self, request: Request) -> Response:
+        health = self._part(request).health()
         return _verdict([*([health.stuck] if health.stuck else []), *health.unready], health.age_s)
 
     def _sessions(self, request: Request) -> Response:
         search, limit = request.query_params.get("search", ""), request.query_params.get("limit")
         number = (limit or "")[:_DIGITS_MAX]
         rows = int(number) if number.isascii() and number.isdecimal() else 0
-        return _json(self._site.sessions(search, min(rows or _ROWS_MAX, _ROWS_MAX)))
+        return _json(self._part(request).sessions(search, min(rows or _ROWS_MAX, _ROWS_MAX)))
 
-    def _history(self, _request: Request) -> Response:
-        body = f"[{','.join(self._site.history())}]"
+    def _history(self, request: Request) -> Response:
+        body = f"[{','.join(self._part(request).history())}]"
         return Response(body, headers=_HEADERS, media_type="application/json")
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= STREAMS_MAX:
             words = f"{STREAMS_MAX} pages are open already; ask for /overview instead\n"
             return PlainTextResponse(words, 503, _HEADERS)
+        stream = request.query_params.get("stream", "")
+        try:
+            await run_in_threadpool(self._site.part, stream)
+        except Misuse as error:
+            return _not_found(error)
         headers = {**_HEADERS, "X-Accel-Buffering": "no"}
         return StreamingResponse(
-            self._stream(request), media_type="text/event-stream", headers=headers
+            self._stream(request, stream), media_type="text/event-stream", headers=headers
         )
 
-    async def _stream(self, request: Request) -> AsyncIterator[bytes]:
+    async def _stream(self, request: Request, stream: str) -> AsyncIterator[bytes]:
         """Yield the whole overview each time it has changed, so that nothing is ever replayed."""
         self._streams += 1
         try:
             last, spoke_s = b"", time.monotonic()
             while not self._is_ending and not await request.is_disconnected():
-                data = await self._overview()
+                data = await self._overview(stream)
                 if data is not last:
                     last, spoke_s = data, time.monotonic()
                     yield b"data: " + data + b"\n\n"
@@ -138,15 +147,19 @@ class Page:
                     spoke_s = time.monotonic()
                     yield b": still here\n\n"
                 await asyncio.sleep(_LIVE_S / 2)
+        except Misuse:
+            pass  # the stream is served no more; the page asks again and gets the reason
         finally:
             self._streams -= 1
 
-    async def _overview(self) -> bytes:
-        """Return the overview as JSON; made at most once a second, for all streams."""
-        if time.monotonic() - self._live_s >= _LIVE_S:
-            self._live_s = time.monotonic()
-            self._live = await run_in_threadpool(lambda: encoded(self._site.overview()))
-        return self._live
+    async def _overview(self, stream: str) -> bytes:
+        """Return a stream's overview as JSON; made at most once a second, for all pages."""
+        made_s, data = self._live.get(stream, (float("-inf"), b""))
+        if time.monotonic() - made_s >= _LIVE_S:
+            self._live[stream] = time.monotonic(), data
+            data = await run_in_threadpool(lambda: encoded(self._site.part(stream).overview()))
+            self._live[stream] = time.monotonic(), data
+        return data
 
 
 def _asset(path: str) -> Route:
@@ -157,6 +170,22 @@ def _asset(path: str) -> Route:
         return Response(body, headers={**_HEADERS, "Content-Type": kind})
 
     return Route(path, answer, methods=["GET"])
+
+
+def _found(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Return what answers a request, with 404 if it asks for a stream that is not served."""
+
+    def answered(request: Request) -> Response:
+        try:
+            return answer(request)
+        except Misuse as error:
+            return _not_found(error)
+
+    return answered
+
+
+def _not_found(error: Misuse) -> Response:
+    return Response(encoded({"error": spoken(error)}), 404, _HEADERS, "application/json")
 
 
 def encoded(value: object) -> bytes:

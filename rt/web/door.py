@@ -1,9 +1,12 @@
 """Door: takes a connection in, gives it a place, and speaks TLS if the port does."""
 
 import asyncio
+import socket
 import ssl
 from typing import Any
 
+from rt.errors import Refused
+from rt.web.clients import WebClients
 from rt.web.places import HttpPlaces
 from rt.web.protocol import REQUEST_S, HttpProtocol
 
@@ -18,7 +21,11 @@ class Door(asyncio.Protocol):
     """
 
     def __init__(
-        self, http: HttpProtocol, places: HttpPlaces, context: ssl.SSLContext | None
+        self,
+        http: HttpProtocol,
+        places: HttpPlaces,
+        context: ssl.SSLContext | None,
+        clients: WebClients | None = None,
     ) -> None:
         """Prepare.
 
@@ -26,10 +33,13 @@ class Door(asyncio.Protocol):
             http: takes over once HTTP is spoken.
             places: shared by all connections of the port.
             context: of the server's certificate; None to speak HTTP at once.
+            clients: which certificates are taken; None to ask for none.
         """
         self._http = http
         self._places = places
         self._context = context
+        self._clients = clients
+        self._watched: socket.socket | None = None  # has to be closed
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()  # requests that came with the end of the handshake
         self._upgrade: asyncio.Task[None] | None = None
@@ -50,7 +60,7 @@ class Door(asyncio.Protocol):
         self._transport = transport
         address = transport.get_extra_info("peername")
         self._places.take(self, address[0] if address else "")
-        self._http.gone = lambda: self._places.leave(self)
+        self._http.gone = self._leave
         if self._context is None:
             self._serve(transport)
         else:
@@ -64,7 +74,12 @@ class Door(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Give the place back."""
+        self._leave()
+
+    def _leave(self) -> None:
         self._places.leave(self)
+        if self._watched is not None:
+            self._watched.close()
 
     async def _speak_tls(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         try:
@@ -73,12 +88,22 @@ class Door(asyncio.Protocol):
             )
         except OSError:  # it gave up, is too slow, or has no certificate we know
             secured = None
-        if secured is None:
-            self._places.leave(self)
+        if secured is None or not self._is_taken(secured):
+            self._leave()
             transport.abort()
         else:
             self._transport = secured
             self._serve(secured)
+
+    def _is_taken(self, secured: asyncio.Transport) -> bool:
+        """Whether the client's certificate is good, as long as it is."""
+        if self._clients is None:
+            return True
+        try:
+            self._watched = self._clients.watch(secured)
+        except (Refused, OSError):  # or it has hung up, or no descriptor is left
+            return False
+        return True
 
     def _serve(self, transport: asyncio.Transport) -> None:
         self._serves = True

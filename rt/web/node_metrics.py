@@ -1,101 +1,176 @@
-"""The metrics of a node: what each sample of it says, as families of series."""
+"""The metrics of a node's process: what the samples of its streams say, as families of series."""
 
 import math
 import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nsmallest
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
 
 from replicator.clients import PULLS, PUSHES, ClientView
 from replicator.scrub import ScrubState
 from rt.inspect.history import Row
-from rt.node.sample import Hop, NodeSample, SessionView, bytes_between
+from rt.latencies import LatencyCounts
+from rt.node.sample import NodeSample, SessionView, bytes_between
 from rt.node.sampler import HOPS
 from rt.node.settings import NodeSettings
 from rt.version import __version__
 from rt.web.collector import Labels, counter, gauge, histogram
+from rt.web.cursor_rows import CursorRow
 from sequencer.raft.consensus import EngineRole
 
-# Sessions and clients that have series of their own: those with the greatest lag. Publishers name
-# sessions, so a series for each would let them fill the memory of the server that scrapes.
+# Sessions, clients and cursors of a process that have series of their own: those with most lag.
+# Publishers name sessions, so a series for each would let them fill the memory of the server that
+# scrapes.
 SERIES_MAX: Final = 20
+# Streams that have series of their own, some 60 each: those in trouble, then those with most lag.
+STREAMS_WITH_SERIES_MAX: Final = 50
 _MOVING_BYTES_PER_S: Final = 1.0
 _STREAM: Final = ("stream",)
 _ARCHIVE_RULES: Final = ("time", "limit", "disk")
 
 
+class StreamView(NamedTuple):
+    """One stream of a node's process.
+
+    Attributes:
+        stream: its name.
+        sample: of its node.
+        rows: returns its merged log's history, which may have to be read.
+        cursors: returns its registered cursors, for which the log may have to be read.
+    """
+
+    stream: str
+    sample: NodeSample
+    rows: Callable[[], Sequence[Row]]
+    cursors: Callable[[], Sequence[CursorRow]] = tuple
+
+
 def node_metrics(
-    sample: NodeSample, settings: NodeSettings, rows: Sequence[Row], expiry: dict[str, float]
+    streams: Sequence[StreamView],
+    settings: NodeSettings,
+    expiry: Mapping[str, float],
+    failed: Sequence[str] = (),
 ) -> Iterator[Metric]:
     """Yield all families.
 
     Args:
-        sample: of the node.
+        streams: those that are served.
         settings: of the node.
-        rows: of the merged log's history.
         expiry: when the certificates expire, in seconds since the epoch: `own` and `ca`.
+        failed: the streams that the node ought to serve and does not.
     """
-    stream = settings.stream
+    shown = worst_first(streams)[:STREAMS_WITH_SERIES_MAX]
     yield gauge(
         "rt_build_info", "Always 1; the labels say what runs here.",
         {(__version__, platform.python_version(), "node", settings.cluster_id, settings.name): 1},
         ("version", "python", "kind", "cluster", "node"),
     )  # fmt: skip
-    yield from _consensus(sample, settings)
-    yield from _latencies(sample)
+    served = {each.stream: 1.0 for each in streams} | dict.fromkeys(failed, 0.0)
+    yield gauge("rt_stream_served", "Whether a stream of the node is served; 0 once it has failed.",
+                {(name,): value for name, value in served.items()}, _STREAM)  # fmt: skip
+    yield gauge("rt_streams_without_series", "Streams with less trouble and lag than those below.",
+                len(streams) - len(shown))  # fmt: skip
+    yield from _consensus(shown, settings.name)
+    yield from _latencies(streams)
     for name, words in (
         ("received", "from publishers and from nodes that relay for them"),
         ("merged", "here since the node started"),
         ("sent", "to subscribers and to nodes that copy the merged log"),
     ):
-        yield from _hop(name, words, getattr(sample.flow, name), stream)
-    yield from _merging(sample, stream)
-    yield from _sessions(sample.sessions, stream)
-    yield from _clients(sample, stream)
-    yield from _disk(sample, stream)
-    yield from scrub_metrics(sample.scrub, stream)
-    yield from _log(rows, stream)
+        yield from _hop(shown, name, words)
+    yield from _merging(shown)
+    yield from _sessions(shown)
+    yield from _poison(shown)
+    yield from _clients(shown)
+    yield from _cursors(shown)
+    refused: Counter[str] = Counter()
+    for each in streams:
+        refused.update(each.sample.changes.refused)
+    yield counter("rt_refused", "Peers and sessions that were refused.",
+                  {(reason,): count for reason, count in refused.items()}, ("reason",))  # fmt: skip
+    yield from _disk(shown)
+    yield from _scrubs({each.stream: each.sample.scrub for each in shown})
+    yield from _log(shown)
     yield gauge(
         "rt_certificate_expiry_timestamp_seconds", "When a certificate of this node expires.",
         {(use,): when for use, when in expiry.items()}, ("use",),
     )  # fmt: skip
     yield gauge(
-        "rt_sample_timestamp_seconds", "When all of this was looked at.", sample.times.at_ns / 1e9
+        "rt_sample_timestamp_seconds", "When all of this was looked at; of streams the oldest.",
+        min((each.sample.times.at_ns / 1e9 for each in streams), default=math.nan),
+    )  # fmt: skip
+
+
+def worst_first(streams: Sequence[StreamView]) -> list[StreamView]:
+    """Return streams in the order in which they need a look: in trouble, waiting, by name."""
+    return sorted(
+        streams,
+        key=lambda each: (
+            not is_in_trouble(each.sample), -each.sample.waiting_s, -each.sample.unmerged,
+            each.stream,
+        ),
+    )  # fmt: skip
+
+
+def is_in_trouble(sample: NodeSample) -> bool:
+    """Whether a stream merges nothing here, stalls, or refuses data."""
+    waiting = sample.view.waiting
+    return (
+        not sample.view.engine.leader
+        or not sample.disk.takes_data
+        or waiting.fork is not None
+        or waiting.copy is not None
+        or bool(sample.stalled)
+        or bool(sample.unreachable)
     )
 
 
-def _consensus(sample: NodeSample, settings: NodeSettings) -> Iterator[Metric]:
-    engine, stream = sample.view.engine, settings.stream
-    roles = {(stream, role.name.lower()): float(role is engine.role) for role in EngineRole}
-    yield gauge("rt_member_role", "1 for the role of this node.", roles, ("stream", "role"))
-    yield _of(stream, "rt_has_leader", "Whether this node knows a leader, and so a majority.",
-              float(bool(engine.leader)))  # fmt: skip
-    yield _of(stream, "rt_voters", "Nodes of the cluster that vote.", len(sample.voters))
-    reachable = sum(name not in sample.unreachable for name in sample.voters)
-    words = "Of them, those that this one is connected to, and itself."
-    yield _of(stream, "rt_voters_reachable", words, reachable)
-    others = [name for name in sample.members if name != settings.name]
+def _consensus(streams: Sequence[StreamView], node: str) -> Iterator[Metric]:
+    yield gauge(
+        "rt_member_role", "1 for the role of this node.",
+        {
+            (each.stream, role.name.lower()): float(role is each.sample.view.engine.role)
+            for each in streams for role in EngineRole
+        },
+        ("stream", "role"),
+    )  # fmt: skip
+    yield _of(streams, "rt_has_leader", "Whether this node knows a leader, and so a majority.",
+              lambda each: bool(each.view.engine.leader))  # fmt: skip
+    yield _of(
+        streams, "rt_voters", "Nodes of the cluster that vote.", lambda each: len(each.voters)
+    )
+    yield _of(streams, "rt_voters_reachable",
+              "Of them, those that this one is connected to, and itself.",
+              lambda each: sum(name not in each.unreachable for name in each.voters))  # fmt: skip
     yield gauge(
         "rt_node_reachable", "Whether this node is connected to another.",
-        {(stream, name): float(name not in sample.unreachable) for name in others},
+        {
+            (each.stream, name): float(name not in each.sample.unreachable)
+            for each in streams for name in each.sample.members if name != node
+        },
         ("stream", "peer"),
     )  # fmt: skip
-    yield _of(stream, "rt_term", "The newest election term.", engine.term)
-    yield _of(stream, "rt_committed_index", "The last instruction agreed on.", engine.commit)
-    yield _of(
-        stream, "rt_executed_index", "The last instruction executed here.", sample.view.executed
-    )
-    changes = sample.changes
-    yield _count(stream, "rt_leader_changes", "Changes of the leader.", changes.leaders)
-    yield _count(stream, "rt_elections", "Election terms that began.", changes.elections)
+    yield _of(streams, "rt_term", "The newest election term.", lambda each: each.view.engine.term)
+    yield _of(streams, "rt_committed_index", "The last instruction agreed on.",
+              lambda each: each.view.engine.commit)  # fmt: skip
+    yield _of(streams, "rt_executed_index", "The last instruction executed here.",
+              lambda each: each.view.executed)  # fmt: skip
+    yield _count(streams, "rt_leader_changes", "Changes of the leader.",
+                 lambda each: each.changes.leaders)  # fmt: skip
+    yield _count(streams, "rt_elections", "Election terms that began.",
+                 lambda each: each.changes.elections)  # fmt: skip
 
 
-def _latencies(sample: NodeSample) -> Iterator[Metric]:
-    counted = dict(sample.latencies)
-    agreement = {(): counted.pop("agreement")}
+def _latencies(streams: Sequence[StreamView]) -> Iterator[Metric]:
+    """Yield the histograms, all streams in one: 18 series for each stream would be too many."""
+    counted: dict[str, LatencyCounts] = {}
+    for each in streams:
+        for kind, more in each.sample.latencies.items():
+            counted[kind] = counted[kind].joined(more) if kind in counted else more
+    agreement = {(): counted.pop("agreement")} if "agreement" in counted else {}
     yield histogram(
         "rt_agreement_seconds", "From proposing an instruction here to its commitment.", agreement
     )
@@ -103,48 +178,76 @@ def _latencies(sample: NodeSample) -> Iterator[Metric]:
     yield histogram("rt_sync_seconds", "How long a sync of a file took.", syncs, ("file",))
 
 
-def _hop(name: str, words: str, hop: Hop, stream: str) -> Iterator[Metric]:
+def _hop(streams: Sequence[StreamView], name: str, words: str) -> Iterator[Metric]:
     for unit in ("bytes", "messages", "frames"):
-        amount = getattr(hop.total, unit)
-        yield _count(stream, f"rt_{name}_{unit}", f"{unit.title()} {name} {words}.", amount)
+        amounts = {
+            (each.stream,): float(getattr(getattr(each.sample.flow, name).total, unit))
+            for each in streams
+        }
+        yield counter(f"rt_{name}_{unit}", f"{unit.title()} {name} {words}.", amounts, _STREAM)
 
 
-def _merging(sample: NodeSample, stream: str) -> Iterator[Metric]:
-    view = sample.view
-    yield _of(stream, "rt_merged_number", "Messages in the merged log since it began.", view.number)
-    yield _of(stream, "rt_last_merge_timestamp_seconds", "When something was last merged.",
-              view.time_ns / 1e9 if view.time_ns else math.nan)  # fmt: skip
-    yield _of(stream, "rt_unmerged_bytes", "Synced here and not merged.", sample.unmerged)
-    yield _of(stream, "rt_merge_lag_seconds", "How long the oldest of that has waited.",
-              sample.waiting_s)  # fmt: skip
-    yield _of(stream, "rt_copying", "Whether the merged log is being copied from another node.",
-              float(view.waiting.copy is not None))  # fmt: skip
-    yield _of(stream, "rt_forked", "Whether its log differs from the others', and merging ended.",
-              float(view.waiting.fork is not None))  # fmt: skip
-    stalled = {each.partition(" ")[0] for each in sample.stalled}
+def _merging(streams: Sequence[StreamView]) -> Iterator[Metric]:
+    yield _of(streams, "rt_merged_number", "Messages in the merged log since it began.",
+              lambda each: each.view.number)  # fmt: skip
+    yield _of(streams, "rt_last_merge_timestamp_seconds", "When something was last merged.",
+              lambda each: each.view.time_ns / 1e9 if each.view.time_ns else math.nan)  # fmt: skip
+    yield _of(streams, "rt_unmerged_bytes", "Synced here and not merged.",
+              lambda each: each.unmerged)  # fmt: skip
+    yield _of(streams, "rt_merge_lag_seconds", "How long the oldest of that has waited.",
+              lambda each: each.waiting_s)  # fmt: skip
+    yield _of(streams, "rt_copying",
+              "Whether the merged log is being copied from another node.",
+              lambda each: each.view.waiting.copy is not None)  # fmt: skip
+    yield _of(streams, "rt_forked",
+              "Whether its log differs from the others', and merging ended.",
+              lambda each: each.view.waiting.fork is not None)  # fmt: skip
+    stalled = {
+        (each.stream, what.partition(" ")[0]) for each in streams for what in each.sample.stalled
+    }
     yield gauge(
         "rt_stalled", "1 if work waits at a hop and nothing has moved for 10 s.",
-        {(stream, hop): float(hop in stalled) for hop in HOPS}, ("stream", "hop"),
+        {
+            (each.stream, hop): float((each.stream, hop) in stalled)
+            for each in streams for hop in HOPS
+        },
+        ("stream", "hop"),
     )  # fmt: skip
 
 
-def _sessions(sessions: Sequence[SessionView], stream: str) -> Iterator[Metric]:
-    states = Counter(_state(each) for each in sessions)
+def _sessions(streams: Sequence[StreamView]) -> Iterator[Metric]:
+    states = {each.stream: Counter(map(_state, each.sample.sessions)) for each in streams}
     yield gauge(
         "rt_sessions", "Sessions, by what they do.",
-        {(stream, state): states[state] for state in ("moving", "idle", "waiting")},
+        {
+            (stream, state): count[state]
+            for stream, count in states.items() for state in ("moving", "idle", "waiting")
+        },
         ("stream", "state"),
     )  # fmt: skip
     shown = nsmallest(
-        SERIES_MAX, sessions, lambda each: (-each.waiting_s, -each.unmerged, each.session)
-    )
-    yield _of(stream, "rt_sessions_without_series", "Sessions with less lag than those below.",
-              len(sessions) - len(shown))  # fmt: skip
+        SERIES_MAX,
+        ((-one.waiting_s, -one.unmerged, each.stream, one.session)
+         for each in streams for one in each.sample.sessions),
+    )  # fmt: skip
+    named = Counter(stream for _, _, stream, _ in shown)
+    yield _of_each(streams, "rt_sessions_without_series",
+                   "Sessions with less lag than those below.",
+                   lambda each: len(each.sample.sessions) - named[each.stream])  # fmt: skip
     labels = ("stream", "session")
     yield gauge("rt_session_lag_bytes", "Synced here and not merged.",
-                {(stream, each.session): each.unmerged for each in shown}, labels)  # fmt: skip
+                {(stream, name): -lag for _, lag, stream, name in shown}, labels)  # fmt: skip
     yield gauge("rt_session_lag_seconds", "How long the oldest of that has waited.",
-                {(stream, each.session): each.waiting_s for each in shown}, labels)  # fmt: skip
+                {(stream, name): -wait for wait, _, stream, name in shown}, labels)  # fmt: skip
+
+
+def _poison(streams: Sequence[StreamView]) -> Iterator[Metric]:
+    yield _of(streams, "rt_poisoned_sessions",
+                   "Sessions refused for a frame that was taken before it proved to be poisoned.",
+                   lambda each: each.poison.poisoned)  # fmt: skip
+    yield _of(streams, "rt_unchecked_sessions",
+                   "Sessions with compressed frames still to be looked into.",
+                   lambda each: each.poison.unchecked)  # fmt: skip
 
 
 def _state(session: SessionView) -> str:
@@ -153,68 +256,127 @@ def _state(session: SessionView) -> str:
     return "moving" if session.bytes_per_s >= _MOVING_BYTES_PER_S else "idle"
 
 
-def _clients(sample: NodeSample, stream: str) -> Iterator[Metric]:
-    kinds = {(stream, kind): len(sample.here(kind)) for kind in (PUSHES, PULLS)}
+def _clients(streams: Sequence[StreamView]) -> Iterator[Metric]:
+    kinds = {
+        (each.stream, kind): len(each.sample.here(kind))
+        for each in streams for kind in (PUSHES, PULLS)
+    }  # fmt: skip
     yield gauge("rt_clients", "Clients that are connected.", kinds, ("stream", "kind"))
+    pulling = sorted(
+        ((-client.waiting_s, -_lag(client, each.sample), each.stream, client.peer)
+         for each in streams for client in each.sample.here(PULLS)),
+    )  # fmt: skip
     lags: dict[Labels, float] = {}
     waits: dict[Labels, float] = {}
-    worst = sorted(sample.here(PULLS), key=lambda each: (-each.waiting_s, -_lag(each, sample)))
-    for each in worst:
-        key = (stream, each.peer)
-        if key in lags or len(lags) < SERIES_MAX:  # the greatest of one name's connections
-            lags[key] = max(lags.get(key, 0), _lag(each, sample))
-            waits[key] = max(waits.get(key, 0.0), each.waiting_s)
-    labels = ("stream", "client")
-    yield gauge("rt_pull_lag_bytes", "Merged here and not sent to a subscriber.", lags, labels)
-    yield gauge("rt_pull_lag_seconds", "How long the oldest of that has waited.", waits, labels)
-    refused = {(reason,): count for reason, count in sample.changes.refused.items()}
-    yield counter("rt_refused", "Peers and sessions that were refused.", refused, ("reason",))
+    for wait, lag, *key in pulling:
+        labels = tuple(key)
+        if labels in lags or len(lags) < SERIES_MAX:  # the greatest of one name's connections
+            lags[labels] = max(lags.get(labels, 0), -lag)
+            waits[labels] = max(waits.get(labels, 0.0), -wait)
+    names = ("stream", "client")
+    yield gauge("rt_pull_lag_bytes", "Merged here and not sent to a subscriber.", lags, names)
+    yield gauge("rt_pull_lag_seconds", "How long the oldest of that has waited.", waits, names)
 
 
 def _lag(client: ClientView, sample: NodeSample) -> int:
     return 0 if client.position is None else bytes_between(client.position, sample.view.end)
 
 
-def _disk(sample: NodeSample, stream: str) -> Iterator[Metric]:
-    disk = sample.disk
-    yield gauge("rt_disk_free_bytes", "Free on the node's file system.", disk.available)
-    yield gauge("rt_disk_reserve_bytes", "Below this, new data is refused.", disk.reserve)
-    yield _of(stream, "rt_takes_data", "Whether new data is taken.", float(disk.takes_data))
+def _cursors(streams: Sequence[StreamView]) -> Iterator[Metric]:
+    behind = nsmallest(
+        SERIES_MAX,
+        ((-row.lag_bytes, each.stream, row.cursor, row.lag_messages or 0, row.lag_s or 0.0)
+         for each in streams for row in each.cursors() if row.lag_bytes is not None),
+    )  # fmt: skip
+    labels = ("stream", "cursor")
+    yield gauge("rt_cursor_lag_bytes", "Merged here and not acknowledged.",
+                {(stream, name): -lag for lag, stream, name, _, _ in behind}, labels)  # fmt: skip
+    yield gauge("rt_cursor_lag_messages", "The same in messages.",
+                {(stream, name): count for _, stream, name, count, _ in behind},
+                labels)  # fmt: skip
+    yield gauge("rt_cursor_lag_seconds", "From the merging of the first of them to the last.",
+                {(stream, name): lag_s for _, stream, name, _, lag_s in behind},
+                labels)  # fmt: skip
+
+
+def _disk(streams: Sequence[StreamView]) -> Iterator[Metric]:
+    yield _of(streams, "rt_disk_free_bytes", "Free on the file system of the stream's directory.",
+              lambda each: each.disk.available)  # fmt: skip
+    yield _of(streams, "rt_disk_reserve_bytes", "Below this, new data is refused.",
+              lambda each: each.disk.reserve)  # fmt: skip
+    yield _of(streams, "rt_takes_data", "Whether new data is taken.",
+              lambda each: each.disk.takes_data)  # fmt: skip
 
 
 def scrub_metrics(scrub: ScrubState, stream: str) -> Iterator[Metric]:
     """Yield what reading the rolled files of a log has come to."""
-    yield _of(stream, "rt_scrub_finished_timestamp_seconds", "When all rolled files had been read.",
-              scrub.finished_ns / 1e9 if scrub.finished_ns else math.nan)  # fmt: skip
-    yield _count(stream, "rt_scrubbed_files", "Rolled files that were read.", scrub.files)
-    yield _count(stream, "rt_corrupt_files", "Of them, those that were damaged.", scrub.corrupt)
-    yield _count(stream, "rt_repaired_files", "Damaged files that were repaired.", scrub.repaired)
-    yield _of(stream, "rt_unrepaired_files", "Damaged files that are not repaired yet.",
-              len(scrub.unrepaired))  # fmt: skip
+    return _scrubs({stream: scrub})
 
 
-def _log(rows: Sequence[Row], stream: str) -> Iterator[Metric]:
-    states = Counter(row.state for row in rows)
+def _scrubs(states: Mapping[str, ScrubState]) -> Iterator[Metric]:
+    def values(value: Callable[[ScrubState], float]) -> dict[Labels, float]:
+        return {(stream,): value(state) for stream, state in states.items()}
+
+    yield gauge(
+        "rt_scrub_finished_timestamp_seconds", "When all rolled files had been read.",
+        values(lambda each: each.finished_ns / 1e9 if each.finished_ns else math.nan), _STREAM,
+    )  # fmt: skip
+    yield counter("rt_scrubbed_files", "Rolled files that were read.",
+                  values(lambda each: each.files), _STREAM)  # fmt: skip
+    yield counter("rt_corrupt_files", "Of them, those that were damaged.",
+                  values(lambda each: each.corrupt), _STREAM)  # fmt: skip
+    yield counter("rt_repaired_files", "Damaged files that were repaired.",
+                  values(lambda each: each.repaired), _STREAM)  # fmt: skip
+    yield gauge("rt_unrepaired_files", "Damaged files that are not repaired yet.",
+                values(lambda each: len(each.unrepaired)), _STREAM)  # fmt: skip
+
+
+def _log(streams: Sequence[StreamView]) -> Iterator[Metric]:
+    read = {each.stream: each.rows() for each in streams}
+    states = {stream: Counter(row.state for row in rows) for stream, rows in read.items()}
     yield gauge(
         "rt_log_files", "Files of the merged log.",
-        {(stream, state): states[state] for state in ("active", "rolled", "archived")},
+        {
+            (stream, state): count[state]
+            for stream, count in states.items() for state in ("active", "rolled", "archived")
+        },
         ("stream", "state"),
     )  # fmt: skip
-    live = [row for row in rows if row.gone is None]
-    yield _of(stream, "rt_log_bytes", "Bytes of the merged log that are here.",
-              sum(row.bytes for row in live))  # fmt: skip
-    oldest = live[0].line.first_time_ns / 1e9 if live and live[0].messages else math.nan
-    yield _of(stream, "rt_log_oldest_timestamp_seconds", "The first message that is here.", oldest)
-    rules = Counter(row.gone.reason.partition(",")[0] for row in rows if row.gone is not None)
+    live = {stream: [row for row in rows if row.gone is None] for stream, rows in read.items()}
+    yield gauge("rt_log_bytes", "Bytes of the merged log that are here.",
+                {(stream,): sum(row.bytes for row in rows) for stream, rows in live.items()},
+                _STREAM)  # fmt: skip
+    yield gauge("rt_log_oldest_timestamp_seconds", "The first message that is here.",
+                {(stream,): _oldest_s(rows) for stream, rows in live.items()}, _STREAM)  # fmt: skip
+    rules = {
+        stream: Counter(row.gone.reason.partition(",")[0] for row in rows if row.gone is not None)
+        for stream, rows in read.items()
+    }
     yield counter(
         "rt_archived_files", "Files of the merged log that were archived, by the rule.",
-        {(stream, rule): rules[rule] for rule in _ARCHIVE_RULES}, ("stream", "rule"),
+        {(stream, rule): count[rule] for stream, count in rules.items() for rule in _ARCHIVE_RULES},
+        ("stream", "rule"),
     )  # fmt: skip
 
 
-def _of(stream: str, name: str, words: str, value: float) -> Metric:
-    return gauge(name, words, {(stream,): value}, _STREAM)
+def _oldest_s(live: Sequence[Row]) -> float:
+    """Return when the first message that is here was published; NaN without any."""
+    return live[0].line.first_time_ns / 1e9 if live and live[0].messages else math.nan
 
 
-def _count(stream: str, name: str, words: str, value: float) -> Metric:
-    return counter(name, words, {(stream,): value}, _STREAM)
+def _of(
+    streams: Sequence[StreamView], name: str, words: str, value: Callable[[NodeSample], float]
+) -> Metric:
+    return _of_each(streams, name, words, lambda each: value(each.sample))
+
+
+def _of_each(
+    streams: Sequence[StreamView], name: str, words: str, value: Callable[[StreamView], float]
+) -> Metric:
+    return gauge(name, words, {(each.stream,): value(each) for each in streams}, _STREAM)
+
+
+def _count(
+    streams: Sequence[StreamView], name: str, words: str, value: Callable[[NodeSample], float]
+) -> Metric:
+    return counter(name, words, {(each.stream,): value(each.sample) for each in streams}, _STREAM)

@@ -32,13 +32,8 @@ def overview(
         answers: what the other nodes said of themselves lately, by name.
         warning: about this node's certificate; "" if there is nothing to say.
     """
-    nodes = [
-        _own(sample, settings, warning, answers) if name == settings.name
-        else _other(name, answers.get(name), sample)
-        for name in sample.members
-    ]  # fmt: skip
-    level, words = verdict_of(sample.view.engine.leader, [_row(each) for each in nodes],
-                              list(stalls_of(sample).values()))  # fmt: skip
+    nodes = _nodes(sample, settings, answers, warning)
+    level, words = _verdict(sample, nodes)
     sessions = troubled_first(sample.sessions)
     return {
         "kind": "node",
@@ -62,15 +57,35 @@ def overview(
     }
 
 
+def own_verdict(sample: NodeSample, settings: NodeSettings) -> tuple[str, str]:
+    """Return the level and the sentence about a stream by what this node knows by itself."""
+    return _verdict(sample, _nodes(sample, settings, {}, ""))
+
+
+def _nodes(
+    sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any], warning: str
+) -> list[Fields]:
+    return [
+        _own(sample, settings, warning, answers) if name == settings.name
+        else _other(name, answers.get(name), sample)
+        for name in sample.members
+    ]  # fmt: skip
+
+
+def _verdict(sample: NodeSample, nodes: Sequence[Fields]) -> tuple[str, str]:
+    rows, stalls = [_row(each) for each in nodes], list(stalls_of(sample).values())
+    return verdict_of(sample.view.engine.leader, rows, stalls)
+
+
 def troubled_first(sessions: Iterable[SessionView]) -> list[SessionView]:
     """Return sessions in the order in which they need a look: waiting, moving, idle."""
-    return sorted(
-        sessions,
-        key=lambda each: (
-            -each.waiting_s if each.waiting_s > _WAITS_S else 0.0,
-            -each.bytes_per_s, -each.last_ns, each.session,
-        ),
-    )  # fmt: skip
+    return sorted(sessions, key=trouble)
+
+
+def trouble(session: SessionView) -> tuple[float, float, int, str]:
+    """Return what sessions are sorted by."""
+    waiting_s = session.waiting_s if session.waiting_s > _WAITS_S else 0.0
+    return -waiting_s, -session.bytes_per_s, -session.last_ns, session.session
 
 
 def session_row(session: SessionView) -> Fields:

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from cryptography import x509
@@ -10,18 +11,21 @@ from prometheus_client.core import Metric
 
 from replicator.clients import PULLS, PUSHES, ClientView
 from rt.errors import Misuse
+from rt.inspect.history import Row
+from rt.names import shown
 from rt.net.certificates import certificate_files, load_certificate
 from rt.net.contexts import Contexts, client_context
 from rt.node.node import STUCK_S, Node
 from rt.node.sample import NodeSample, SessionView
 from rt.node.settings import parse_address
 from rt.text import time_text
+from rt.web.cursor_rows import CursorRow, CursorRows
 from rt.web.files import MergedFiles, planned
-from rt.web.node_metrics import node_metrics
+from rt.web.node_metrics import StreamView, node_metrics
 from rt.web.node_overview import overview, session_row, troubled_first
 from rt.web.others import OtherNodes
 from rt.web.recent import RecentEvents
-from rt.web.site import Fields, SiteHealth
+from rt.web.site import Fields, Site, SiteHealth
 
 _CERTIFICATE_S: Final = 60.0  # how often the certificates are read again
 _KEPT_S: Final = 24 * 3600.0
@@ -31,7 +35,7 @@ class NodeSite:
     """A node (`rt.web.site.Site`).
 
     Threads: any thread may call any method; the parts have locks of their own. `_expiry` is
-        replaced as a whole.
+        replaced as a whole. `node` is set once.
     """
 
     def __init__(self, node: Node, events: RecentEvents) -> None:
@@ -41,9 +45,10 @@ class NodeSite:
             node: which.
             events: the lines of its log.
         """
-        self._node = node
+        self.node = node
         self._events = events
         self._files = MergedFiles(node.pipeline.feeds.directory)
+        self._cursors = CursorRows(node.pipeline.feeds.directory)
         settings = node.settings
         self._certificates = certificate_files(settings.certs, settings.name)
         self._expiry: tuple[float, dict[str, float]] = (float("-inf"), {})
@@ -61,31 +66,47 @@ class NodeSite:
         self.is_draining = True
         self._others.stop()
 
+    def part(self, stream: str) -> Site:
+        """Return this site, for its stream or for ""."""
+        if stream in ("", self.node.settings.stream):
+            return self
+        raise Misuse(f"this node serves no stream {shown(stream)}")
+
     def _addresses(self) -> dict[str, tuple[str, int]]:
         """Return where the other nodes are now."""
-        name, members = self._node.settings.name, self._sample.view.engine.members
+        name, members = self.node.settings.name, self.sample.view.engine.members
         found = {each: seat.address for each, seat in members.items() if each != name}
         return {each: parse_address(address) for each, address in found.items() if address}
 
     @property
-    def _sample(self) -> NodeSample:
-        return self._node.lookout.sample
+    def sample(self) -> NodeSample:
+        """The node as it was last looked at."""
+        return self.node.lookout.sample
+
+    def rows(self) -> list[Row]:
+        """Return the history of the merged log."""
+        return self._files.rows()
+
+    def cursors(self) -> Sequence[CursorRow]:
+        """Return the registered cursors."""
+        return self._cursors.rows(self.sample.view)
 
     def metrics(self) -> Iterable[Metric]:
         """Yield everything that is measured."""
-        rows = self._files.rows()
-        return node_metrics(self._sample, self._node.settings, rows, self._expires())
+        settings = self.node.settings
+        view = StreamView(settings.stream, self.sample, self.rows, self.cursors)
+        return node_metrics([view], settings, self.expires())
 
     def health(self) -> SiteHealth:
         """Return how the node is; the table in docs/OPERATIONS.md says why."""
-        sample = self._sample
+        sample = self.sample
         age_s = time.monotonic() - sample.at_s
-        stuck = self._node.stuck()
+        stuck = self.node.stuck()
         words = f"stuck: the loop {stuck!r} has not come round for {STUCK_S:g} s" if stuck else ""
         return SiteHealth(words, tuple(self._unready(sample)), age_s)
 
     def _unready(self, sample: NodeSample) -> Iterable[str]:
-        view, election_s = sample.view, self._node.settings.agreement.election_s
+        view, election_s = sample.view, self.node.settings.agreement.election_s
         if self.is_draining:
             yield "draining"
         if sample.changes.leaderless_s > 2 * election_s:
@@ -104,27 +125,29 @@ class NodeSite:
 
     def status(self) -> list[Fields]:
         """Return what `rt status --json` shows of it."""
-        host, port = self._node.address
+        host, port = self.node.address
         return [{"address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-                 **self._node.status()}]  # fmt: skip
+                 **self.node.status()}]  # fmt: skip
 
     def overview(self) -> Fields:
         """Return what the page shows."""
         self._others.watch()
-        warning = self._node.certificate_warning()
-        shown = overview(self._sample, self._node.settings, self._others.answers, warning)
-        return {**shown, "events": self._events.latest(60)}
+        self.node.lookout.watch()
+        warning = self.node.certificate_warning()
+        fields = overview(self.sample, self.node.settings, self._others.answers, warning)
+        cursors = [asdict(each) for each in self.cursors()]
+        return {**fields, "cursors": cursors, "events": self._events.latest(60)}
 
     def sessions(self, search: str, limit: int) -> Fields:
         """Return the sessions whose names contain a text, those in trouble first."""
         self._others.watch()
-        found = [each for each in self._sample.sessions if search.lower() in each.session.lower()]
+        found = [each for each in self.sample.sessions if search.lower() in each.session.lower()]
         rows = [session_row(each) for each in troubled_first(found)[:limit]]
-        return {"total": len(self._sample.sessions), "found": len(found), "rows": rows}
+        return {"total": len(self.sample.sessions), "found": len(found), "rows": rows}
 
     def clients(self) -> Fields:
         """Return who pushes and pulls, in the form of `/rt-clients`."""
-        sample = self._sample
+        sample = self.sample
         publishers: dict[str, list[Fields]] = {}
         pushers = {each.peer: each for each in sample.clients if each.kind == PUSHES}
         for session in sample.sessions:
@@ -136,12 +159,12 @@ class NodeSite:
         for client in sample.clients:
             if client.kind == PULLS:
                 subscribers.setdefault(client.peer, []).append(_subscriber(client, sample))
-        name = self._node.settings.name
+        name = self.node.settings.name
         result = {"node": name, "publishers": publishers, "subscribers": subscribers}
         return {"result": result}
 
     def _publisher(self, session: SessionView, client: ClientView | None) -> Fields:
-        directory = os.path.join(self._node.directory.inputs, session.session)
+        directory = os.path.join(self.node.directory.inputs, session.session)
         return {
             "active": bool(session.pushed_by),
             "connect_time": time_text(session.connected_ns) if session.connected_ns else "",
@@ -162,10 +185,11 @@ class NodeSite:
 
     def files(self) -> list[Fields]:
         """Return the files of the merged log as the page shows them."""
-        notes, nodes = self._sample.view.notes, len(self._sample.voters)
+        notes, nodes = self.sample.view.notes, len(self.sample.voters)
         return planned(self._files.rows(), notes, time.time_ns(), nodes=nodes)
 
-    def _expires(self) -> dict[str, float]:
+    def expires(self) -> dict[str, float]:
+        """Return when the certificates expire, in seconds since the epoch: `own` and `ca`."""
         looked_s, expiry = self._expiry
         if time.monotonic() - looked_s > _CERTIFICATE_S:
             files = self._certificates

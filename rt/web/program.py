@@ -10,6 +10,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from rt.errors import Misuse
+from rt.names import shown
 from rt.net.certificates import CertificateFiles, load_certificate
 from rt.version import __version__
 from rt.web.collector import gauge
@@ -36,6 +37,11 @@ class ShownProgram:
     certificate: CertificateFiles
     events: RecentEvents
     began_ns: int
+
+    def demand(self, stream: str) -> None:
+        """Check that a stream is this program's, or not given; `Misuse` if it is another."""
+        if stream not in ("", self.stream):
+            raise Misuse(f"this rt {self.kind} has no stream {shown(stream)}")
 
     def metrics(self) -> Iterator[Metric]:
         """Yield what every such program has."""

@@ -10,13 +10,13 @@ from replicator.pull import PullClient
 from replicator.scrub import ScrubState
 from replicator.scrubber import Scrubber
 from rt.node.sampler import PULL
-from rt.text import printable, size_text
+from rt.text import counted, printable, size_text
 from rt.web.collector import counter, gauge
 from rt.web.files import MergedFiles, planned
 from rt.web.node_metrics import scrub_metrics
 from rt.web.program import ShownProgram, tile
 from rt.web.pull_watch import PullWatch
-from rt.web.site import Fields, SiteHealth
+from rt.web.site import Fields, Site, SiteHealth
 from rt.web.verdict import BROKEN, DEGRADED, OK
 
 
@@ -47,6 +47,11 @@ class PullSite:
 
     def stop(self) -> None:
         """Nothing has to be stopped."""
+
+    def part(self, stream: str) -> Site:
+        """Return this site, for its stream or for ""."""
+        self._program.demand(stream)
+        return self
 
     def metrics(self) -> Iterable[Metric]:
         """Yield everything that is measured."""
@@ -106,7 +111,10 @@ class PullSite:
         elif not status.node:
             level, words = BROKEN, f"Nothing is copied: {printable(status.error)}."
         elif damaged := len(self._scrub.unrepaired):
-            level, words = DEGRADED, f"{damaged} damaged files of the copy are not repaired yet."
+            level, words = (
+                DEGRADED,
+                f"Not repaired yet in the copy: {counted(damaged, 'damaged file')}.",
+            )
         elif not status.caught_up:
             level, words = DEGRADED, f"The copy is catching up with {status.node}."
         else:

@@ -13,7 +13,7 @@ from rt.traffic import Traffic
 from rt.web.collector import counter, gauge
 from rt.web.program import ShownProgram, tile
 from rt.web.push_watch import PUSH, PushWatch
-from rt.web.site import Fields, SiteHealth
+from rt.web.site import Fields, Site, SiteHealth
 from rt.web.verdict import BROKEN, DEGRADED, OK
 
 SERIES_MAX: Final = 20  # as on a node: the sessions with the greatest lag
@@ -38,6 +38,11 @@ class PushSite:
     @property
     def _status(self) -> Sequence[SessionStatus]:
         return self._watch.status
+
+    def part(self, stream: str) -> Site:
+        """Return this site, for its stream or for ""."""
+        self._program.demand(stream)
+        return self
 
     def metrics(self) -> Iterable[Metric]:
         """Yield everything that is measured."""

@@ -61,17 +61,19 @@ class WebServer:
         import uvicorn  # noqa: PLC0415 - optional
 
         from rt.web.app import Page  # noqa: PLC0415 - imports what is optional
+        from rt.web.clients import WebClients  # noqa: PLC0415
         from rt.web.door import Door  # noqa: PLC0415
         from rt.web.protocol import HttpProtocol  # noqa: PLC0415
 
         places = HttpPlaces(_CONNECTIONS_MAX)
         self._settings = settings
         self._context = _context(settings)
+        clients = WebClients(settings.http_ca) if settings.http_ca else None
         self._socket = _listen(settings.address)
         self._page = Page(site, local=is_loopback(settings.address[0]))
 
         def opened(**given: Any) -> Door:
-            return Door(HttpProtocol(**given), places, self._context)
+            return Door(HttpProtocol(**given), places, self._context, clients)
 
         config = uvicorn.Config(
             self._page.app, http=cast("Any", opened), ws="none", lifespan="off", log_config=None,

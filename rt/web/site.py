@@ -30,6 +30,13 @@ class Site(Protocol):
     No method waits for another thread of the process, asks a peer, or changes anything.
     """
 
+    def part(self, stream: str) -> "Site":
+        """Return the site of one stream, or of whatever the process shows for "".
+
+        Raises:
+            Misuse: the process does not serve it.
+        """
+
     def metrics(self) -> Iterable[Metric]:
         """Yield everything that is measured."""
 

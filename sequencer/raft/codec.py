@@ -119,6 +119,26 @@ class MessageCodec:
         return f"the peer's founding configuration is {describe(theirs)}, ours is {describe(ours)}"
 
 
+def is_commit_note(data: bytes, offset: int = 0) -> bool:
+    """Whether the message from `offset` on only says how far the leader has committed.
+
+    It has no entries and asks for no reply, so no node waits for what follows from it.
+    """
+    if len(data) - offset != _HEADER.size + _APPEND_ENTRIES.size:
+        return False
+    return data[offset] == _TAG_APPEND_ENTRIES and data[offset + 1] == _FLAG_2
+
+
+def is_plain_success(data: bytes, offset: int = 0) -> bool:
+    """Whether the message from `offset` on says that entries are durable, and confirms no read."""
+    if len(data) - offset != _HEADER.size + _APPEND_REPLY.size:
+        return False
+    if data[offset] != _TAG_APPEND_REPLY or data[offset + 1] != _FLAG_1:
+        return False
+    _, round_, *_ = _APPEND_REPLY.unpack_from(data, offset + _HEADER.size)
+    return not round_
+
+
 def describe(names: Sequence[str]) -> str:
     """A cluster and its founders, for an error message."""
     return f"cluster {names[0]!r}" + (f" of {', '.join(names[1:])}" if names[1:] else "")
@@ -160,6 +180,7 @@ def unpack_names(data: bytes, offset: int) -> tuple[tuple[str, ...], int]:
 _Encoded = tuple[int, int, bytes]
 _TAG_REQUEST_VOTE: Final = 1
 _TAG_APPEND_ENTRIES: Final = 3
+_TAG_APPEND_REPLY: Final = 4
 
 
 def _encode_request_vote(codec: MessageCodec, m: RequestVote) -> _Encoded:
@@ -181,7 +202,11 @@ def _encode_append_entries(codec: MessageCodec, m: AppendEntries) -> _Encoded:
 
 
 def _encode_append_reply(_: MessageCodec, m: AppendReply) -> _Encoded:
-    return 4, m.success * _FLAG_1, _APPEND_REPLY.pack(m.index, m.round, m.hint_index, m.hint_term)
+    return (
+        _TAG_APPEND_REPLY,
+        m.success * _FLAG_1,
+        _APPEND_REPLY.pack(m.index, m.round, m.hint_index, m.hint_term),
+    )
 
 
 def _encode_install_snapshot(_: MessageCodec, m: InstallSnapshot) -> _Encoded:
@@ -311,7 +336,7 @@ _DECODERS: Final[dict[int, Callable[[MessageCodec, int, int, bytes], AnyMessage]
     _TAG_REQUEST_VOTE: _decode_request_vote,
     2: _decode_vote_reply,
     _TAG_APPEND_ENTRIES: _decode_append_entries,
-    4: _decode_append_reply,
+    _TAG_APPEND_REPLY: _decode_append_reply,
     5: _decode_install_snapshot,
     6: _decode_snapshot_reply,
     7: _decode_timeout_now,

@@ -14,7 +14,7 @@ in the order of its fields:
 Between `ready` and `persisted` the node may feed further events; the next `Ready` waits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
@@ -236,6 +236,19 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Calm:
+    """Where a node has nothing left to agree on.
+
+    Attributes:
+        term: the newest that it knows, in which it leads or follows a leader.
+        index: the last entry of its log, which is committed and durable.
+    """
+
+    term: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class LastChange:
     """The configuration of a log, and where in it that was decided.
 
@@ -271,6 +284,16 @@ class Consensus(Protocol):
     def hesitate(self, *, yes: bool) -> None:
         """Stand for election only if no other node does, if `yes`: this one cannot merge now."""
 
+    @property
+    def calm(self) -> Calm | None:
+        """Where nothing is left to agree on, as far as this node knows; None if something is.
+
+        While all members are calm at the same place and are known to live, none has to be ticked.
+        """
+
+    def vouch(self, members: Set[str]) -> None:
+        """Count these members as heard now: their processes live, and say that they are calm."""
+
     def propose(self, command: bytes) -> Entry:
         """Append a command; it is decided once its index and term come back as committed.
 
@@ -289,6 +312,12 @@ class Consensus(Protocol):
 
     def tick(self) -> None:
         """Advance time by one unit."""
+
+    def gone(self, member: str) -> None:
+        """Learn that a member's process has ended, as the machine that it ran on says.
+
+        If it led, an election is called soon. A false report costs an election at most.
+        """
 
     def ready(self) -> Ready | None:
         """The next duties; None if there are none, or the last were not `persisted` yet."""

@@ -1,12 +1,14 @@
 """Raft: the default engine, a pure function from messages, ticks and proposals to duties."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
+from sequencer.raft.calm import calm_place, vouch
 from sequencer.raft.candidacy import Candidacy
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import (
+    Calm,
     Configuration,
     EngineRole,
     EngineState,
@@ -105,6 +107,20 @@ class Raft:
     def leads(self) -> bool:
         """Whether this node leads."""
         return self._leader is not None
+
+    @property
+    def calm(self) -> Calm | None:
+        """Where nothing is left to agree on, or None."""
+        if self._election is not None or self._out is not None or self._candidacy.fork is not None:
+            return None
+        return calm_place(self._core, self._leader)
+
+    def vouch(self, members: Set[str]) -> None:
+        """Count these members as heard now."""
+        if self._leader is not None:
+            vouch(self._leader, members)
+        elif self._core.leader in members:
+            self._elapsed_ticks = 0
 
     def propose(self, command: bytes) -> Entry:
         """Append a command; `Refused` says why not."""
@@ -206,6 +222,18 @@ class Raft:
             self._reset_election_timer()
             if self._core.is_voter and self._candidacy.may_campaign():
                 self._campaign(pre_vote=True)
+
+    def gone(self, member: str) -> None:
+        """Wait no longer for a leader whose process has ended.
+
+        The voters that are left campaign a heartbeat apart, so that they do not split the votes.
+        """
+        core, settings = self._core, self._settings
+        if self._leader is not None or member != core.leader or not core.is_voter:
+            return
+        turn = sorted({*core.roster.voters} - {member}).index(core.name)
+        self._elapsed_ticks = settings.election_ticks  # so it may vote for another at once
+        self._timeout_ticks = self._elapsed_ticks + 1 + turn * settings.heartbeat_ticks
 
     def ready(self) -> Ready | None:
         """The next duties, once the previous ones are done."""

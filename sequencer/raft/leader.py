@@ -345,6 +345,11 @@ class Leader:
             raise Refused("not-a-member", f"{to} is not a member that can vote")
         self._transferee, self._transfer_ticks, self._transfer_due = to, 0, True
 
+    @property
+    def is_transferring(self) -> bool:
+        """Whether leadership is being handed over."""
+        return bool(self._transferee)
+
     def _send_timeout_now(self) -> None:
         """Ask the transferee to campaign, once per heartbeat, since the message may be lost."""
         peer = self._peers.get(self._transferee)

@@ -202,6 +202,12 @@ class SimDisk:
         into.names[fresh] = directory.names.pop(name)
         self._sync(into)
 
+    def remove(self, path: str) -> None:
+        """Remove a file or a directory; a power cut may undo it."""
+        directory, name = self._parent(path)
+        if directory is not None:
+            directory.names.pop(name, None)
+
     def link(self, source: str, target: str) -> None:
         """Give a file a second name, then make the names durable."""
         self.operation("link")

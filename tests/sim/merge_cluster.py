@@ -11,6 +11,8 @@ from archiver.policy import Policy
 from rt.errors import Refused
 from rt.events import SessionChange
 from rt.log.appender import Appender
+from rt.node.duties import Timing
+from rt.node.rest import Pulse
 from rt.node.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, decode_instruction
@@ -26,6 +28,7 @@ from .leaving import Leaving
 from .merge_node import MergeNode
 from .nemesis import ROTTING, Nemesis
 from .publisher import SESSIONS, Publisher
+from .pulse import NoPulse
 from .stream import OUT, Stream
 
 if TYPE_CHECKING:
@@ -231,6 +234,20 @@ class MergeCluster(Cluster):
         has_been_full = sum(node.has_been_full for node in self.nodes.values())
         if has_been_full < self.majority and any(DISK in each.reason for each in archive.files):
             raise Violation(f"files are archived for {has_been_full} full disks")
+
+    def pulse_of(self, node: MergeNode) -> Pulse:
+        """What the process of a node has to say of its rest: nothing, so no node rests."""
+        del node
+        return NoPulse()
+
+    def left(self, node: MergeNode) -> Callable[[], None]:
+        """What happens when a publisher leaves a node."""
+        del node
+        return lambda: None
+
+    def timing(self, tick_s: float) -> Timing:
+        """How long nodes wait."""
+        return Timing(tick_s, self.missing_us / 1e6, tick_s, self.patience)
 
     def draw_policy(self, chance: Random) -> Policy:
         """How long the merged log is kept from now on."""

@@ -25,7 +25,7 @@ from rt.log.confirmations import Confirmations
 from rt.log.damaged_files import DamagedFiles
 from rt.node.begun import Begun
 from rt.node.damage import DamageFound
-from rt.node.duties import Duties, Mail, Timing
+from rt.node.duties import Duties, Mail
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.ports import Ports
@@ -42,7 +42,14 @@ from sequencer.journal.starts import NONCE_END, begin_start, read_memories, writ
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
-from sequencer.raft.consensus import Configuration, EngineRole, Fork, LastChange, Ready, Snapshot
+from sequencer.raft.consensus import (
+    Configuration,
+    EngineRole,
+    Fork,
+    LastChange,
+    Ready,
+    Snapshot,
+)
 from sequencer.session_log import SessionLogs
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
@@ -84,9 +91,6 @@ class SimInboxes(Inboxes):
         for each, before in known.items():
             if self.node is not None and self.begun_after(each) > before:
                 self.node.world.stream.loses(self.node.name, each)
-
-    def _remove(self, path: str) -> None:
-        """Keep it aside: simulated disks remove no directories."""
 
     def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         inbox = super()._open(name, identity, merged_to)
@@ -151,10 +155,10 @@ class WatchedEngine:
         self._spoke = False
         self.step, self.tick, self.status = raft.step, raft.tick, raft.status
         self.propose, self.transfer, self.hesitate = raft.propose, raft.transfer, raft.hesitate
-        self.compact, self.read_index = raft.compact, raft.read_index
-        self.add, self.promote, self.remove, self.move = (
-            raft.add, raft.promote, raft.remove, raft.move,
-        )  # fmt: skip
+        self.gone = raft.gone
+        self.compact, self.read_index, self.vouch = raft.compact, raft.read_index, raft.vouch
+        self.add, self.promote = raft.add, raft.promote
+        self.remove, self.move = raft.remove, raft.move
 
     @property
     def leader(self) -> str:
@@ -175,6 +179,8 @@ class WatchedEngine:
     def leads(self) -> bool:
         """Whether this node leads."""
         return self._raft.leads
+
+    calm = property(lambda self: self._raft.calm)  # where nothing is left to agree on
 
     @property
     def fork(self) -> Fork | None:
@@ -342,7 +348,7 @@ class MergeNode(SimNode):
         self.guard: Any = Guard(self)
         self.inboxes = SimInboxes(
             self.disk, "in", STREAM, self._hold, self.guard, alone=lambda: len(world.names) == 1,
-            damaged=self._take_damage,
+            damaged=self._take_damage, left=world.left(self),
         )  # fmt: skip
         self.inboxes.node = self
         snapshot = opened.state.snapshot
@@ -365,8 +371,9 @@ class MergeNode(SimNode):
                 self.inboxes, SimSnapshots(self, opened.journal, chance), self.archiver,
                 SessionWatch(self.member, self.inboxes, self.archiver),
                 self._copy_log, self._pass_on, self._serve, self._refuse_pullers,
+                world.pulse_of(self),
             ),
-            Timing(tick_s, world.missing_us / 1e6, tick_s, world.patience),
+            world.timing(tick_s),
         )  # fmt: skip
         self.alive = True
         for words in self.inboxes.open_all(self._proven, ledger.index):
@@ -629,7 +636,10 @@ class MergeNode(SimNode):
             if not is_there or source.inboxes.get(session) is not held:
                 self.hang_up(session)  # nothing more comes from a copy that was set aside
         for name, session in list(self.asked):
-            target = self.world.nodes[name]
+            target = self.world.nodes.get(name)
+            if target is None:
+                del self.asked[name, session]  # it was removed
+                continue
             is_there = target.alive and self.world.reaches(self, target)
             if is_there and self.world.clock.now_us >= target.paused_until_us:
                 target.guarded(target.take_relayed, session, self)

@@ -20,6 +20,7 @@ from . import (
     mutants_merge,
     mutants_node,
     mutants_raft,
+    mutants_rest,
     mutants_scrub,
     mutants_session,
     mutants_state,
@@ -27,6 +28,7 @@ from . import (
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutants_node import RESTORING
+from .mutants_rest import RESTING
 from .mutants_scrub import SCRUBBING
 from .mutation import MUTANTS, switched_on
 
@@ -34,6 +36,7 @@ __all__ = [
     "CHANGING",
     "MERGING",
     "MUTANTS",
+    "RESTING",
     "RESTORING",
     "SCRUBBING",
     "mutants_archive",
@@ -41,6 +44,7 @@ __all__ = [
     "mutants_merge",
     "mutants_node",
     "mutants_raft",
+    "mutants_rest",
     "mutants_scrub",
     "mutants_session",
     "mutants_state",

@@ -24,7 +24,8 @@ class Progress:
 
     Holds: if for some election timeouts a majority is up, awake, connected to each other without a
     break and has room, and its clocks, disks and messages are not far slower than usual, then
-    something is decided, or there is nothing to decide: one of it leads, in its own term.
+    something is decided, or there is nothing to decide: one of it leads, in its own term, or
+    follows a node that does.
     """
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -62,14 +63,26 @@ class Progress:
         decided = len(cluster.checker.decided)
         if decided != self._decided:
             self._decided, self._moved_us = decided, now_us
+        if sum(map(self._is_led, cluster.names)) >= cluster.majority:
+            self._moved_us = now_us  # there is nothing to decide; what comes later takes its time
         since_us = now_us - self._patience_us
         if since_us < self._moved_us:
             return
         able = self._able(since_us)
         if able:
             self.demanded += 1
-            if not any(cluster.nodes[name].is_idle() for name in able):
+            if not any(map(self._is_led, able)):
                 raise Violation(f"{able} can work and talk, and have decided nothing for long")
+
+    def _is_led(self, name: str) -> bool:
+        """Whether a node leads, or follows one that does and that it can talk to."""
+        nodes, cut = self._cluster.nodes, self._cluster.wire.cut
+        node = nodes[name]
+        leader = nodes.get(node.raft.leader) if node.alive else None
+        if leader is None or not (leader.alive and leader.is_idle()):
+            return False
+        is_same = leader.raft.status().term == node.raft.status().term
+        return is_same and (name, leader.name) not in cut and (leader.name, name) not in cut
 
     def _is_fit(self, node: "SimNode") -> bool:
         """Whether a node can work: it is up, awake, not far too slow, and has not lost its vote."""

@@ -92,6 +92,11 @@ def test_rot_a_newcomer_and_restored_directories_and_publishers_together_lose_no
     demand_no_violation([223, 415])
 
 
+def test_a_member_that_is_replaced_under_publishers_loses_nothing() -> None:
+    """A founder leaves, before or after another node has joined; of seven, before."""
+    demand_no_violation([127, 255, 959])
+
+
 @pytest.mark.faults
 def test_two_thousand_worlds_break_no_promise() -> None:
     """Loss, repetition, partitions, crashes, rot and wiped disks: nothing acknowledged is lost."""

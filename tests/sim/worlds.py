@@ -8,7 +8,9 @@ from . import memo
 from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
-from .mutants import CHANGING, MERGING, RESTORING, SCRUBBING, switched_on
+from .mutants import CHANGING, MERGING, RESTING, RESTORING, SCRUBBING, switched_on
+from .replaced import ReplacedCluster
+from .resting import RestingCluster
 from .restored import RestoredCluster
 from .rotten import RottenCluster
 from .steady import SteadyCluster
@@ -20,6 +22,9 @@ HUNT_WORLDS = 2_000
 _NOT_OURS = (  # raised by a mistake that no longer fits; the last is `_replace` before Python 3.13
     "TypeError", "AttributeError", "NameError", "ValueError: Got unexpected field names",
 )  # fmt: skip
+_RARE = {  # by seed % 64
+    23: "restored", 31: "worn", 47: "resting", 55: "rotten", 63: "replaced",
+}  # fmt: skip
 WORLDS: dict[str, type[Cluster]] = {
     "members": MemberCluster,
     "merged": MergeCluster,
@@ -27,6 +32,8 @@ WORLDS: dict[str, type[Cluster]] = {
     "restored": RestoredCluster,
     "rotten": RottenCluster,
     "worn": WornCluster,
+    "resting": RestingCluster,
+    "replaced": ReplacedCluster,
     "engine": Cluster,
 }
 
@@ -36,7 +43,8 @@ def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
 
     Every fourth has publishers and merged logs, the others have the engine only; in every eighth
     the members change, in every 32nd a majority is left alone for long, and in every 64th a node is
-    restored from a backup, or rolled files rot, or all of this comes together.
+    restored from a backup, or rolled files rot, or all of this comes together, or publishers pause
+    for so long that nodes rest, or another node takes the place of one that publishers use.
     """
     return WORLDS[_kind(seed)](seed, log=log)
 
@@ -53,13 +61,7 @@ def _kind(seed: int) -> str:
         return "members"
     if seed % 32 == 7:
         return "steady"
-    if seed % 64 == 23:
-        return "restored"
-    if seed % 64 == 55:
-        return "rotten"
-    if seed % 64 == 31:
-        return "worn"
-    return "merged" if seed % 4 == 2 else "engine"
+    return _RARE.get(seed % 64, "merged" if seed % 4 == 2 else "engine")
 
 
 def replay_command(seed: int, mutant: str = "") -> str:
@@ -84,7 +86,13 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
 
     Mistakes that only worlds of one kind can see are sought in these alone.
     """
-    kinds = {"merged": MERGING, "members": CHANGING, "restored": RESTORING, "rotten": SCRUBBING}
+    kinds = {
+        "resting": RESTING,
+        "merged": MERGING,
+        "members": CHANGING,
+        "restored": RESTORING,
+        "rotten": SCRUBBING,
+    }
     kind = next((kind for kind, mutants in kinds.items() if mutant in mutants), "all")
     for seed in seeds_of(kind, 0, worlds):
         _, violation, _ = live(seed, mutant)

@@ -7,17 +7,13 @@ what they had sent or are restored from backups, and a node joins, is moved and 
 from random import Random
 
 from rt.errors import Refused
-from sequencer.raft.consensus import Ready
 
-from .checkers import Checker
 from .cluster import Cluster
-from .member_cluster import MemberChecker, MemberNode
+from .joined import NEWCOMER, JoinedCluster
+from .member_cluster import MemberNode
 from .node import SimNode
-from .publisher import SESSIONS
 from .restored import RestoredCluster, RestoredNemesis
 from .rotten import RottenCluster, RottenNemesis, RottenNode
-
-NEWCOMER = "n6"
 
 
 class WornNemesis(RestoredNemesis, RottenNemesis):
@@ -45,40 +41,14 @@ class WornNode(MemberNode, RottenNode):
     world: "WornCluster"
 
 
-class WornCluster(RestoredCluster, RottenCluster):
+class WornCluster(JoinedCluster, RestoredCluster, RottenCluster):
     """Founders, whom another node joins while files rot and directories are rolled back."""
 
     nemesis_type = WornNemesis
     cutting_share = 0.5
-    has_fixed_members = False
-    founders: tuple[str, ...]
-    retired: frozenset[str] = frozenset()  # none leaves
-    checker: MemberChecker
-
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
-        self.founders = super()._draw_names(chance)
-        return self.founders
-
-    def _make_checker(self) -> Checker:
-        return MemberChecker(self.founders)
 
     def _make_node(self, name: str, chance: Random) -> RottenNode:
         return WornNode(name, self, chance)
-
-    def ready(self, node: SimNode, ready: Ready) -> None:
-        """A node has taken its duties."""
-        super().ready(node, ready)
-        if node.raft.leads:
-            self.checker.changes(node.name, node.raft, ready)
-
-    def _deliver(self, source: str, target: str, data: bytes) -> None:
-        if target in self.nodes:  # else it is to join
-            super()._deliver(source, target, data)
-
-    def refused(self, name: str, words: str) -> None:
-        """A node may not have heard yet that another one has joined."""
-        if not words.startswith(f"'{NEWCOMER}' is not a member"):
-            super().refused(name, words)
 
     def change(self, leader: SimNode, chance: Random) -> None:
         """Bring the newcomer a step further, or move another node."""
@@ -94,15 +64,6 @@ class WornCluster(RestoredCluster, RottenCluster):
         except Refused:
             return
         self.trace(f"{leader.name} changes the members: {[*leader.raft.members]}")
-
-    def _join(self) -> None:
-        if NEWCOMER in self.nodes:
-            return
-        self.names = (*self.names, NEWCOMER)
-        self.nodes[NEWCOMER] = self._make_node(NEWCOMER, Random(self._chance.getrandbits(32)))
-        for session in SESSIONS:
-            self._links[session, NEWCOMER] = 1.0
-            self._reach[session] = [*self._reach[session], NEWCOMER]
 
     def _recovered(self) -> bool:
         leader = self.nemesis._leader()

@@ -11,6 +11,7 @@ import zstandard
 
 from rt import Publisher
 from rt.format.manifest import MERGED, Archived
+from rt.log.batcher import Batching
 from rt.log.confirmations import Level
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
@@ -18,7 +19,6 @@ from rt.log.identity import new_identity
 from rt.log.start import end_of
 from rt.log.writer import WriterSettings
 from rt.position import FILE_BYTES_MAX, Position
-from rt.publisher import Batching
 from sequencer.executor import Executor
 from sequencer.ledger import Ledger
 from sequencer.planner import Planner

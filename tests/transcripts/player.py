@@ -64,6 +64,7 @@ class Stage:
             "timeout": self._timeout,
             "wait": self._wait,
             "tick": self._tick,
+            "gone": self._gone,
             "deliver": self._deliver,
             "drop": self._drop,
             "cut": self._cut_off,
@@ -143,6 +144,11 @@ class Stage:
         for _ in range(int(count)):
             self._actors[name].raft.tick()
             self._settle(name)
+
+    def _gone(self, member: str, *names: str) -> None:
+        """Tell nodes that a member's process has ended, whether it has or not."""
+        for name in names:
+            self._actors[name].raft.gone(member)
 
     def _propose(self, name: str, *words: str) -> None:
         for word in words:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from archiver.ages import Ages
 from archiver.clock import HOLD_NS, JUMP_NS, SteadyClock, agreed_ns
-from archiver.decide import DiskReport, RolledFile, decide
+from archiver.decide import DiskReport, RolledFile, decide, demand_disks
 from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
 from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
@@ -177,6 +177,16 @@ def test_cost_does_not_depend_on_the_size_of_the_data():
     for files in (small, large):
         policy = Policy(time=500, disk=100)
         assert len(decide(policy, files, 0, now_ns=NOW)) == 500
+
+
+def test_a_limit_larger_than_the_disk_of_a_node_is_refused():
+    """It would never be reached: the disk would be full, or its own rule act, before."""
+    disks = [DiskReport("n1", 100 << 30, 0), DiskReport("n2", 80 << 30, 0)]
+    demand_disks(Policy(limit=80 << 30), disks)
+    demand_disks(Policy(), disks)
+    demand_disks(Policy(limit=1 << 60), [])
+    with pytest.raises(Misuse, match="limit is 90Gi, and the disk of node n2 has 85,899,345,920"):
+        demand_disks(Policy(limit=90 << 30), disks)
 
 
 def test_the_policy_of_the_system_this_one_follows_is_read_as_it_is_written():

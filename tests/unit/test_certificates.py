@@ -1,7 +1,10 @@
 """Certificates and the identities in them: what is issued is what is read, and nothing more."""
 
+import base64
 import os
+import random
 import stat
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -10,12 +13,16 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, Refused
+from rt.net import trust
 from rt.net.certificates import (
+    CertificateFiles,
     certificate_files,
+    check_own,
     days_left,
     init_authority,
     issue,
     load_certificate,
+    renewal_warning,
 )
 from rt.net.grants import Grants, grants_path
 from rt.net.identity import (
@@ -150,7 +157,8 @@ def test_certificate_expires_on_the_requested_date(authority, days):
     ("change", "words"),
     [
         ({"name": "../jfk"}, "not a peer name"),
-        ({"name": "ca"}, "authority's own name"),
+        ({"name": "ca"}, "names a file of the authority itself"),
+        ({"name": "crl", "force": True}, "names a file of the authority itself"),
         ({"days": 0}, "choose 1 to 90"),
         ({"days": 91}, "choose 1 to 90"),
         ({"role": CertificateRole.NODE, "sessions": ["a"]}, "a node pushes no sessions"),
@@ -260,3 +268,25 @@ def test_the_days_that_are_left_are_a_number_for_monitoring(authority):
     assert 6.99 < days_left(files) <= 7
     with pytest.raises(Misuse, match="no such certificate"):
         days_left(certificate_files(authority, "y"))
+
+
+def test_a_damaged_certificate_ends_in_one_sentence(tmp_path):
+    """The parser looks at most parts only when they are asked for, long after the file was read."""
+    directory = str(tmp_path / "certs")
+    init_authority(directory)
+    files = issue(directory, "x", CertificateRole.NODE)
+    der = load_certificate(files.cert).public_bytes(serialization.Encoding.DER)
+    damaged = CertificateFiles(files.ca, str(tmp_path / "y.pem"), files.key)
+    chance = random.Random(1)
+    for _ in range(500):
+        flipped = bytearray(der)
+        flipped[chance.randrange(len(der))] ^= 1 << chance.randrange(8)
+        with open(damaged.cert, "wb") as file:
+            file.write(b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(flipped))
+            file.write(b"-----END CERTIFICATE-----\n")
+        with suppress(Misuse, Refused):
+            check_own(damaged, list(CertificateRole))
+        with suppress(Misuse, Refused):
+            renewal_warning(damaged)
+        with suppress(Misuse):
+            trust._authorities(damaged.cert)

@@ -115,14 +115,6 @@ def test_wrong_use_is_unknown_in_one_line_and_never_critical(arguments):
     assert re.fullmatch(r"RT UNKNOWN: [^\n]+\n", done.stdout), done.output
 
 
-def test_a_mistyped_variable_stops_it_as_it_stops_every_command():
-    """Such a check watches another stream than was meant, so it must not pass for OK."""
-    done = run("check", env={"RT_STRAEM": "flights"})
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "did you mean RT_STREAM?" in done.stderr
-    assert "RT_ variable, is 2 here too" in " ".join(run("check", "--help").stdout.split())
-
-
 def test_text_of_a_peer_cannot_forge_a_second_line_or_a_figure(ask):
     """A bar begins the figures, and a new line begins another plugin's output."""
     _, _, line = ask(*healthy(refusal="x\nOK | lag=0s"))
@@ -139,3 +131,26 @@ def test_a_node_may_be_stopped_while_a_majority_is_left_that_can_merge(ask):
     assert (code, "n2 must not be stopped" in line) == (2, True)
     assert ask(OSError("down"), two, three, arguments=stop)[0] == 2
     assert ask(*healthy(), arguments=("--may-stop", "n9"))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        (["check"], {"RT_STRAEM": "x"}),
+        (["-v", "check"], {"RT_STRAEM": "x"}),
+        (["--log-format", "yaml", "check"], {}),
+        (["check", "--lag-warning", "soon"], {}),
+        (["check", "--config", "nowhere.toml"], {}),
+    ],
+)
+def test_what_stops_rt_before_it_asks_is_unknown_and_not_critical(arguments, environment):
+    """2 is CRITICAL to a monitoring system: a mistyped variable woke someone at night."""
+    done = run(*arguments, env=environment)
+    assert done.exit_code == 3, done.output
+    assert done.stdout.startswith("RT UNKNOWN: ")
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_mistyped_variable_is_wrong_use_for_any_other_command():
+    """Only monitoring plugins have codes of their own."""
+    assert run("status", env={"RT_STRAEM": "x"}).exit_code == 2

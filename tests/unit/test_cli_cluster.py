@@ -8,6 +8,7 @@ from archive_cluster import ArchiveCluster
 from commands import run
 from replicator_host import eventually
 
+from rt.cli.cluster_members import leaves_first
 from rt.config.settings import load
 from rt.net.certificates import certificate_files, load_certificate
 from rt.net.renewal import hosts_of
@@ -86,6 +87,17 @@ def test_a_move_sees_to_the_certificate(cluster):
     assert "elsewhere" in hosts_of(load_certificate(files.cert))
     told = cluster.nodes["n1"].status
     assert eventually(lambda: told()["addresses"]["n3"] == "elsewhere:7420")  # a follower, maybe
+
+
+@pytest.mark.parametrize(
+    ("others", "live", "first"), [(2, True, False), (2, False, True), (6, True, True)]
+)
+def test_a_node_leaves_first_if_it_is_dead_or_seven_vote(others, live, first):
+    """An eighth may not vote: replacing one of seven ended with a refusal."""
+    members = {f"n{number}": {"votes": True, "live": True} for number in range(others)}
+    members |= {"old": {"votes": True, "live": live}, "new": {"votes": False, "live": True}}
+    assert leaves_first(members, "old") == first
+    assert not leaves_first(members, "gone")
 
 
 @pytest.mark.parametrize(

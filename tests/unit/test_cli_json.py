@@ -174,3 +174,17 @@ def test_an_export_prints_what_it_added_as_json(here):
     assert (first["files"], first["messages"], first["gaps"]) == (1, 1, [])
     assert (second["files"], second["added_before"]) == (0, 1)
     assert run(*words, "--from", "x").exit_code == exits.BAD_USE
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "archive offload", "archive plan", "archive policy set", "archive policy show",
+        "archive roll", "certs issue", "certs show", "cluster init", "export parquet",
+        "index check", "index rebuild", "publish", "pull", "push", "restore", "status",
+        "stream create", "stream drop", "stream list",
+    ],
+)  # fmt: skip
+def test_every_command_with_an_outcome_prints_it_as_json(command):
+    """Scripts should not have to read sentences."""
+    assert "--json" in run(*command.split(), "--help").stdout

@@ -5,8 +5,10 @@ import os
 import re
 import signal
 import subprocess
+import threading
 
 import pytest
+from replicator_host import eventually
 
 from rt.cli import exits
 from rt.log.confirmations import Confirmations, ConfirmationsFile
@@ -211,8 +213,16 @@ def test_level_that_is_reached_is_reported_with_its_place_in_the_merged_log(tmp_
     """A subscriber starts from that position."""
     directory = publish(tmp_path, [b"AA1"])
     far = Position.of(9, 0, 0)
-    ConfirmationsFile(directory).write(Confirmations(far, far, far, Position.of(0, 0, 4096)))
+
+    def confirm():
+        """Confirm what the second run writes; a run begins after all that was confirmed."""
+        assert eventually(lambda: os.path.exists(os.path.join(directory, "log.1.0")), PATIENCE_S)
+        ConfirmationsFile(directory).write(Confirmations(far, far, far, Position.of(0, 0, 4096)))
+
+    thread = threading.Thread(target=confirm)
+    thread.start()
     result = from_file(tmp_path, b"AA2\n", "--flush", "merged")
+    thread.join()
     assert result.exit_code == 0, result.stderr
     assert "merged up to 1.0.88 at 0.0.4096" in result.stderr
 

@@ -389,6 +389,27 @@ def test_the_asyncio_twin_publishes_confirms_and_reads(cluster, tmp_path):
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == [b"1", b"2", b"3"]
 
 
+def test_a_wait_in_asyncio_ends_in_time_and_drops_the_oldest_without_waiting(cluster, tmp_path):
+    """As the blocking client; the loop must not be blocked by a full disk."""
+
+    async def main():
+        clients = os.path.join(cluster.root, "clients.toml")
+        async with aio.connect(clients, root=tmp_path, nodes=["localhost:1"]) as client:
+            limit = rt.DiskLimit(1 << 19, on_full="drop_oldest")
+            publisher = await client.publisher("late", disk_limit=limit)
+            with pytest.raises(FlushTimeout, match="merged was not reached"):
+                await publisher.publish(b"AA1", confirm="merged", timeout_s=0.05)
+            future = publisher.publish_future(b"AA2")
+            for _ in range(20):
+                publisher.publish_many([bytes(1000)] * 100)
+            with pytest.raises(rt.MessagesDropped, match="session late dropped"):
+                await future
+            assert publisher.dropped()[0].first == 0
+            await client.close(timeout_s=0.1)
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
 def test_log_records_become_messages_and_our_own_do_not(connected):
     """A handler that published what publishing logs would never end."""
     publisher = connected.publisher("logging")

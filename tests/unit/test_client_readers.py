@@ -2,6 +2,8 @@
 
 import errno
 import gc
+import subprocess
+import sys
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster, connect
@@ -144,11 +146,19 @@ def test_the_command_goes_on_where_its_cursor_stopped(tmp_path):
         assert run("subscribe", *options, "--count", "1").stdout == "one\n"
         assert run("subscribe", *options).stdout == "two\nthree\n"
         log.merge("lga", [b"other"])
-        assert run("subscribe", *options, "--session", "jfk").stdout == ""
-        assert read_cursors(str(tmp_path), STREAM)["etl"].position == log.appender.end
+        before = read_cursors(str(tmp_path), STREAM)["etl"].position
+        wrong = run("subscribe", *options, "--session", "jkf")
+        assert wrong.stdout == ""
+        assert f"no message was wanted; cursor etl stays at {before}" in wrong.stderr
+        assert read_cursors(str(tmp_path), STREAM)["etl"].position == before
         log.merge("jfk", [b"four"])
         again = run("subscribe", *options, "--from", "earliest")
-        assert again.stdout == "four\n", "a cursor that exists goes on"
+        assert again.stdout == "other\nfour\n", "a cursor that exists goes on"
+        log.merge("lga", [b"more"])
+        log.merge("jfk", [b"five"])
+        log.merge("lga", [b"last"])
+        assert run("subscribe", *options, "--session", "jfk").stdout == "five\n"
+        assert read_cursors(str(tmp_path), STREAM)["etl"].position == log.appender.end
     held = LocalCursor(str(tmp_path), STREAM, "etl")
     refused = run("subscribe", *options)
     held.close()
@@ -157,3 +167,21 @@ def test_the_command_goes_on_where_its_cursor_stopped(tmp_path):
     assert (own.exit_code, "leave out --own-session" in own.output) == (2, True)
     other = run("subscribe", *options, "--share", "1/2")
     assert "was used for all keys and not for share 1/2" in other.output
+
+
+LOGGING = """
+import logging, sys, rt
+from rt.client.handler import StreamHandler
+publisher = rt.Publisher(sys.argv[1], stream="flights", session="logs")
+logging.getLogger("shop").addHandler(StreamHandler(publisher))
+for number in range(500):
+    logging.getLogger("shop").warning("order %d", number)
+"""
+
+
+def test_a_program_that_logs_and_ends_loses_no_record(tmp_path):
+    """The last lines before an exit are the ones that are looked for."""
+    subprocess.run([sys.executable, "-c", LOGGING, str(tmp_path)], check=True, timeout=PATIENCE_S)
+    with rt.Subscriber(tmp_path, stream=STREAM, session="logs", follow=False) as reader:
+        found = [each.payload for each in reader]
+    assert found == [b"order %d" % number for number in range(500)]

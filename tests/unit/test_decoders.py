@@ -23,7 +23,7 @@ NESTED = b"[" * 1000  # `json.loads` raises a RecursionError, which is no ValueE
 def nested_in(directory, name):
     """Write a file that is nested deeper than Python reads."""
     with open(os.path.join(directory, name), "wb") as file:
-        file.write(NESTED)
+        file.write(NESTED + b"\n")
     return str(directory)
 
 

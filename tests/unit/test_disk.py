@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rt.log.disk import COPY_BYTES, IOV_MAX, OsDisk, OsFile, sync_directory
+from rt.log.disk import COPY_BYTES, IOV_MAX, OsDisk, OsFile, set_aside, sync_directory
 
 DISK = OsDisk()
 
@@ -175,3 +175,20 @@ def test_a_file_where_a_directory_should_be_is_an_error(tmp_path):
         DISK.make_directory(str(tmp_path / "x" / "y"))
     with pytest.raises(FileExistsError):
         DISK.make_directory(str(tmp_path / "x"))
+
+
+def test_of_what_is_set_aside_under_one_name_the_first_and_the_last_are_kept(tmp_path):
+    """A failing disk, which sets its merged log aside again and again, would be full of them."""
+    disk = OsDisk()
+    for number in range(4):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "log.0.0").write_text(f"log {number}")
+        (tmp_path / "log.0.0").write_text(f"file {number}")
+        for name in ("out", "log.0.0"):
+            kept = set_aside(disk, str(tmp_path / name))
+            assert kept == f"quarantine.{name}.{min(number, 1)}"
+    assert (tmp_path / "quarantine.out.0" / "log.0.0").read_text() == "log 0"
+    assert (tmp_path / "quarantine.out.1" / "log.0.0").read_text() == "log 3"
+    assert (tmp_path / "quarantine.log.0.0.0").read_text() == "file 0"
+    assert (tmp_path / "quarantine.log.0.0.1").read_text() == "file 3"
+    assert len(os.listdir(tmp_path)) == 4

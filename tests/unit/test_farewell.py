@@ -6,7 +6,9 @@ from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
 from rt.errors import Refused
+from rt.node import node
 from rt.node.farewell import hand_over
+from sequencer.raft.engine import Raft
 
 
 def leader(cluster):
@@ -32,6 +34,28 @@ def test_a_leader_that_is_stopped_leaves_a_leader(tmp_path):
         assert not view.leads, "it led until its end"
         assert view.engine.term == term + 1, "it was not elected out of a timeout"
         assert eventually(lambda: leader(cluster))
+
+
+def test_the_others_hear_from_its_machine_that_a_killed_leader_is_gone(tmp_path, monkeypatch):
+    """Half a second of silence told them so, in which nothing was merged."""
+    monkeypatch.setattr(node, "hand_over", lambda *_of_the_engine: False)
+    told, gone = [], Raft.gone
+    monkeypatch.setattr(
+        Raft, "gone", lambda raft, name: (told.append((raft._core.name, name)), gone(raft, name))
+    )
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        assert eventually(lambda: leader(cluster))
+        name = leader(cluster)
+        others = set(cluster.nodes) - {name}
+        assert eventually(lambda: all(_hears(cluster.nodes[each], name) for each in others))
+        cluster.stop(name)
+        assert eventually(lambda: {(each, name) for each in others} <= set(told))
+        assert eventually(lambda: leader(cluster) in others)
+
+
+def _hears(other, name):
+    """Whether a node is connected to this one."""
+    return name in other._peers._serving
 
 
 def engine(*peers, leads=True):

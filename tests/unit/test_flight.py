@@ -13,6 +13,7 @@ import rt
 from rt.client import aio
 from rt.client.flight import Flight, FlightLimit
 from rt.errors import LimitReached, Misuse, Stopped
+from rt.log.frame_gate import FrameGate, Room
 from rt.position import Position
 
 PATIENCE_S = 30
@@ -22,18 +23,22 @@ class Session:
     """A session whose log grows by a byte a message, and nodes that merge when they are told to."""
 
     def __init__(self):
-        self.published = self.merged = self.flushes = 0
+        self.published = self.size = self.merged = self.flushes = 0
 
     def end(self):
         self.flushes += 1
         return Position(self.published)
 
+    def taken(self):
+        return Room(self.published, self.size)
+
     def flight(self, **limit):
-        return Flight(FlightLimit(**limit), self.end, lambda: Position(self.merged))
+        return Flight(FlightLimit(**limit), self.taken, self.end, lambda: Position(self.merged))
 
     def publish(self, flight, messages=1, size=1):
         flight.admit(messages, size)
         self.published += messages
+        self.size += size
 
 
 def test_so_many_messages_are_in_flight_and_no_more():
@@ -153,3 +158,48 @@ def test_a_limit_that_blocks_is_refused_in_asyncio(tmp_path):
 
     with pytest.raises(Misuse, match="stops the event loop; use on_full='error'"):
         asyncio.run(main())
+
+
+def test_a_flood_asks_once_for_each_frame_and_stays_within_its_limit(tmp_path):
+    """A limit that costs every message is switched off by those who need it."""
+    asked = []
+
+    def admit(messages, size):
+        asked.append((messages, size))
+        return Room(50, 10_000)
+
+    batching = rt.Batching(linger_s=60)
+    with rt.Publisher(tmp_path, stream="s", session="a", batching=batching) as publisher:
+        publisher.limit_flight(admit)
+        publisher.publish(b"alone", key=b"k")
+        assert publisher.taken == Room(1, 6)
+        for _ in range(500):
+            publisher.publish(b"x")
+        assert len(asked) == 11, "a frame holds as many messages as were allowed"
+        for _ in range(20):
+            publisher.publish(bytes(1000))
+        assert len(asked) == 14, "or as many bytes"
+        publisher.publish_many([b"ab"] * 3, [b"c"] * 3)
+        assert asked[-1] == (3, 9)
+        assert publisher.taken == Room(524, 6 + 500 + 20_000 + 9)
+
+
+def test_a_frame_that_another_thread_wrote_meanwhile_lets_one_message_pass(tmp_path, monkeypatch):
+    """Otherwise a whole frame, thousands of messages, goes beyond a limit of a few."""
+    asked, ask = [], FrameGate.admit
+
+    def admit(gate, messages, size):
+        ask(gate, messages, size)
+        asked.append(messages)
+        if len(asked) == 2:
+            publisher.publish(b"of another thread, which fills the frame")
+
+    monkeypatch.setattr(FrameGate, "admit", admit)
+    batching = rt.Batching(linger_s=60)
+    with rt.Publisher(tmp_path, stream="s", session="a", batching=batching) as publisher:
+        publisher.limit_flight(lambda _messages, _size: Room(1, 10_000))
+        publisher.publish(b"alone")
+        for _ in range(10):
+            publisher.publish(b"x")
+        assert len(asked) == 12, "each message is asked for"
+        assert publisher.taken == Room(12, 5 + 40 + 10)

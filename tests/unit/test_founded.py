@@ -2,20 +2,26 @@
 
 import os
 import re
+import shutil
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from replicator.push import PushClient
 from rt import Publisher, SessionChange, Subscriber
+from rt.config.settings import load
 from rt.errors import CorruptLog, Misuse
 from rt.format.frame import HEADER_BYTES
 from rt.format.manifest import Archived, encode_entry
 from rt.inspect.verify import open_log, verify_log
+from rt.log.disk import OsDisk
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
-from rt.node.cluster import founding_lines
+from rt.node.cluster import founding_lines, init_local_cluster
 from rt.node.founding import parse_groups, read_founding
+from rt.node.settings import NodeSettings
+from rt.node.state import found_state, open_state
 from rt.position import FILE_BYTES_MAX, START, Position
 from sequencer.founded import FOUNDED_NOTE, Founded, obstacle
 from sequencer.ledger import Ledger
@@ -65,8 +71,7 @@ def test_a_new_cluster_continues_after_the_copy_and_nothing_is_lost_or_doubled(l
         publisher = new.publisher("jfk")
         publisher.publish(b"after")
         publisher.flush("merged", timeout_s=30)
-        end = new.nodes["n1"].merged_end
-        assert eventually(lambda: all(n.merged_end == end for n in new.nodes.values()), 30)
+        assert eventually(lambda: len({node.merged_end for node in new.nodes.values()}) == 1, 30)
         for name in ("n1", "n2", "n3"):
             report = verify_log(open_log(new.out(name)), lambda _size: None)
             assert not report.is_wrong, report
@@ -77,6 +82,71 @@ def test_a_new_cluster_continues_after_the_copy_and_nothing_is_lost_or_doubled(l
     assert after[: len(before)] == before
     late = [payload for _, _, payload in after[len(before) :]]
     assert sorted(late) == [b"after", b"merged by the old cluster, and not copied"]
+
+
+class PowerCutError(Exception):
+    """The machine of a node stops."""
+
+
+class FailingDisk(OsDisk):
+    """A disk whose machine loses power at its `last`th change of a name."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.left = last
+
+    def replace(self, source, target):
+        """Count, and stop before or after the rename."""
+        if not self.left:
+            raise PowerCutError
+        self.left -= 1
+        super().replace(source, target)
+
+
+def test_a_founding_that_is_interrupted_anywhere_is_completed_by_the_next(lost, tmp_path):
+    """The second run was refused, with advice that makes a learner of a founding member."""
+    _, copy = lost
+    lines = founding_lines(copy, STREAM, [])
+    places = init_local_cluster(str(tmp_path / "next"), STREAM, 3, lines)
+    settings = load(NodeSettings, places[0].config, "node", {}, {})
+    tops = []
+    for last in count():
+        tops.append(top := str(tmp_path / f"node{last}" / STREAM))
+        disk = FailingDisk(last)
+        disk.make_directory(top)
+        try:
+            found_state(disk, settings, top)
+            break
+        except PowerCutError:
+            with pytest.raises(Misuse, match=r"was interrupted.* start it with --found once more"):
+                open_state(OsDisk(), settings, top, founding=False)
+        found_state(OsDisk(), settings, top)
+        with pytest.raises(Misuse, match="started without --found"):
+            found_state(OsDisk(), settings, top)
+    states = []
+    for top in tops:
+        opened = open_state(OsDisk(), settings, top, founding=False)
+        opened.journal.close()
+        assert not opened.damage
+        states.append((opened.state.snapshot, opened.state.founders))
+        assert sorted(os.listdir(top)) == ["out", "state"]
+    assert len(states) > 4, "the log, its index or ballots, the snapshot, and the identity"
+    assert all(state == states[0] for state in states)
+
+
+def test_a_merged_log_in_the_way_of_a_founding_is_kept_and_refused(lost, tmp_path):
+    """It may be a node's; only a copy of the very same log is taken for what was interrupted."""
+    _, copy = lost
+    places = init_local_cluster(str(tmp_path / "next"), STREAM, 3, founding_lines(copy, STREAM, []))
+    settings = load(NodeSettings, places[0].config, "node", {}, {})
+    top = tmp_path / "n1" / STREAM
+    (top / "state.founding").mkdir(parents=True)
+    shutil.copytree(copy, top / "out")
+    last = open_log(copy).files()[-1].file_name
+    os.truncate(top / "out" / last, os.path.getsize(top / "out" / last) - 100)
+    with pytest.raises(Misuse, match=r"out is not the log that this cluster was founded from"):
+        found_state(OsDisk(), settings, str(top))
+    assert (top / "out" / last).exists()
 
 
 def test_copies_of_the_old_log_are_refused(lost):

@@ -8,8 +8,11 @@ import pytest
 from replicator import gather as gather_module
 from replicator.dialer import Destination
 from replicator.gather import GatherWindow
+from replicator.gathered import GatheredFrames
 from replicator.messages import PUSH
 from replicator.push_connection import PushConnection
+from rt.limits import SMALL_BYTES
+from rt.log.local_news import WrittenFrame
 from rt.position import Position
 
 END = Position(1000)
@@ -129,3 +132,57 @@ def test_what_the_connections_own_thread_sends_is_on_its_way_too():
         connection._take_turn(SimpleNamespace(mark=lambda _channel: None, turn=turn, busy=False))
         assert gather.keeps_up == (end == END), "of lga nothing was sent"
     connection.join(0)
+
+
+def frame(position, data=b"12345678", log="a", messages=1):
+    """A frame at a position."""
+    return WrittenFrame(log, Position(position), data, messages)
+
+
+def gathered(*frames):
+    """What is announced of a session that grew by these frames."""
+    found = GatheredFrames()
+    for each in frames:
+        found.add("jfk", each)
+    taken = found.take("jfk")
+    assert found.take("jfk") is None
+    assert found.take("lga") is None
+    return taken
+
+
+def test_frames_that_follow_each_other_are_announced_as_one():
+    """Each connection read them from the file, although they had just been in memory."""
+    assert gathered(frame(0)) == frame(0)
+    found = gathered(frame(8), frame(16, messages=3), frame(24, b"x" * 16))
+    assert found == WrittenFrame("a", Position(8), b"12345678" * 2 + b"x" * 16, 5, 3)
+    assert found.end == 40
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (),
+        (None,),
+        (frame(0), None),
+        (None, frame(0)),
+        (frame(0), None, frame(16)),
+        (frame(8), frame(0)),
+        (frame(0), frame(16)),
+        (frame(0), frame(8, log="b")),
+        (frame(0, b"x" * SMALL_BYTES), frame(SMALL_BYTES)),
+        (frame(0), frame(1 << 40)),
+    ],
+)
+def test_frames_that_are_not_all_there_are_read_from_the_file(frames):
+    """Two threads may announce theirs in the wrong order, and a large frame is not kept."""
+    assert gathered(*frames) is None
+
+
+def test_gathered_frames_take_bounded_memory():
+    """The nodes may be away for days."""
+    found = GatheredFrames()
+    for number in range(10_000):
+        found.add("jfk", frame(8 * number))
+    assert found._frames == {"jfk": []}
+    found.forget()
+    assert found._frames == {}

@@ -125,7 +125,7 @@ def test_nothing_stays_unhandled_in_a_storm_of_kills(client, cluster, tmp_path):
     published(client, "stormy", 4000)
     seen, running = [], []
     try:
-        for number in range(6):
+        for number in range(4):
             process = member(cluster, tmp_path / str(number % 2), "storming", "stormy")
             running.append(process)
             lines = [process.stdout.readline() for _ in range(100 + 60 * number)]

@@ -10,19 +10,20 @@ from contextlib import suppress
 
 import pytest
 
+from replicator.mirror import Mirror
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from replicator.wire import PULL, PUSH, VERSION, Hello, encode
 from rt import Publisher
 from rt.errors import Refused
 from rt.net.admin import ADMIN_ALPN
-from rt.net.certificates import CertificateFiles, issue, load_certificate
+from rt.net.certificates import CertificateFiles, certificate_files, issue, load_certificate
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import CertificateRole
 from rt.net.live import live_connections
 from rt.net.renewal import renew
 from rt.net.revocation import revoke
-from rt.net.tls import Contexts, client_context, connect, offering
+from rt.net.tls import Contexts, client_context, connect, offering, server_context
 from rt.net.trust import trust_of
 from rt.node.status import STATUS_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
@@ -43,6 +44,7 @@ PROTOCOLS = {
     "peer": ("node", PEER_ALPN, b""),
     "status": ("subscriber", STATUS_ALPN, b""),
     "admin": ("subscriber", ADMIN_ALPN, b"{"),
+    "kept": ("subscriber", ADMIN_ALPN, b'{"do": "policy", "keep": true}\n'),  # as groups have
 }
 
 
@@ -118,6 +120,31 @@ def test_a_revoked_certificate_ends_its_connection(site, protocol, caplog):
     assert count == 1
     with pytest.raises(Refused, match="certificate refused: it was revoked on"):
         dial(site, protocol, site.files(name, site.here))
+
+
+def test_a_mirror_cuts_off_a_revoked_certificate(site, caplog):
+    """`rt pull --serve` takes the certificates of the same authority, and serves the same log."""
+    issue(site.authority.directory, "edge", CertificateRole.MIRROR)
+    issue(site.authority.directory, "spark", CertificateRole.SUBSCRIBER)
+    files = certificate_files(site.authority.directory, "edge")
+    for path in (files.cert, files.key):
+        shutil.copy(path, site.there)
+    out = site.path("copy", STREAM, "out")
+    edge = Mirror(
+        ("localhost", 0), Contexts(site.files("edge", site.there), server_context), STREAM, out
+    )
+    with edge:
+        mine = certificate_files(site.authority.directory, "spark")
+        context = client_context(mine.ca, mine.cert, mine.key)
+        address = ("localhost", edge.address[1])
+        sock, _ = connect(address, context, roles=(CertificateRole.MIRROR,))
+        with sock:
+            sock.sendall(PROTOCOLS["pull"][2])
+            assert sock.recv(1)
+            shutil.copy(revoke(site.authority.directory, "spark")[0], site.there)
+            demand_ended(sock, caplog, "it was revoked on")
+        with pytest.raises(Refused, match="certificate refused: it was revoked on"):
+            connect(address, context, roles=(CertificateRole.MIRROR,))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -165,10 +165,17 @@ def test_while_the_nodes_do_not_keep_up_a_lone_message_is_left_to_the_watcher(tm
             for end in (1, 2):
                 gather.sent("lga", Position(end))
             connection.offers.clear()
-            publisher._alone_after_ns = 0
-            publisher.publish(b"x")
+            connection.frames.clear()
+            for _ in range(3):
+                publisher._alone_after_ns = 0
+                publisher.publish(b"x")
             assert ("jfk", threading.get_ident()) not in connection.offers
-            wait_for(lambda: connection.offers)
+            path = tmp_path / "s" / "jfk" / "log.0.0"
+            wait_for(
+                lambda: (
+                    b"".join(each.data for each in connection.frames if each) == path.read_bytes()
+                )
+            )
     finally:
         watcher.stop()
 

@@ -135,3 +135,12 @@ def test_a_start_is_not_confirmed_by_a_node_whose_removal_is_decided():
         world.membership.admits("n3")
     world.confirm("n3")
     assert not world.greeting.is_over
+
+
+def test_a_node_that_joins_seven_others_says_nothing_that_they_refuse():
+    """Its configuration file lists eight, and seven may vote: its connections were broken off."""
+    names = [f"n{number}" for number in range(1, 9)]
+    newcomer, member = World("n8", names), World("n1", names[:7])
+    newcomer.engine.have(0, 0, seats(*names))
+    member.membership.take("n8", newcomer.membership.announcement())
+    assert member.dialled.keys() == {*names[1:7]}, "and what no log says changes nothing"

@@ -27,7 +27,8 @@ from sequencer.execution import SnapshotPlan
 from sequencer.holdings import Holdings, encode_reports
 from sequencer.instruction import Roll
 from sequencer.ledger import Ledger
-from sequencer.raft.consensus import Fork
+from sequencer.presence import Presence
+from sequencer.raft.consensus import Calm, Fork
 
 TIMING = Timing(tick_s=0.02, missing_s=1, look_s=0.25, patience=4)
 
@@ -88,7 +89,7 @@ class Bench:
         self.copies = deque()
         self.served, self.refused = [], []
         self.name, self.fork, self.hesitates = "n1", None, False
-        self.saved_index = 0
+        self.saved_index, self.calm, self.has_orders = 0, None, False
 
     def found(self, session=""):
         """A report of damage in the merged log, or in a session's copy."""
@@ -107,9 +108,10 @@ class Bench:
                 is_removing=False, bind=lambda _changed: [],
             ),
             snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None),
-            SimpleNamespace(turn=lambda _now, _changed: None), self.copy_log,
+            SimpleNamespace(turn=lambda _now, _changed: None, is_deciding=False), self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
             self.served.append, self.refused.append,
+            SimpleNamespace(show=lambda _calm: None, heard=dict),
         )  # fmt: skip
         return Duties(self, ports, TIMING)
 
@@ -356,6 +358,27 @@ def test_a_full_disk_pauses_the_merging_and_nothing_else(caplog):
     assert attempts == [0.0, 0.6]
     assert answered == [0.0, 0.1, 0.4, 0.6]
     assert caplog.text.count("merging pauses") == 2
+
+
+def test_a_question_ends_a_rest():
+    """What it waits for may need time to pass: a round of reports, or a change that it made."""
+    bench = Bench(others=())
+    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    duties = bench.duties()
+    assert duties.step(0.0, Mail()).next_s > 1
+    assert duties.step(0.1, Mail(asked=True)).next_s == pytest.approx(0.1 + TIMING.tick_s)
+
+
+def test_what_others_say_is_as_old_as_its_message_and_not_as_the_step_before():
+    """At rest that was 10 s earlier: a publisher would count as silent between two reports."""
+    bench = Bench()
+    presence, [part] = bench.holdings.presence, Presence().report()
+    bench.hear = presence.take
+    duties = bench.duties()
+    duties.step(0.0, Mail())
+    duties.step(10.0, Mail(heard=deque([("n2", part)])))
+    presence.now_s = 20.0
+    assert presence.heard() == ["n2"]
 
 
 def test_a_failed_sync_is_not_a_full_disk():

@@ -185,7 +185,7 @@ def test_a_connection_that_ends_while_it_is_notified_is_not_an_error():
         _wake = property(lambda self: next(self.looks, None), lambda *_: None)
 
     appender = SimpleNamespace(identity=SimpleNamespace(name="jfk"))
-    Released(appender, START, None, None, None).confirm(Confirmations(received=Position(8)))
+    Released(appender, START, None).confirm(Confirmations(received=Position(8)))
     assert rung == [1]
 
 

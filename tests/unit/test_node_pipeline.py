@@ -1,10 +1,94 @@
 """What a round costs a node beyond its duties."""
 
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
 from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
 from rt.log.confirmations import Level
+from rt.node.pipeline import NodePipeline
 from rt.position import START
+from sequencer.raft.codec import MessageCodec
+from sequencer.raft.consensus import Entry
+from sequencer.raft.messages import AppendEntries, AppendReply
+
+
+def said(message):
+    """A message of another node's engine, as it arrives."""
+    return b"\x01" + MessageCodec("flights", ["n1", "n2"], 1).encode(message)
+
+
+NOTE = AppendEntries(1, 5, 1, commit=5, round=0, no_reply=True)
+ENTRY = Entry(6, 1, b"x")
+
+
+@pytest.mark.parametrize(
+    ("messages", "is_pulled", "is_done_now"),
+    [
+        ([said(NOTE)], False, False),
+        ([said(NOTE)], True, True),
+        ([said(NOTE), said(NOTE)], False, True),
+        ([said(NOTE._replace(no_reply=False))], False, True),
+        ([said(NOTE._replace(heartbeat=True))], False, True),
+        ([said(NOTE._replace(entries=(ENTRY,)))], False, True),
+        ([said(AppendReply(1, True, 5, 0))], False, True),
+        ([said(AppendReply(1, True, 5, 0)), said(NOTE)], False, True),
+        ([b"\x02" + said(NOTE)[1:]], False, True),
+        ([b"\x01"], False, True),
+    ],
+)
+def test_what_is_committed_is_merged_with_what_comes_next_unless_somebody_pulls(
+    messages, is_pulled, is_done_now
+):
+    """A round less for each message on each follower that is not pulled from."""
+    view = SimpleNamespace(leads=False, is_executing=False)
+    assert turns_for(messages, view, is_pulled=is_pulled) == is_done_now
+
+
+REPLY = AppendReply(1, True, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "view", "is_done_now"),
+    [
+        (REPLY, {}, False),
+        (REPLY, {"is_executing": True}, True),
+        (REPLY, {"leads": False}, True),
+        (REPLY, {"lag": 3}, True),
+        (REPLY, {"name": "n3"}, True),
+        (replace(REPLY, success=False), {}, True),
+        (replace(REPLY, round=7), {}, True),
+    ],
+)
+def test_a_reply_waits_if_nothing_depends_on_it(reply, view, is_done_now):
+    """The second of two followers replies when the first has made the majority already.
+
+    A read waits for its round, a rejection or a member that lags for more entries.
+    """
+    known = {"leads": True, "is_executing": False, "name": "n2", "lag": 2} | view
+    peers = (SimpleNamespace(name=known["name"], lag=known["lag"]),)
+    shown = SimpleNamespace(
+        leads=known["leads"], is_executing=known["is_executing"],
+        engine=SimpleNamespace(peers=peers),
+    )  # fmt: skip
+    assert turns_for([said(reply)], shown, is_pulled=True) == is_done_now
+
+
+def turns_for(messages, view, *, is_pulled):
+    """Whether a node with this view does its duties for messages of n2 as soon as they come."""
+    heard, turns = [], []
+    pipeline = SimpleNamespace(
+        sequencer=SimpleNamespace(hear=lambda *said: heard.append(said), turn=None, view=view),
+        feeds=SimpleNamespace(has_readers=is_pulled),
+        _ending=SimpleNamespace(guarded=turns.append),
+    )
+    pipeline._can_wait = partial(NodePipeline._can_wait, pipeline)
+    NodePipeline.hear(pipeline, "n2", messages)
+    assert heard == [("n2", messages)]
+    return bool(turns)
 
 
 class CountingBell:

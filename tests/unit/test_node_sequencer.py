@@ -117,6 +117,39 @@ def test_a_question_is_answered_after_what_came_before_it():
         sequencer.ask(lambda: None)
 
 
+def test_a_step_is_told_of_a_question():
+    """A node at rest has no round of reports, and who takes a session over waits for the next."""
+    duties = Idle()
+    sequencer = NodeSequencer(duties)
+    thread = threading.Thread(target=sequencer.run, daemon=True)
+    thread.start()
+    sequencer.ask(lambda: None)
+    assert any(mail.asked for mail in duties.mails)
+    sequencer.stop()
+    thread.join(PATIENCE_S)
+
+
+def test_what_wakes_a_node_during_a_step_is_looked_at_in_another():
+    """The step may have decided to rest just before its leader's process was not heard any more."""
+    again = threading.Event()
+
+    class Resting(Idle):
+        def step(self, now_s, mail):
+            if self.mails:
+                again.set()
+            else:
+                sequencer.wake()  # as the thread that hears beats does
+            return super().step(now_s, mail)
+
+    sequencer = NodeSequencer(Resting())
+    sequencer.hear("n2", [b"late"])
+    thread = threading.Thread(target=sequencer.run, daemon=True)
+    thread.start()
+    assert again.wait(PATIENCE_S)
+    sequencer.stop()
+    thread.join(PATIENCE_S)
+
+
 def test_an_error_of_ours_is_the_answer_to_a_question_and_does_not_end_the_node():
     """The caller made the mistake, not the node."""
     sequencer = NodeSequencer(Idle())
@@ -164,7 +197,8 @@ def test_an_unforeseen_fault_ends_the_node(tmp_path, caplog):
     """A node without the thread that merges takes data, votes, and delivers nothing for ever."""
     with ArchiveCluster(tmp_path) as cluster:
         node = cluster.nodes["n1"]
-        node.pipeline.member.tick = lambda: {}["unforeseen"]
+        node.pipeline.member.run = lambda: {}["unforeseen"]
+        node.pipeline.sequencer.wake()  # it may be at rest
         assert node.wait(PATIENCE_S)
         assert isinstance(node.failure, KeyError)
     assert "this node stops: internal error: KeyError: 'unforeseen'" in caplog.text

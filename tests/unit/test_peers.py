@@ -166,6 +166,30 @@ def test_a_member_that_connects_again_has_one_connection():
         each.close()
 
 
+@pytest.mark.parametrize("how", ["it ended", "it reconnects", "this node stops"])
+def test_a_member_that_hangs_up_and_listens_no_more_has_ended(how):
+    """Its machine says so at once; others wait for half a second to elect another leader."""
+    gone, listener = [], socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()[:2]
+    peers = Peers("n1", {"n2": [address]}, no_context, lambda *_heard: None, gone=gone.append)
+    ours, theirs = socket.socketpair()
+    identity = SimpleNamespace(is_node=True, name="n2")
+    serving = threading.Thread(
+        target=peers.serve, args=(Accepted(fileno=ours.detach()), identity), daemon=True
+    )
+    serving.start()
+    assert eventually(lambda: "n2" in peers._serving)
+    if how != "it reconnects":
+        listener.close()
+    if how == "this node stops":
+        peers.stop()
+    theirs.close()
+    serving.join(10)
+    assert gone == (["n2"] if how == "it ended" else [])
+    peers.stop()
+    listener.close()
+
+
 def served(version, data):
     """Return what node n2 is known to run once it has sent this, what was heard, and the log."""
     heard, found = [], []

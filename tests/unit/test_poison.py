@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,22 +10,35 @@ import zstandard
 
 from replicator import columns_check
 from replicator.columns_check import ColumnsCheck
+from replicator.late_check import LateCheck
 from replicator.push import PushClient
 from replicator.server import Server
 from replicator.streams import only
 from rt.cli import exits
-from rt.errors import PoisonError
+from rt.cli.status_report import cluster_report, node_report
+from rt.cli.status_tables import status_text
+from rt.config.settings import load
+from rt.errors import PoisonError, Refused
 from rt.events import Poisoned
 from rt.format.checksum import crc32
 from rt.format.frame import HEADER_BYTES, Encoded, encode_frame, parse_header, seal_header
+from rt.format.manifest import SESSION
+from rt.limits import KIB, MIB
 from rt.log import writer
-from rt.net.certificates import issue
+from rt.log.appender import Appender
+from rt.log.disk import OsDisk
+from rt.log.identity import new_identity
+from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
+from rt.node.cluster import init_local_cluster
+from rt.node.node import Node
+from rt.node.sample import PoisonView
+from rt.node.settings import NodeSettings
 from rt.position import START, Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
-from tests.commands import run
+from tests.commands import PATIENCE_S, run
 from tests.logs import make_frame
 from tests.replicator_host import STREAM, Certificates, DiskHost, eventually, log_bytes
 
@@ -60,9 +74,9 @@ def test_a_plain_frame_is_always_checked():
     """It costs so little that no budget is needed."""
     good = b"".join(make_frame(START, [b"a", b"bc"]).parts)
     check = ColumnsCheck(bytes_s=1, clock=lambda: 0.0)
-    assert check.poisoned(*frames(good, good)) is None
+    assert check.look(*frames(good, good)) == (None, [])
     for _ in range(100):
-        assert check.poisoned(*frames(good, poison(good), good)) == (len(good), REASON)
+        assert check.look(*frames(good, poison(good), good)).poison == (len(good), REASON)
 
 
 def test_compressed_frames_are_checked_within_a_budget(monkeypatch):
@@ -71,11 +85,11 @@ def test_compressed_frames_are_checked_within_a_budget(monkeypatch):
     now = [0.0]
     check = ColumnsCheck(bytes_s=10_000, clock=lambda: now[0])
     given = frames(bomb(10_000))
-    assert [check.poisoned(*given) for _ in range(3)] == [(0, REASON), (0, REASON), None]
+    assert [check.look(*given).poison for _ in range(3)] == [(0, REASON), (0, REASON), None]
     now[0] = 1.0
-    assert check.poisoned(*given) == (0, REASON)
+    assert check.look(*given).poison == (0, REASON)
     now[0] = 1000.0
-    assert [check.poisoned(*given) is None for _ in range(3)] == [False, False, True]
+    assert [check.look(*given).poison is None for _ in range(3)] == [False, False, True]
 
 
 @pytest.fixture
@@ -122,6 +136,191 @@ def test_a_node_takes_a_session_up_to_its_first_poisoned_frame(node, root, tmp_p
         assert eventually(lambda: log_bytes(there / "lga").get("log.0.0") == other)
     finally:
         client.stop()
+
+
+class Copies:
+    """Copies of sessions, filled without a connection, and a budget that tests set."""
+
+    def __init__(self, top):
+        self.top, self.left = str(top), 0
+        self.check = LateCheck(self.take)
+        self.logs = {}
+
+    def take(self, count):
+        self.left -= count
+        if self.left < 0:
+            self.left = 0
+            return False
+        return True
+
+    def fill(self, name, frames, roll_after=()):
+        """Append frames that were not looked into; return where each is."""
+        identity = new_identity(SESSION, STREAM, name, created_ns=1)
+        log = self.logs[name] = Appender(OsDisk(), os.path.join(self.top, name), identity)
+        log.recover()
+        log.begin_file(START)
+        places = []
+        for number, make in enumerate(frames):
+            if number in roll_after:
+                log.roll(number)
+                log.begin_file(log.next_place)
+            at, walk = log.end, log.walk.copy()
+            data = make(at, number, name)
+            header = parse_header(data)
+            walk.step(header)
+            log.append((data,), [header], walk)
+            self.check.note(log, [at])
+            places.append(at)
+        return places
+
+    def restarted(self):
+        """Return the check of the next process."""
+        return LateCheck(self.take)
+
+
+def good(at, number, name):
+    """Return a compressed frame."""
+    return b"".join(make_frame(at, [b"x" * 5000], session=name, sequence=number, level=1).parts)
+
+
+def bad(at, number, name):
+    """Return a compressed frame that cannot be decoded."""
+    data = good(at, number, name)
+    header = parse_header(data)
+    return resealed(b"no zstandard here", header)
+
+
+@pytest.fixture
+def copies(tmp_path):
+    """Return copies; they are closed."""
+    copies = Copies(tmp_path)
+    yield copies
+    for log in copies.logs.values():
+        log.close()
+
+
+def test_what_was_taken_unchecked_is_checked_when_there_is_budget(copies):
+    """A publisher had only to send faster than nodes check, and was never refused."""
+    places = copies.fill("jfk", [good, good, bad, good])
+    copies.fill("lga", [good, good])
+    jfk, lga = copies.logs.values()
+    copies.check.turn()
+    assert (copies.check.poisoned, len(copies.check.unchecked)) == ({}, 2)
+    copies.left = 10 * MIB
+    copies.check.turn()
+    words = f"the messages of the frame at {places[2]} cannot be decoded: "
+    assert copies.check.poisoned[jfk.identity.id].startswith(words)
+    copies.check.demand_sound(lga)
+    assert not copies.check.unchecked
+    with pytest.raises(Refused, match="go on under another session name") as caught:
+        copies.check.demand_sound(jfk)
+    assert caught.value.code == "poisoned"
+
+
+def test_what_proved_to_be_poisoned_is_refused_after_a_restart_too(copies):
+    """But not another log that takes the name once the copy was removed."""
+    copies.fill("jfk", [bad])
+    copies.left = 10 * MIB
+    copies.check.turn()
+    fresh = copies.restarted()
+    with pytest.raises(Refused, match="cannot be decoded"):
+        fresh.begin(copies.logs["jfk"])
+    copies.logs["jfk"].close()
+    shutil.rmtree(copies.logs["jfk"].directory)
+    copies.fill("jfk", [good])
+    fresh.begin(copies.logs["jfk"])
+    copies.check.begin(copies.logs["jfk"])
+
+
+@pytest.mark.parametrize("roll_after", [(), (3, 7)])
+def test_a_check_goes_on_where_the_budget_ended(copies, roll_after):
+    """Each frame is looked into once, in the next file too."""
+    copies.fill("jfk", [good] * 9 + [bad], roll_after)
+    taken = []
+    while not copies.check.poisoned:
+        copies.left = 3 * 16 * KIB
+        copies.check.turn()
+        taken.append(copies.left)
+        assert len(taken) <= 4, "it began again"
+    assert len(taken) == 4  # three small frames a turn, each for 16 KiB
+
+
+def test_memory_does_not_grow_with_what_is_unchecked(copies):
+    """Frames come faster than they are checked for as long as a publisher likes."""
+    copies.fill("jfk", [good] * 500)
+    assert len(copies.check._spans) == 1
+
+
+def test_a_copy_that_goes_is_not_checked(copies):
+    """It was set aside, or its files were archived after they were merged."""
+    copies.fill("jfk", [bad])
+    _, second = copies.fill("lga", [bad, bad], roll_after=(1,))
+    copies.logs["jfk"].close()
+    os.unlink(os.path.join(copies.top, "lga", "log.0.0"))
+    copies.left = 10 * MIB
+    copies.check.turn()
+    assert not copies.check.unchecked
+    [why] = copies.check.poisoned.values()
+    assert f"the frame at {second} cannot" in why
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Configure a cluster of one node."""
+    return init_local_cluster(str(tmp_path / "node"), STREAM, 1)[0]
+
+
+def started(place):
+    """Start the node."""
+    node = Node(load(NodeSettings, place.config, "node", {}, {"reserve": 0}))
+    node.start()
+    return node
+
+
+def error_of(client):
+    """Return what a pusher says is wrong."""
+    return "".join(each.error for each in client.status())
+
+
+def test_a_node_refuses_a_session_that_proves_to_be_poisoned(place, tmp_path, monkeypatch):
+    """Its frame is merged by then; what follows it need not be, before a restart and after."""
+    monkeypatch.setattr(ColumnsCheck, "_has_budget", lambda _self, header: header.codec == 0)
+    monkeypatch.setattr(writer, "encode_frame", bad_second(bad_compression, []))
+    is_late, turn = threading.Event(), LateCheck.turn
+    monkeypatch.setattr(LateCheck, "turn", lambda self: turn(self) if is_late.is_set() else None)
+    files = certificate_files(str(tmp_path / "node" / "certs"), "publisher")
+    root = str(tmp_path / "pub")
+    node = started(place)
+    client = PushClient(root, STREAM, [node.address], Contexts(files, client_context))
+    client.start()
+    try:
+        with Publisher(root, stream=STREAM, session="jfk") as publisher:
+            for payload in (b"a", b"b" * 20, b"c"):
+                publisher.publish_many([payload])
+            publisher.flush("merged", timeout_s=PATIENCE_S)
+            end = node.pipeline.inboxes.get("jfk").merged
+            is_late.set()
+            assert eventually(lambda: node.status()["sessions"][0]["poisoned"], PATIENCE_S)
+            publisher.publish_many([b"d"])
+            assert eventually(lambda: "cannot be decoded" in error_of(client), PATIENCE_S)
+        node.lookout.look()
+        assert node.lookout.sample.poison == PoisonView(poisoned=1)
+        assert node.lookout.sample.changes.refused["poisoned"]
+        text = status_text(cluster_report([node_report("localhost", node.status())]))
+        assert "n1 refuses session jfk: the messages of the frame at 0.0." in text
+        assert node.pipeline.inboxes.get("jfk").merged == end
+    finally:
+        client.stop()
+        node.stop()
+    node = started(place)
+    client = PushClient(root, STREAM, [node.address], Contexts(files, client_context))
+    client.start()
+    try:
+        assert eventually(lambda: "cannot be decoded" in error_of(client), PATIENCE_S)
+        assert node.pipeline.inboxes.get("jfk").merged <= end
+    finally:
+        client.stop()
+        node.stop()
 
 
 def test_what_a_node_relays_is_not_judged_again(node, root, tmp_path):
@@ -195,6 +394,21 @@ def bad_tail(raw, header):
 BAD = [bad_offsets, bad_compression, bad_length, bad_window, bad_count, bad_tail]
 
 
+def bad_second(damage, made):
+    """Return what writes a session whose second frame is damaged; it is added to `made`."""
+    real = encode_frame
+
+    def encode(body, **fields):
+        whole = real(body, **fields)
+        if fields["sequence"] != 1:
+            return whole
+        header = whole.header._replace(codec=1, raw_length=len(body))
+        made.append(damage(bytes(body), header))
+        return Encoded(parse_header(made[0]), (made[0], b"", b""))
+
+    return encode
+
+
 @pytest.fixture(params=BAD, ids=lambda make: make.__name__)
 def unchecked(request, tmp_path, node, monkeypatch):
     """Push a compressed frame that cannot be decoded to a node without any budget left.
@@ -202,23 +416,12 @@ def unchecked(request, tmp_path, node, monkeypatch):
     Returns the root of the node's copies, and where the frame is.
     """
     monkeypatch.setattr(ColumnsCheck, "_has_budget", lambda _self, header: header.codec == 0)
-    directory = tmp_path / "pub" / STREAM / "jfk"
-    real, bad = encode_frame, []
-
-    def encode(body, **fields):
-        good = real(body, **fields)
-        if fields["sequence"] != 1:
-            return good
-        header = good.header._replace(codec=1, raw_length=len(body))
-        bad.append(request.param(bytes(body), header))
-        found = parse_header(bad[0])
-        return Encoded(found, (bad[0], b"", b""))
-
-    monkeypatch.setattr(writer, "encode_frame", encode)
+    directory, made = tmp_path / "pub" / STREAM / "jfk", []
+    monkeypatch.setattr(writer, "encode_frame", bad_second(request.param, made))
     with Publisher(str(tmp_path / "pub"), stream=STREAM, session="jfk") as publisher:
         for payload in (b"a", b"b" * 20, b"c"):
             publisher.publish_many([payload])
-    [found] = map(parse_header, bad)
+    [found] = map(parse_header, made)
     at, messages = Position(found.position), found.messages
     address, certs = node
     ours = log_bytes(directory)

@@ -21,7 +21,7 @@ from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from rt.node.damage import DamageFound
-from rt.node.inbox import NodeInbox
+from rt.node.inbox import InboxPorts, NodeInbox
 from rt.position import START, Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
@@ -114,7 +114,7 @@ class Appender:
 @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
 def test_a_connection_leaves_a_session_to_the_next_if_either_relays(first, second):
     """A publisher has what comes next, and a relay was requested because nothing came."""
-    inbox, bell = NodeInbox(Appender(), START, lambda _: None, None, None), Bell()
+    inbox, bell = NodeInbox(Appender(), START, InboxPorts(lambda _: None, None, None)), Bell()
     inbox.claim("first", bell, relays=first)
     assert inbox.is_fed != first
     with pytest.raises(Refused, match="first"):
@@ -128,7 +128,7 @@ def test_a_connection_leaves_a_session_to_the_next_if_either_relays(first, secon
 
 def test_a_publisher_does_not_take_a_session_from_another():
     """Otherwise two would take it from each other for ever."""
-    inbox, bell = NodeInbox(Appender(), START, lambda _: None, None, None), Bell()
+    inbox, bell = NodeInbox(Appender(), START, InboxPorts(lambda _: None, None, None)), Bell()
     inbox.claim("first", bell)
     with pytest.raises(Refused, match="first"):
         inbox.claim("second", Bell())

@@ -327,7 +327,7 @@ def test_a_subscribers_copy_equals_the_nodes_across_restarts_of_both(site, subsc
     assert manifest_lines(site.path("sub", STREAM, "out")) == manifest_lines(site.host.out)
 
 
-def test_a_puller_says_when_the_node_has_less_than_the_copy(site, subscriber):
+def test_a_puller_says_when_the_node_has_less_than_the_copy(site, subscriber, caplog):
     """Seed 21558: each node waited for what the others had, and one had more than all."""
     session(site, "jfk", 200)
     log = merged(site)
@@ -345,7 +345,10 @@ def test_a_puller_says_when_the_node_has_less_than_the_copy(site, subscriber):
     site.start()
     client = PullClient(site.path("sub"), STREAM, [site.node], subscriber)
     client.start()
+    caplog.set_level(logging.INFO, "replicator")
     assert eventually(lambda: client.status().is_ahead)
+    assert eventually(lambda: any("it is behind, and another" in each for each in caplog.messages))
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING], caplog.messages
     catch_up = CatchUp.__new__(CatchUp)
     catch_up._pull = client
     here = client.status().next_place

@@ -1,5 +1,7 @@
 """Limits of what peers can make a node hold."""
 
+import socket
+import ssl
 import time
 from contextlib import suppress
 
@@ -13,9 +15,12 @@ from replicator.dialer import Destination, Dialer
 from replicator.large_messages import LargeMessages
 from replicator.link import Link
 from replicator.messages import (
+    PULL,
     PUSH,
+    Ack,
     ArchivedNotice,
     Data,
+    Heartbeat,
     Hello,
     Open,
     Refusal,
@@ -27,11 +32,14 @@ from replicator.streams import only
 from replicator.wire import VERSION, encode
 from rt import Publisher
 from rt.errors import PeerError
-from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled
+from rt.format.manifest import MERGED, SESSION, Archived, LogIdentity, Rolled
 from rt.limits import MIB
+from rt.log.appender import Appender
+from rt.log.disk import OsDisk
+from rt.log.identity import new_identity
 from rt.log.watch import Wake
 from rt.net.tls import connect
-from rt.position import Position
+from rt.position import START, Position
 
 
 def refusal(link):
@@ -134,6 +142,111 @@ def test_one_name_is_held_to_its_bytes_a_second_and_no_other_is(tmp_path, caplog
     lines = [each.message for each in caplog.records if "identity_bytes_s" in each.message]
     most = "1Mi bytes (identity_bytes_s) and 10000 messages (identity_messages_s) a second"
     assert lines == [f"publisher greedy is slowed down to {most}"]
+
+
+class Counted(Server):
+    """A server that counts what its connections spend, each time that they say so."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.spent, spend = [], self._admission.spend
+
+        def counting(peer, size, messages):
+            self.spent.append(messages)
+            return spend(peer, size, messages)
+
+        self._admission.spend = counting
+
+
+def test_a_reader_that_floods_wakes_no_thread_for_nothing(tmp_path):
+    """Four connections of one name woke each other's threads 400 times a second to wait again."""
+    certs = Certificates(str(tmp_path / "ca"))
+    host = DiskHost(str(tmp_path / "node"))
+    Appender(OsDisk(), host.out, new_identity(MERGED, STREAM, MERGED, created_ns=1)).close()
+    limits = ServerLimits(identity_messages_s=1000)
+    server = Counted(("localhost", 0), certs.server(), only(host), limits)
+    server.start()
+    acks = encode(Ack(0, *(START,) * 5)) * 8192
+    context, socks = certs.subscriber().current(), []
+    try:
+        for _ in range(4):
+            socks.append(connect(server.address, context)[0])
+            socks[-1].sendall(encode(Hello(VERSION, VERSION, PULL, STREAM, "x")))
+            socks[-1].settimeout(0)
+        began_s = time.monotonic()
+        while len(server.spent) < 20:
+            assert time.monotonic() < began_s + 60
+            for sock in socks:
+                with suppress(OSError):
+                    sock.send(acks)
+            time.sleep(0.01)
+        spent, passed_s = server.spent.copy(), time.monotonic() - began_s
+    finally:
+        for sock in socks:
+            sock.close()
+        server.stop(), host.stop()
+    assert 0 not in spent
+    # a second was saved up, and each of four may have taken a turn that is not paid yet
+    assert sum(spent) < 1000 * (passed_s + 1) + 4 * max(spent)
+
+
+class Given:
+    """A TLS connection from which bytes can be read that tests have given."""
+
+    def __init__(self, data, part):
+        self.data, self.part = memoryview(data), part
+        self.ours, self.theirs = socket.socketpair()
+
+    def read(self, length, space):
+        length = min(length, self.part, len(self.data))
+        if not length:
+            raise ssl.SSLWantReadError
+        space[:length], self.data = self.data[:length], self.data[length:]
+        return length
+
+    def fileno(self):
+        return self.ours.fileno()
+
+    def settimeout(self, _seconds):
+        pass
+
+    def pending(self):
+        return len(self.data)
+
+
+def received(data, part, **options):
+    """Return what a link receives of bytes that come in parts, and how many messages it counts."""
+    given, wake = Given(data, part), Wake()
+    link, found, count = Link(given, wake, "test"), [], 0
+    link._decoder.greeting = False
+    while given.data or link._more:
+        found += link.receive(100, **options)
+        count += link.take_passed().messages
+        link._more = bool(given.data) or link._more
+    wake.close(), given.ours.close(), given.theirs.close()
+    return found, count
+
+
+@pytest.mark.parametrize("part", [1, 7, 49, 50, 200, 16384])
+def test_acknowledgements_that_were_overtaken_are_passed_over_and_counted(part):
+    """Only the last of a channel says anything; whatever comes between them is taken in order."""
+    acks = [Ack(0, *map(Position, (number,) * 5)) for number in range(0, 800, 8)]
+    sent = [*acks, Heartbeat(), *acks, Ack(1, *(START,) * 5), *acks, Heartbeat()]
+    data = b"".join(map(encode, sent))
+    assert received(data, part) == (sent, len(sent))
+    found, count = received(data, part, last_acks=True)
+    assert count == len(sent)
+    left = iter(sent)
+    assert all(each in left for each in found), "in order"
+    for place, each in enumerate(sent[:-1]):
+        if not isinstance(each, Ack) or not is_overtaken(each, sent[place + 1]):
+            assert each in found
+    assert len(found) < 20 or part < 1000
+
+
+def is_overtaken(ack, following):
+    """Whether what follows says all that an acknowledgement says."""
+    return isinstance(following, Ack) and following.channel == ack.channel
 
 
 LAST = Position.of(2**19 - 1, 0, 0)

@@ -4,21 +4,29 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from dialogue import Dialogue, Inbox, Log, NoWake, assert_equal, copy_all
 from replicator_host import eventually, log_bytes
 
+from replicator.dialer import Destination
+from replicator.gather import GatherWindow
+from replicator.hello import PUSH
 from replicator.messages import Ack, Data, RolledNotice, Standing
 from replicator.progress import Release, SessionProgress
+from replicator.push_connection import PushConnection
+from replicator.quiet import LogReplaced
+from replicator.sessions import SessionBook
 from replicator.sink import EMPTY_FILES_MAX
 from replicator.sink_channel import SinkChannel
 from replicator.wire import encode
-from rt.errors import FlushTimeout
+from rt.errors import FlushTimeout, Refused
 from rt.format.manifest import Archived, Rolled
 from rt.log.confirmations import ConfirmationsFile, Level
 from rt.log.disk import open_small
+from rt.names import parse_glob
 from rt.position import START, Position
 from rt.publisher import Publisher
 
@@ -444,3 +452,65 @@ def test_a_publisher_restored_beside_a_running_pusher_is_told(tmp_path):
             publisher.publish_many([b"never merged"] * 200)
             with pytest.raises(FlushTimeout, match="put back from a backup"):
                 publisher.flush("merged", 5)
+
+
+def put_back(source, backup, way):
+    """Restore a directory: moved there, copied over what is there, or deleted only."""
+    if way != "copied":
+        shutil.rmtree(source)
+    if way == "moved":
+        shutil.copytree(backup, source)
+    elif way == "copied":
+        shutil.copytree(backup, source, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("way", ["moved", "copied", "deleted"])
+def test_an_acknowledgement_that_was_under_way_says_nothing_of_the_backup(tmp_path, way):
+    """It is about the log that is gone; the same positions mean other messages now."""
+    source, backup = tmp_path / "pub" / STREAM / "jfk", tmp_path / "backup"
+    log = Log(source).write(100)
+    shutil.copytree(source, backup)
+    log.roll().run().write(100).roll()
+    dialogue = Dialogue(source, tmp_path / "sink").talk()
+    end = dialogue.outlet.position
+    dialogue.outlet.check(said(end, end))
+    put_back(source, backup, way)
+    with pytest.raises(Refused, match="was deleted or put back from a backup"):
+        dialogue.outlet.check(said(end, end))
+
+
+@pytest.mark.parametrize("way", ["moved", "copied", "deleted"])
+def test_what_was_still_to_be_noted_of_a_log_is_not_noted_in_the_backup(tmp_path, way):
+    """What may be archived is noted later than the rest, when the session is looked at."""
+    source, backup = tmp_path / "pub" / STREAM / "jfk", tmp_path / "backup"
+    log = Log(source).write(100)
+    shutil.copytree(source, backup)
+    log.write(100).roll()
+    book = SessionBook(str(tmp_path / "pub"), STREAM, [parse_glob("*")])
+    node = Destination([("localhost", 1)], None, PUSH, STREAM)
+    push = PushConnection(node, book, GatherWindow(1))
+    channel = Dialogue(source, tmp_path / "sink").talk().outlet
+    push._channels["jfk"] = channel
+    push._take_ack(channel, said(channel.position, channel.position))
+    put_back(source, backup, way)
+    before = ConfirmationsFile(str(source)).read()
+    push._look_at_all(SimpleNamespace(mark=lambda _channel: None))
+    push._take_refusal(channel, LogReplaced(str(source)))
+    assert ConfirmationsFile(str(source)).read() == before
+    assert not before.released
+
+
+def test_a_publisher_that_lost_what_the_nodes_have_uses_no_position_again(tmp_path):
+    """A late acknowledgement was noted in the backup: it would confirm what is published now."""
+    with Publisher(tmp_path, stream=STREAM, session="jfk") as publisher:
+        publisher.publish(b"before")
+    late = Position.of(4, 0, 8_000)
+    directory = str(tmp_path / STREAM / "jfk")
+    file = ConfirmationsFile(directory)
+    file.write(file.read()._replace(received=late, replicated=late, merged=late))
+    file.close()
+    with Publisher(tmp_path, stream=STREAM, session="jfk") as publisher:
+        publisher.publish(b"after")
+        assert publisher.flush("synced").position > late
+        with pytest.raises(FlushTimeout):
+            publisher.flush("merged", 0.05)

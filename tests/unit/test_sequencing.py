@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from rt import Batching, CorruptLog, PeerError, Position, Publisher, Subscriber, WriterSettings
 from rt.errors import Diverged, FrameError, SessionDiverged
-from rt.format.frame import NUMBER_END, FrameKind, encode_frame, session_tag
+from rt.format.frame import (
+    HEADER_BYTES,
+    NUMBER_END,
+    FrameKind,
+    encode_frame,
+    parse_header,
+    session_tag,
+)
 from rt.format.manifest import MERGED, SESSION, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST
 from rt.log.appender import Appender
@@ -22,6 +29,7 @@ from rt.log.disk import OsDisk
 from rt.log.start import end_of
 from rt.node.fork import first_range_from
 from rt.position import START
+from sequencer.disagreement import disagreement
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings, decode_report
 from sequencer.instruction import (
@@ -303,6 +311,22 @@ def test_a_whole_range_where_another_was_agreed_on_is_a_fork_and_is_kept(merged)
     assert first_range_from(OsDisk(), out, 2) == found.value.position
     assert first_range_from(OsDisk(), out, 1) == START
     assert first_range_from(OsDisk(), out, 10**6) == merged.executor.appender.end
+
+
+def test_rot_in_the_padding_of_a_range_is_damage_and_no_fork(merged):
+    """The checksums do not cover it. A node that calls itself forked waits for an operator."""
+    path, place = merged.top / "out" / "log.0.0", 0
+    data = path.read_bytes()
+    header = parse_header(data)
+    while header.kind != FrameKind.RANGE or header.size == HEADER_BYTES + header.length:
+        place += header.size
+        header = parse_header(data, place)
+    log = merged.executor.appender
+    assert isinstance(disagreement(log, Position(place), alone=False), Diverged)
+    with path.open("r+b") as file:
+        file.seek(place + header.size - 1)
+        file.write(b"x")
+    assert not isinstance(disagreement(log, Position(place), alone=False), Diverged)
 
 
 def test_a_damaged_rolled_file_is_replaced_with_the_whole_merged_log(merged):

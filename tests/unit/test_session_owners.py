@@ -6,12 +6,14 @@ import shutil
 
 import pytest
 
+from replicator import sessions
 from replicator.push import PushClient
 from rt import SessionChange
 from rt.errors import FlushTimeout
 from rt.log.confirmations import Level
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
+from rt.node import duties
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
@@ -97,8 +99,9 @@ def test_a_name_belongs_to_the_identity_that_opened_it_and_to_no_other(tmp_path)
         assert {cluster.ledger(name).number for name in cluster.nodes} <= {1, 2}
 
 
-def test_a_squatter_loses_the_name_once_it_is_gone(tmp_path):
+def test_a_squatter_loses_the_name_once_it_is_gone(tmp_path, monkeypatch):
     """Its owner was refused as another log for ever."""
+    monkeypatch.setattr(sessions, "_REFUSED_RETRY_S", 0.5)
     with ArchiveCluster(tmp_path) as cluster:
         bob = Stranger(cluster, tmp_path)
         squatting = bob.push()
@@ -160,8 +163,9 @@ def test_a_session_goes_on_with_its_log_where_another_identity_takes_it_over(tmp
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_session_whose_publisher_stays_away_expires_on_all_nodes(tmp_path, nodes):
+def test_a_session_whose_publisher_stays_away_expires_on_all_nodes(tmp_path, nodes, monkeypatch):
     """Nodes kept the copies of every session there ever was."""
+    monkeypatch.setattr(duties, "_REST_ALONE_S", 0.1)
     with ArchiveCluster(tmp_path, nodes=nodes) as cluster:
         push = cluster.push()
         with cluster.publisher() as publisher:
@@ -178,8 +182,10 @@ def test_a_session_whose_publisher_stays_away_expires_on_all_nodes(tmp_path, nod
         set_policy(cluster, expire="never")
         push, late = cluster.push(), cluster.publisher()
         late.publish(b"late")
-        with pytest.raises(FlushTimeout, match="was retired when the session was reset"):
-            late.flush(Level.MERGED, 5)
+        retired = "was retired when the session was reset"
+        assert eventually(lambda: retired in late.shipping_note, PATIENCE_S)
+        with pytest.raises(FlushTimeout, match=retired):
+            late.flush(Level.MERGED, 0.1)
         late.close()
         push.stop()
         shutil.rmtree(tmp_path / "pub" / STREAM / "jfk")
@@ -193,8 +199,9 @@ def test_a_session_whose_publisher_stays_away_expires_on_all_nodes(tmp_path, nod
         assert decided(cluster, "show", "jfk")["owner"] == "publisher"
 
 
-def test_a_live_session_neither_closes_nor_expires_while_another_does(tmp_path):
+def test_a_live_session_neither_closes_nor_expires_while_another_does(tmp_path, monkeypatch):
     """It may have nothing to say for days."""
+    monkeypatch.setattr(duties, "_REST_ALONE_S", 0.1)
     with ArchiveCluster(tmp_path) as cluster:
         set_policy(cluster, close="300ms", expire="1ms")
         publisher, _ = cluster.publisher(), cluster.push()

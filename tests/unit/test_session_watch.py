@@ -253,6 +253,34 @@ def test_a_stranger_neither_resumes_a_session_nor_keeps_it_open():
     assert not bench.turn(1)
 
 
+@pytest.mark.parametrize("stranger_at", ["n1", "n2", "n3"])
+def test_a_stranger_at_a_node_that_lags_does_not_close_a_live_session(stranger_at):
+    """The owner is pushing elsewhere; its subscribers would hear that it has gone."""
+    bench = Bench()
+    bench.open()
+    for _ in range(20):
+        for node in ("n2", "n3"):
+            bench.hears(node, jfk=("bob", NEXT) if node == stranger_at else ("alice", LOG))
+        if stranger_at == "n1":
+            bench.copy(peer="bob", log=NEXT)
+        assert not bench.turn(1)
+    bench.open(closed_ns=5)
+    assert bench.turn(1) == [("jfk", "resumed")], "and it does not keep its owner from returning"
+    assert bench.orders[0].lives[0].owner == "alice"
+
+
+@pytest.mark.parametrize("stranger_at", ["n2", "n3"])
+def test_a_stranger_at_a_node_that_lags_does_not_keep_the_owner_of_a_reset_session_out(stranger_at):
+    """The name is still its owner's, whichever node answers first."""
+    bench = Bench()
+    bench.open(log="", closed_ns=5)
+    bench.turn()
+    for node in ("n2", "n3"):
+        bench.hears(node, jfk=("bob" if node == stranger_at else "alice", NEXT))
+    assert bench.turn(1) == [("jfk", "resumed")]
+    assert bench.orders[0].lives[0].owner == "alice"
+
+
 def test_any_number_of_sessions_is_opened_in_instructions_of_bounded_size():
     """A command has a limit, and so has the time that merging waits for one."""
     bench, opened = Bench(), []
@@ -305,7 +333,7 @@ def test_a_report_of_more_than_one_part_counts_once_all_of_it_is_here():
         presence.take("n2", part)
         assert not presence.heard()
     presence.take("n2", parts[-1])
-    assert presence.pushed(["n2"]) == other.own
+    assert presence.reports(["n2"]) == [{}, other.own]
     other.own = dict([*other.own.items()][1:])
     for part in (other.report()[0], *other.report()[2:]):
         presence.take("n2", part)

@@ -1,7 +1,10 @@
 """Many streams of one node process: one port, a fault in one does not stop the others."""
 
+import logging
 import os
+import re
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +18,9 @@ from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.cluster import ask_status, init_local_cluster
+from rt.node.node import Node
 from rt.node.settings import STREAMS_MAX, NodeSettings
+from rt.node.storage import StorageSettings
 from rt.node.stream_host import StreamHost
 from rt.node.stream_list import listed_streams, with_streams
 from rt.position import START
@@ -94,9 +99,9 @@ class Process:
             publisher.publish(payload)
             return publisher.flush("merged", timeout_s=PATIENCE_S).merged_at
 
-    def status(self, stream, name="n1"):
+    def status(self, stream, name="n1", who="subscriber"):
         """Return what a node answers about a stream."""
-        return ask_status(self.hosts[name].address, self.contexts("subscriber", stream))
+        return ask_status(self.hosts[name].address, self.contexts(who, stream))
 
     def close(self):
         """Stop everything."""
@@ -139,6 +144,53 @@ def test_a_list_that_names_a_stream_twice_or_wrongly_is_refused(tmp_path, others
         NodeSettings(root=str(tmp_path), stream="flights", streams=others)
 
 
+def test_an_entry_sets_what_is_the_streams_own(tmp_path):
+    """A stream on a larger disk keeps more of it free; the others are as the node says."""
+    storage = StorageSettings(reserve=1000, scrub_every_s=7)
+    entries = ("trains", "ships=/data2;reserve=20Gi;file_age_s=1h", "planes;scrub_bytes_s=0")
+    settings = NodeSettings(root=str(tmp_path), streams=entries, storage=storage)
+    _, trains, ships, planes = settings.each_stream
+    assert (trains.root, trains.storage) == (str(tmp_path), storage)
+    assert (ships.root, ships.storage.reserve, ships.storage.file_age_s) == (
+        "/data2",
+        20 << 30,
+        3600,
+    )
+    assert (ships.storage.scrub_every_s, planes.storage.scrub_bytes_s) == (7, 0)
+    assert planes.storage.reserve == 1000
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("ships;reserv=1", "stream 'ships': 'reserv=1' is not SETTING=VALUE; use file_bytes, "),
+        ("ships;reserve", "'reserve' is not SETTING=VALUE"),
+        ("ships;reserve=much", "stream 'ships': reserve is 'much', not a size"),
+        ("ships;file_bytes=1", "stream 'ships': file_bytes is 1; use 65536 to"),
+        ("ships;founded_from=/x", "is not SETTING=VALUE"),
+        ("ships;listen=0.0.0.0:1", "is not SETTING=VALUE"),
+    ],
+)
+def test_a_wrong_setting_of_a_stream_is_named_with_its_stream(tmp_path, entry, words):
+    """The list may have many entries."""
+    with pytest.raises(Misuse, match=re.escape(words)):
+        NodeSettings(root=str(tmp_path), streams=(entry,))
+
+
+def test_a_streams_reserve_is_its_own_and_is_loaded_again(process):
+    """One disk is full; the stream on the other goes on."""
+    nodes, much = process.host.nodes, 1 << 60
+    process.host.reload(process.settings("n1", (f"trains;reserve={much}", "ships")))
+    for node in nodes.values():
+        node.directory.guard.look()
+    closed = {name: node.directory.guard.is_closed for name, node in nodes.items()}
+    assert closed == {"flights": False, "trains": True, "ships": False}
+    process.host.reload(process.settings("n1", ("trains;file_age_s=1h", "ships")))
+    assert nodes["trains"].directory.guard.reserve == 0
+    left = process.host.reload(process.settings("n1", ("trains;file_age_s=2h", "ships")))
+    assert left == ["file_age_s"]
+
+
 def test_a_list_has_an_end(tmp_path):
     """Each stream takes threads and descriptors."""
     many = [f"s{number}" for number in range(STREAMS_MAX)]
@@ -169,8 +221,9 @@ def test_a_failed_sync_ends_its_stream_and_no_other(process, monkeypatch, caplog
     monkeypatch.undo()
     for name in ("flights", "ships"):
         assert process.publish(name, b"after") > START
-    with pytest.raises(Refused, match="'trains' is not served now: input/output error"):
-        process.status("trains")
+    for who in ("operator", "n1"):
+        with pytest.raises(Refused, match="'trains' is not served now: input/output error"):
+            process.status("trains", who=who)
     assert isinstance(process.host.failures["trains"], OSError)
 
 
@@ -182,8 +235,59 @@ def test_a_damaged_stream_does_not_keep_the_others_from_starting(process, caplog
     process.start("n1", NAMES[1:])
     assert list(process.host.nodes) == ["flights", "ships"]
     assert "stream trains is not served: " in caplog.text
+    assert len(process.host._port.pulse._wakes) == 2, "it was never put together"
     process.push("ships")
     assert process.publish("ships", b"1") > START
+
+
+def test_only_operators_and_nodes_are_told_why_a_stream_failed(process):
+    """The reason names files of the node, and a publisher of another stream may ask."""
+    process.host.stop()
+    with open(f"{process.root}/n1/trains/out/manifest", "ab") as file:
+        file.write(b'{"not": "ours"}\n' * 3)
+    process.start("n1", NAMES[1:])
+    for who in ("operator", "n1"):
+        with pytest.raises(Refused, match=process.root):
+            process.status("trains", who=who)
+    for who in ("subscriber", "publisher"):
+        with pytest.raises(Refused, match="'trains' is not served now; the node's log") as caught:
+            process.status("trains", who=who)
+        assert process.root not in str(caught.value)
+    client = process.push("trains")
+    with Publisher(f"{process.root}/pub", stream="trains", session="jfk") as publisher:
+        publisher.publish(b"0")
+    assert eventually(lambda: "not served now" in client.status()[0].error, PATIENCE_S)
+    assert process.root not in client.status()[0].error
+
+
+def test_only_operators_and_nodes_are_shown_directories_of_a_node(process, monkeypatch):
+    """The status names damaged files and the certificate, and answers every peer."""
+    words = "expires on 2030-01-01 00:00 UTC"
+    monkeypatch.setattr(Node, "certificate_warning", lambda self: f"{self.settings.certs}: {words}")
+    told = {who: process.status("trains", who=who) for who in ("operator", "n1", "subscriber")}
+    for who in ("operator", "n1"):
+        assert told[who]["certificate"] == f"{process.root}/certs: {words}"
+    assert told["subscriber"]["certificate"] == f"certs: {words}"
+    assert process.root not in str(told["subscriber"])
+
+
+def test_lines_about_leaders_and_stalls_name_their_stream(tmp_path, caplog):
+    """`no leader in term 4` alone sends the operator to the wrong stream."""
+    with caplog.at_level(logging.INFO, "rt.node"):
+        process = Process(tmp_path)
+        try:
+            for name, node in process.host.nodes.items():
+                node.lookout._tell_stalls(
+                    replace(node.lookout.sample, stalled={f"sync {name}-1": 11.0})
+                )
+                engine = node.pipeline.sequencer.view.engine
+                node._leadership._say(engine, replace(engine, leader="n2", term=4))
+        finally:
+            process.close()
+    for name in NAMES:
+        assert f"stream {name}: n2 leads, in term 4 after n1" in caplog.messages
+        [stall] = [each for each in caplog.messages if f"({name}-1)" in each]
+        assert stall.startswith(f"stream {name}: stalled for 11 s: ")
 
 
 def test_the_last_stream_that_fails_ends_the_process(process):
@@ -222,6 +326,23 @@ def test_a_publisher_pushes_to_the_own_stream_unless_others_are_granted(process)
     assert [each.error for each in own.status()] == [""]
     process.grant('sessions = ["*"]\nstreams = ["trains"]')
     assert process.publish("trains", b"1") > START
+
+
+def test_a_publisher_takes_over_no_session_of_a_stream_to_which_it_may_not_push(process):
+    """A grant of sessions is of those streams that the holder may push to, and of no other."""
+
+    def answer(stream):
+        with pytest.raises((Misuse, Refused)) as caught:
+            ask_any(process.addresses, process.contexts("publisher", stream),
+                    {"do": "take-session", "session": "jfk"})  # fmt: skip
+        return str(caught.value)
+
+    process.grant('sessions = ["*"]')
+    assert "may not ask this" in answer("trains")
+    assert "may not ask this" not in answer("flights")
+    process.grant('sessions = ["*"]\nstreams = ["trains"]')
+    assert eventually(lambda: "may not ask this" not in answer("trains"), PATIENCE_S)
+    assert "may not ask this" in answer("flights")
 
 
 def test_streams_come_and_go_while_the_others_are_served(process):
@@ -311,6 +432,13 @@ def test_the_commands_make_list_and_drop_a_stream(tmp_path):
     made = run("stream", "create", "trains", "--config", place.config)
     assert made.exit_code == 0, made.output
     assert f"stream trains is in {tmp_path}/n1/trains, and {place.config} lists it" in made.stdout
+    wrong = run("stream", "create", "ships", "--set", "reserve=much", "--config", place.config)
+    assert (wrong.exit_code, "reserve is 'much'" in wrong.stderr) == (2, True), wrong.stderr
+    own = ("--root", str(tmp_path / "other"), "--set", "reserve=1Mi")
+    assert run("stream", "create", "ships", *own, "--config", place.config).exit_code == 0
+    with open(place.config, encoding="utf-8") as file:
+        assert f"ships={tmp_path}/other;reserve=1Mi" in file.read()
+    assert run("stream", "drop", "ships", "--yes", "--config", place.config).exit_code == 0
     again = run("stream", "create", "trains", "--config", place.config)
     assert "lists the stream 'trains' already" in again.stderr
     listed = run("stream", "list", "--config", place.config).stdout.splitlines()
@@ -343,3 +471,33 @@ def test_a_stream_is_founded_once_on_each_node_of_a_cluster(tmp_path):
     again = run("stream", "create", "trains", "--config", places[0].config)
     assert again.exit_code != 0
     assert listed_streams((tmp_path / "n1.toml").read_text()) == []
+
+
+def rests(process, *names):
+    """Return whether all streams rest on these nodes."""
+    return all(
+        node.pipeline.sequencer._duties._rest.is_resting
+        for name in names
+        for node in process.hosts[name].nodes.values()
+    )
+
+
+def test_streams_of_three_nodes_come_to_rest_are_woken_and_outlive_a_node_that_led(tmp_path):
+    """A hundred idle streams would otherwise take half a core of each node, in heartbeats."""
+    process = Process(tmp_path, nodes=3)
+    try:
+        assert eventually(lambda: rests(process, "n1", "n2", "n3"), 120)
+        views = [node.pipeline.sequencer.view for node in process.host.nodes.values()]
+        assert all(view.engine.leader for view in views)
+        for name in NAMES:
+            process.push(name)
+            process.publish(name, b"one")
+        assert not rests(process, "n1", "n2", "n3"), "a publisher came"
+        assert eventually(lambda: rests(process, "n1", "n2", "n3"), 120), "with its publisher here"
+        leader = views[0].engine.leader
+        process.hosts.pop(leader).stop()
+        for name in NAMES:
+            process.publish(name, b"two", session="lga")
+        assert not rests(process, *process.hosts), "one node is away"
+    finally:
+        process.close()

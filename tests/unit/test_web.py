@@ -22,14 +22,16 @@ from rt.errors import Misuse
 from rt.net.certificates import certificate_files
 from rt.node.fork import FoundFork
 from rt.node.http import HttpSettings
+from rt.node.registered_cursor import CURSOR_NOTE, RegisteredCursor
 from rt.node.sample import SessionView
 from rt.position import Position
 from rt.traffic import Traffic
 from rt.web import protocol
 from rt.web.app import encoded
 from rt.web.collector import SiteCollector
+from rt.web.cursor_rows import CursorRow
 from rt.web.files import planned
-from rt.web.node_metrics import SERIES_MAX, node_metrics
+from rt.web.node_metrics import SERIES_MAX, StreamView, node_metrics
 from rt.web.node_overview import overview
 from rt.web.server import WebServer, demand_installed
 from rt.web.verdict import NodeRow, verdict_of
@@ -359,12 +361,52 @@ def many(sample, count):
     )
 
 
+def with_cursors(node, monkeypatch, *cursors):
+    """Have the stream's agreed notes hold these cursors, and forget what was seen of them."""
+    node.node.lookout.stop()
+    real = node.node.lookout.sample
+    notes = {CURSOR_NOTE + each.name: each.text() for each in cursors}
+    view = real.view._replace(notes={**real.view.notes, **notes})
+    monkeypatch.setattr(node.node.lookout, "sample", replace(real, view=view))
+    monkeypatch.setattr(node.site._cursors, "_looked_s", float("-inf"))
+
+
+def test_each_registered_cursor_has_its_lag(node, monkeypatch):
+    """A reader that stopped is seen before retention overtakes it."""
+    end = node.node.pipeline.feeds.end
+    with_cursors(
+        node, monkeypatch,
+        RegisteredCursor("etl", "spark", holder="spark-1", stored_ns=5),
+        RegisteredCursor("done", "spark", position=end),
+    )  # fmt: skip
+    total = node.node.lookout.sample.view.number
+    assert node.metric("rt_cursor_lag_messages", cursor="etl") == total
+    assert node.metric("rt_cursor_lag_bytes", cursor="etl") > 100 * total
+    assert node.metric("rt_cursor_lag_seconds", cursor="etl") >= 0
+    assert node.metric("rt_cursor_lag_bytes", cursor="done") == 0
+    done, etl = node.json("/overview")["cursors"]
+    assert (etl["cursor"], etl["holder"], etl["position"], etl["lag_messages"]) == (
+        "etl", "spark-1", "0.0.0", total,
+    )  # fmt: skip
+    assert (done["cursor"], done["lag_bytes"], done["position"]) == ("done", 0, str(end))
+
+
+def test_only_the_cursors_that_are_furthest_behind_have_series(node):
+    """A stream may have 48 cursors, and a process many streams."""
+    settings, sample = node.node.settings, node.node.lookout.sample
+    rows = [CursorRow(f"c{lag}", "", "", "0.0.0", 0, 0, lag, lag, 0.0) for lag in range(48)]
+    view = StreamView("flights", sample, list, lambda: rows)
+    families = {each.name: each.samples for each in node_metrics([view], settings, {})}
+    named = [each.labels["cursor"] for each in families["rt_cursor_lag_bytes"]]
+    assert sorted(named) == sorted(f"c{lag}" for lag in range(48 - SERIES_MAX, 48))
+
+
 def test_no_publisher_can_make_the_metrics_grow_without_bound(node):
     """A series for each session crashed the servers of others; the worst are enough."""
     settings, sample = node.node.settings, node.node.lookout.sample
     samples = [
         each
-        for family in node_metrics(many(sample, 1000), settings, [], {})
+        for family in node_metrics([StreamView("flights", many(sample, 1000), list)], settings, {})
         for each in family.samples
     ]
     assert len(samples) < 110 + 50 + 4 * SERIES_MAX

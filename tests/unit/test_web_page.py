@@ -9,6 +9,8 @@ import pytest
 from rt.node.http import HttpSettings
 from rt.web.server import WebServer
 from tests.replicator_host import eventually
+from tests.unit.test_streams import NAMES
+from tests.unit.test_web_streams import ShownProcess
 from tests.web_site import shown
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -41,6 +43,18 @@ def site(tmp_path_factory):
             made.publish(200, session)
         made.node.lookout.pause_s = 0.5
         yield made
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory):
+    """A process with three streams, a message in each, and its port."""
+    made = ShownProcess(tmp_path_factory.mktemp("streams"))
+    for name in NAMES:
+        made.process.push(name)
+        made.process.publish(name, name.encode(), session=f"{name}-1")
+    made.look()
+    yield made
+    made.stop()
 
 
 class Visit:
@@ -131,6 +145,26 @@ def test_a_search_finds_a_session_and_its_name_leads_to_its_page(visit):
     assert seen.errors == []
 
 
+def test_a_cursor_has_a_row_and_a_page_of_its_own(site, visit):
+    """Which reader is behind, by how much, and who reads with it."""
+    seen = visit()
+    seen.page.evaluate(
+        """() => { const data = structuredClone(seen); source.close();
+          data.cursors = [{cursor: "etl", owner: "spark", holder: "", position: "0.0.64",
+            stored_ns: 1, pin_bytes: 0, lag_bytes: 2048, lag_messages: 12, lag_s: 90.0}];
+          show(data); }"""
+    )
+    row = seen.text("#cursors")
+    assert ("etl" in row, "12" in row, "2.00 KiB" in row, "no one" in row) == (True,) * 4
+    seen.page.locator("#cursors a").click()
+    seen.page.locator("#session-facts", has_text="Messages behind").wait_for(timeout=PATIENCE_MS)
+    assert seen.text("#session-name") == "Cursor etl"
+    assert not seen.page.locator("#session-spark").is_visible()
+    seen.page.keyboard.press("Escape")
+    seen.page.locator("#stream-page").wait_for(state="visible", timeout=PATIENCE_MS)
+    assert seen.errors == []
+
+
 def test_a_name_is_only_ever_text(site, visit):
     """Names are the input of strangers."""
     seen = visit()
@@ -178,6 +212,54 @@ def test_a_page_that_hears_nothing_says_so_and_recovers(browser, site):
     finally:
         again.stop()
         seen.page.close()
+
+
+def test_the_page_of_a_process_lists_its_streams_and_leads_to_each(browser, streams):
+    """Of many streams an operator looks for the one in trouble, and then at that one alone."""
+    seen = Visit(browser, streams.web.url)
+    names = seen.page.locator("#streams td:first-child")
+    names.nth(2).wait_for(timeout=PATIENCE_MS)
+    assert names.all_inner_texts() == ["flights", "ships", "trains"]
+    assert seen.text("#words") == "All 3 streams are well."
+    assert not seen.page.locator("#nodes").is_visible()
+    assert "session trains-1 is pushed by publisher" in seen.text("#events")
+    seen.page.keyboard.press("/")
+    seen.page.keyboard.type("trai")
+    names.nth(1).wait_for(state="detached", timeout=PATIENCE_MS)
+    seen.page.keyboard.press("Tab")
+    seen.page.keyboard.press("Enter")
+    seen.page.locator("#nodes tr").first.wait_for(timeout=PATIENCE_MS)
+    assert "stream trains as n1 sees it" in seen.text("#name")
+    seen.page.locator("#sessions", has_text="trains-1").wait_for(timeout=PATIENCE_MS)
+    assert not seen.page.locator("#host-page").is_visible()
+    seen.page.locator("#sessions a").first.click()
+    seen.page.locator("#session-facts", has_text="Merged to").wait_for(timeout=PATIENCE_MS)
+    seen.page.keyboard.press("Escape")
+    seen.page.locator("#all-streams a").click()
+    names.nth(2).wait_for(timeout=PATIENCE_MS)
+    assert seen.errors == []
+    seen.page.close()
+
+
+def test_the_page_of_a_stream_that_is_not_served_says_so(browser, streams):
+    """A bookmark of a stream that was dropped must not wait for ever."""
+    page = browser.new_page()
+    page.goto(f"{streams.web.url}/?stream=planes")
+    words = page.locator("#words", has_text="this node serves no stream 'planes'")
+    words.wait_for(timeout=PATIENCE_MS)
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_list_of_streams_fits_a_phone(browser, streams, scheme):
+    """The first look is often taken from bed."""
+    size = {"width": 320, "height": 640}
+    seen = Visit(browser, streams.web.url, viewport=size, color_scheme=scheme)
+    seen.page.locator("#streams tr").nth(2).wait_for(timeout=PATIENCE_MS)
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 320
+    for selector in ("#words", "#streams .tag", "#streams a"):
+        assert contrast(seen.page, selector) >= 4.5, selector
+    seen.page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,13 +2,17 @@
 
 import contextlib
 import http.client
+import os
+import shutil
 import socket
 import ssl
 from types import SimpleNamespace
 
 import pytest
 
-from rt.net.certificates import certificate_files
+from rt.net.certificates import certificate_files, issue
+from rt.net.identity import CertificateRole
+from rt.net.revocation import revoke
 from rt.node.http import HttpSettings
 from rt.web import door
 from rt.web.places import HttpPlaces
@@ -181,5 +185,43 @@ def test_http_ca_admits_only_valid_client_certificates_of_its_own(site, fault, i
         else:
             with pytest.raises((OSError, http.client.HTTPException)):
                 health(https, context)
+    finally:
+        web.stop()
+
+
+def distrust(site, ca):
+    """Put another authority in the place of the port's."""
+    shutil.copy(os.path.join(site.node.cluster.root, "certs", "ca.pem"), ca)
+
+
+def revoke_eve(site, ca):
+    """Revoke a certificate; the list is beside the authority of the port."""
+    shutil.copy(revoke(site.authority.directory, "eve")[0], os.path.dirname(ca))
+
+
+@pytest.mark.parametrize("change", [distrust, revoke_eve])
+def test_a_client_of_the_http_port_is_cut_off_with_its_certificate(site, tmp_path, change, caplog):
+    """It kept its page for as long as it liked, and came back until a restart."""
+    own = certificate_files(os.path.join(site.node.cluster.root, "certs"), "n1")
+    ca = str(shutil.copy(site.authority.files.ca, tmp_path))
+    issue(site.authority.directory, "eve", CertificateRole.SUBSCRIBER, force=True)
+    files = certificate_files(site.authority.directory, "eve")
+    web = WebServer(HttpSettings("127.0.0.1:0", own.cert, own.key, ca), site.node.site)
+    web.start()
+    try:
+        host, port = web.url.removeprefix("https://").split(":")
+        https = SimpleNamespace(address=(host, int(port)), ca=own.ca)
+        context = trusting(https)
+        context.load_cert_chain(files.cert, files.key)
+        assert health(https, context) == 200
+        with context.wrap_socket(socket.create_connection(https.address, 30)) as page:
+            page.sendall(PAGE)
+            assert page.recv(4096).startswith(b"HTTP/1.1 200")
+            change(site, ca)
+            assert eventually(lambda: ended(page), 60)
+        assert "HTTP client 127.0.0.1" in caplog.text
+        with pytest.raises((OSError, http.client.HTTPException)):
+            health(https, context)
+        assert "its certificate is refused: it" in caplog.text
     finally:
         web.stop()

@@ -6,8 +6,9 @@ const SVG = "http://www.w3.org/2000/svg";
 const KEPT = 120; // samples in a sparkline
 const STALE_MS = 5000; // silence after which what is shown must not look current
 const LEVELS = { ok: ["✓", "Healthy"], degraded: ["▲", "Degraded"], broken: ["✕", "Broken"] };
-let seen = null, seenAt = 0, skew = 0, source = null, retryMs = 1000, retryTimer = 0, search = "";
+let wanted = "", seen = null, seenAt = 0, skew = 0, source = null, retryMs = 1000, retryTimer = 0, search = "";
 let found = null, files = null, beat = 0;
+const STREAM = new URLSearchParams(location.search).get("stream") || ""; // "" is all of the process
 const rates = new Map(); // name -> numbers, the newest last
 
 // Text
@@ -19,6 +20,7 @@ function size(bytes) {
   return `${bytes.toFixed(unit === 0 || bytes >= 100 ? 0 : bytes >= 10 ? 1 : 2)} ${UNITS[unit]}`;
 }
 const count = (number) => Math.round(number).toLocaleString("en");
+const filesOf = (number) => `${count(number)} file${number === 1 ? "" : "s"}`;
 const rate = (bytes) => (bytes ? `${size(bytes)}/s` : "–");
 const now = () => Date.now() + skew; // the server's clock
 function span(ms) {
@@ -172,6 +174,16 @@ const clientCells = (each) => [
   text(each.peer), text(each.node), text(each.address), number(size(each.bytes)),
   number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(each.waiting_s ? span(each.waiting_s * 1000) : "–"), number(ago(each.since_ns)),
 ];
+const known = (value, write) => (value === null ? "–" : write(value));
+const cursorCells = (each) => [
+  { text: each.cursor, href: `#cursor/${encodeURIComponent(each.cursor)}` }, text(each.holder || "no one"), text(each.position),
+  number(known(each.lag_messages, count)), number(known(each.lag_bytes, size)), number(known(each.lag_s, (s) => (s ? span(s * 1000) : "–"))), number(ago(each.stored_ns)),
+];
+function cursorsTable(cursors) {
+  $("cursors-section").hidden = !cursors.length;
+  table("cursors", cursors, (each) => each.cursor, cursorCells, (each) => each.lag_bytes > 0 && !each.holder);
+  say($("cursors-count"), count(cursors.length));
+}
 function sessionsTable(data) {
   const rows = search && found ? found.rows : data.sessions.rows, total = data.sessions.total;
   table("sessions", rows, (each) => each.session, sessionCells, (each) => each.state === "waits");
@@ -203,7 +215,7 @@ function drawFiles() {
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => make("text", { x: (part * (width - 2)).toFixed(1), y: 78, "text-anchor": part === 0 ? "start" : part === 1 ? "end" : "middle" }, part === 1 ? "now" : moment(first + part * range)));
   svg.replaceChildren(make("line", { class: "base", x1: 0, x2: width, y1: 63, y2: 63 }), ...bars, ...ticks);
   const live = files.filter((each) => each.state !== "archived");
-  say($("files-count"), `${count(live.length)} files, ${size(live.reduce((sum, each) => sum + each.bytes, 0))}`);
+  say($("files-count"), `${filesOf(live.length)}, ${size(live.reduce((sum, each) => sum + each.bytes, 0))}`);
   say($("plan"), plan());
   table("files", files.slice(-20).reverse(), (each) => each.file, (each) => [text(each.file), { text: each.state, tag: each.state }, number(count(each.messages)), number(size(each.bytes)), text(each.messages ? moment(each.first_ns) : "–"), { text: fate(each), class: "wrap" }]);
 }
@@ -214,14 +226,25 @@ function fate(file) {
 }
 function plan() {
   const going = files.filter((each) => each.goes), next = files.find((each) => each.is_next);
-  if (going.length) return `The archiver takes ${going.length === 1 ? going[0].file : `${going.length} files`} now, by ${going[0].why}.`;
+  if (going.length) return `The archiver takes ${going.length === 1 ? going[0].file : filesOf(going.length)} now, by ${going[0].why}.`;
   if (next) return `Next the archiver takes ${next.file}${next.expires_ns ? `, at the latest ${moment(next.expires_ns)}` : ", when the limit or the disk asks for it"}.`;
   return "There is no rolled file for the archiver to take.";
 }
 
 // A page for one session
 
+function cursorPage(data, named) {
+  const each = (data.cursors || []).find((row) => row.cursor === named);
+  $("session-page").hidden = false; $("stream-page").hidden = true; $("session-figure").hidden = true;
+  say($("session-name"), `Cursor ${named}`);
+  const facts = each ? [["Read by", each.holder || "no one now"], ["Owner", each.owner], ["Acknowledged to", each.position], ["Messages behind", known(each.lag_messages, count)],
+    ["Bytes behind", known(each.lag_bytes, size)], ["Behind by", known(each.lag_s, (s) => (s ? span(s * 1000) : "nothing"))], ["Last acknowledged, taken or moved", since(each.stored_ns)],
+    ["Kept for it", each.pin_bytes ? `at most ${size(each.pin_bytes)}` : "nothing beyond the policy"]] : [["Cursor", "this stream has no cursor of that name"]];
+  fill($("session-facts"), facts, (fact) => fact[0], (fact) => make("div", {}, make("dt", {}, fact[0]), make("dd")), (node, fact) => say(node.lastChild, fact[1]));
+}
 function sessionPage(data) {
+  if (location.hash.startsWith("#cursor/")) { cursorPage(data, decodeURIComponent(location.hash.slice(8))); return; }
+  $("session-figure").hidden = false;
   const named = location.hash.startsWith("#session/") ? decodeURIComponent(location.hash.slice(9)) : null;
   $("session-page").hidden = named === null; $("stream-page").hidden = named !== null;
   if (named === null) return;
@@ -243,16 +266,41 @@ function remember(rows) {
   for (const name of rates.keys()) if (name.startsWith("session ") && !names.has(name)) rates.delete(name);
 }
 
+// All streams of a process
+
+const streamHref = (name) => `/?stream=${encodeURIComponent(name)}`;
+const streamCells = (each) => [
+  { text: each.stream, href: streamHref(each.stream) },
+  { text: `${LEVELS[each.level][0]} ${LEVELS[each.level][1].toLowerCase()}`, tag: each.level },
+  text(each.leader || "none"), text(each.role || "–"), number(rate(each.bytes_per_s)),
+  number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(each.waiting_s ? span(each.waiting_s * 1000) : "–"),
+  number(count(each.sessions)), { text: each.level === "ok" ? "" : each.text, class: "wrap" },
+];
+function streamsTable(data) {
+  const rows = data.streams.filter((each) => each.stream.includes(wanted));
+  table("streams", rows, (each) => each.stream, streamCells, (each) => each.level !== "ok");
+  say($("streams-count"), count(data.streams.length));
+  say($("streams-more"), rows.length ? "" : "None has such a name.");
+}
+function showHost(data) {
+  say($("name"), `node ${data.name} · up ${span(now() - data.began_ns / 1e6)}`);
+  document.title = `${LEVELS[data.verdict.level][0]} ${data.name} – rt`;
+  streamsTable(data); events(data);
+}
+
 // All of it
 
 function show(data) {
+  const first = seen === null;
   seen = data; seenAt = Date.now(); skew = data.at_ns / 1e6 - Date.now();
   fresh(true);
   const [mark, level] = LEVELS[data.verdict.level] || ["?", data.verdict.level];
   $("verdict").dataset.level = data.verdict.level;
   say($("mark"), mark); say($("level"), level); say($("words"), data.verdict.text);
-  say($("name"), `stream ${data.stream} as ${data.name} sees it${data.term ? ` · term ${data.term}` : ""} · up ${span(now() - data.began_ns / 1e6)}`);
   say($("version"), `· rt ${data.version}`);
+  $("host-page").hidden = data.kind !== "host"; $("parts").hidden = data.kind === "host"; $("all-streams").hidden = !STREAM;
+  if (data.kind === "host") { $("session-page").hidden = true; $("stream-page").hidden = false; showHost(data); return; }
+  say($("name"), `stream ${data.stream} as ${data.name} sees it${data.term ? ` · term ${data.term}` : ""} · up ${span(now() - data.began_ns / 1e6)}`);
   document.title = `${mark} ${data.stream} – rt`;
   tiles(data.tiles || nodeTiles(data));
   topology(data);
@@ -260,8 +308,10 @@ function show(data) {
   sessionsTable(data);
   table("clients", data.clients, (each) => `${each.node} ${each.address}`, clientCells, (each) => each.waiting_s > 2);
   say($("clients-count"), count(data.clients.length));
+  cursorsTable(data.cursors || []);
   remember(data.sessions.rows);
   events(data); sessionPage(data);
+  if (first) look();
 }
 function nodeTiles({ flow }) {
   const tile = (name, hop) => ({ name, value: `${size(hop.bytes_per_s)}/s`, note: `${count(hop.messages_per_s)} messages/s`, rate: hop.bytes_per_s });
@@ -272,21 +322,22 @@ function fresh(is) {
   document.body.classList.toggle("stale", !is);
   say($("live"), is ? "● live" : seen ? `✕ stale: nothing heard for ${span(Date.now() - seenAt)}` : "✕ no answer yet");
 }
+const about = (path, more = "") => path + (STREAM || more ? `?${[STREAM && `stream=${encodeURIComponent(STREAM)}`, more].filter(Boolean).join("&")}` : "");
 async function fetched(path) {
   const answer = await fetch(path, { cache: "no-store" });
-  if (!answer.ok) throw new Error(answer.status);
+  if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error || answer.status);
   return answer.json();
 }
 async function look() { // what is not in the stream of events: files, a search, one session
-  if (document.hidden) return;
+  if (document.hidden || !seen || seen.kind === "host") return;
   try {
     const named = location.hash.startsWith("#session/") ? decodeURIComponent(location.hash.slice(9)) : "";
     if (named || search) {
-      const wanted = named || search, answer = await fetched(`/sessions?search=${encodeURIComponent(wanted)}`);
-      if (wanted === (named || search)) found = { ...answer, name: named, exact: answer.rows.find((row) => row.session === named) };
+      const asked = named || search, answer = await fetched(about("/sessions", `search=${encodeURIComponent(asked)}`));
+      if (asked === (named || search)) found = { ...answer, name: named, exact: answer.rows.find((row) => row.session === named) };
     } else found = null;
-    if (!named) { files = await fetched("/files"); drawFiles(); }
-    if (seen) { sessionsTable(seen); sessionPage(seen); }
+    if (!named) { files = await fetched(about("/files")); drawFiles(); }
+    sessionsTable(seen); sessionPage(seen);
   } catch { /* the watchdog says that nothing is heard */ }
 }
 
@@ -296,7 +347,7 @@ async function look() { // what is not in the stream of events: files, a search,
 function open() {
   clearTimeout(retryTimer);
   if (source) source.close();
-  source = new EventSource("/events");
+  source = new EventSource(about("/events"));
   source.onmessage = (event) => { retryMs = 1000; show(JSON.parse(event.data)); };
 }
 function reopen() {
@@ -304,7 +355,7 @@ function reopen() {
   source = null;
   clearTimeout(retryTimer);
   retryTimer = setTimeout(async () => {
-    try { show(await fetched("/overview")); } catch { fresh(false); }
+    try { show(await fetched(about("/overview"))); } catch (error) { fresh(false); if (!seen) say($("words"), error.message); }
     open();
   }, retryMs * (0.5 + Math.random() / 2));
   retryMs = Math.min(30000, retryMs * 2);
@@ -317,13 +368,13 @@ setInterval(() => {
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) { if (source) source.close(); source = null; clearTimeout(retryTimer); } else { open(); look(); }
 });
-addEventListener("hashchange", () => { found = null; if (seen) sessionPage(seen); look(); scrollTo(0, 0); });
-addEventListener("resize", () => { if (seen) topology(seen); drawFiles(); });
+addEventListener("hashchange", () => { found = null; if (seen && seen.kind !== "host") sessionPage(seen); look(); scrollTo(0, 0); });
+addEventListener("resize", () => { if (seen && seen.kind !== "host") { topology(seen); drawFiles(); } });
+$("stream-search").addEventListener("input", () => { wanted = $("stream-search").value.trim(); if (seen) streamsTable(seen); });
 $("search").addEventListener("input", () => { search = $("search").value.trim(); if (!search) found = null; look(); });
 addEventListener("keydown", (event) => {
-  if (event.key === "/" && event.target.tagName !== "INPUT") { event.preventDefault(); location.hash = ""; $("search").focus(); }
-  if (event.key === "Escape") { if (event.target.tagName === "INPUT") { search = $("search").value = ""; look(); } else location.hash = ""; }
+  if (event.key === "/" && event.target.tagName !== "INPUT") { event.preventDefault(); location.hash = ""; $(seen && seen.kind === "host" ? "stream-search" : "search").focus(); }
+  if (event.key === "Escape") { if (event.target.tagName === "INPUT") { event.target.value = ""; event.target.dispatchEvent(new Event("input")); } else location.hash = ""; }
 });
 setInterval(look, 2000);
 open();
-look();

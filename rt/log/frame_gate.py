@@ -1,0 +1,62 @@
+"""FrameGate: asks the limits of a publisher before a frame begins."""
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rt.log.disk_room import DiskRoom
+from rt.log.pending import COLUMN_BYTES, PendingFrame
+
+
+class Room(NamedTuple):
+    """How many messages, of how many bytes, may be published now."""
+
+    messages: int
+    bytes: int
+
+
+class FrameGate:
+    """Asks the limits of a publisher once for each frame, so that most messages cost nothing.
+
+    The frame then holds no more than was allowed: it is full before it would.
+
+    Threads:
+        Any may call `admit`; both limits are set before there is another thread. What changes is in
+        the pending frame, which the publisher's lock guards.
+    """
+
+    def __init__(
+        self, pending: PendingFrame, lock: threading.Lock, is_closed: Callable[[], bool]
+    ) -> None:
+        """Prepare, without a limit.
+
+        Args:
+            pending: the frame that is filled.
+            lock: the publisher's.
+            is_closed: ends a wait; the caller finds out for itself.
+        """
+        self.disk: DiskRoom | None = None
+        self.flight: Callable[[int, int], Room] | None = None  # waits for room for so much
+        self._pending = pending
+        self._lock = lock
+        self._is_closed = is_closed
+
+    def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
+        """Ask `admit`, too, which may wait; a frame that began unasked holds one message."""
+        self.flight = admit
+        with self._lock:
+            self._pending.limit()
+
+    def admit(self, messages: int, size: int) -> None:
+        """Wait until so much may be published; errors as of both limits.
+
+        Args:
+            messages: how many; one for a frame that is about to begin.
+            size: bytes of their payloads and keys.
+        """
+        if self.disk is not None:
+            self.disk.admit(size + COLUMN_BYTES * messages, self._is_closed)
+        if self.flight is not None:
+            room = self.flight(messages, size)
+            with self._lock:
+                self._pending.allow(room.messages, room.bytes)

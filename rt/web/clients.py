@@ -1,0 +1,70 @@
+"""WebClients: which certificates of clients the HTTP port takes, and until when."""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from typing import Final
+
+from cryptography import x509
+
+from rt.errors import Refused
+from rt.net.identity import REFUSED_CODE, UNREADABLE
+from rt.net.live import live_connections
+from rt.net.repeated import RepeatedLines
+from rt.net.trust import Trust, trust_of
+
+_log: Final = logging.getLogger("rt.web")
+
+
+class WebClients:
+    """Refuses a client whose certificate was revoked, and has it cut off when it is.
+
+    As on the cluster's port, `crl.pem` beside the authorities says which are revoked. What an
+    intermediate authority signed is verified by its handshake alone.
+
+    Threads: the event loop's, after `__init__`; `_trust` and `_lines` have locks of their own.
+    """
+
+    def __init__(self, ca: str) -> None:
+        """Read the authorities in `ca`; `Misuse` if they, or the list beside them, are damaged."""
+        self._lines = RepeatedLines(_log)
+        self._trust: Trust = trust_of(ca)
+        self._known = {each.subject for each in self._trust.facts.authorities}
+        live_connections.start()
+
+    def watch(self, transport: asyncio.Transport) -> socket.socket | None:
+        """Have a connection that was verified end when its certificate is no longer good.
+
+        Args:
+            transport: which speaks TLS.
+
+        Returns:
+            A second descriptor of it, to be closed with it; None if nothing watches it.
+
+        Raises:
+            Refused: the certificate was revoked, or its authority removed; the log says so.
+        """
+        host, port, *_ = transport.get_extra_info("peername") or ("", 0)
+        name = f"HTTP client {host}:{port}"
+        certificate = _certificate_of(transport.get_extra_info("ssl_object"))
+        self._trust.refresh()
+        if certificate.issuer not in self._known:
+            return None
+        if why := self._trust.objection(certificate):
+            self._lines.flush()
+            self._lines.warn(f"{host} {why}", f"{name}: its certificate is refused: {why}")
+            raise Refused(REFUSED_CODE, why)
+        # A look ends the socket from its own thread, and the event loop notices.
+        second = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        live_connections.watch(second, name, certificate, self._trust, lambda: "")
+        return second
+
+
+def _certificate_of(tls: ssl.SSLObject) -> x509.Certificate:
+    der = tls.getpeercert(binary_form=True) or b""
+    try:
+        return x509.load_der_x509_certificate(der)
+    except UNREADABLE as error:
+        raise Refused(REFUSED_CODE, str(error)) from error

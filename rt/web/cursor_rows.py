@@ -1,0 +1,96 @@
+"""CursorRows: the registered cursors of a stream, and how far each is behind."""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rt.errors import CorruptLog
+from rt.log.directory import LogDirectory
+from rt.node.cursor_lag import lag_of
+from rt.node.registered_cursor import RegisteredCursor, cursors_of_notes
+from rt.node.view import NodeView
+from rt.text import printable
+
+_LOOK_S: Final = 5.0  # a cursor that is behind takes a search in the log, a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRow:
+    """One cursor, as metrics and page show it.
+
+    Attributes:
+        cursor: its name.
+        owner: whose certificate may use it.
+        holder: who reads with it now; "" if no one does.
+        position: everything before it is acknowledged.
+        stored_ns: when it was last acknowledged, taken or moved, ns since the epoch.
+        pin_bytes: so much of what is not acknowledged is kept from retention.
+        lag_bytes: that are merged and not acknowledged; None where the log cannot be read.
+        lag_messages: the same in messages.
+        lag_s: between the merging of the first of them and of the last one.
+    """
+
+    cursor: str
+    owner: str
+    holder: str
+    position: str
+    stored_ns: int
+    pin_bytes: int
+    lag_bytes: int | None
+    lag_messages: int | None
+    lag_s: float | None
+
+
+class CursorRows:
+    """Looks at the cursors when asked, and at most every five seconds.
+
+    Threads: any thread may call any method. `_lock` guards the other fields, and is held while the
+        log is read: two requests that come together read it once.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Look at nothing yet.
+
+        Args:
+            directory: of the merged log.
+        """
+        self._directory = directory
+        self._rows: Sequence[CursorRow] = ()
+        self._looked_s = float("-inf")
+        self._lock = threading.Lock()
+
+    def rows(self, view: NodeView) -> Sequence[CursorRow]:
+        """Return the cursors by name.
+
+        Args:
+            view: of the node: it has the cursors, and says where the log ends.
+        """
+        with self._lock:
+            if time.monotonic() - self._looked_s >= _LOOK_S:
+                self._looked_s = time.monotonic()
+                self._rows = self._look(view)
+            return self._rows
+
+    def _look(self, view: NodeView) -> Sequence[CursorRow]:
+        cursors = cursors_of_notes(view.notes)
+        if not cursors:
+            return ()
+        try:
+            with closing(LogDirectory(self._directory)) as log:
+                return [_row(log, each, view) for each in cursors]
+        except (CorruptLog, OSError):
+            return self._rows  # as they were; those who use the log say what is wrong with it
+
+
+def _row(log: LogDirectory, cursor: RegisteredCursor, view: NodeView) -> CursorRow:
+    lag: dict[str, Any] = {"messages": 0, "bytes": 0, "seconds": 0.0}
+    if cursor.position < view.end:
+        lag = lag_of(log, cursor.position, view)
+    return CursorRow(
+        cursor.name, cursor.owner, printable(cursor.holder), str(cursor.position),
+        cursor.stored_ns, cursor.pin_bytes, lag.get("bytes"), lag.get("messages"),
+        lag.get("seconds"),
+    )  # fmt: skip

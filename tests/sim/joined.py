@@ -1,0 +1,53 @@
+"""A cluster with publishers that another node joins while it runs."""
+
+from random import Random
+
+from sequencer.raft.consensus import Ready
+
+from .checkers import Checker
+from .member_cluster import MemberChecker
+from .merge_cluster import MergeCluster
+from .node import SimNode
+from .publisher import SESSIONS
+
+NEWCOMER = "n8"  # there are up to seven founders
+
+
+class JoinedCluster(MergeCluster):
+    """Founders, and a newcomer that begins with an empty disk."""
+
+    has_fixed_members = False
+    founders: tuple[str, ...]
+    retired: frozenset[str] = frozenset()
+    checker: MemberChecker
+
+    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+        self.founders = super()._draw_names(chance)
+        return self.founders
+
+    def _make_checker(self) -> Checker:
+        return MemberChecker(self.founders)
+
+    def ready(self, node: SimNode, ready: Ready) -> None:
+        """A node has taken its duties."""
+        super().ready(node, ready)
+        if node.raft.leads:
+            self.checker.changes(node.name, node.raft, ready)
+
+    def _deliver(self, source: str, target: str, data: bytes) -> None:
+        if target in self.nodes:  # else it is to join, or has ended
+            super()._deliver(source, target, data)
+
+    def refused(self, name: str, words: str) -> None:
+        """A node may not have heard yet that another one has joined."""
+        if not words.startswith(f"'{NEWCOMER}' is not a member"):
+            super().refused(name, words)
+
+    def _join(self) -> None:
+        if NEWCOMER in self.nodes:
+            return
+        self.names = (*self.names, NEWCOMER)
+        self.nodes[NEWCOMER] = self._make_node(NEWCOMER, Random(self._chance.getrandbits(32)))
+        for session in SESSIONS:
+            self._links[session, NEWCOMER] = 1.0
+            self._reach[session] = [*self._reach[session], NEWCOMER]

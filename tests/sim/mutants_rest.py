@@ -1,0 +1,65 @@
+"""Mistakes of nodes that rest: only worlds whose publishers pause for long see them."""
+
+from collections.abc import Callable
+
+from rt.node.rest import Rest
+from sequencer.raft import calm
+
+from .mutation import Patch, mutant
+
+RESTING: set[str] = set()
+
+
+def resting(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    """Register a mistake that is sought in worlds with nodes that rest."""
+    RESTING.add(make.__name__.replace("_", "-"))
+    return mutant(make)
+
+
+@resting
+def rests_with_a_lagging_follower() -> list[Patch]:
+    """A leader rests as soon as nothing happens, whatever the others have and say."""
+    right = Rest._may_rest
+
+    def _may_rest(self: Rest, now_s: float) -> bool:
+        leads = self._member.engine.leads
+        return right(self, now_s) or (leads and self._is_due(now_s))
+
+    return [(Rest, "_may_rest", _may_rest), (calm, "_has_all", lambda core, leader, name: True)]
+
+
+@resting
+def rests_without_a_pulse() -> list[Patch]:
+    """A follower rests as soon as nothing happens, though its leader may be dead."""
+    right = Rest._may_rest
+
+    def _may_rest(self: Rest, now_s: float) -> bool:
+        leads = self._member.engine.leads
+        return right(self, now_s) or (not leads and self._is_due(now_s))
+
+    return [(Rest, "_may_rest", _may_rest)]
+
+
+@resting
+def nothing_ends_a_rest() -> list[Patch]:
+    """Once at rest, a node goes on resting, whatever is proposed, and whichever node is silent."""
+    right = Rest.look
+
+    def look(self: Rest, now_s: float, *, is_loud: bool) -> bool:
+        return self.is_resting or right(self, now_s, is_loud=is_loud)
+
+    return [(Rest, "look", look)]
+
+
+@resting
+def a_proposal_wakes_nobody() -> list[Patch]:
+    """A node at rest looks only at what others say: what it proposes itself is not repeated."""
+    right = Rest._calm_place
+
+    def _calm_place(self: Rest) -> calm.Calm | None:
+        return self._place if self.is_resting else right(self)
+
+    def _is_busy(self: Rest) -> bool:
+        return False
+
+    return [(Rest, "_calm_place", _calm_place), (Rest, "_is_busy", property(_is_busy))]

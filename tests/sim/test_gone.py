@@ -1,0 +1,28 @@
+"""Reports that a leader's process has ended are hints: no world breaks a promise by false ones."""
+
+from random import Random
+
+from .node import SimNode
+from .worlds import live, replay_command
+
+SEEDS = [2, 6, 10, 3, 11, 19, 27, 35]  # whole nodes, and engines alone
+OFTEN = 0.3  # of the ticks
+
+
+def test_false_reports_of_an_ended_leader_break_no_promise(monkeypatch) -> None:
+    """A proxy or a firewall may refuse connections to a leader that is well."""
+    calls, tick = [0], SimNode._tick
+
+    def misled(node: SimNode, life: int) -> None:
+        chance = Random(f"{node.name} {node.life} {node._cluster.clock.now_us}")
+        if life == node.life and node._cluster.nemesis.active and chance.random() < OFTEN:
+            leader = node.raft.leader
+            calls[0] += bool(leader)
+            node.raft.gone(leader)
+        tick(node, life)
+
+    monkeypatch.setattr(SimNode, "_tick", misled)
+    for seed in SEEDS:
+        _, violation, _ = live(seed)
+        assert not violation, f"{violation}\nreplay: {replay_command(seed)}"
+    assert calls[0] > len(SEEDS)

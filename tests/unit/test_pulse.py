@@ -1,0 +1,228 @@
+"""Pulse: which processes live, for the streams that rest in them."""
+
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from rt.errors import PeerError
+from rt.net.certificates import certificate_files, issue
+from rt.net.identity import CertificateRole
+from rt.net.tls import Contexts, accept, client_context, offering, server_context
+from rt.node.beat import BEAT_BYTES_MAX, decode_beat, encode_beat, group_of
+from rt.node.pulse import PULSE_ALPN, ProcessPulse
+from sequencer.raft.consensus import Calm
+from tests.forged_certificates import Authority
+from tests.replicator_host import eventually
+
+PLACE = Calm(3, 14)
+
+
+class Process:
+    """One process: a listener that speaks the pulse and nothing else."""
+
+    def __init__(self, certs, name, *, lost_s=60.0):
+        self.name, self.woken = name, []
+        files = certificate_files(certs, name)
+        self._server = Contexts(
+            files, lambda *paths: offering(server_context(*paths), PULSE_ALPN)
+        )  # fmt: skip
+        client = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+        self.pulse = ProcessPulse(client.current, beat_s=0.02, lost_s=lost_s)
+        self._listener = socket.create_server(("localhost", 0))
+        self.address = self._listener.getsockname()[:2]
+        self.socks, self.problems = [], []
+        threading.Thread(target=self._accept, daemon=True).start()
+        self.pulse.start()
+
+    def join(self, cluster):
+        """Serve a stream; return its part of the pulse."""
+        return self.pulse.join(cluster, lambda: self.woken.append(cluster))
+
+    def _accept(self):
+        while True:
+            try:
+                plain, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
+
+    def _serve(self, plain):
+        try:
+            sock, peer = accept(plain, self._server.current(), 10.0, admit=lambda _peer: None)
+            self.socks.append(sock)
+            self.pulse.serve(sock, peer)
+        except (PeerError, OSError) as error:
+            self.problems.append(error)
+
+    def hang_up(self):
+        """End the connections of the others."""
+        for sock in self.socks:
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    def close(self):
+        """Stop everything."""
+        self.pulse.stop()
+        self._listener.close()
+        for sock in self.socks:
+            sock.close()
+
+
+@pytest.fixture
+def certs(tmp_path):
+    """Certificates of two nodes, and of a publisher."""
+    authority = Authority(str(tmp_path / "authority"))
+    for name in ("n1", "n2"):
+        issue(authority.directory, name, CertificateRole.NODE)
+    return authority.directory
+
+
+@pytest.fixture
+def processes(certs):
+    """Two processes, of which the second dials the first."""
+    first, second = Process(certs, "n1"), Process(certs, "n2")
+    yield first, second
+    second.close()
+    first.close()
+
+
+def meet(first, second, cluster):
+    """Let both serve a stream, and the second tell the first of its rest."""
+    here, there = first.join(cluster), second.join(cluster)
+    there.follow({"n1": [first.address]})
+    return here, there
+
+
+def test_what_rests_in_one_process_is_heard_in_the_other_stream_by_stream(processes):
+    """A stream that took the rest of another for its own would not notice its leader's death."""
+    first, second = processes
+    flights, there = meet(first, second, "flights")
+    trains, _ = meet(first, second, "trains")
+    there.show(PLACE)
+    assert eventually(lambda: flights.heard() == {"n2": PLACE}, 60)
+    assert trains.heard() == {}
+    assert len(second.pulse._lines) == 1, "one connection serves both"
+
+
+@pytest.mark.parametrize("ending", ["shows nothing", "moves on", "leaves", "hangs up"])
+def test_whatever_ends_a_rest_there_wakes_the_stream_here_and_no_other(processes, ending):
+    """A lost message must not be what a sleeping follower waits for."""
+    first, second = processes
+    flights, there = meet(first, second, "flights")
+    _, beside = meet(first, second, "trains")
+    there.show(PLACE)
+    if ending != "hangs up":
+        beside.show(PLACE)
+    assert eventually(lambda: flights.heard() == {"n2": PLACE}, 60)
+    assert not first.woken
+    if ending == "shows nothing":
+        there.show(None)
+    elif ending == "moves on":
+        there.show(Calm(4, 15))
+    elif ending == "leaves":
+        there.leave()
+    else:
+        first.hang_up()
+    assert eventually(lambda: first.woken == ["flights"], 60)
+
+
+def test_a_process_that_is_silent_is_not_heard_any_more_and_wakes_its_streams_once(certs):
+    """A machine that loses its power does not hang up."""
+    first, second = Process(certs, "n1", lost_s=0.3), Process(certs, "n2")
+    try:
+        flights, there = meet(first, second, "flights")
+        there.show(PLACE)
+        assert eventually(lambda: flights.heard() == {"n2": PLACE}, 60)
+        second.pulse._stopping.set()  # its thread ends; the connection stays
+        assert eventually(lambda: bool(first.woken), 60)
+        assert flights.heard() == {}
+        time.sleep(0.2)  # some more beats
+        assert first.woken == ["flights"]
+    finally:
+        second.close()
+        first.close()
+
+
+def test_a_stream_whose_thread_hangs_is_listed_no_more(processes, monkeypatch):
+    """The thread that beats is another one, and lives on."""
+    first, second = processes
+    flights, there = meet(first, second, "flights")
+    there.show(PLACE)
+    assert eventually(lambda: flights.heard() == {"n2": PLACE}, 60)
+    monkeypatch.setattr("rt.node.pulse.SHOWN_S", 0.0)
+    assert eventually(lambda: first.woken == ["flights"], 60)
+
+
+def test_a_stream_that_has_left_is_not_listed_again_by_a_step_under_way(processes):
+    """Its thread may outlive its connections; followers would wait for a leader that is gone."""
+    first, second = processes
+    flights, there = meet(first, second, "flights")
+    _, beside = meet(first, second, "trains")
+    there.show(PLACE)
+    beside.show(PLACE)
+    assert eventually(lambda: flights.heard() == {"n2": PLACE}, 60)
+    there.leave()
+    there.show(PLACE)
+    there.follow({"n1": [first.address], "n3": [first.address]})
+    assert eventually(lambda: first.woken == ["flights"], 60)
+    assert flights.heard() == {}
+    assert len(second.pulse._lines) == 1
+
+
+def test_two_processes_of_one_name_do_not_end_each_others_connections(processes, certs):
+    """A node may serve its streams in two processes, with one certificate."""
+    first, second = processes
+    third = Process(certs, "n2")
+    try:
+        flights, there = meet(first, second, "flights")
+        trains, beside = meet(first, third, "trains")
+        there.show(PLACE)
+        beside.show(PLACE)
+        assert eventually(lambda: flights.heard() == trains.heard() == {"n2": PLACE}, 60)
+        time.sleep(0.2)  # some more beats
+        assert not first.woken
+    finally:
+        third.close()
+
+
+def test_only_a_node_has_a_pulse(processes):
+    """A publisher's certificate must not keep followers asleep."""
+    first, _ = processes
+    with pytest.raises(PeerError, match="is not a node"):
+        first.pulse.serve(None, SimpleNamespace(is_node=False, name="jfk"))
+
+
+def test_beats_are_read_as_they_were_written_and_nothing_else_is(monkeypatch):
+    """A peer's bytes are hostile until they are checked."""
+    calm = {group_of("flights"): PLACE, group_of("trains"): Calm(1, 0)}
+    beat = encode_beat(calm)
+    assert decode_beat(beat) == calm
+    assert decode_beat(encode_beat({})) == {}
+    for end in range(len(beat)):
+        with pytest.raises(PeerError):
+            decode_beat(beat[:end])
+    with pytest.raises(PeerError):
+        decode_beat(beat + b"\0")
+    one = encode_beat({group_of("flights"): PLACE})[4:]
+    with pytest.raises(PeerError, match="twice"):
+        decode_beat((2).to_bytes(4, "little") + one + one)
+
+
+def test_a_beat_that_is_too_long_is_refused_before_it_is_read(processes):
+    """Its length is checked before anything is kept."""
+    first, _ = processes
+
+    class Hostile:
+        """Announces more than a beat may have."""
+
+        def read(self, _size):
+            """Return the length alone."""
+            return (BEAT_BYTES_MAX + 1).to_bytes(4, "little")
+
+        settimeout = setsockopt = close = lambda *_arguments: None
+
+    with pytest.raises(PeerError, match="the limit is"):
+        first.pulse.serve(Hostile(), SimpleNamespace(is_node=True, name="n2"))
+    assert not first.pulse._heard

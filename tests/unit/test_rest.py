@@ -1,0 +1,156 @@
+"""Rest: when a node stops the clock of a stream, and what ends that."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rt.node.rest import Rest
+from rt.position import Position
+from sequencer.holdings import Holdings, encode_reports
+from sequencer.raft.consensus import Calm
+from sequencer.wants import is_even
+
+PLACE, LATER = Calm(3, 14), Calm(3, 15)
+
+
+class Bench:
+    """A member of three, n1, and its pulse; all is calm."""
+
+    def __init__(self, leader="n1"):
+        self.vouched, self.shown, self.there = [], [], {}
+        leads = leader == "n1"
+        self.engine = SimpleNamespace(
+            leader=leader, leads=leads, calm=PLACE, vouch=self.vouched.append
+        )
+        ledger = SimpleNamespace(index=14, merged_to=lambda _session: Position(100))
+        self.member = SimpleNamespace(
+            name="n1", engine=self.engine, holdings=Holdings("n1", ["n1", "n2", "n3"]),
+            executor=SimpleNamespace(ledger=ledger), greeting=SimpleNamespace(waits_for=0),
+            is_executing=False, has_orders=False, has_backlog=False, suspended=False, missing=None,
+            saved_index=14, stuck={},
+        )  # fmt: skip
+        self.watch = SimpleNamespace(is_deciding=False)
+        pulse = SimpleNamespace(show=self.shown.append, heard=lambda: self.there)
+        self.rest = Rest(self.member, pulse, self.watch, calm_s=3.0, easy_ticks=5)
+        self.now_s = 0.0
+
+    def pass_s(self, seconds, *, is_loud=False):
+        """Let time pass and look again; return whether the node rests."""
+        self.now_s += seconds
+        return self.rest.look(self.now_s, is_loud=is_loud)
+
+    def come_to_rest(self):
+        """Let the others answer."""
+        self.pass_s(0.0)
+        self.there = {"n2": PLACE, "n3": PLACE}
+        assert self.pass_s(3.0)
+        return self
+
+
+def test_a_leader_rests_once_it_was_calm_for_a_while_and_all_others_are_where_it_is():
+    """A follower that did not answer may still need to be told something."""
+    bench = Bench()
+    assert not bench.pass_s(0.0)
+    bench.there = {"n2": PLACE, "n3": PLACE}
+    assert not bench.pass_s(2.9)
+    assert bench.shown[-1] is None
+    bench.there = {"n2": PLACE}
+    assert not bench.pass_s(0.2)
+    assert bench.shown[-1] == PLACE, "so that the others can answer"
+    bench.there = {"n2": PLACE, "n3": Calm(2, 14)}
+    assert not bench.pass_s(0.1)
+    bench.there = {"n2": PLACE, "n3": PLACE}
+    assert bench.pass_s(0.1)
+    assert bench.rest.ticks == 0
+    assert bench.vouched == [{"n2", "n3"}]
+
+
+def test_a_follower_rests_only_while_it_hears_that_its_leader_is_where_it_is():
+    """No other node would elect a leader in place of a dead one."""
+    bench = Bench(leader="n2")
+    bench.pass_s(0.0)
+    bench.there = {"n3": PLACE}
+    assert not bench.pass_s(10.0)
+    assert bench.shown[-1] is None, "it answers its leader, and does not begin"
+    bench.there = {"n2": LATER}
+    assert not bench.pass_s(1.0)
+    bench.there = {"n2": PLACE}
+    assert bench.pass_s(1.0)
+    assert bench.shown[-1] == PLACE
+    bench.there = {}
+    assert not bench.pass_s(1.0)
+    assert bench.shown[-1] is None
+    assert bench.rest.ticks > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("is_executing", True), ("has_orders", True), ("has_backlog", True), ("suspended", True),
+        ("missing", ("jfk", Position(7))), ("saved_index", 13), ("stuck", {"jfk": None}),
+    ],
+)  # fmt: skip
+def test_whatever_a_node_has_to_do_ends_its_rest(name, value):
+    """Each of them may need time to pass: a retry, a snapshot, another leader."""
+    bench = Bench().come_to_rest()
+    setattr(bench.member, name, value)
+    assert not bench.pass_s(0.1)
+    assert bench.shown[-1] is None
+
+
+def test_a_proposal_a_message_and_a_session_that_is_decided_on_end_a_rest():
+    """The leader's clock decides when a silent session is closed."""
+    for wake in ("proposal", "place", "session", "loud"):
+        bench = Bench().come_to_rest()
+        if wake == "proposal":
+            bench.engine.calm = None
+        elif wake == "place":
+            bench.engine.calm = LATER
+        elif wake == "session":
+            bench.watch.is_deciding = True
+        assert not bench.pass_s(0.1, is_loud=wake == "loud"), wake
+        assert bench.shown[-1] is None, wake
+
+
+def test_a_leader_wakes_when_one_member_is_not_heard_and_is_ready_to_rest_again():
+    """A member that died is missed by the heartbeats that follow, and one that returns is heard."""
+    bench = Bench().come_to_rest()
+    bench.there = {"n2": PLACE}
+    assert not bench.pass_s(0.1)
+    assert bench.rest.ticks > 0
+    bench.there = {"n2": PLACE, "n3": PLACE}
+    assert bench.pass_s(0.1)
+
+
+def test_a_node_alone_rests_at_once_and_tells_nobody():
+    """It has neither heartbeats nor elections."""
+    bench = Bench()
+    bench.member.holdings = Holdings("n1", ["n1"])
+    assert bench.pass_s(0.0)
+    assert not bench.shown
+    assert not bench.pass_s(0.1, is_loud=True)
+
+
+def test_fewer_steps_are_enough_while_nothing_happens_and_no_fewer_while_something_does():
+    """With many streams and a member that is away for long, their steps are what costs."""
+    bench = Bench()
+    bench.pass_s(0.0)
+    assert bench.rest.ticks == 1
+    bench.pass_s(1.0)
+    assert bench.rest.ticks == 5
+    bench.pass_s(0.1, is_loud=True)
+    assert bench.rest.ticks == 1
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "is_enough"),
+    [(100, 100, True), (90, 100, True), (120, 120, True), (120, 100, False), (100, 120, False)],
+)
+def test_copies_that_reach_beyond_what_is_merged_have_to_be_even(mine, theirs, is_enough):
+    """Otherwise a report was lost, or a copy has to be passed on: both need time to pass."""
+    holdings = Holdings("n1", ["n1", "n2", "n3"])
+    holdings.hold("jfk", Position(mine))
+    for name in ("n2", "n3"):
+        holdings.take_report(name, *encode_reports({"jfk": Position(theirs)}, whole=True))
+    ledger = SimpleNamespace(merged_to=lambda _session: Position(100))
+    assert is_even(holdings, ledger) == is_enough
