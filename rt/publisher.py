@@ -82,11 +82,16 @@ class Publisher:
             disk: the file system; a test may pass one that fails.
 
         Raises:
-            Misuse: a name is not valid, the session has a live writer, or the limit is larger than
-                the disk.
+            Misuse: a name is not valid, the session has a live writer, the limit is larger than
+                the disk, or it drops messages of a group.
             CorruptLog: the session's log is damaged.
         """
         batching = batching or Batching()
+        if group and disk_limit is not None and disk_limit.drops:
+            raise Misuse(
+                f"session {session!r} is of group {group!r}, whose messages cannot be dropped: "
+                "use a disk limit that blocks, or raises an error"
+            )
         self.name = session
         self._writer = SessionWriter(
             os.fspath(root), stream, session, writer, disk,

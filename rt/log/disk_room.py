@@ -31,7 +31,8 @@ class DiskLimit:
         bytes: of all files; at least 64 KiB, or 512 KiB where the oldest messages are dropped, and
             no more than the file system has.
         on_full: raise an `error` before anything is taken, `block` until there is room, or
-            `drop_oldest`: give up the oldest files that a pusher has not begun to send. Readers of
+            `drop_oldest`: give up the oldest files that a pusher has not begun to send, which no
+            session of a group may. Readers of
             the stream get an `rt.Dropped` in their place, and the publisher a `MessagesDropped`.
             A pusher is at most half of the limit ahead of what is merged. Files that were there
             before the session was first opened with `drop_oldest` are kept.

@@ -51,7 +51,6 @@ class Dropping:
         self.spans: tuple[DroppedSpan, ...] = ()  # dropped by this object, rows joined
         self._untold: tuple[DroppedSpan, ...] = ()
         begin_sending(appender.directory, self._newest, limit)
-        finish_dropping(appender)
         self._carried = self._left_over()
 
     def begin(self, file: Position, sequence: int) -> None:

@@ -18,7 +18,7 @@ from rt.log.archived import finish_archiving
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.disk import Disk, OsDisk
 from rt.log.disk_room import DiskLimit, held_bytes
-from rt.log.dropping import Dropping, kept_end
+from rt.log.dropping import Dropping, finish_dropping, kept_end
 from rt.log.forked import ForkGuard
 from rt.log.identity import new_identity
 from rt.log.local_news import Announcer, WrittenFrame
@@ -120,6 +120,7 @@ class SessionWriter:
         self.next_sequence = appender.next_number
         if appender.is_open:
             appender.roll(time.time_ns())
+        finish_dropping(appender)
         # What the nodes have beyond the end was lost, or is of the log that a backup took the
         # place of: no position of it may be used again, or they would confirm other messages.
         known = max(appender.end, confirmed.received, confirmed.replicated, confirmed.merged)
