@@ -87,11 +87,6 @@ class Publisher:
             CorruptLog: the session's log is damaged.
         """
         batching = batching or Batching()
-        if group and disk_limit is not None and disk_limit.drops:
-            raise Misuse(
-                f"session {session!r} is of group {group!r}, whose messages cannot be dropped: "
-                "use a disk limit that blocks, or raises an error"
-            )
         self.name = session
         self._writer = SessionWriter(
             os.fspath(root), stream, session, writer, disk,

@@ -78,6 +78,14 @@ class DiskLimit:
         """How large a frame may be: it may go beyond the limit, and a file holds several."""
         return self.bytes // (_FRAMES * _FILES if self.drops else _FRAMES)
 
+    def demand_no_group(self, session: str, group: str) -> None:
+        """Raise `Misuse` where a session of a group is to drop its oldest messages."""
+        if group and self.drops:
+            raise Misuse(
+                f"session {session!r} is of group {group!r}, whose messages cannot be dropped: "
+                "use a disk limit that blocks, or raises an error"
+            )
+
     def demand_disk(self, directory: str) -> None:
         """Raise `Misuse` if the file system of a directory is smaller: it would fill first."""
         found = os.statvfs(directory)

@@ -67,11 +67,12 @@ class SessionWriter:
             limit: if it drops the oldest messages, files are small enough for that.
 
         Raises:
-            Misuse: a name is not valid, or the session has a live writer.
+            Misuse: a name is not valid, the session has a live writer, or a group is to drop.
             CorruptLog: durable bytes of the last run are damaged.
         """
         self.settings = settings or WriterSettings()
         if limit is not None and limit.drops:
+            limit.demand_no_group(session, group)
             size = min(self.settings.file_bytes_max, limit.file_bytes_max)
             self.settings = replace(self.settings, file_bytes_max=size)
         self.directory = session_directory(root, stream, session)
