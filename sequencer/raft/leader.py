@@ -102,13 +102,10 @@ class Leader:
         if not self.reads.is_idle:
             self.reads.open_round(self._core.commit >= self._no_op)
             self._settle_reads()
-        core, round_ = self._core, self.reads.round
-        commit, last, members = core.commit, core.log.last, core.roster.now
         for peer in self._peers.values():
-            commit_sent, round_sent = peer.sent
-            is_behind = peer.next <= (last if peer.name in members else commit)  # as `_last_for`
-            if is_behind or commit_sent < commit or round_sent < round_:
-                self._send(peer)
+            last = self._last_for(peer)
+            if peer.next <= last or self._has_news(peer):
+                self._send(peer, last)
         if self._transfer_due:
             self._send_timeout_now()
 
@@ -123,13 +120,14 @@ class Leader:
                 if peer.match < peer.recover and self.is_live(peer):
                     peer.waiting = False
 
-    def _send(self, peer: Progress) -> None:
+    def _send(self, peer: Progress, last: int) -> None:
+        """Send a peer what it lacks of the entries up to `last`."""
         log = self._core.log
         while self._may_send(peer):
             if log.term_at(peer.next - 1) is None:
                 self._begin_snapshot(peer)
                 return
-            entries = self._due(peer)
+            entries = self._due(peer, last)
             if not entries and not self._has_news(peer):
                 return
             self._send_append(peer, entries)
@@ -144,8 +142,8 @@ class Leader:
             return not peer.waiting
         return peer.state is ProgressState.REPLICATE
 
-    def _due(self, peer: Progress) -> tuple[Entry, ...]:
-        settings, last = self._core.config.settings, self._last_for(peer)
+    def _due(self, peer: Progress, last: int) -> tuple[Entry, ...]:
+        settings = self._core.config.settings
         if peer.next > last or peer.next - peer.match > settings.window_entries_max:
             return ()
         return self._core.log.batch(peer.next, settings.batch_bytes_max, last)
