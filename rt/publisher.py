@@ -290,6 +290,11 @@ class Publisher:
         """What this object has dropped; another tuple once it is more; any thread may ask."""
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
+    def kept(self, position: Position) -> Position:
+        """Return where the last messages end that come before a position, and were not dropped."""
+        with self._lock:  # so it knows all that `drops` has named
+            return self._writer.kept(position)
+
     def close(self) -> None:
         """Write and sync what was published, and release the session. Idempotent."""
         with self._lock:
@@ -341,11 +346,7 @@ class Publisher:
         return self._writer.held_bytes + self._pending.waiting
 
     def _make_room(self) -> bool:
-        """Drop the oldest file if that is wanted; without one, end the active file: it may go next.
-
-        Returns:
-            Whether a file was dropped.
-        """
+        """Drop the oldest file, if wanted, and return whether one went; or end the active one."""
         with self._lock:
             if self._is_closed():
                 return False

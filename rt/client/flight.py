@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from rt.errors import LimitReached, Misuse
 from rt.log.frame_gate import Room
@@ -23,7 +23,8 @@ class FlightLimit:
 
     Threads that publish at once may exceed it by a call each, and a frame the bytes by its last
     message. A message that is larger than the limit is taken when nothing else is in flight. What
-    an earlier run left is not counted.
+    an earlier run left is not counted. Nor is what a full session drops, once all that was granted
+    or published at once with it is dropped.
 
     Attributes:
         messages: how many; None for no limit.
@@ -48,13 +49,26 @@ class FlightLimit:
         if self.on_full not in ("block", "error"):
             raise Misuse(f"on_full is {self.on_full!r}; use block or error")
 
+    @property
+    def room(self) -> Room:
+        """The most of both."""
+        return Room(self.messages or _NO_LIMIT, self.bytes or _NO_LIMIT)
+
+
+class _Step(NamedTuple):
+    """What was published from one mark to the next."""
+
+    end: Position
+    size: Room
+
 
 class Flight:
     """What one publisher has in flight; room for an eighth of the limit is granted at a time.
 
-    Each grant marks where the session's log ends, and how much was published by then. Once that
-    place is merged, so is that much. It is asked for each frame, and looks at nothing that is
-    merged while what was granted lasts; so most messages cost nothing.
+    Each grant marks where the session's log ends, and how much was published since the last mark.
+    Once that place is merged, or all of it dropped, so much is no longer in flight. It is asked for
+    each frame, and looks at nothing that is merged while what was granted lasts; so most messages
+    cost nothing.
 
     Threads: any thread may call `admit`. `_lock` guards everything.
     """
@@ -65,6 +79,9 @@ class Flight:
         taken: Callable[[], Room],
         end: Callable[[], Position],
         merged: Callable[[], Position],
+        *,
+        drops: Callable[[], object] = tuple,
+        kept: Callable[[Position], Position] = lambda position: position,
     ) -> None:
         """Begin with nothing in flight.
 
@@ -73,16 +90,21 @@ class Flight:
             taken: returns how much was ever published; it only grows.
             end: writes what is published, and returns where the session's log ends then.
             merged: returns up to where the nodes have merged it.
+            drops: returns another object once more of the session was dropped.
+            kept: returns where the last messages end that come before a position, and were not.
         """
         self._limit = limit
-        self._most = Room(limit.messages or _NO_LIMIT, limit.bytes or _NO_LIMIT)
         self._taken = taken
         self._end = end
         self._merged = merged
+        self._drops = drops
+        self._kept = kept
         self._lock = threading.Lock()
-        # Of what was ever published: allowed up to here, up to the last mark, and merged.
-        self._granted = self._marked = self._done = taken()
-        self._marks: deque[tuple[Position, Room]] = deque()
+        # Of what was ever published: allowed up to here, and up to the last mark.
+        self._granted = self._marked = taken()
+        self._steps: deque[_Step] = deque()
+        self._flying = Room(0, 0)  # in all steps
+        self._dropped = drops()  # what was looked at
 
     def admit(self, messages: int, size: int) -> Room:
         """Wait until so many messages of so many bytes may be published; return how much may be.
@@ -110,13 +132,11 @@ class Flight:
 
     def _grant(self, messages: int, size: int) -> Room:
         """Make what room there is, for these messages at least; return what is in flight."""
-        used, most = self._taken(), self._most
+        used, most = self._taken(), self._limit.room
         if used != self._marked:
             self._mark(used)
-        merged = self._merged()
-        while self._marks and self._marks[0][0] <= merged:
-            self._done = self._marks.popleft()[1]
-        held = _difference(used, self._done)
+        self._land()
+        held = _sum(self._flying, _difference(used, self._marked))
         if not held.messages:  # then even one that is larger than the limit goes
             most = Room(max(most.messages, messages), max(most.bytes, size))
         self._granted = Room(
@@ -127,12 +147,34 @@ class Flight:
 
     def _mark(self, used: Room) -> None:
         with suppress(OSError):  # the disk is full for now: marked later, as nothing is merged
-            self._marks.append((self._end(), used))
+            step = _Step(self._end(), _difference(used, self._marked))
+            self._steps.append(step)
+            self._flying = _sum(self._flying, step.size)
             self._marked = used
+
+    def _land(self) -> None:
+        """Forget the steps that are merged, and those that were dropped as a whole."""
+        merged = self._merged()
+        if (dropped := self._drops()) is not self._dropped:
+            self._dropped = dropped
+            steps, self._steps, before = self._steps, deque(), merged
+            for step in steps:
+                end = self._kept(step.end)
+                if end > before:
+                    self._steps.append(_Step(end, step.size))
+                    before = end
+                else:
+                    self._flying = _difference(self._flying, step.size)
+        while self._steps and self._steps[0].end <= merged:
+            self._flying = _difference(self._flying, self._steps.popleft().size)
 
 
 def _difference(more: Room, less: Room) -> Room:
     return Room(more.messages - less.messages, more.bytes - less.bytes)
+
+
+def _sum(one: Room, other: Room) -> Room:
+    return Room(one.messages + other.messages, one.bytes + other.bytes)
 
 
 def _room(most: int, held: int, wanted: int) -> int:

@@ -92,7 +92,10 @@ class ClientPublisher:
         directory = session_directory(settings.root, settings.stream, session)
         self._confirmations = ConfirmationsFile(directory)
         if flight is not None:
-            taken = Flight(flight, lambda: self._publisher.taken, self._written, self._merged)
+            taken = Flight(
+                flight, lambda: self._publisher.taken, self._written, self._merged,
+                drops=lambda: self._publisher.drops, kept=self._publisher.kept,
+            )  # fmt: skip
             self._publisher.limit_flight(taken.admit)
         self._receipts = Receipts(self._publisher, self._confirmations)
         self._push = PushClient(

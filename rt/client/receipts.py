@@ -4,6 +4,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Future
+from functools import cache
 from typing import Final, NamedTuple
 
 from rt.errors import MessagesDropped, RtError, Stopped, WriterFailed, spoken
@@ -146,13 +147,20 @@ class Receipts:
         return progressed
 
     def _fail_dropped(self) -> None:
-        """Fail the futures of messages that a full session has dropped."""
-        drops = self._publisher.drops
-        if drops is self._drops:
-            return
-        self._drops = drops
-        for level, waiting in self._waiting.items():
-            self._waiting[level] = deque(each for each in waiting if not self._was_dropped(each))
+        """Fail the futures of messages that a full session has dropped.
+
+        What was kept may have waited for messages after it, which were published with it. `kept`
+        may know of more than `drops` did; so both are asked until there is nothing new, lest what
+        was dropped meanwhile be confirmed.
+        """
+        while (drops := self._publisher.drops) is not self._drops:
+            self._drops, kept = drops, cache(self._publisher.kept)
+            for level, waiting in self._waiting.items():
+                self._waiting[level] = deque(
+                    each._replace(end=kept(each.end))
+                    for each in waiting
+                    if not self._was_dropped(each)
+                )
 
     def _was_dropped(self, pledge: Pledge) -> bool:
         """Whether a message was dropped, so that its future has failed now."""

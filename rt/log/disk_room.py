@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rt.errors import Misuse, SessionFull
+from rt.format.dropped_notice import NOTICE_BYTES
 from rt.format.manifest import Manifest
 from rt.limits import KIB
 from rt.log.archived import is_dropped
@@ -17,6 +18,9 @@ _FILES: Final = 8  # so many files a limit has room for where the oldest are dro
 _ARCHIVED_S: Final = 5.0  # files that are merged are archived within two or three seconds
 _FRAMES: Final = 8  # at least so many frames a limit, or a file of it, has room for
 _DROPPING_BYTES_MIN: Final = _FILES * _BYTES_MIN
+# What is asked for begins a frame: it is filled, with one message beyond that, the ends of its keys
+# (a third on top, at most) and, in a new file, the notice.
+_FRAMES_BEYOND: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class DiskLimit:
     Room returns as files are archived: those that the nodes have merged, if the session is shipped,
     or those that `keep_s` and `keep_bytes` of its `WriterSettings` give up. One call of
     `publish_many` may go beyond the limit, and so may what waits to be written, by an eighth of it.
+    Where the oldest messages are dropped, only such a call may, or a message larger than a
+    sixty-fourth of the limit.
 
     Attributes:
         bytes: of all files; at least 64 KiB, or 512 KiB where the oldest messages are dropped, and
@@ -77,6 +83,16 @@ class DiskLimit:
     def frame_bytes_max(self) -> int:
         """How large a frame may be: it may go beyond the limit, and a file holds several."""
         return self.bytes // (_FRAMES * _FILES if self.drops else _FRAMES)
+
+    @property
+    def room_bytes(self) -> int:
+        """Up to how much more may be admitted; what that brings with it then fits, too."""
+        return self.bytes - (_FRAMES_BEYOND * self.frame_bytes_max if self.drops else 0)
+
+    @property
+    def empty_bytes(self) -> int:
+        """How much a session holds that has no message: the notice of a file that was begun."""
+        return NOTICE_BYTES if self.drops else 0
 
     def demand_no_group(self, session: str, group: str) -> None:
         """Raise `Misuse` where a session of a group is to drop its oldest messages."""
@@ -138,7 +154,7 @@ class DiskRoom:
             end_s = time.monotonic() + timeout_s
         while True:
             held = self._held()
-            if held + size <= self._limit.bytes or not held:
+            if held + size <= self._limit.room_bytes or held <= self._limit.empty_bytes:
                 return
             if self._make():
                 continue

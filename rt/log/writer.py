@@ -253,9 +253,9 @@ class SessionWriter:
         self._next_file = following
 
     def roll(self) -> None:
-        """Roll the active file, if it holds anything; errors as of `roll_if_old`."""
+        """Roll the active file, if it holds messages; errors as of `roll_if_old`."""
         self._check()
-        if self._appender.is_open and self._appender.end.offset:
+        if self._appender.facts.frames:
             try:
                 self._roll()
             except OSError as error:

@@ -1,0 +1,179 @@
+"""A session that drops its oldest messages, beside what else bounds, awaits or restores it."""
+
+import os
+import random
+import shutil
+from contextlib import closing
+
+import pytest
+from archive_cluster import STREAM, held_bytes
+
+import rt
+from rt.client.flight import Flight, FlightLimit
+from rt.client.receipts import Receipts
+from rt.errors import LimitReached, MessagesDropped, SessionFull
+from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
+from rt.log.sending import sending
+from rt.position import START, Position
+
+KIB = 1 << 10
+LIMIT = 512 * KIB
+PATIENCE_S = 30
+DROPS = rt.DiskLimit(LIMIT, on_full="drop_oldest", timeout_s=0)
+
+
+def publisher(root, limit=DROPS):
+    """A publisher on its own; a test plays the pusher."""
+    return rt.Publisher(root, stream=STREAM, session="jfk", disk_limit=limit)
+
+
+def directory_in(root):
+    """Where its session is."""
+    return str(root / STREAM / "jfk")
+
+
+def fill(full, messages):
+    """Publish so many KiB."""
+    for _ in range(messages):
+        full.publish(bytes(KIB))
+
+
+def sent_to(root, bound):
+    """Note what a pusher has begun to send: files before a position."""
+    with sending(directory_in(root)) as mark:
+        mark.write(bound, mark.limit)
+
+
+def confirm(root, merged):
+    """Note what the nodes have merged."""
+    with closing(ConfirmationsFile(directory_in(root))) as confirmed:
+        confirmed.write(Confirmations(merged, merged, merged, merged))
+
+
+def gone(spans):
+    """The numbers that spans cover."""
+    return [number for each in spans for number in range(each.first, each.next)]
+
+
+def test_a_call_larger_than_the_limit_goes_alone(tmp_path):
+    """Whatever it held goes before; what was only begun to hold it does not count."""
+    with publisher(tmp_path) as full:
+        fill(full, 100)
+        assert full.publish_many([bytes(KIB)] * 1000) == range(100, 1100)
+        assert gone(full.dropped()) == list(range(100))
+        fill(full, 1)
+        assert held_bytes(directory_in(tmp_path)) <= LIMIT
+        assert full.publish_many([bytes(KIB)] * 1000) == range(1101, 2101)
+        assert gone(full.dropped()) == list(range(1101))
+
+
+def test_a_call_that_what_was_sent_leaves_no_room_for_is_refused(tmp_path):
+    """Without a file for each time that it asks."""
+    with publisher(tmp_path) as full:
+        fill(full, 100)
+        sent_to(tmp_path, full._writer.end.file + 1)
+        full._writer.roll()
+        fill(full, 100)
+        with pytest.raises(SessionFull):
+            full.publish_many([bytes(KIB)] * 450)
+        assert gone(full.dropped()) == list(range(100, 200))
+        files = len(full._writer.manifest.order)
+        with pytest.raises(SessionFull):
+            full.publish_many([bytes(KIB)] * 450)
+        assert len(full._writer.manifest.order) == files
+        full.publish_many([bytes(KIB)] * 300)
+
+
+def test_the_files_stay_within_the_limit(tmp_path):
+    """Frames, notices and columns included: a queue on a small device has no more."""
+    rng = random.Random(5)
+    held, most = 0, 0
+    with publisher(tmp_path) as full:
+        for _ in range(15_000):
+            full.publish(bytes(rng.choice((0, 1, 200))), key=b"k")
+            if full._writer.held_bytes != held:
+                held = full._writer.held_bytes
+                most = max(most, held)
+    assert full.dropped()
+    assert 0.8 * LIMIT < most <= LIMIT
+
+
+def flight_of(full, merged, **limit):
+    """Bound what a publisher has in flight; as a connected publisher does."""
+    return Flight(
+        FlightLimit(**limit, on_full="error"), lambda: full.taken,
+        lambda: full.flush("written").position, merged,
+        drops=lambda: full.drops, kept=full.kept,
+    )  # fmt: skip
+
+
+def test_what_was_dropped_is_no_longer_in_flight(tmp_path):
+    """Else a flight limit beside it waits for what no node will ever merge."""
+    with publisher(tmp_path) as full:
+        full.limit_flight(flight_of(full, lambda: START, messages=2000).admit)
+        fill(full, 2500)
+        for _ in range(3):
+            full.publish_many([bytes(KIB)] * 1900)  # larger than the limit of the disk
+        fill(full, 1)
+        assert gone(full.dropped())[-1] > 8000 - 512
+
+
+def test_what_was_dropped_is_not_in_flight_while_what_was_sent_before_it_is(tmp_path):
+    """One node of three is up: nothing is merged, and the publisher goes on."""
+    with publisher(tmp_path) as full:
+        flight = flight_of(full, lambda: START, messages=1000)
+        full.limit_flight(flight.admit)
+        fill(full, 100)
+        sent_to(tmp_path, full._writer.end.file + 1)
+        fill(full, 3000)
+        lost = gone(full.dropped())
+        assert len(lost) > 2000
+        assert 0 not in lost
+        with pytest.raises(LimitReached):
+            full.publish_many([b""] * 1000)
+
+
+def test_a_message_that_was_kept_is_confirmed_though_what_follows_it_was_dropped(tmp_path):
+    """Its future does not wait for the next message, which may never come."""
+    with publisher(tmp_path) as full:
+        full.publish(b"kept")
+        kept_to = full.flush("written").position
+        full._writer.roll()
+        sent_to(tmp_path, kept_to.file + 1)
+        fill(full, 30)
+        receipts = Receipts(full, ConfirmationsFile(directory_in(tmp_path)))
+        kept = receipts.future(Level.MERGED, 0)
+        lost = receipts.future(Level.MERGED, 1)
+        receipts.future(Level.WRITTEN, 30).result(PATIENCE_S)
+        fill(full, 600)
+        assert 1 in gone(full.dropped())
+        confirm(tmp_path, kept_to)
+        assert kept.result(PATIENCE_S).position == kept_to
+        assert isinstance(lost.exception(PATIENCE_S), MessagesDropped)
+        receipts.close()
+
+
+def test_a_session_that_is_put_back_from_a_backup_drops_nothing_of_it(tmp_path):
+    """Its mark is older than what a pusher has sent since."""
+    directory = directory_in(tmp_path)
+    with publisher(tmp_path) as full:
+        fill(full, 100)
+    shutil.copytree(directory, tmp_path / "backup")
+    sent_to(tmp_path, Position.of(1, 0, 0))
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "backup", directory)
+    with publisher(tmp_path) as again:
+        fill(again, 1000)
+        assert gone(again.dropped())[0] == 100
+    with publisher(tmp_path) as later:
+        assert gone(later.dropped())[0] == 100
+
+
+def test_a_session_that_is_opened_again_drops_what_it_had(tmp_path):
+    """Also if its directory has moved: that is no backup."""
+    with publisher(tmp_path / "a") as full:
+        fill(full, 100)
+    os.rename(tmp_path / "a", tmp_path / "b")
+    with publisher(tmp_path / "b") as again:
+        fill(again, 1000)
+        assert gone(again.dropped())[0] == 0
