@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from typing import Final
 
+from replicator.large_messages import LARGEST_BYTES
 from rt.errors import Misuse, Refused
 from rt.limits import GIB, MIB
 from rt.net.identity import CertificateRole, PeerIdentity
@@ -35,6 +36,8 @@ class ServerLimits:
             connections; it is slowed down to that.
         identity_messages_s: messages a second that one name may send on pushing and pulling
             connections; it is slowed down to that. A short one takes 2 to 50 us of a processor.
+        identity_memory_bytes: of messages on their way from one name, over all of its connections;
+            beyond them a connection is refused. A node may use twice as much for a moment.
         handshakes: connections whose certificate has not been seen yet.
         address_handshakes: of them, from one address (one /64 of IPv6).
         handshake_s: seconds that a handshake may take.
@@ -47,6 +50,7 @@ class ServerLimits:
     identity_sessions: int = 1024
     identity_bytes_s: int = GIB  # more than a node merges: lower it where others need their share
     identity_messages_s: int = 10_000
+    identity_memory_bytes: int = 64 * MIB
     handshakes: int = 128
     address_handshakes: int = 64
     handshake_s: float = 10.0
@@ -58,6 +62,9 @@ class ServerLimits:
         if self.identity_bytes_s < MIB:
             words = "use at least 1Mi, so that a turn of a connection fits into it"
             raise Misuse(f"identity_bytes_s is {self.identity_bytes_s}; {words}")
+        if self.identity_memory_bytes < LARGEST_BYTES:
+            words = "use at least 33Mi, so that the largest message fits into it"
+            raise Misuse(f"identity_memory_bytes is {self.identity_memory_bytes}; {words}")
         if self.reserved >= self.connections:
             raise Misuse(f"reserved is {self.reserved}; use less than connections")
 

@@ -7,6 +7,7 @@ from replicator.messages import Message
 from replicator.wire import (
     ACK_BYTES,
     ACK_HEAD_BYTES,
+    FROM_SINK,
     GREETINGS,
     LARGE_BYTES,
     PREFIX_BYTES,
@@ -23,30 +24,37 @@ from rt.limits import KIB, MIB
 _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES
 _BUFFER_BYTES_KEPT: Final = 2 * MIB  # a rare larger message gives its memory back
+_COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not accounted for: 512 of them have 32 MiB
 
 
 class MessageMemory(Protocol):
-    """The memory that large messages may take (`replicator.large_messages`)."""
+    """The memory that buffers may take (`replicator.large_messages`)."""
 
     def take(self, count: int) -> None:
-        """Account for a message; `Refused` if there are too many others."""
+        """Account for a buffer; `Refused` if there are too many others."""
 
     def give_back(self, count: int) -> None:
-        """Release the memory of a message."""
+        """Release its memory."""
 
 
 class Decoder:
     """Receive into `space()`, say how many bytes came with `took()`, then call `next()` until None.
 
-    While `greeting`, it takes only a Hello or a refusal, both of which are short.
+    While `greeting`, it takes only a Hello or a refusal, both of which are short. Where the peer is
+    a sink (`from_sink`), which receives frames, it takes no frames from it.
     """
 
-    __slots__ = ("_buffer", "_end", "_large", "_needed", "_start", "_taken", "_view", "greeting")
+    __slots__ = (
+        "_buffer", "_end", "_is_counted", "_large", "_needed", "_start", "_taken", "_view",
+        "from_sink", "greeting",
+    )  # fmt: skip
 
     def __init__(self, *, greeting: bool = False, large: MessageMemory | None = None) -> None:
         self.greeting = greeting
+        self.from_sink = False
         self._large = large
-        self._taken = 0  # of `_large`, by the message that is arriving or was given out last
+        self._taken = 0  # of `_large`, by the buffer, and what it has to grow to
+        self._is_counted = False  # the message that is arriving, with that
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -57,9 +65,12 @@ class Decoder:
         have, size = self._end - self._start, len(self._buffer)
         if have == 0:
             self._start = self._end = 0
-            self._give_back()
             if size > _BUFFER_BYTES_KEPT:
                 self._move_to(_BUFFER_BYTES)
+            self._hold(len(self._buffer))
+        elif size > _BUFFER_BYTES_KEPT >= self._needed + _RECORD_BYTES:
+            self._move_to(self._needed + _RECORD_BYTES)
+            self._hold(len(self._buffer))
         elif size - self._end < _RECORD_BYTES:
             enough = self._needed + _RECORD_BYTES
             self._move_to(size if have <= size // 2 and enough <= size else min(enough, 2 * size))
@@ -74,9 +85,15 @@ class Decoder:
         """The length of a message that has begun to arrive; 0 if none has."""
         return self._needed if self._end > self._start else 0
 
+    def rest(self) -> None:
+        """Give back what an empty buffer has too much: nothing has arrived for a while."""
+        if self._end == self._start and len(self._buffer) > _BUFFER_BYTES:
+            self._move_to(_BUFFER_BYTES)
+            self._hold(_BUFFER_BYTES)
+
     def close(self) -> None:
         """Release the memory of an unfinished message."""
-        self._give_back()
+        self._hold(0)
 
     def next(self) -> Message | None:
         """Return the next message, None while it is incomplete.
@@ -92,14 +109,17 @@ class Decoder:
         kind, length = decode_prefix(self._buffer, self._start)
         if self.greeting and kind not in GREETINGS:
             raise PeerError(f"a message of type {kind} came before a Hello")
+        if self.from_sink and kind not in FROM_SINK:
+            raise PeerError(f"a sink does not send messages of type {kind}")
         self._needed = PREFIX_BYTES + length
-        if length > LARGE_BYTES:
-            self._admit(length, have)
+        if length > _COUNTED_BYTES and not self._is_counted:
+            self._count(length, have)
         if have < self._needed:
             return None
         body = self._view[self._start + PREFIX_BYTES : self._start + self._needed]
         self._start += self._needed
         self._needed = PREFIX_BYTES
+        self._is_counted = False
         return decode_body(kind, body)
 
     def skip_overtaken(self) -> int:
@@ -132,19 +152,27 @@ class Decoder:
             while (message := self.next()) is not None:
                 yield message
 
-    def _admit(self, length: int, have: int) -> None:
-        """Take memory for a large message once its head shows that it carries a frame so large."""
-        if self._taken or self._large is None:
+    def _count(self, length: int, have: int) -> None:
+        """Take memory for a message; a large one has to show first that it carries such a frame."""
+        if self._large is None:
             return
-        if not check_large(self._view[self._start : self._start + have], length):
+        head = self._view[self._start : self._start + have]
+        if length > LARGE_BYTES and not check_large(head, length):
             return
-        self._large.take(length)
-        self._taken = length
+        self._is_counted = True
+        self._hold(max(self._needed, len(self._buffer)))
 
-    def _give_back(self) -> None:
-        taken, self._taken = self._taken, 0
-        if taken and self._large is not None:
-            self._large.give_back(taken)
+    def _hold(self, count: int) -> None:
+        """Account for so many bytes, in place of those that were."""
+        count = count if count > _COUNTED_BYTES else 0
+        if self._large is None or count == self._taken:
+            return
+        if self._taken:
+            self._large.give_back(self._taken)
+            self._taken = 0
+        if count:
+            self._large.take(count)
+            self._taken = count
 
     def _move_to(self, size: int) -> None:
         """Move the unread bytes to the front, of a new buffer if the size differs."""

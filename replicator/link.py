@@ -39,6 +39,7 @@ _RECORD_BYTES: Final = 16 * KIB  # TLS returns no more at once
 _METERED_BYTES: Final = 16 * KIB
 _METERED_MESSAGES: Final = 8
 
+_REST_S: Final = 1.0  # without a byte, after which the memory of large messages is given back
 _HOLD_S: Final = 0.5  # between two looks whether a heartbeat of a slowed connection is due
 _LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
 _LINGER_READ_BYTES: Final = 64 * 1024
@@ -76,7 +77,7 @@ class Link:
             sock: from `rt.net.tls.connect` or `accept`.
             wake: ends a wait.
             name: of the peer, for messages.
-            large: the memory that large messages may take in this process; unlimited if not given.
+            large: the memory that its messages may take; unlimited if not given.
         """
         self.name = name
         self._sock = sock
@@ -103,6 +104,10 @@ class Link:
         """Return what has passed since this was asked last."""
         passed, self._passed = self._passed, Passed()
         return passed
+
+    def take_no_frames(self) -> None:
+        """Refuse what only a source sends: the peer is a sink."""
+        self._decoder.from_sink = True
 
     def listen(self, fd: int) -> None:
         """Let this descriptor end a wait too."""
@@ -226,6 +231,8 @@ class Link:
                 raise PeerError(
                     f"a message of {needed} bytes did not arrive within {limit_s:.0f} s"
                 )
+        if now - self._heard_s > _REST_S:
+            self._decoder.rest()
         if self._outlet.has_left:
             self.send(b"")
         if now - self._spoke_s >= HEARTBEAT_S:

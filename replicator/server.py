@@ -106,14 +106,15 @@ class Server:
             OSError: the address is not available.
             Misuse: the file of grants cannot be read.
         """
-        self._large = LargeMessages()
         self._reception = Reception(
             contexts, Grants(grants_path(contexts.files.ca)), columns or ColumnsCheck()
         )
         self._streams = streams
         self._listener = listen_at(address, _FLUSH_S)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._admission = Admission(limits or ServerLimits())
+        limits = limits or ServerLimits()
+        self._admission = Admission(limits)
+        self._large = LargeMessages(limits.identity_memory_bytes)
         self._lines = RepeatedLines(_log)
         self._connections: dict[ServedConnection, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -149,6 +150,7 @@ class Server:
     def use_limits(self, limits: ServerLimits) -> None:
         """Use other limits for connections that begin from now on."""
         self._admission.limits = limits
+        self._large.share_bytes = limits.identity_memory_bytes
 
     def request(self, peer: PeerIdentity) -> float:
         """Count a request on a kept connection; return for how many seconds to hold it."""
@@ -264,7 +266,8 @@ class Server:
             self._is_about(connection, stream)
             handler(sock, peer)
         else:
-            link = Link(sock, connection.wake, _named(peer, connection), self._large)
+            memory = self._large.of(peer.title)
+            link = Link(sock, connection.wake, _named(peer, connection), memory)
             try:
                 self._replicate(connection, link, peer)
             finally:

@@ -43,6 +43,7 @@ class SourceConnection:
             damaged: is called when a log that is served here was found damaged.
             traffic: counts what is sent.
         """
+        link.take_no_frames()
         self._link = link
         self._acked = acked
         self._refused = refused

@@ -59,6 +59,7 @@ _ACK_PREFIX: Final = _PREFIX.pack(_ACK.size, _ACK_T)
 ACK_BYTES: Final = PREFIX_BYTES + _ACK.size
 ACK_HEAD_BYTES: Final = PREFIX_BYTES + _CHANNEL.size  # two of one channel begin with the same
 GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # what may come before a Hello was taken
+FROM_SINK: Final = frozenset({_STANDING_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T})  # and nothing large
 
 
 def encode(message: Message) -> bytes:

@@ -36,6 +36,10 @@ class NodeLimits:
         default=_DEFAULT.identity_messages_s,
         metadata={"help": "Messages per second of one certificate name while it pushes or pulls."},
     )
+    identity_memory_bytes: Bytes = field(
+        default=_DEFAULT.identity_memory_bytes,
+        metadata={"help": "Bytes of messages that one certificate name may have on their way."},
+    )
     handshakes: int = field(
         default=_DEFAULT.handshakes, metadata={"help": "TLS handshakes in progress at once."}
     )
@@ -63,6 +67,7 @@ class NodeLimits:
             identity_sessions=self.identity_sessions,
             identity_bytes_s=self.identity_bytes_s,
             identity_messages_s=self.identity_messages_s,
+            identity_memory_bytes=self.identity_memory_bytes,
             handshakes=self.handshakes,
             address_handshakes=self.address_handshakes,
             handshake_s=self.handshake_s,

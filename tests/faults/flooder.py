@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import cycle
 
-from replicator.messages import Ack, Heartbeat
+from replicator.messages import Ack, Data, Heartbeat
 from replicator.wire import PULL, PUSH, VERSION, Hello, encode
 from rt.errors import RtError
 from rt.net.admin import ADMIN_ALPN
@@ -89,6 +89,12 @@ KINDS = {
     "churn": churn,
     "publisher": holding(
         "publisher", "", encode(Hello(VERSION, VERSION, PUSH, STREAM, "x")) + b"\xff\xff\xff\x00"
+    ),
+    "hoarder": holding(
+        "publisher",
+        "",
+        encode(Hello(VERSION, VERSION, PUSH, STREAM, "x"))
+        + encode(Data(0, START, memoryview(bytes(1_000_000))))[:-1],
     ),
     "subscriber": holding("subscriber", STATUS_ALPN, b""),
     "chatter": chattering(

@@ -69,7 +69,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
         with suppress(OSError):
             sock.sendall(data[: 2 << 20])
         if not number:
-            assert eventually(lambda: server._large._taken)
+            assert eventually(lambda: server._large.taken)
             continue
         wake = Wake()
         link = Link(sock, wake, "node")
@@ -78,14 +78,33 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
         wake.close()
     assert answers == ["memory"] * 3
     with Publisher(str(tmp_path / "pub"), stream=STREAM, session="jfk") as writer:
-        writer.publish(b"x")
-    client = PushClient(str(tmp_path / "pub"), STREAM, [server.address], publisher)
+        writer.publish(bytes(4 << 20))
+    client = PushClient(str(tmp_path / "pub"), STREAM, [server.address], certs.publisher("jfk"))
     client.start()
     assert client.stop(drain_s=20)
     for sock in socks:
         sock.close()
-    assert eventually(lambda: not server._large._taken)
+    assert eventually(lambda: not server._large.taken)
     server.stop(), host.stop()
+
+
+def test_a_subscriber_has_no_frames_to_send(tmp_path):
+    """128 connections of one, with an unfinished message of 1 MB each, took 270 MB of a node."""
+    certs = Certificates(str(tmp_path / "ca"))
+    host = DiskHost(str(tmp_path / "node"))
+    server = Server(("localhost", 0), certs.server(), only(host))
+    server.start()
+    sock, _ = connect(server.address, certs.subscriber().current())
+    wake = Wake()
+    link = Link(sock, wake, "node")
+    try:
+        link.send(encode(Hello(VERSION, VERSION, PULL, STREAM, "hoarder")))
+        link.expect(Hello)
+        link.send(encode(Data(0, START, memoryview(bytes(1 << 20))))[:100])
+        assert refusal(link).words == "a sink does not send messages of type 4"
+    finally:
+        link.close(), wake.close()
+        server.stop(), host.stop()
 
 
 @pytest.mark.parametrize("progresses", [False, True])

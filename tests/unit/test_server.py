@@ -65,7 +65,7 @@ def push_one(server, top, contexts, session="jfk"):
 
 def test_idle_connections_do_not_keep_a_publisher_out(serve, publisher, tmp_path, caplog):
     """Strangers need no certificate to open a connection, so connections must not be enough."""
-    server = serve()
+    server = serve(ServerLimits(handshake_s=60))  # so that none ends at its deadline
     idle = [socket.create_connection(server.address) for _ in range(IDLE)]
     try:
         assert push_one(server, tmp_path / "pub", publisher) < 5

@@ -288,6 +288,9 @@ def test_a_hello_has_at_most_256_bytes():
         decoded(struct.pack("<IB", 257, 1))
 
 
+MEMORY = 64 << 20
+
+
 def large_data(size, claimed=None):
     """Return Data that carries one frame of `size` bytes, or whose header claims to."""
     frame = b"".join(make_frame(0, [bytes(size)]).parts)
@@ -300,16 +303,17 @@ def large_data(size, claimed=None):
 @pytest.mark.parametrize("claimed", [2 << 20, 31 << 20])
 def test_a_large_message_begins_with_a_frame_as_large(claimed):
     """A source sends 1 MiB at most, unless one frame has more; anything else is a claim."""
-    decoder = Decoder(large=LargeMessages())
+    decoder = Decoder(large=LargeMessages(MEMORY).of("a"))
     with pytest.raises(PeerError, match="begins with a frame of"):
         list(decoder.feed(large_data(100, claimed)[:100]))
+    fresh = Decoder(large=LargeMessages(MEMORY).of("a"))
     with pytest.raises(PeerError, match="does not begin with a frame"):
-        list(Decoder(large=LargeMessages()).feed(struct.pack("<IB", claimed, 4) + bytes(100)))
+        list(fresh.feed(struct.pack("<IB", claimed, 4) + bytes(100)))
 
 
 def test_large_messages_share_a_bounded_memory_and_give_it_back():
     """16 connections with an unfinished message of 31 MiB each held 875 MB."""
-    memory, message = LargeMessages(5 << 20), large_data(2 << 20)
+    memory, message = LargeMessages(5 << 20).of("a"), large_data(2 << 20)
     decoders = [Decoder(large=memory) for _ in range(3)]
     for decoder in decoders[:2]:
         assert not list(decoder.feed(message[:-1]))
@@ -321,6 +325,68 @@ def test_large_messages_share_a_bounded_memory_and_give_it_back():
     decoders[1].close()
     late = [Decoder(large=memory) for _ in range(2)]
     assert [len(list(each.feed(message))) for each in late] == [1, 1]
+
+
+def test_a_large_message_is_accounted_for_though_another_came_right_before_it():
+    """A peer that sent one whole message first could hold another of any size unfinished."""
+    decoder = Decoder(large=LargeMessages(3 << 20).of("a"))
+    with pytest.raises(Refused, match="identity_memory_bytes"):
+        list(decoder.feed(large_data(2 << 20) + large_data(4 << 20)[:200]))
+
+
+def test_a_buffer_that_was_large_is_accounted_for_until_it_is_given_back():
+    """One byte of a next message kept 32 MiB, and a smaller message took their place in the sum."""
+    messages = LargeMessages(9 << 20)
+    decoder = Decoder(large=messages.of("a"))
+    small = encode(Data(0, START, memoryview(bytes(512 << 10))))
+    assert len(list(decoder.feed(large_data(8 << 20) + small[:100]))) == 1
+    assert len(decoder.space()) < 1 << 20
+    assert 512 << 10 < messages.taken < 2 << 20
+    assert len(list(decoder.feed(small[100:]))) == 1
+    decoder.space()
+    assert messages.taken
+    decoder.rest()
+    assert not messages.taken
+
+
+def test_one_name_leaves_room_for_the_largest_message_of_another():
+    """With two connections and 200 bytes one publisher had the large messages of all refused."""
+    messages = LargeMessages(MEMORY)
+    greedy = [Decoder(large=messages.of("greedy")) for _ in range(3)]
+    head = large_data(31 << 20)[:200]
+    for decoder in greedy[:2]:
+        assert not list(decoder.feed(head))
+    with pytest.raises(Refused, match="'greedy'"):
+        list(greedy[2].feed(head))
+    other = Decoder(large=messages.of("other"))
+    assert not list(other.feed(large_data((32 << 20) - 64)[:200]))
+
+
+def test_messages_that_are_not_large_are_accounted_for_by_name_too():
+    """128 connections with an unfinished message of 1 MB each took 270 MB."""
+    messages = LargeMessages(4 << 20)
+    head = encode(Data(0, START, memoryview(bytes(1_000_000))))[:200]
+    greedy = [Decoder(large=messages.of("greedy")) for _ in range(5)]
+    for decoder in greedy[:4]:
+        assert not list(decoder.feed(head))
+    with pytest.raises(Refused, match="identity_memory_bytes"):
+        list(greedy[4].feed(head))
+    assert not list(Decoder(large=messages.of("other")).feed(head))
+
+
+@pytest.mark.parametrize(
+    "message", [Open(0, manifest.LogIdentity("session", "flights", "jfk", "0" * 32, 1)),
+                Data(0, START, memoryview(bytes(64)))], ids=lambda message: type(message).__name__
+)  # fmt: skip
+def test_what_a_sink_does_not_send_is_refused_by_its_type(message):
+    """A subscriber has no reason to send frames: none of their bytes is kept."""
+    decoder = Decoder()
+    decoder.from_sink = True
+    with pytest.raises(PeerError, match="a sink does not send"):
+        list(decoder.feed(encode(message)[:5]))
+    others = Decoder()
+    others.from_sink = True
+    assert len(list(others.feed(encode(Heartbeat())))) == 1
 
 
 def test_bytes_beyond_a_file_are_refused():
