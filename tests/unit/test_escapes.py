@@ -20,7 +20,6 @@ from rt.errors import FlushTimeout, Refused
 from rt.log.shipping import ShippingNote
 from rt.net.admin import AdminClient
 from rt.position import START
-from rt.text import printable
 from rt.web import app, recent
 from tests.commands import publish, run
 from tests.logs import MergedLog
@@ -30,7 +29,7 @@ from tests.unit.test_cli_program import HOSTILE
 FORGED = "all is well"  # a line of its own would pass for ours
 TEXT = f"x{HOSTILE}\n{FORGED}\r\x7f\u061c\u200f"
 SHOWN = (r"\x1b[2J", r"\u001b[2J", r"\\x1b[2J")  # in text, in JSON, and as part of a sentence there
-UNSAFE = frozenset(TEXT) - set(printable(TEXT)) - {"\n"}
+UNSAFE = frozenset("\x1b\r\x9b\x7f\u202e\u2066\u2028\u061c\u200f")  # all in TEXT, but the line end
 MEMBER = {"name": TEXT, "votes": True, "address": "a:1"}
 CURSOR = {"cursor": TEXT, "position": TEXT, "pin_bytes": 1, "stored_ns": 1, "holder": TEXT}
 GROUP = {"group": TEXT, "position": TEXT, "members": [TEXT],
