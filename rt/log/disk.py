@@ -196,7 +196,7 @@ class OsFile:
 
 
 # Links are not followed, and a pipe under a log's name does not make us wait for its writer.
-_OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class OsDisk:
@@ -215,8 +215,8 @@ class OsDisk:
         may have died before it synced the name.
         """
         if not create:
-            return OsFile(os.open(path, os.O_RDWR | _OPEN_FLAGS), path, self._syncs)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, FILE_MODE)
+            return OsFile(os.open(path, os.O_RDWR | OPEN_FLAGS), path, self._syncs)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, FILE_MODE)
         file = OsFile(fd, path, self._syncs)
         try:
             sync_directory(os.path.dirname(path))
@@ -227,7 +227,7 @@ class OsDisk:
 
     def open_read(self, path: str) -> OsFile:
         """Open for reading only."""
-        return OsFile(os.open(path, os.O_RDONLY | _OPEN_FLAGS), path)
+        return OsFile(os.open(path, os.O_RDONLY | OPEN_FLAGS), path)
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory; none if it does not exist."""
@@ -302,7 +302,7 @@ def open_small(path: str) -> int:
     Nothing is cut off. A link, a pipe or a device in its place is an `OSError`: another user of the
     directory must not choose which of our files is overwritten, or make us wait.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | _OPEN_FLAGS, FILE_MODE)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | OPEN_FLAGS, FILE_MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)

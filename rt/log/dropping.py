@@ -20,11 +20,12 @@ from rt.format.manifest import Archived, Manifest
 from rt.log.appender import Appender
 from rt.log.archived import DROPPED, is_dropped
 from rt.log.directory import LogDirectory
+from rt.log.disk import OPEN_FLAGS
 from rt.log.files import log_files
 from rt.log.sending import Sending, begin_sending, notice_of, sending
 from rt.position import Position
 
-_WRITE: Final = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_WRITE: Final = os.O_WRONLY | OPEN_FLAGS
 
 
 class Dropping:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rt.errors import spoken
-from rt.log.disk import FILE_MODE
+from rt.log.disk import FILE_MODE, OPEN_FLAGS, OsFile
 
 _log: Final = logging.getLogger("rt.node")
 FILE_BYTES_MAX: Final = 64 << 20  # 200,000 decisions; then the file becomes the older one
@@ -82,14 +82,16 @@ class AuditLog:
         return count
 
     def _append(self, data: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(self.path, flags, FILE_MODE)
+        flags = os.O_RDWR | os.O_CREAT | OPEN_FLAGS
+        file = OsFile(os.open(self.path, flags, FILE_MODE), self.path)
         try:
-            os.write(fd, data)
-            os.fsync(fd)
-            size = os.fstat(fd).st_size
+            size = file.size()
+            if size and file.pread(1, size - 1) != b"\n":  # the last line was cut short
+                data = b"\n" + data
+            size += file.append([data])
+            file.sync()
         finally:
-            os.close(fd)
+            file.close()
         if size >= FILE_BYTES_MAX:
             os.replace(self.path, f"{self.path}.1")
 

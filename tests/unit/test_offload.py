@@ -25,6 +25,7 @@ from rt.offload.offloaded import (
     read_offloaded,
     write_offloaded,
 )
+from rt.offload.private import create_private
 from rt.offload.store import FsspecStore, open_store
 from rt.position import Position
 from rt.subscriber import Subscriber
@@ -359,6 +360,17 @@ def test_copies_are_private_and_no_planted_link_is_followed(out, tmp_path):
     assert restore(open_store(str(backup)), str(tmp_path / "old")) == 3
     restored = (tmp_path / "old").iterdir()
     assert {stat.S_IMODE(os.lstat(path).st_mode) for path in restored} == {0o600}
+
+
+def test_a_link_that_comes_back_is_not_followed_either(tmp_path, monkeypatch):
+    """Planted again in the instant between the removal of one and our own file."""
+    victim, path = tmp_path / "victim", tmp_path / "part"
+    victim.write_bytes(b"precious")
+    path.symlink_to(victim)
+    monkeypatch.setattr(os, "unlink", lambda _path: None)
+    with pytest.raises(FileExistsError):
+        create_private(str(path))
+    assert victim.read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link"])

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import threading
 import tomllib
 
 import pytest
@@ -138,6 +139,32 @@ def test_an_audit_log_that_cannot_be_written_stops_no_decision(tmp_path, caplog)
     audit = AuditLog(str(tmp_path / "missing" / "audit.jsonl"))
     assert "policy" in ask_here(node_admin(audit), REQUESTS[1], ROLES["operator"])
     assert "a decision was not recorded" in caplog.text
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_audit_log_waits_for_no_planted_pipe(audit, caplog, is_read):
+    """It is written under a lock: the first change would have stopped every other for good."""
+    os.mkfifo(audit.path)
+    reader = os.open(audit.path, os.O_RDONLY | os.O_NONBLOCK) if is_read else -1
+    recording = threading.Thread(
+        target=audit.record, args=({"do": "roll"}, "operator alice", "", "done"), daemon=True
+    )
+    recording.start()
+    recording.join(20)
+    if is_read:
+        os.close(reader)
+    assert not recording.is_alive()
+    assert "a decision was not recorded" in caplog.text
+
+
+def test_a_line_that_was_cut_short_takes_no_other_with_it(audit):
+    """A full disk or a power cut leaves half a line, in which the next decision began."""
+    audit.record({"do": "roll"}, "operator alice", "", "done")
+    with open(audit.path, "ab") as file:
+        file.write(b'{"time": "20')
+    audit.record({"do": "roll"}, "operator bob", "", "done")
+    with open(audit.path, encoding="utf-8") as file:
+        assert json.loads(file.read().splitlines()[-1])["by"] == "operator bob"
 
 
 def test_an_audit_log_follows_no_planted_link(tmp_path, caplog):
