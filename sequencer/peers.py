@@ -13,10 +13,9 @@ from typing import Final
 
 from rt.errors import PeerError, Refused, spoken
 from rt.net.identity import PeerIdentity
-from rt.net.tls import connect
 from rt.net.tls_errors import describe_tls_error
 from rt.version import SOFTWARE
-from sequencer.dialling import Turns
+from sequencer.dialling import UNACKNOWLEDGED_MS, Address, PeerDialer, UnansweredError
 from sequencer.peer_versions import (
     INTRODUCED,
     PEER_VERSIONS,
@@ -32,65 +31,9 @@ _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 16 * 1024  # a whole TLS record, so none of it remains to be read
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
 _NOW_BYTES_MAX: Final = 8 * 1024  # half a TLS record; the outbox's own thread sends anything larger
-_CONNECT_S: Final = 2.0
-_REFUSED_S: Final = 0.2  # a machine that runs refuses within a round trip
-_UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
-_TURNS: Final = Turns()  # of all streams in this process
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
-
-
-Address = tuple[str, int]
-
-
-class PeerDialer:
-    """Connects to one member.
-
-    Args:
-        name: the member, which must authenticate itself by it.
-        addresses: where it may listen; each is tried in turn.
-        context: returns the client context for the next connection, which offers `alpns_of`
-            this node's cluster and nothing else.
-    """
-
-    def __init__(
-        self, name: str, addresses: Sequence[Address], context: Callable[[], ssl.SSLContext]
-    ) -> None:
-        self._name, self._context = name, context
-        self.addresses = tuple(addresses)  # replaced whole, by any thread
-        self._turn = 0
-
-    def dial(self) -> ssl.SSLSocket:
-        """Return a non-blocking connection; `PeerError` if anyone else answers."""
-        addresses = self.addresses
-        address = addresses[self._turn % len(addresses)]
-        self._turn += 1  # unless this one is right
-        with _TURNS.at(address, _CONNECT_S):
-            sock, identity = connect(address, self._context(), _CONNECT_S)
-        if not identity.is_node or identity.name != self._name:
-            sock.close()
-            raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
-        if sock.selected_alpn_protocol() is None:
-            sock.close()
-            spoken_here = " or ".join(map(str, PEER_VERSIONS))
-            raise PeerError(
-                f"the {self._name} at {address[0]}:{address[1]} is of another cluster, or of "
-                f"another version: it does not speak {spoken_here} of the nodes' protocol"
-            )
-        self._turn -= 1
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
-        sock.settimeout(0)
-        return sock
-
-    def is_refused(self) -> bool:
-        """Whether the member's machine says that nothing listens at any of its addresses.
-
-        A member that has just hung up and is no longer listened for has ended, where one that
-        reconnects or cannot be reached gives no such answer.
-        """
-        found = [_refuses(address) or _refuses(address) for address in self.addresses]
-        return bool(found) and all(found)
+_PAUSE_SCOUTED_S: Final = 5.0  # while another stream tries as often as that
 
 
 class Outbox:
@@ -99,7 +42,7 @@ class Outbox:
     A small message is sent at once by the thread that puts it, unless others wait before it.
 
     Threads:
-        _lock: of `_queue`, `_is_idle` and `_stopping`.
+        _lock: of `_queue`, `_is_idle`, `_stopping` and `dialer.is_due`.
         _changed: the condition over `_lock` that one of them changed.
         _queue, _is_idle, _stopping: any thread, with the lock held. The own thread also reads
             `_stopping` without it: it is set once and never reset.
@@ -141,6 +84,12 @@ class Outbox:
             self._queue.put(data)
             self._changed.notify()
 
+    def nudge(self) -> None:
+        """Dial again now, if the member is not connected."""
+        with self._changed:
+            self.dialer.is_due = True
+            self._changed.notify()
+
     def stop(self) -> None:
         """End the thread; waiting messages are dropped."""
         self.retire()
@@ -148,6 +97,7 @@ class Outbox:
 
     def retire(self) -> None:
         """Tell the thread to end, without waiting for it."""
+        self.dialer.give_up(self.nudge)
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -158,18 +108,26 @@ class Outbox:
     def _run(self) -> None:
         pause_s = _PAUSE_FIRST_S
         while not self._stopping:
+            wait_s = pause_s
             try:
-                self._sock = self.dialer.dial()
+                self._sock = self.dialer.dial(self.nudge)
+            except UnansweredError as error:
+                wait_s = _PAUSE_SCOUTED_S
+                self._note(spoken(error))
             except (OSError, PeerError, Refused) as error:
                 self._note(spoken(error))
             else:
                 began_s = time.monotonic()
                 self._pump(self._sock)
                 if time.monotonic() - began_s > _PAUSE_LAST_S:  # else it may hang up every time
-                    pause_s = _PAUSE_FIRST_S
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping, pause_s * random.uniform(0.5, 1))
+                    wait_s = pause_s = _PAUSE_FIRST_S
+            self._pause(wait_s * random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, _PAUSE_LAST_S)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self.dialer.is_due, seconds)
+            self.dialer.is_due = False
 
     def _pump(self, sock: ssl.SSLSocket) -> None:
         self.connected, self.problem = True, ""
@@ -263,8 +221,10 @@ class Peers:
         before, outboxes = self._outboxes, dict[str, Outbox]()
         for member, places in addresses.items():
             if member in before:
-                outboxes[member] = before[member]
-                outboxes[member].dialer.addresses = tuple(places)
+                outbox = outboxes[member] = before[member]
+                if outbox.dialer.addresses != tuple(places):
+                    outbox.dialer.addresses = tuple(places)
+                    outbox.nudge()
             elif member != self._name:
                 dialer = PeerDialer(member, places, self._context)
                 outboxes[member] = Outbox(member, dialer)
@@ -361,18 +321,6 @@ class Peers:
             _log.info("node %s: %s", sender, version.differs)
 
 
-def _refuses(address: Address) -> bool:
-    """Whether a connection is refused; a process that ends closes its sockets one by one."""
-    try:
-        socket.create_connection(address, _REFUSED_S).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    time.sleep(_REFUSED_S / 10)
-    return False
-
-
 def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
     """Send everything; `PeerError` if the peer reads nothing for too long."""
     poller = select.poll()
@@ -382,8 +330,8 @@ def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
         try:
             rest = rest[sock.send(rest) :]
         except ssl.SSLWantWriteError:
-            if not poller.poll(_UNACKNOWLEDGED_MS):
-                raise PeerError(f"it read nothing for {_UNACKNOWLEDGED_MS / 1000:g} s") from None
+            if not poller.poll(UNACKNOWLEDGED_MS):
+                raise PeerError(f"it read nothing for {UNACKNOWLEDGED_MS / 1000:g} s") from None
 
 
 def _received(sock: ssl.SSLSocket) -> bytes:

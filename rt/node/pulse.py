@@ -12,7 +12,8 @@ from typing import Final
 from rt.errors import PeerError
 from rt.net.identity import PeerIdentity
 from rt.node.beat import BEAT_BYTES_MAX, decode_beat, encode_beat, group_of
-from sequencer.peers import Address, Outbox, PeerDialer
+from sequencer.dialling import Address, PeerDialer
+from sequencer.peers import Outbox
 from sequencer.raft.consensus import Calm
 
 _log: Final = logging.getLogger("rt.node")

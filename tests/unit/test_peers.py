@@ -15,6 +15,7 @@ from rt.node.cluster import init_local_cluster
 from rt.node.node import Node
 from rt.node.settings import NodeSettings
 from rt.version import SOFTWARE
+from sequencer.dialling import PeerDialer, Turns, UnansweredError
 from sequencer.peer_versions import (
     PEER_VERSIONS,
     PeerVersion,
@@ -22,8 +23,10 @@ from sequencer.peer_versions import (
     alpns_of,
     version_of,
 )
-from sequencer.peers import Outbox, PeerDialer, Peers
+from sequencer.peers import Outbox, Peers
 from tests.replicator_host import eventually
+
+SCOUTED = "sequencer.dialling.SCOUT_S"
 
 
 def no_context():
@@ -119,7 +122,9 @@ def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(monkeypatch):
         return HungUpOn()
 
     started, boxes = threading.Event(), []
-    monkeypatch.setattr(PeerDialer, "dial", lambda dialer: started.wait(10) and dial(dialer))
+    monkeypatch.setattr(
+        PeerDialer, "dial", lambda dialer, _again: started.wait(10) and dial(dialer)
+    )
     outbox = an_outbox()
     boxes.append(outbox)
     started.set()
@@ -140,6 +145,72 @@ class Accepted(socket.socket):
     def read(self, count):
         """Receive as a TLS connection does."""
         return self.recv(count)
+
+
+def test_where_nothing_answers_one_stream_dials_for_all_and_the_others_follow_at_once():
+    """A hundred streams that each dialled a dead node took a quarter of a core."""
+    turns, place, woken, met = Turns(), ("127.0.0.1", 1), [], []
+
+    def dial(name, error=None):
+        with turns.at(place, 1.0, again(name)):
+            met.append(name)
+            if error is not None:
+                raise error
+
+    def again(name):
+        return agains.setdefault(name, lambda: woken.append(name))
+
+    agains = {}
+    with pytest.raises(ConnectionRefusedError):
+        dial("scout", ConnectionRefusedError("no answer"))
+    for name in ("b", "c"):
+        with pytest.raises(UnansweredError, match="no answer"):
+            dial(name)
+    with pytest.raises(ConnectionRefusedError):
+        dial("scout", ConnectionRefusedError("no answer"))
+    assert (met, woken) == (["scout", "scout"], [])
+    dial("scout")
+    assert woken == ["b", "c"]
+    dial("b")
+    assert met[2:] == ["scout", "b"]
+
+
+def test_another_stream_dials_for_all_when_the_one_that_did_is_served_no_more(monkeypatch):
+    """Otherwise the return of the node would go unnoticed."""
+    turns, place, woken = Turns(), ("127.0.0.1", 1), []
+    first, second = (lambda: woken.append("first")), (lambda: woken.append("second"))
+
+    def fail(again):
+        with turns.at(place, 1.0, again):
+            raise ConnectionRefusedError("no answer")
+
+    for takes_over in (lambda: turns.give_up(first), lambda: monkeypatch.setattr(SCOUTED, 0.0)):
+        with pytest.raises(ConnectionRefusedError):
+            fail(first)
+        with pytest.raises(UnansweredError):
+            fail(second)
+        takes_over()
+        with pytest.raises(ConnectionRefusedError):
+            fail(second)
+        turns.give_up(second)
+    assert woken == ["second"], "the one that gave up told it"
+
+
+def test_a_member_with_two_addresses_is_dialled_at_the_other_one_at_once():
+    """Nothing answers at the first, as another stream knows; that says nothing of the second."""
+    turned, dialled = Turns(), []
+    waits = PeerDialer("n2", [("127.0.0.1", 1), ("127.0.0.1", 2)], no_context)
+
+    def attempt(address, _wait_s, again):
+        dialled.append(address)
+        raise UnansweredError("no answer")
+
+    turned.at = attempt
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sequencer.dialling._TURNS", turned)
+        with pytest.raises(UnansweredError):
+            waits.dial()
+    assert dialled == [("127.0.0.1", 1), ("127.0.0.1", 2)]
 
 
 def test_a_member_that_connects_again_has_one_connection():
