@@ -1,6 +1,6 @@
 """Wants: which sessions other nodes have and this one lacks, and which node to ask."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Final
 
 from rt.position import START, Position
@@ -39,7 +39,8 @@ class Wants:
             fed: sessions whose publisher is connected, or seems to be; they get more time.
         """
         behind, asked = {}, dict[str, list[str]]()
-        for session, holders in _holders(holdings, ledger, missing).items():
+        held = {name: holdings.of(name) for name in holdings.others}
+        for session, holders in _holders(held, holdings.own, ledger, missing).items():
             own = holdings.own.get(session, START)
             before, looks = self._behind.get(session, (own, -1))
             looks = looks + 1 if before == own else 0
@@ -55,9 +56,11 @@ class Wants:
 def is_even(holdings: Holdings, ledger: Ledger) -> bool:
     """Whether all that any member holds is merged, or is held here and by a majority.
 
-    Otherwise something has to be passed on, or reported again: the report may have been lost.
+    Otherwise something has to be passed on, or reported again: the report may have been lost. What
+    a member held that is not heard any more is passed on once that returns.
     """
-    if _holders(holdings, ledger, ""):
+    lately = {name: holdings.of(name) for name in holdings.heard_lately}
+    if _holders(lately, holdings.own, ledger, ""):
         return False
     return all(
         end <= ledger.merged_to(session) or end <= holdings.agreed(session)
@@ -65,13 +68,18 @@ def is_even(holdings: Holdings, ledger: Ledger) -> bool:
     )
 
 
-def _holders(holdings: Holdings, ledger: Ledger, missing: str) -> dict[str, list[str]]:
+def _holders(
+    held: Mapping[str, Mapping[str, Position]],
+    own: Mapping[str, Position],
+    ledger: Ledger,
+    missing: str,
+) -> dict[str, list[str]]:
     """Return the members that hold more of a needed session than this one, the most first."""
     more: dict[str, list[tuple[Position, str]]] = {}
-    for member in holdings.others:
-        for session, end in holdings.of(member).items():
-            own = holdings.own.get(session, START)
-            if end > own and (session == missing or end > ledger.merged_to(session)):
+    for member, ends in held.items():
+        for session, end in ends.items():
+            is_more = end > own.get(session, START)
+            if is_more and (session == missing or end > ledger.merged_to(session)):
                 more.setdefault(session, []).append((end, member))
     return {
         session: [member for _, member in sorted(ends, key=lambda each: each[0], reverse=True)]

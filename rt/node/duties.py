@@ -139,7 +139,7 @@ class Duties:
             CorruptLog: a log is damaged, and no other node has what it held.
         """
         self._follow_lives()
-        is_loud = bool(mail.synced or mail.orders or mail.damaged or mail.gone or mail.asked)
+        is_loud = self._is_loud(mail)
         self._member.holdings.presence.now_s = now_s  # a step at rest is long after the last
         self._take(mail)
         self._ports.watch.turn(now_s, mail.synced)
@@ -168,6 +168,14 @@ class Duties:
         is_pausing = now_s < self._merge_again_s
         has_more = self._member.has_backlog and not is_pausing
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
+
+    def _is_loud(self, mail: Mail) -> bool:
+        """Whether something came that a node at rest does not expect, or a member has returned."""
+        away = self._rest.away
+        has_returned = bool(away) and any(sender in away for sender, _ in mail.heard)
+        return has_returned or bool(
+            mail.synced or mail.orders or mail.damaged or mail.gone or mail.asked
+        )
 
     def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
         """Let the next tick wait while nothing happens, and at rest for long."""

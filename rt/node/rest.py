@@ -1,6 +1,6 @@
 """Rest: when a node stops the clock of a stream in which nothing happens, and when it goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final, Protocol
 
 from sequencer.member import Member
@@ -38,6 +38,10 @@ class Rest:
     that the other is: a follower that its leader is, a leader that everyone is. So what ends the
     rest needs no message of its own, and a message that was lost ends it.
 
+    A member that is away does not keep the others awake: it answers no heartbeat, and says nothing
+    itself. One that is up does, until a leader has brought it up to date, so whatever it says ends
+    the rest of the leader.
+
     Only the thread that steps the duties calls it.
     """
 
@@ -60,6 +64,7 @@ class Rest:
         self._since_s = float("inf")  # since when it is calm there
         self._quiet_s = float("inf")  # since when nothing has happened
         self.is_resting = False
+        self.away: Set[str] = frozenset()  # members that a leader does not wait for
         self.ticks = 1  # of the consensus, in each step that is due by time; none at rest
 
     def look(self, now_s: float, *, is_loud: bool) -> bool:
@@ -74,26 +79,32 @@ class Rest:
         place = self._calm_place() if is_quiet else None
         if place is None or place != self._place:
             self._place, self._since_s = place, now_s
+        self.away = frozenset() if place is None else self._member.engine.away
         self.is_resting = self._may_rest(now_s)
         self.ticks = self._easy_ticks if now_s - self._quiet_s >= _QUIET_S else 1
         if self.is_resting:
             self.ticks = 0
-            self._member.engine.vouch(set(self._member.holdings.others))
         return self.is_resting
 
     def _may_rest(self, now_s: float) -> bool:
-        """Tell the others where this node is calm, if it is due; return whether that is enough."""
-        place, leader = self._place, self._member.engine.leader
-        others = self._member.holdings.others
+        """Tell the others where this node is calm, if it is due; return whether that is enough.
+
+        If it is, count those that answered as heard: no heartbeat asks them.
+        """
+        place, engine = self._place, self._member.engine
+        others = set(self._member.holdings.others)
         if not others:
             return place is not None
         is_due = self._is_due(now_s)
         heard = self._pulse.heard() if is_due else {}
-        if leader == self._member.name:
-            is_shown, is_enough = is_due, all(heard.get(each) == place for each in others)
+        there = {name for name in others & heard.keys() if heard[name] == place}
+        if engine.leads:
+            is_shown, is_enough = is_due, others - (self.away - heard.keys()) <= there
         else:
-            is_shown = is_enough = is_due and heard.get(leader) == place
+            is_shown = is_enough = engine.leader in there
         self._pulse.show(place if is_shown else None)
+        if is_due and is_enough:
+            engine.vouch(there)
         return is_due and is_enough
 
     def _is_due(self, now_s: float) -> bool:
@@ -118,6 +129,7 @@ class Rest:
             or member.has_backlog
             or member.suspended
             or member.missing is not None
+            or member.executor.lacks_log
         )
 
     def _calm_place(self) -> Calm | None:

@@ -12,7 +12,8 @@ def calm_place(core: Core, leader: Leader | None) -> Calm | None:
     """Where a node is calm, or None; it must not be campaigning, nor be owed a sync.
 
     Silence may hide nothing that a heartbeat would have repaired. So the log of a follower ends in
-    what it knows to be committed, and a leader knows that every member votes and has all of it.
+    what it knows to be committed, and a leader knows that every member votes and has all of it,
+    except for those that are away: a majority is there, and heartbeats do not reach the others.
     """
     end = core.log.last
     if not core.leader or not core.is_voter or not core.commit == core.log.durable == end:
@@ -20,6 +21,12 @@ def calm_place(core: Core, leader: Leader | None) -> Calm | None:
     if leader is not None and not _is_done(core, leader):
         return None
     return Calm(core.term, end)
+
+
+def members_away(leader: Leader) -> frozenset[str]:
+    """Return the members that have not answered the leader for an election timeout."""
+    names = [peer.name for peer in leader.peers()]
+    return frozenset(name for name in names if not _is_there(leader, name))
 
 
 def vouch(leader: Leader, members: Set[str]) -> None:
@@ -30,14 +37,21 @@ def vouch(leader: Leader, members: Set[str]) -> None:
 
 
 def _is_done(core: Core, leader: Leader) -> bool:
-    """Whether every member votes, lives, and is known to have all that is committed."""
+    """Whether a majority is there, and every member that is votes and has all that is committed."""
     others = core.roster.now.keys() - {core.name}
     return (
         leader.reads.is_idle
         and not leader.is_transferring
+        and len(leader.heard_voters()) >= core.roster.majority
         and {peer.name for peer in leader.peers()} == others
-        and all(_has_all(core, leader, name) for name in others)
+        and all(_has_all(core, leader, each) for each in others if _is_there(leader, each))
     )
+
+
+def _is_there(leader: Leader, name: str) -> bool:
+    """Whether a member was heard lately."""
+    peer = leader.peer(name)
+    return peer is not None and leader.is_live(peer)
 
 
 def _has_all(core: Core, leader: Leader, name: str) -> bool:
@@ -46,7 +60,6 @@ def _has_all(core: Core, leader: Leader, name: str) -> bool:
     return (
         peer is not None
         and leader.counts(peer)
-        and leader.is_live(peer)
         and not peer.suspicion
         and peer.match == core.log.last
         and peer.state is ProgressState.REPLICATE

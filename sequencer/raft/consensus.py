@@ -288,7 +288,15 @@ class Consensus(Protocol):
     def calm(self) -> Calm | None:
         """Where nothing is left to agree on, as far as this node knows; None if something is.
 
-        While all members are calm at the same place and are known to live, none has to be ticked.
+        While all members but those that are away are calm at the same place and are known to live,
+        none has to be ticked. A leader is calm only while a majority is there.
+        """
+
+    @property
+    def away(self) -> Set[str]:
+        """The members that a leader has not heard for an election timeout; none if another leads.
+
+        Each that is heard again has to be ticked for: it may lack entries.
         """
 
     def vouch(self, members: Set[str]) -> None:

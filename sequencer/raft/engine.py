@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.raft.calm import calm_place, vouch
+from sequencer.raft.calm import calm_place, members_away, vouch
 from sequencer.raft.candidacy import Candidacy
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import (
@@ -114,6 +114,11 @@ class Raft:
         if self._election is not None or self._out is not None or self._candidacy.fork is not None:
             return None
         return calm_place(self._core, self._leader)
+
+    @property
+    def away(self) -> Set[str]:
+        """The members that a leader has not heard for an election timeout."""
+        return members_away(self._leader) if self._leader is not None else frozenset()
 
     def vouch(self, members: Set[str]) -> None:
         """Count these members as heard now."""

@@ -181,6 +181,7 @@ class WatchedEngine:
         return self._raft.leads
 
     calm = property(lambda self: self._raft.calm)  # where nothing is left to agree on
+    away = property(lambda self: self._raft.away)  # members that a leader does not hear
 
     @property
     def fork(self) -> Fork | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from rt.node.duties import Duties, Mail
 from rt.node.rest import Rest
 from sequencer.raft import calm
 
@@ -49,6 +50,21 @@ def nothing_ends_a_rest() -> list[Patch]:
         return self.is_resting or right(self, now_s, is_loud=is_loud)
 
     return [(Rest, "look", look)]
+
+
+@resting
+def a_return_ends_no_rest() -> list[Patch]:
+    """Once a leader rests without a member, nothing that this says ends its rest."""
+    right = Duties._is_loud
+
+    def _is_loud(self: Duties, mail: Mail) -> bool:
+        away, self._rest.away = self._rest.away, frozenset()
+        try:
+            return right(self, mail)
+        finally:
+            self._rest.away = away
+
+    return [(Duties, "_is_loud", _is_loud)]
 
 
 @resting

@@ -10,10 +10,14 @@ from .checkers import Violation
 from .merge_cluster import MergeCluster, MergeNemesis
 from .merge_node import MergeNode
 from .nemesis import Nemesis
+from .node import SimNode
 from .pulse import BEAT, SimPulse
 
 CALM_TICKS, REST_TICKS = 8, 100
-BURST, PAUSE_US = 4, 600_000  # publishes at most, and the time between two such bursts
+AWAY_TICKS = 60, 160  # that a node is away: the others come to rest without it
+# A node that is behind and can be reached says something several times meanwhile.
+PATIENCE_TICKS = 40
+BURST, PAUSES_US = 4, (600_000, 2_400_000)  # publishes at most, and the time between such bursts
 
 
 class RestingNemesis(MergeNemesis):
@@ -24,9 +28,38 @@ class RestingNemesis(MergeNemesis):
         self._strike = self._cut_inside = self._failing_sync = self._regicide = 0.0
         self._rest_ticks = chance.choice([4, 40])
         self._deeds = [self._crash, self._crash_leader, self._partition, self._swizzle,
-                       self._pause, self._transfer, self._roll, self._retain]  # fmt: skip
+                       self._pause, self._transfer, self._roll, self._retain,
+                       *[self._send_away] * chance.choice([0, 2, 6])]  # fmt: skip
+        self._away = ""  # the node that is cut off for long
         self._pause_us = chance.choice([20, 40]) * cluster.tick_us
         cluster.wire.delay_us = min(cluster.wire.delay_us, 2_000)
+
+    def _act(self) -> None:
+        super()._act()
+        self._cut_away()
+
+    def _send_away(self) -> None:
+        """Stop a node for long, or cut it off; a leader as often as any other."""
+        node, cluster = self._victim(), self._cluster
+        if not node.alive or self._away:
+            return
+        delay_us = self._chance.randint(*AWAY_TICKS) * cluster.tick_us
+        if self._chance.random() < 0.5:
+            node.die("to be away for long", power=self._chance.random() < 0.5)
+            cluster.clock.after(delay_us, self._restart, node, node.life)
+        else:
+            self._away = node.name
+            self._cut_away()
+            cluster.clock.after(delay_us, self._return)
+
+    def _cut_away(self) -> None:
+        others = [name for name in self._cluster.names if name != self._away]
+        if self.active and self._away:
+            self._cluster.wire.isolate([self._away], others, hears=False, speaks=False)
+
+    def _return(self) -> None:
+        self._away = ""
+        self._cluster.wire.heal()
 
 
 class RestingNode(MergeNode):
@@ -43,10 +76,14 @@ class RestingNode(MergeNode):
 
     def _step(self) -> None:
         super()._step()
-        rest = self.duties._rest
-        if rest.is_resting and self.raft.leads:
+        if self.is_resting and self.raft.leads:
             assert isinstance(self.world, RestingCluster)
             self.world.demand_even(self)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether its timers are stopped."""
+        return self.alive and self.duties._rest.is_resting
 
 
 class RestingCluster(MergeCluster):
@@ -58,7 +95,11 @@ class RestingCluster(MergeCluster):
 
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
         self.rests = 0  # steps in which a leader rested
+        self.short_rests = 0  # of those, without a member that is away
+        self._since_us: dict[tuple[str, int, str, int], int] = {}
         super().__init__(seed, log=log)
+        self._bursts_us = self._chance.choice(PAUSES_US)
+        self.clock.after(self.tick_us, self._look)
 
     def _draw_names(self, chance: Random) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(1, chance.choice((3, 3, 5)) + 1))
@@ -96,19 +137,43 @@ class RestingCluster(MergeCluster):
         )  # fmt: skip
 
     def demand_even(self, leader: RestingNode) -> None:
-        """While a leader rests, every member has durably what is committed: none has to be told."""
+        """While a leader rests, the members that are there have durably what is committed."""
+        core, away = leader.raft._core, leader.duties._rest.away
         self.rests += 1
-        core = leader.raft._core
+        self.short_rests += bool(away)
         for node in self.nodes.values():
-            if node.alive and not node.lost and node.raft._core.log.durable < core.commit:
-                raise Violation(
-                    f"{leader.name} rests at {core.commit}, and {node.name} has "
-                    f"{node.raft._core.log.durable}"
-                )
+            durable, is_there = node.raft._core.log.durable, node.alive and not node.lost
+            if is_there and node.name not in away and durable < core.commit:
+                raise Violation(f"{leader.name} rests at {core.commit}, {node.name} has {durable}")
+
+    def _look(self) -> None:
+        """While a leader rests, all members that it can reach have durably what is committed."""
+        self.clock.after(self.tick_us, self._look)
+        since_us = self._since_us
+        self._since_us = {}
+        for leader in self.nodes.values():
+            assert isinstance(leader, RestingNode)
+            if leader.is_resting and leader.raft.leads:
+                for node in self.nodes.values():
+                    if self._is_behind(leader, node):
+                        key = leader.name, leader.life, node.name, node.life
+                        self._since_us[key] = since_us.get(key, self.clock.now_us)
+        for (leader_name, _, name, _), at_us in self._since_us.items():
+            if self.clock.now_us - at_us > PATIENCE_TICKS * self.tick_us:
+                raise Violation(f"{leader_name} rests, and {name} is left behind")
+
+    def _is_behind(self, leader: RestingNode, node: SimNode) -> bool:
+        """Whether a node lacks what another has committed, and nothing keeps them apart."""
+        pair, cut = (leader.name, node.name), self.wire.cut
+        if not node.alive or pair in cut or pair[::-1] in cut:
+            return False
+        is_awake = max(leader.paused_until_us, node.paused_until_us) <= self.clock.now_us
+        return is_awake and node.raft._core.log.durable < leader.raft._core.commit
 
     def _client(self) -> None:
         """A burst, and a pause in which the nodes come to rest."""
-        self.clock.after(self._chance.randrange(PAUSE_US // 2, PAUSE_US), self._client)
+        most_us = self._bursts_us if self.nemesis.active else min(PAUSES_US)
+        self.clock.after(self._chance.randrange(most_us // 2, most_us), self._client)
         for _ in range(self._chance.randint(1, BURST)):
             publisher = self._chance.choice(list(self.publishers.values()))
             if self._proposed < self._proposals_max and publisher.alive:

@@ -86,6 +86,8 @@ class Stage:
             "remove": partial(self._change, "remove"),
             "move": partial(self._change, "move"),
             "copies": self._hesitate,
+            "calm": self._calm,
+            "pulse": self._pulse,
             "member-of": self._stranger,
             "status": self._status,
         }
@@ -253,6 +255,17 @@ class Stage:
     def _hesitate(self, name: str) -> None:
         """Let a node copy the merged log, so that it cannot merge."""
         self._actors[name].raft.hesitate(yes=True)
+
+    def _calm(self) -> None:
+        """Say which nodes have nothing left to agree on, and without whom."""
+        for name, actor in self._actors.items():
+            place, away = actor.raft.calm, " and ".join(sorted(actor.raft.away))
+            words = "is busy" if place is None else f"is calm at {place.index}/{place.term}"
+            self._lines.append(f"{name} {words}{f', without {away}' if away else ''}")
+
+    def _pulse(self, name: str, *others: str) -> None:
+        """Let a node at rest hear that others rest where it does; no message is sent for that."""
+        self._actors[name].raft.vouch(set(others))
 
     def _stranger(self, name: str, *names: str) -> None:
         """Let a node that was configured with other members send to `name`."""

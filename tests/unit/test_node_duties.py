@@ -90,6 +90,7 @@ class Bench:
         self.served, self.refused = [], []
         self.name, self.fork, self.hesitates = "n1", None, False
         self.saved_index, self.calm, self.has_orders = 0, None, False
+        self.away, self.rests = frozenset(), {}
 
     def found(self, session=""):
         """A report of damage in the merged log, or in a session's copy."""
@@ -111,7 +112,7 @@ class Bench:
             SimpleNamespace(turn=lambda _now, _changed: None, is_deciding=False), self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
             self.served.append, self.refused.append,
-            SimpleNamespace(show=lambda _calm: None, heard=dict),
+            SimpleNamespace(show=lambda _calm: None, heard=lambda: self.rests),
         )  # fmt: skip
         return Duties(self, ports, TIMING)
 
@@ -367,6 +368,21 @@ def test_a_question_ends_a_rest():
     duties = bench.duties()
     assert duties.step(0.0, Mail()).next_s > 1
     assert duties.step(0.1, Mail(asked=True)).next_s == pytest.approx(0.1 + TIMING.tick_s)
+
+
+def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does_not():
+    """It has to be brought up to date: no heartbeat would find out what it lacks."""
+    bench = Bench(others=("n2", "n3"))
+    bench.leads, bench.leader, bench.away = True, "n1", {"n3"}
+    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    bench.hear = lambda _sender, _message: None
+    bench.rests = {"n2": bench.calm}
+    duties = bench.duties()
+    duties.step(0.0, Mail())
+    assert duties.step(5.0, Mail()).next_s > 10
+    assert duties.step(5.1, Mail(heard=deque([("n2", b"")]))).next_s > 10
+    heard = Mail(heard=deque([("n3", b"")]))
+    assert duties.step(5.2, heard).next_s == pytest.approx(5.2 + TIMING.tick_s)
 
 
 def test_what_others_say_is_as_old_as_its_message_and_not_as_the_step_before():

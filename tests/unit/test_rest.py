@@ -20,12 +20,13 @@ class Bench:
         self.vouched, self.shown, self.there = [], [], {}
         leads = leader == "n1"
         self.engine = SimpleNamespace(
-            leader=leader, leads=leads, calm=PLACE, vouch=self.vouched.append
+            leader=leader, leads=leads, calm=PLACE, vouch=self.vouched.append, away=frozenset()
         )
         ledger = SimpleNamespace(index=14, merged_to=lambda _session: Position(100))
+        self.executor = SimpleNamespace(ledger=ledger, lacks_log=False)
         self.member = SimpleNamespace(
             name="n1", engine=self.engine, holdings=Holdings("n1", ["n1", "n2", "n3"]),
-            executor=SimpleNamespace(ledger=ledger), greeting=SimpleNamespace(waits_for=0),
+            executor=self.executor, greeting=SimpleNamespace(waits_for=0),
             is_executing=False, has_orders=False, has_backlog=False, suspended=False, missing=None,
             saved_index=14, stuck={},
         )  # fmt: skip
@@ -98,6 +99,36 @@ def test_whatever_a_node_has_to_do_ends_its_rest(name, value):
     assert bench.shown[-1] is None
 
 
+def test_a_node_that_lacks_its_merged_log_does_not_rest():
+    """Only a tick begins to copy it from another node."""
+    bench = Bench().come_to_rest()
+    bench.executor.lacks_log = True
+    assert not bench.pass_s(0.1)
+
+
+def test_a_leader_rests_without_a_member_that_is_away_and_counts_on_the_others_alone():
+    """A machine that is being repaired would keep all other nodes awake for days."""
+    bench = Bench()
+    bench.pass_s(0.0)
+    bench.there = {"n2": PLACE}
+    assert not bench.pass_s(3.0), "n3 may only be late"
+    bench.engine.away = {"n3"}
+    assert bench.pass_s(0.1)
+    assert bench.vouched == [{"n2"}]
+    bench.engine.away = {"n2", "n3"}
+    bench.there = {"n2": LATER}
+    assert not bench.pass_s(0.1), "n2 is there, and has something to do"
+
+
+def test_a_follower_rests_whoever_else_is_away():
+    """Its leader knows whether a majority is there."""
+    bench = Bench(leader="n2")
+    bench.pass_s(0.0)
+    bench.there = {"n2": PLACE}
+    assert bench.pass_s(1.5)
+    assert bench.vouched == [{"n2"}]
+
+
 def test_a_proposal_a_message_and_a_session_that_is_decided_on_end_a_rest():
     """The leader's clock decides when a silent session is closed."""
     for wake in ("proposal", "place", "session", "loud"):
@@ -148,9 +179,29 @@ def test_fewer_steps_are_enough_while_nothing_happens_and_no_fewer_while_somethi
 )
 def test_copies_that_reach_beyond_what_is_merged_have_to_be_even(mine, theirs, is_enough):
     """Otherwise a report was lost, or a copy has to be passed on: both need time to pass."""
+    holdings = held_by_three(mine, theirs, theirs)
+    assert is_even(holdings, LEDGER) == is_enough
+
+
+def test_what_only_a_node_holds_that_is_away_is_passed_on_when_it_returns():
+    """A publisher may have gone with the node, and the others would never rest."""
+    holdings = held_by_three(100, 100, 120)
+    assert not is_even(holdings, LEDGER)
+    for _ in range(5):
+        holdings.round += 1
+        holdings.take_report("n2", *encode_reports({"jfk": Position(100)}, whole=True))
+    assert is_even(holdings, LEDGER)
+    holdings.take_report("n3", *encode_reports({"jfk": Position(120)}, whole=True))
+    assert not is_even(holdings, LEDGER)
+
+
+LEDGER = SimpleNamespace(merged_to=lambda _session: Position(100))
+
+
+def held_by_three(mine, *theirs):
+    """Return what the nodes hold of one session."""
     holdings = Holdings("n1", ["n1", "n2", "n3"])
     holdings.hold("jfk", Position(mine))
-    for name in ("n2", "n3"):
-        holdings.take_report(name, *encode_reports({"jfk": Position(theirs)}, whole=True))
-    ledger = SimpleNamespace(merged_to=lambda _session: Position(100))
-    assert is_even(holdings, ledger) == is_enough
+    for name, end in zip(("n2", "n3"), theirs, strict=True):
+        holdings.take_report(name, *encode_reports({"jfk": Position(end)}, whole=True))
+    return holdings

@@ -499,5 +499,6 @@ def test_streams_of_three_nodes_come_to_rest_are_woken_and_outlive_a_node_that_l
         for name in NAMES:
             process.publish(name, b"two", session="lga")
         assert not rests(process, *process.hosts), "one node is away"
+        assert eventually(lambda: rests(process, *process.hosts), 120), "without it"
     finally:
         process.close()
