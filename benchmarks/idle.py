@@ -25,7 +25,10 @@ _SERVES: Final = r" at \S+:\d+$"
 
 
 def rows(quick: bool) -> list[Row]:
-    """One node, and three: start, processor time, threads; then one of three is killed."""
+    """One node, and three: start, processor time, threads; then one of three is killed.
+
+    The two that are left take over, and come to rest without it.
+    """
     count = STREAMS // 10 if quick else STREAMS
     return [*_one(count), *_three(count)]
 
@@ -47,6 +50,9 @@ def _three(count: int) -> list[Row]:
         shares = _shares(children)
         threads, memory_mb = _facts(children[0])
         first, last = _takeover_s(root, places, children)
+        left = [each for each in children if each.running]
+        rested_again_s = _settle(left)
+        shares_left = _shares(left)
     return [
         Row(f"3 nodes, {count} idle streams: start of all three", start_s, "s", 0),
         Row(f"3 nodes, {count} idle streams: at rest after", rested_s, "s", 0),
@@ -58,6 +64,9 @@ def _three(count: int) -> list[Row]:
         Row(f"3 nodes, {count} idle streams: memory of a node", memory_mb, "MB", 0),
         Row(f"3 nodes, {count} idle streams: the first is led again after kill -9", first, "s", 0),
         Row(f"3 nodes, {count} idle streams: the last is led again after kill -9", last, "s", 0),
+        Row(f"2 of 3 nodes left, {count} idle streams: at rest after", rested_again_s, "s", 0),
+        Row(f"2 of 3 nodes left, {count} idle streams: of a core, the busier", max(shares_left),
+            "%", 8, at_most=True),
     ]  # fmt: skip
 
 
