@@ -17,6 +17,8 @@ from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
 
 _log: Final = logging.getLogger("rt.net")
 _announced: Final[dict[str, tuple[FileStamp, ...]]] = {}  # by path; what the log has said of each
+# How files were found by the last look at all connections; for the thread that looks.
+_looked_at: Final[dict[CertificateFiles, tuple[int, tuple[FileStamp, ...]]]] = {}
 
 
 class TrustingContext(ssl.SSLContext):
@@ -33,7 +35,7 @@ class TrustingContext(ssl.SSLContext):
     def change(self) -> str:
         """Return why a connection has to be dialled again; "" if it does not."""
         owner = self.owner() if self.owner is not None else None
-        is_outdated = owner is not None and owner.current() is not self
+        is_outdated = owner is not None and owner.has_replaced(self)
         return "our own certificate files have changed" if is_outdated else ""
 
 
@@ -83,8 +85,9 @@ class Contexts:
     Files that cannot be loaded, such as a key that was replaced an instant before its certificate,
     leave the last good context in use; `problem` then says what is wrong with them.
 
-    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `problem` and
-    `_certificate`, which was read last and how its file looked then, are replaced as a whole.
+    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`, of which
+    `has_replaced` compares an older one without harm; `problem` and `_certificate`, which was read
+    last and how its file looked then, are replaced as a whole.
     """
 
     def __init__(
@@ -124,6 +127,18 @@ class Contexts:
             else:
                 self.problem = None
             return self._context
+
+    def has_replaced(self, context: ssl.SSLContext) -> bool:
+        """Whether another context is in use than this one, as far as a look at connections knows.
+
+        It asks for each connection. A hundred streams have the same files: one look, three `stat`.
+        """
+        look, stamps = _looked_at.get(self.files, (0, ()))
+        if look != live_connections.looks:
+            stamps = _stamps(self.files)
+            _looked_at[self.files] = live_connections.looks, stamps
+        is_same = self._context is context and self._stamps == stamps
+        return not is_same and self.current() is not context
 
     def renew(self) -> None:
         """Make the context again, since `make` would make another now; errors as at first."""

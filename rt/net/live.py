@@ -48,7 +48,7 @@ class LiveConnections:
 
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
     `_reminders` and `_thread`; the watching thread alone looks at what is in them, on copies,
-    and alone uses `_due_s`.
+    alone uses `_due_s`, and alone sets `looks`.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class LiveConnections:
             clock: returns the time, in seconds since the epoch.
             pause: waits for so many seconds.
         """
+        self.looks = 0  # so many have begun
         self._clock = clock
         self._pause = pause
         self._lock = threading.Lock()
@@ -118,6 +119,7 @@ class LiveConnections:
             self._pause(PERIOD_S)
 
     def _look(self) -> None:
+        self.looks += 1
         with self._lock:
             watched = self._watched.copy()
         for trust in {each.trust for each in watched}:

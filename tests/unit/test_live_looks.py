@@ -7,11 +7,12 @@ import time
 
 import pytest
 
+from rt.net import contexts as module
 from rt.net.certificates import init_authority, issue, load_certificate
 from rt.net.contexts import Contexts, client_context
 from rt.net.grants import Grants
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.net.live import PERIOD_S, LiveConnections
+from rt.net.live import PERIOD_S, LiveConnections, live_connections
 from rt.net.revocation import revoke
 from rt.net.trust import Trust
 
@@ -142,6 +143,22 @@ def test_a_pause_and_two_looks_at_every_connection_are_within_a_second(watched):
     assert min(costs[:3]) < LOOK_CPU_S
     assert costs[3] < LOOK_CPU_S
     assert PERIOD_S + 2 * LOOK_CPU_S <= 1.0
+
+
+def test_a_look_at_many_connections_looks_once_at_the_files_that_they_share(watched, monkeypatch):
+    """A hundred streams of three nodes have two hundred connections with the same files."""
+    looked = []
+    contexts = [Contexts(watched.files, client_context) for _ in range(3)]
+    used = [each.current() for each in contexts]
+    stamps = module._stamps
+    monkeypatch.setattr(module, "_stamps", lambda files: looked.append(files) or stamps(files))
+    for look in (live_connections.looks + 1, live_connections.looks + 2):
+        monkeypatch.setattr(live_connections, "looks", look)
+        assert [each.change() for each in used] == [""] * 3
+    assert len(looked) == 2
+    os.utime(watched.files.cert, (1, 1))
+    monkeypatch.setattr(live_connections, "looks", live_connections.looks + 1)
+    assert all(each.change() for each in used)
 
 
 def hide(directory):
