@@ -52,6 +52,7 @@ class Presence:
     >>> other.own = {"jfk": Pushed("alice", "0f" * 16)}
     >>> for part in other.report():
     ...     presence.take("n2", part)
+    True
     >>> presence.find("jfk")
     {'n2': Pushed(peer='alice', log='0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f')}
     """
@@ -64,8 +65,11 @@ class Presence:
             str, PresencePart
         ] = {}  # by node, what has come of a report that is not whole
 
-    def take(self, sender: str, data: bytes) -> None:
+    def take(self, sender: str, data: bytes) -> bool:
         """Take a part of another node's report; it counts once all of it is here.
+
+        Returns:
+            Whether a whole report has come that differs from the one before.
 
         Raises:
             PeerError: it is malformed; nothing was taken.
@@ -73,12 +77,14 @@ class Presence:
         part, before = decode_part(data), self._parts.pop(sender, None)
         if not part.is_first:
             if before is None or before.left != len(part.pushed) + part.left:
-                return  # a part was lost; all of it comes again
+                return False  # a part was lost; all of it comes again
             part = PresencePart(True, {**before.pushed, **part.pushed}, part.left)
         if part.left:
             self._parts[sender] = part
-        else:
-            self._told[sender] = (self.now_s, part.pushed)
+            return False
+        _, told = self._told.get(sender, (0.0, None))
+        self._told[sender] = (self.now_s, part.pushed)
+        return part.pushed != told
 
     def report(self) -> list[bytes]:
         """Return what this node has to say, in parts."""

@@ -75,7 +75,8 @@ class Mail:
         damaged: what connections found damaged.
         orders: instructions to propose, each with the term it was ordered in.
         gone: members whose processes have ended.
-        asked: whether a question was asked: who asks may wait for what others report.
+        is_stirred: whether a publisher came or went, or a question was asked: the answer may depend
+            on what others report.
     """
 
     synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
@@ -83,7 +84,7 @@ class Mail:
     damaged: deque[DamageFound] = field(default_factory=deque)
     orders: list[tuple[int, Instruction]] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
-    asked: bool = False
+    is_stirred: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.synced or self.heard or self.damaged or self.orders or self.gone)
@@ -142,7 +143,7 @@ class Duties:
         is_loud = self._is_loud(mail)
         self._member.holdings.presence.now_s = now_s  # a step at rest is long after the last
         self._take(mail)
-        self._ports.watch.turn(now_s, mail.synced)
+        self._ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
         is_tick = now_s >= self._next_tick_s
         if is_tick:
             self._next_tick_s = now_s + self._timing.tick_s
@@ -174,7 +175,7 @@ class Duties:
         away = self._rest.away
         has_returned = bool(away) and any(sender in away for sender, _ in mail.heard)
         return has_returned or bool(
-            mail.synced or mail.orders or mail.damaged or mail.gone or mail.asked
+            mail.synced or mail.orders or mail.damaged or mail.gone or mail.is_stirred
         )
 
     def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:

@@ -104,7 +104,7 @@ class Node:
     def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None, about: str) -> None:
         """Put the node together at its port; one that is its own is closed if that fails."""
         port = NodePort(self.settings) if opens is None else opens()
-        pulse = port.pulse.join(self.settings.founding_name, self._wake)
+        pulse = port.pulse.join(self.settings.founding_name, self._wake, self._ending.fail)
         try:
             self._build(opened, port, pulse, about, is_whole=opens is None)
         except BaseException:

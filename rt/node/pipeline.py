@@ -140,7 +140,7 @@ class NodePipeline:
         inbox = self.inboxes.claim(
             identity, peer, wake, self._merged_to(identity.name), relays=relays
         )
-        self.sequencer.wake()  # the copy may be newly opened and hold bytes to merge
+        self.sequencer.stir()  # the copy may be newly opened and hold bytes to merge
         return inbox
 
     def settle(self) -> None:
@@ -223,7 +223,7 @@ class NodePipeline:
 
     def _end_rest(self) -> None:
         """A publisher has gone: who decides over its session must know of it soon."""
-        self.sequencer.wake()
+        self.sequencer.stir()
 
     def _serve_merged(self) -> None:
         self._serve(self.member.executor.ledger.end)

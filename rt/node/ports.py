@@ -91,7 +91,7 @@ class Snapshots(Protocol):
 class Watches(Protocol):
     """Follows the lives of sessions; see `rt.node.session_watch.SessionWatch`."""
 
-    def turn(self, now_s: float, changed: Collection[str]) -> None:
+    def turn(self, now_s: float, changed: Collection[str], *, is_stirred: bool = False) -> None:
         """Report and decide, if it is time."""
 
     @property

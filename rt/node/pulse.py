@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 from rt.net.identity import PeerIdentity
@@ -40,6 +40,18 @@ class HeardBeats:
         self.is_lost = False  # it was silent for too long, and its streams were woken
 
 
+class JoinedStream(NamedTuple):
+    """A stream that a pulse serves; any thread may call either.
+
+    Attributes:
+        wake: another member's rest may have ended.
+        fail: there is no pulse any more, because of this error.
+    """
+
+    wake: Callable[[], None]
+    fail: Callable[[Exception], None]
+
+
 class PulseLine(Outbox):
     """Beats to one process. The connections of its streams say in the log why it is not reached."""
 
@@ -55,7 +67,7 @@ class ProcessPulse:
 
     Threads:
         _lock: of the four below; held for an update only.
-        _wakes, _shown, _places, _lines: any thread, with the lock held.
+        _streams, _shown, _places, _lines: any thread, with the lock held.
         _heard: replaced whole, with the lock held; any thread may read it.
         _was_telling: the thread that beats.
         _stopping, _context, _timing, _thread: set once.
@@ -73,7 +85,7 @@ class ProcessPulse:
         """
         self._context, self._timing = context, (beat_s, lost_s)
         self._lock = threading.Lock()
-        self._wakes: dict[bytes, Callable[[], None]] = {}  # by group, what ends its rest
+        self._streams: dict[bytes, JoinedStream] = {}  # by group
         self._shown: dict[bytes, tuple[float, Calm]] = {}  # by group, and when
         self._places: dict[bytes, Mapping[str, Sequence[Address]]] = {}  # of other members
         self._lines: dict[_Line, PulseLine] = {}
@@ -82,16 +94,19 @@ class ProcessPulse:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
-    def join(self, cluster: str, wake: Callable[[], None]) -> "StreamPulse":
+    def join(
+        self, cluster: str, wake: Callable[[], None], fail: Callable[[Exception], None]
+    ) -> "StreamPulse":
         """Return a stream's part.
 
         Args:
             cluster: the name that all its nodes have in common.
-            wake: called by any thread when another member's rest may have ended.
+            wake: as in `JoinedStream`.
+            fail: as in `JoinedStream`.
         """
         group = group_of(cluster)
         with self._lock:
-            self._wakes[group] = wake
+            self._streams[group] = JoinedStream(wake, fail)
         return StreamPulse(self, group)
 
     def start(self) -> None:
@@ -140,14 +155,14 @@ class ProcessPulse:
     def leave(self, group: bytes) -> None:
         """Forget a stream, which is served no more."""
         with self._lock:
-            self._wakes.pop(group, None)
+            self._streams.pop(group, None)
             self._shown.pop(group, None)
         self.follow(group, {})
 
     def follow(self, group: bytes, places: Mapping[str, Sequence[Address]]) -> None:
         """Dial the members of a stream at these addresses, each process once for all streams."""
         with self._lock:
-            self._places[group] = places if group in self._wakes else {}
+            self._places[group] = places if group in self._streams else {}
             wanted = {(name, tuple(at)) for each in self._places.values()
                       for name, at in each.items()}  # fmt: skip
             gone = [self._lines.pop(line) for line in self._lines.keys() - wanted]
@@ -162,7 +177,7 @@ class ProcessPulse:
         if calm is None and group not in self._shown:
             return  # the usual case
         with self._lock:
-            if calm is None or group not in self._wakes:  # its thread may go on for a moment
+            if calm is None or group not in self._streams:  # its thread may go on for a moment
                 self._shown.pop(group, None)
             else:
                 self._shown[group] = time.monotonic(), calm
@@ -170,15 +185,24 @@ class ProcessPulse:
     def heard(self, group: bytes) -> dict[str, Calm]:
         """Return where other members say that a stream rests, of those heard lately."""
         since_s = time.monotonic() - self._timing[1]
+        with self._lock:
+            members = self._places.get(group, {})
         return {
             each.sender: each.streams[group]
             for each in self._heard
-            if each.at_s > since_s and group in each.streams
+            if each.at_s > since_s and group in each.streams and each.sender in members
         }
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._timing[0]):
-            self._beat(time.monotonic())
+        try:
+            while not self._stopping.wait(self._timing[0]):
+                self._beat(time.monotonic())
+        except Exception as error:  # a follower at rest would not miss a leader that is silent
+            with self._lock:
+                streams = [*self._streams.values()]
+            for each in streams:
+                each.fail(error)
+            raise
 
     def _beat(self, now_s: float) -> None:
         with self._lock:
@@ -195,19 +219,22 @@ class ProcessPulse:
             is_lost = each.streams and now_s - each.at_s > self._timing[1]
             if is_lost and not each.is_lost:
                 _log.info("node %s has no pulse any more", each.sender)
-                self._wake(each.streams)
+                self._wake(each.sender, each.streams)
             each.is_lost = bool(is_lost)
 
     def _take(self, heard: HeardBeats, streams: Mapping[bytes, Calm]) -> None:
         """Take a beat, and wake the streams whose rest may have ended there."""
         before, heard.streams, heard.at_s = heard.streams, streams, time.monotonic()
-        self._wake([group for group, calm in before.items() if streams.get(group) != calm])
+        ended = [group for group, calm in before.items() if streams.get(group) != calm]
+        self._wake(heard.sender, ended)
 
-    def _wake(self, groups: Collection[bytes]) -> None:
+    def _wake(self, sender: str, groups: Collection[bytes]) -> None:
+        """Wake streams, if a member of theirs says so, and not just any node."""
         with self._lock:
-            wakes = [self._wakes[each] for each in groups if each in self._wakes]
-        for wake in wakes:
-            wake()
+            theirs = [each for each in groups if sender in self._places.get(each, ())]
+            streams = [self._streams[each] for each in theirs if each in self._streams]
+        for stream in streams:
+            stream.wake()
 
 
 class StreamPulse:

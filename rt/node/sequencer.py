@@ -146,6 +146,12 @@ class NodeSequencer:
             self._is_woken = True
             self._news.notify()
 
+    def stir(self) -> None:
+        """Let `run` do the duties soon, and not rest before what has come was looked at."""
+        with self._news:
+            self._mail.is_stirred = self._is_woken = True
+            self._news.notify()
+
     def run(self) -> None:
         """Do the duties until stopped, then save a last snapshot. For a thread of its own.
 
@@ -189,7 +195,7 @@ class NodeSequencer:
         with self._lock:
             mail, self._mail = self._mail, Mail()
             questions, self._questions = self._questions, []
-        mail.asked = bool(questions)
+        mail.is_stirred = mail.is_stirred or bool(questions)
         try:
             outcome = self._duties.step(time.monotonic(), mail)
             if outcome.view.engine is not self.view.engine:

@@ -67,6 +67,7 @@ class SessionWatch:
         self._reported: tuple[str, Mapping[str, Pushed]] = ("", {})  # to whom, and what
         self._reported_s = float("-inf")
         self._led = False
+        self._has_news = False  # since the last look
         self._fresh: dict[str, None] = {}  # perhaps not opened yet
         self._silent_s: dict[str, float] = {}  # since when nothing is known to push a session
         self._due: dict[str, Due] = {}  # sessions to expire
@@ -79,17 +80,22 @@ class SessionWatch:
 
     @property
     def is_deciding(self) -> bool:
-        """Whether a session may soon be opened, closed or expired, as far as this node leads."""
-        return bool(self._fresh or self._silent_s or self._due)
+        """Whether a session may soon be opened, closed or expired, as far as this node leads.
 
-    def turn(self, now_s: float, changed: Collection[str]) -> None:
+        Also while it has not looked yet since publishers came or went, here or at another node.
+        """
+        return bool(self._has_news or self._fresh or self._silent_s or self._due)
+
+    def turn(self, now_s: float, changed: Collection[str], *, is_stirred: bool = False) -> None:
         """Look, if it is time; open at once what is new.
 
         Args:
             now_s: by a clock that only goes forward.
             changed: sessions of which this node has more, or a new copy.
+            is_stirred: whether a publisher may have come or gone.
         """
         self._now_s, member = now_s, self._member
+        self._has_news = self._has_news or is_stirred
         self._presence.now_s = now_s
         led, self._led = self._led, member.engine.leads
         if self._led and not led:
@@ -97,6 +103,7 @@ class SessionWatch:
         is_time = now_s >= self._next_look_s or (self._led and not led)
         if is_time:
             self._next_look_s = now_s + min(_LOOK_S, self.policy.close_s / _LOOKS)
+            self._has_news = False
             self._see_own()
             self._report()
         if not self._led:
@@ -130,7 +137,8 @@ class SessionWatch:
         self._presence.own = own
 
     def _hear(self, sender: str, body: bytes) -> None:
-        self._presence.take(sender, body)
+        if self._presence.take(sender, body):
+            self._has_news = True
 
     def _report(self) -> None:
         leader, own = self._member.engine.leader, self._presence.own

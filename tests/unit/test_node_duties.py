@@ -109,7 +109,8 @@ class Bench:
                 is_removing=False, bind=lambda _changed: [],
             ),
             snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None),
-            SimpleNamespace(turn=lambda _now, _changed: None, is_deciding=False), self.copy_log,
+            SimpleNamespace(turn=lambda _now, _changed, is_stirred: None, is_deciding=False),
+            self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
             self.served.append, self.refused.append,
             SimpleNamespace(show=lambda _calm: None, heard=lambda: self.rests),
@@ -367,7 +368,7 @@ def test_a_question_ends_a_rest():
     bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
     duties = bench.duties()
     assert duties.step(0.0, Mail()).next_s > 1
-    assert duties.step(0.1, Mail(asked=True)).next_s == pytest.approx(0.1 + TIMING.tick_s)
+    assert duties.step(0.1, Mail(is_stirred=True)).next_s == pytest.approx(0.1 + TIMING.tick_s)
 
 
 def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does_not():

@@ -124,7 +124,7 @@ def test_a_step_is_told_of_a_question():
     thread = threading.Thread(target=sequencer.run, daemon=True)
     thread.start()
     sequencer.ask(lambda: None)
-    assert any(mail.asked for mail in duties.mails)
+    assert any(mail.is_stirred for mail in duties.mails)
     sequencer.stop()
     thread.join(PATIENCE_S)
 

@@ -24,7 +24,7 @@ class Process:
     """One process: a listener that speaks the pulse and nothing else."""
 
     def __init__(self, certs, name, *, lost_s=60.0):
-        self.name, self.woken = name, []
+        self.name, self.woken, self.failed = name, [], []
         files = certificate_files(certs, name)
         self._server = Contexts(
             files, lambda *paths: offering(server_context(*paths), PULSE_ALPN)
@@ -39,7 +39,7 @@ class Process:
 
     def join(self, cluster):
         """Serve a stream; return its part of the pulse."""
-        return self.pulse.join(cluster, lambda: self.woken.append(cluster))
+        return self.pulse.join(cluster, lambda: self.woken.append(cluster), self.failed.append)
 
     def _accept(self):
         while True:
@@ -91,6 +91,7 @@ def processes(certs):
 def meet(first, second, cluster):
     """Let both serve a stream, and the second tell the first of its rest."""
     here, there = first.join(cluster), second.join(cluster)
+    here.follow({second.name: [second.address]})
     there.follow({"n1": [first.address]})
     return here, there
 
@@ -169,6 +170,46 @@ def test_a_stream_that_has_left_is_not_listed_again_by_a_step_under_way(processe
     assert eventually(lambda: first.woken == ["flights"], 60)
     assert flights.heard() == {}
     assert len(second.pulse._lines) == 1
+
+
+def test_a_node_that_is_no_member_of_a_stream_neither_wakes_it_nor_rests_for_it(processes):
+    """Any node of the authority may connect, and each stream has members of its own."""
+    first, second = processes
+    flights, there = meet(first, second, "flights")
+    trains, beside = meet(first, second, "trains")
+    flights.follow({"n3": [("127.0.0.1", 1)]})
+    there.show(PLACE)
+    beside.show(PLACE)
+    assert eventually(lambda: trains.heard() == {"n2": PLACE}, 60)
+    assert flights.heard() == {}
+    there.show(None)
+    beside.show(None)
+    assert eventually(lambda: bool(first.woken), 60)
+    assert first.woken == ["trains"]
+
+
+def test_an_error_in_the_pulse_ends_the_streams_that_count_on_it(certs, monkeypatch):
+    """No follower at rest would notice any more that its leader is silent."""
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", lambda hook: raised.append(hook.exc_value))
+    process, error = Process(certs, "n1"), RuntimeError("a mistake of ours")
+    try:
+        process.join("flights")
+        process.join("trains")
+        monkeypatch.setattr(process.pulse, "_beat", raising(error))
+        assert eventually(lambda: process.failed == [error, error], 60)
+        assert eventually(lambda: raised == [error], 60)
+    finally:
+        process.close()
+
+
+def raising(error):
+    """Return a function that raises."""
+
+    def fail(*_arguments):
+        raise error
+
+    return fail
 
 
 def test_two_processes_of_one_name_do_not_end_each_others_connections(processes, certs):

@@ -72,6 +72,35 @@ class Bench:
         return [(each.session, each.change.value) for one in self.orders for each in one.lives]
 
 
+def test_a_node_does_not_rest_before_it_has_looked_who_came_and_who_went():
+    """At rest, the next look is 10 s later, and that of the leader as much again."""
+    bench = Bench(leads=False)
+    bench.turn()
+    bench.copy()
+    bench.watch.turn(0.1, (), is_stirred=True)
+    assert bench.watch.is_deciding
+    assert not bench.sent[1:], "it looks every two seconds at most"
+    bench.turn(2)
+    assert not bench.watch.is_deciding
+    assert len(bench.sent) == 2
+
+
+def test_a_leader_does_not_rest_before_it_has_looked_at_what_others_report():
+    """It opens, resumes and closes sessions by that."""
+    bench = Bench()
+    bench.open()
+    bench.copy()
+    bench.turn()
+    assert not bench.watch.is_deciding
+    bench.hears(lga=("bob", LOG))
+    assert bench.watch.is_deciding
+    bench.open("lga", "bob")
+    bench.turn(2)
+    assert not bench.watch.is_deciding
+    bench.hears(lga=("bob", LOG))
+    assert not bench.watch.is_deciding, "nothing new"
+
+
 def test_a_new_session_is_opened_at_once_for_the_publisher_that_is_there():
     """Another one could take the name between its first message and the next look."""
     bench = Bench()
