@@ -33,7 +33,7 @@ _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before
 _NOW_BYTES_MAX: Final = 8 * 1024  # half a TLS record; the outbox's own thread sends anything larger
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
-_PAUSE_SCOUTED_S: Final = 5.0  # while another stream tries as often as that
+_PAUSE_SCOUTED_S: Final = 20.0  # while another stream tries as often as that
 
 
 class Outbox:
