@@ -1,7 +1,7 @@
 """Publishers that leave: their sessions are closed, expire, or are taken over by others."""
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rt.errors import Refused
 from rt.events import SessionChange
@@ -11,7 +11,7 @@ from sequencer.instruction import Note
 from sequencer.life import Life
 
 from .checkers import Violation
-from .publisher import SESSIONS
+from .publisher import FIRST_PEER, SESSIONS
 
 if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
@@ -22,6 +22,22 @@ LEAVES_US = 300_000  # between two departures at most
 AWAY_US = 600_000  # at most
 LOOK_US = 20_000
 CLOSE_S = 0.1
+RIVAL_SHARE = 0.5  # of the heirs of the same log
+RIVAL_US = 300_000  # from the decision that an heir takes over to the order, at most
+
+
+class Heir(NamedTuple):
+    """The next owner of a session.
+
+    Attributes:
+        name: in its certificate.
+        begins_again: whether it has another log.
+        has_rival: whether the owner comes back when that was decided, and not ordered yet.
+    """
+
+    name: str
+    begins_again: bool
+    has_rival: bool
 
 
 class Leaving:
@@ -33,9 +49,11 @@ class Leaving:
         self.is_on = may and self._chance.random() < LEAVING_SHARE
         self._policy = SessionPolicy(CLOSE_S, 0, self._chance.choice([0.0, 0.5, 3.0]))
         self._until_us: dict[str, int] = {}  # of those that are away
-        self._heirs: dict[
-            str, tuple[str, bool]
-        ] = {}  # of those to come, and whether they have another log
+        self._rivals = Random(f"{seed} rivals")
+        self._heirs: dict[str, Heir] = {}
+        self._decided: dict[
+            str, tuple[int, Life]
+        ] = {}  # what is ordered for an heir, and from when
         self._last_logs: dict[str, str] = {}
         if self.is_on:
             world.clock.after(self._chance.randrange(LEAVES_US), self._leave)
@@ -48,7 +66,13 @@ class Leaving:
 
     def is_away(self, session: str) -> bool:
         """Whether a publisher has left."""
-        return session in self._until_us or session in self._heirs
+        is_waiting = session in self._heirs and session not in self._decided
+        return session in self._until_us or is_waiting
+
+    def is_contested(self, session: str) -> bool:
+        """Whether some node may already, or still, hold another publisher for the owner."""
+        peer = self._world.publishers[session].peer
+        return peer != FIRST_PEER or session in self._decided
 
     def _leave(self) -> None:
         world, chance = self._world, self._chance
@@ -57,13 +81,16 @@ class Leaving:
         world.clock.after(chance.randrange(1, LEAVES_US), self._leave)
         session = chance.choice([name for name, group in SESSIONS.items() if not group])
         publisher = world.publishers[session]
-        if self.is_away(session) or not publisher.alive or not world.stream.merged.get(session):
+        is_pending = self.is_away(session) or session in self._heirs
+        if is_pending or not publisher.alive or not world.stream.merged.get(session):
             return
         world.trace(f"{session} of {publisher.peer} leaves at {publisher.end}")
         world.stream.begun_again.add(session)
         self._until_us[session] = world.clock.now_us + chance.randrange(AWAY_US)
         if chance.random() < 0.5:
-            self._heirs[session] = f"heir{chance.randrange(1000)}", chance.random() < 0.5
+            name, begins_again = f"heir{chance.randrange(1000)}", chance.random() < 0.5
+            has_rival = not begins_again and self._rivals.random() < RIVAL_SHARE
+            self._heirs[session] = Heir(name, begins_again, has_rival)
         for node in world.nodes.values():
             if node.alive:
                 node.lose_publisher(session)
@@ -98,26 +125,36 @@ class Leaving:
 
     def _hand_over(self, node: "MergeNode", session: str) -> None:
         """Order that an heir takes over, as `SessionAdmin` does, until it is decided."""
-        world, (heir, begins_again) = self._world, self._heirs[session]
+        world, (heir, begins_again, has_rival) = self._world, self._heirs[session]
         publisher, ledger = world.publishers[session], node.member.executor.ledger
         known = ledger.remembered.opened.get(session)
         if known is None or known.owner == heir:
             if known is not None and session not in world.stream.expired:
                 publisher.peer = heir
             del self._heirs[session]
+            self._decided.pop(session, None)
             self._last_logs.pop(session, None)
+        elif session in self._decided:
+            due_us, life = self._decided[session]
+            if world.clock.now_us >= due_us:
+                node.order(life)
+                if known.since != life.since:  # the owner had come back, and leaves once more
+                    del self._decided[session]
+                    self._heirs[session] = Heir(heir, begins_again, has_rival=False)
         elif known.closed_ns and node.archiver.settled_index >= ledger.index:
             if begins_again and session not in self._last_logs:
                 self._last_logs[session] = publisher.begin_again()
                 world.stream.next_logs[session] = publisher.identity.id
-            before = ledger.merged_to(session)
-            node.order(
-                Life(
-                    1, SessionChange.TAKEN, session, before,
-                    log=self._last_logs.get(session, ""), owner=heir, since=known.since,
-                    begins_again=begins_again,
-                )
+            life = Life(
+                1, SessionChange.TAKEN, session, ledger.merged_to(session),
+                log=self._last_logs.get(session, ""), owner=heir, since=known.since,
+                begins_again=begins_again,
             )  # fmt: skip
+            if has_rival:
+                self._until_us.pop(session, None)
+                self._decided[session] = world.clock.now_us + self._rivals.randrange(RIVAL_US), life
+            else:
+                node.order(life)
 
     def demand_owners(self) -> None:
         """A stranger is refused every name that has an owner, by every node."""

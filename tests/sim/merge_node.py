@@ -57,7 +57,7 @@ from .checkers import Violation
 from .copying import IDENTITY, Pull
 from .disk import PowerCut, is_dead
 from .node import PATH, SimNode
-from .publisher import FIRST_PEER, SESSIONS, STREAM, Pipe, Publisher
+from .publisher import SESSIONS, STREAM, Pipe, Publisher
 from .stream import BEGIN_NS, OUT
 
 if TYPE_CHECKING:
@@ -608,8 +608,8 @@ class MergeNode(SimNode):
             is_cut = (
                 True  # before the reset is executed here, or by a node that relays the last log
             )
-        if code == "owned" and self.world.publishers[session].peer != FIRST_PEER:
-            is_cut = True  # an heir's, before the take-over is executed here
+        if code == "owned" and self.world.leaving.is_contested(session):
+            is_cut = True  # an heir's, before it is executed here, or the last owner's afterwards
         if code not in {"reserve", "busy"} and not (is_rotten or is_behind or is_cut):
             self.alarm(f"{session} cannot be received: {error}")
         self.hang_up(session)
@@ -692,8 +692,8 @@ class MergeNode(SimNode):
         try:
             self.inboxes.claim(identity, peer, _NoBell(), START, relays=relays).release()
         except Refused as error:
-            is_early = error.code == "owned" and peer != FIRST_PEER
-            if error.code not in {"busy", "reserve", "diverged", "other-log"} and not is_early:
+            is_heirs = error.code == "owned" and self.world.leaving.is_contested(identity.name)
+            if error.code not in {"busy", "reserve", "diverged", "other-log"} and not is_heirs:
                 raise
 
     def has_all_of(self, publisher: Publisher) -> bool:
