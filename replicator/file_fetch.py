@@ -18,10 +18,9 @@ from rt.log.archived import not_copied
 from rt.log.directory import LogDirectory
 from rt.log.disk import Disk
 from rt.log.rolled_check import line_before
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.net.contexts import Contexts
 from rt.position import Position
-from rt.subscriber import MERGED_NAME
 
 DIRECTORY: Final = "repair"  # inside the log's: one file system, and no program reads it
 _QUIET_S: Final = 10.0  # a node that has sent nothing for so long is passed over

@@ -21,10 +21,9 @@ from rt.log.appender import Appender
 from rt.log.disk import Disk, OsDisk
 from rt.log.forked import ForkGuard
 from rt.log.start import Start, start_text
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.net.contexts import Contexts
 from rt.position import START, Position
-from rt.subscriber import MERGED_NAME
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)

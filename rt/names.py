@@ -3,6 +3,7 @@
 import posixpath
 import re
 from functools import lru_cache
+from sys import intern
 from typing import Final, NewType
 
 from rt.errors import Misuse
@@ -13,6 +14,7 @@ NodeName = NewType("NodeName", str)
 PeerName = NewType("PeerName", str)  # in a certificate: a node, a publisher, a subscriber
 NameGlob = NewType("NameGlob", str)  # a name in which `*` matches any characters
 
+MERGED_NAME: Final = "out"  # of a merged log, and of its directory
 NAME_LENGTH_MAX: Final = 63  # a DNS label, so that a name may become a host or a Kubernetes label
 SHOWN_LENGTH_MAX: Final = 40  # of a refused text in a message: enough to recognise, little to abuse
 
@@ -169,7 +171,7 @@ def shown(text: object) -> str:
 def _parse(noun: str, text: object) -> str:
     if isinstance(text, str) and len(text) <= NAME_LENGTH_MAX:
         if _is_name(text):
-            return text
+            return intern(str(text))  # a node has some ten copies of a name
         if _NAME.fullmatch(text):
             raise Misuse(f"not a {noun} name: {shown(text)} is reserved; choose another")
     raise Misuse(f"not a {noun} name: {shown(text)}{_reason(text)}; {_RULE}")

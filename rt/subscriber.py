@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from operator import length_hint
-from typing import Final, Self
+from typing import Self
 
 from rt.errors import FrameError, Misuse, PoisonError
 from rt.events import Event
@@ -17,14 +17,12 @@ from rt.log.forked import ForkGuard
 from rt.log.local_news import News, local_news, place_of
 from rt.log.start import Start, checked_start
 from rt.log.watch import POLL_S, Wake, Watch
-from rt.names import session_directory, stream_directory
+from rt.names import MERGED_NAME, session_directory, stream_directory
 from rt.offload.copied_log import CopiedLog
 from rt.offload.store import open_store
 from rt.position import Position
 
-__all__ = ["MERGED_NAME", "OnGap", "Subscriber"]
-
-MERGED_NAME: Final = "out"
+__all__ = ["OnGap", "Subscriber"]
 
 
 class Subscriber:

@@ -309,7 +309,7 @@ def _checked(name: str, group: str, digest: bytes, numbers: list[int]) -> Slice:
         raise PeerError("a slice names impossible bytes")
     if skip > messages or next_sequence < watermark:
         raise PeerError("a slice has impossible message counts")
-    parse_session(name)
+    name = parse_session(name)
     if group:
         parse_session(group)
     return Slice(

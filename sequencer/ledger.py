@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Final
 
 from rt.errors import Misuse
@@ -211,7 +212,9 @@ def decode_ledger(data: bytes) -> Ledger:
         fields = json.loads(data)
         if fields.pop("version") != _VERSION:
             raise Misuse("the snapshot was written by another version of rt; use that one")
-        fields["sessions"] = {name: Position(end) for name, end in fields["sessions"].items()}
+        sessions, watermarks = fields["sessions"].items(), fields.get("watermarks", {}).items()
+        fields["sessions"] = {intern(name): Position(end) for name, end in sessions}
+        fields["watermarks"] = {intern(name): number for name, number in watermarks}
         fields["end"] = Position(fields["end"])
         fields["remembered"] = take_remembered(fields)
         fields["active"] = GrowingFile(

@@ -23,7 +23,6 @@ class Planner:
     def __init__(self, logs: SessionLogs) -> None:
         self._logs = logs
         self._newcomers = Newcomers(logs)
-        self._groups: dict[str, tuple[str, int]] = {}  # and when the log was created
         self.ready_index = 0  # of the instruction from which on a new leader may plan
         self.stuck: dict[str, Stuck] = {}  # sessions that cannot be merged, as of the last plan
         self._turn = 0  # which session comes first next time, in case there is no room for all
@@ -77,7 +76,8 @@ class Planner:
         file_end = durable if durable.file == first.file else first.file
         if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
             file_end = min(durable, Position(first.file + rolled))
-        group, created_ns = self._group(name, log)
+        identity = log.log.manifest.identity
+        group, created_ns = (identity.group, identity.created_ns) if identity else ("", 0)
         if words := obstacle(ledger, name, group, created_ns):
             self.stuck[name] = Stuck(words)
             return None
@@ -100,14 +100,6 @@ class Planner:
     def forget(self, session: str) -> None:
         """Forget what was found in a copy: it was set aside."""
         self._newcomers.forget(session)
-        self._groups.pop(session, None)
-
-    def _group(self, name: str, log: SessionLog) -> tuple[str, int]:
-        """Return the session's group, and when its log was created."""
-        if name not in self._groups:
-            identity = log.log.manifest.identity
-            self._groups[name] = (identity.group, identity.created_ns) if identity else ("", 0)
-        return self._groups[name]
 
 
 def _cut(  # noqa: PLR0917 - the fields of a slice, in their order

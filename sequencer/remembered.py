@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from rt.events import SessionChange
@@ -160,16 +161,16 @@ def take_remembered(fields: dict[str, Any]) -> Remembered:
         ValueError, TypeError, AttributeError: it is something else.
     """
     tails = {
-        name: Tail(Position(place), bytes.fromhex(digest))
+        intern(name): Tail(Position(place), bytes.fromhex(digest))
         for name, (place, digest) in fields.pop("tails", {}).items()
     }
     samples = {
         group: [Sample(int(number), bytes.fromhex(digest)) for number, digest in each]
         for group, each in fields.pop("samples", {}).items()
     }
-    begun = {str(name): (int(index), str(log)) for name, index, log in fields.pop("begun", [])}
+    begun = {intern(name): (int(index), str(log)) for name, index, log in fields.pop("begun", [])}
     opened = {
-        str(name): Ownership(str(owner), str(log), int(index), int(closed_ns))
+        intern(name): Ownership(intern(owner), intern(log), int(index), int(closed_ns))
         for name, (owner, log, index, closed_ns) in fields.pop("opened", {}).items()
     }
     return Remembered(tails, samples, begun, opened)

@@ -9,12 +9,16 @@ from rt.format.frame import HEADER_BYTES, Header, parse_header
 from rt.format.ranges import Range
 from rt.format.walk import Walk
 from rt.log.appender import Appender
+from rt.log.damaged_files import DamagedFiles
 from rt.log.directory import LogDirectory
 from rt.log.disk import Disk, File
 from rt.position import START, Position
 
 # One read covers many small frames; after a large frame the next read begins at the next header.
 _READ_BYTES: Final = 4 * 1024
+# Of 2 KB each, and most sessions are idle. Of more that send at once, each is opened again for each
+# instruction, which takes some 0.1 ms.
+_OPEN_MAX: Final = 1024
 
 
 class Heading(NamedTuple):
@@ -29,8 +33,8 @@ class SessionLog:
 
     __slots__ = ("_data", "_file", "_first", "_headings", "_start", "log")
 
-    def __init__(self, disk: Disk, directory: str) -> None:
-        self.log = LogDirectory(directory, disk)
+    def __init__(self, disk: Disk, directory: str, damaged: DamagedFiles | None = None) -> None:
+        self.log = LogDirectory(directory, disk, damaged)
         self._file: File | None = None
         self._start: Position | None = None
         self._first: Position | None = None  # where the headings last read begin
@@ -166,18 +170,23 @@ class SessionLog:
 
 
 class SessionLogs:
-    """The copies of all sessions on a node."""
+    """The copies of sessions on a node; those that were read lately stay open."""
 
-    def __init__(self, disk: Disk, root: str) -> None:
+    def __init__(self, disk: Disk, root: str, *, open_max: int = _OPEN_MAX) -> None:
         """Read below `root`, where each session has a directory of its name."""
         self._disk = disk
         self._root = root
-        self._logs: dict[str, SessionLog] = {}
+        self._open_max = open_max
+        self._damaged = DamagedFiles()  # of none of them: nothing is barred here
+        self._logs: dict[str, SessionLog] = {}  # the one read least recently comes first
 
     def __getitem__(self, session: str) -> SessionLog:
-        log = self._logs.get(session)
+        log = self._logs.pop(session, None)
         if log is None:
-            log = self._logs[session] = SessionLog(self._disk, os.path.join(self._root, session))
+            if len(self._logs) >= self._open_max:
+                self.forget(next(iter(self._logs)))
+            log = SessionLog(self._disk, os.path.join(self._root, session), self._damaged)
+        self._logs[session] = log
         return log
 
     def forget(self, session: str) -> None:

@@ -24,9 +24,8 @@ from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse, RtError, spoken
 from rt.inspect.history import history
 from rt.inspect.history_text import HistoryText
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.net.certificates import certificate_files, load_certificate
-from rt.subscriber import MERGED_NAME
 from rt.text import counted, json_text, printable, size_text
 from rt.version import __version__
 

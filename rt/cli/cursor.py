@@ -15,9 +15,9 @@ from rt.client.cursor import CursorState, LocalCursor, is_held, read_cursors, re
 from rt.errors import Misuse
 from rt.log.directory import LogDirectory
 from rt.log.start import parse_start, resolve
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.position import Position
-from rt.subscriber import MERGED_NAME, Subscriber
+from rt.subscriber import Subscriber
 from rt.text import time_text
 
 _HEADINGS: Final = ("cursor", "position", "bytes behind", "stored", "reader")

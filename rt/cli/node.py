@@ -9,6 +9,7 @@ from rt.cli.adopt_state import adopt_state
 from rt.cli.descriptors import raise_descriptor_limit
 from rt.cli.found import found_node
 from rt.cli.groups import CommandGroup
+from rt.cli.heap import Heap
 from rt.cli.link import say_reloaded
 from rt.cli.options import click_options, reloaded
 from rt.cli.service_manager import ServiceManager
@@ -50,6 +51,7 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
     if context.invoked_subcommand is not None:
         return
     raise_descriptor_limit()
+    heap = Heap()
     command = settings.agreement.on_role
     manager = ServiceManager()
     on_role = RoleCommand(command) if command else None
@@ -66,6 +68,7 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
                 turn = manager.attend(signals, lambda: _reload(running, web), running.stuck)
                 while signals.wait(_POLL_S) and running.turn():
                     turn()
+                    heap.turn()
         finally:
             manager.stopping()
             ends = running.stop()

@@ -24,12 +24,11 @@ from rt.errors import RtError
 from rt.log.archived import begins_as_wanted
 from rt.log.directory import LogDirectory
 from rt.log.start import parse_start
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.net.certificates import certificate_files
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
 from rt.node.settings import parse_address
-from rt.subscriber import MERGED_NAME
 from rt.web.pull_watch import PullWatch
 from rt.web.recent import RecentEvents
 

@@ -7,10 +7,9 @@ import click
 from rt.cli.console import ProgressBar, print_json, say
 from rt.cli.options import json_option
 from rt.config.kinds import show_bytes
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.offload.offload import restore as restore_files
 from rt.offload.store import open_store
-from rt.subscriber import MERGED_NAME
 from rt.text import counted
 
 

@@ -17,9 +17,8 @@ from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.inspect.trace import MergedPlace, OwnPlace, ends_at, find_merged, find_own
 from rt.log.shipping import ShippingNote
-from rt.names import parse_session, stream_directory
+from rt.names import MERGED_NAME, parse_session, stream_directory
 from rt.position import Position
-from rt.subscriber import MERGED_NAME
 from rt.text import time_text
 
 _SEQUENCE_END: Final = 1 << 63

@@ -13,11 +13,11 @@ from rt.errors import Misuse, Stopped, WriterFailed
 from rt.log.archived import is_not_copied
 from rt.log.directory import LogDirectory
 from rt.log.start import Start, resolve
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts
 from rt.position import START, Position
-from rt.subscriber import MERGED_NAME, Subscriber
+from rt.subscriber import Subscriber
 
 _log: Final = logging.getLogger("rt.client")
 _READERS: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE)

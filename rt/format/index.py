@@ -28,10 +28,10 @@ def encode_index(entries: list[IndexEntry]) -> bytes:
 class Indexer:
     """Decides which frames of a file get an index entry, frame by frame."""
 
-    __slots__ = ("_indexed_to", "_merged")
+    __slots__ = ("_indexed_to", "merged")
 
     def __init__(self, *, merged: bool) -> None:
-        self._merged = merged
+        self.merged = merged  # whether the file is of a merged log
         self._indexed_to = 0
 
     def go_on(self, last: IndexEntry | None) -> None:
@@ -44,7 +44,7 @@ class Indexer:
         In a merged log every range gets one; in a session the first frame does, and then the first
         frame 256 KiB or more after the last one indexed.
         """
-        if self._merged:
+        if self.merged:
             if header.kind != FrameKind.RANGE:
                 return None
         elif offset < self._indexed_to:

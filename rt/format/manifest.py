@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter, lt
 from struct import pack
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from rt.errors import ManifestError
@@ -263,9 +264,16 @@ def _entry(fields: dict[str, Any]) -> Entry:
     entry: Entry = tuple.__new__(kind, values(said))
     if (*map(type, entry),) != types:
         raise ManifestError(f"a {_WORDS[kind]} line has a field of another type")
+    if isinstance(entry, LogIdentity):  # a node has one of each of its sessions
+        return LogIdentity._make(intern(each) if isinstance(each, str) else each for each in entry)
     if isinstance(entry, Rolled):
         _check_end(entry.end)
     return entry
+
+
+# Shared until the first line comes, and never changed: most sessions of a node have no such lines.
+_NO_ROLLED: Final[dict[Position, Rolled]] = {}
+_NO_ARCHIVED: Final[dict[Position, Archived]] = {}
 
 
 @dataclass(slots=True)
@@ -273,9 +281,9 @@ class Manifest:
     """The facts of the lines read so far; feed it the bytes of the file as they come."""
 
     identity: LogIdentity | None = None
-    rolled: dict[Position, Rolled] = field(default_factory=dict)
-    archived: dict[Position, Archived] = field(default_factory=dict)
-    quarantined: list[Quarantined] = field(default_factory=list)
+    rolled: dict[Position, Rolled] = field(default_factory=lambda: _NO_ROLLED)
+    archived: dict[Position, Archived] = field(default_factory=lambda: _NO_ARCHIVED)
+    quarantined: tuple[Quarantined, ...] = ()
     length: int = 0  # bytes of whole lines taken
     _order: list[Position] = field(default_factory=list)
 
@@ -308,14 +316,16 @@ class Manifest:
         self.check(entry)
         if isinstance(entry, Rolled):
             if entry.file not in self.rolled:
+                self._own()
                 self.rolled[entry.file] = entry
                 self._order.append(entry.file)
         elif isinstance(entry, Archived):
+            self._own()
             self.archived[entry.file] = entry
         elif isinstance(entry, LogIdentity):
             self.identity = entry
         else:
-            self.quarantined.append(entry)
+            self.quarantined += (entry,)
 
     def check(self, entry: Entry) -> None:
         """Raise `ManifestError` if a fact contradicts an earlier one; take nothing."""
@@ -333,6 +343,10 @@ class Manifest:
             elif known != entry:
                 raise ManifestError(f"it rolls {file.file_name} twice")
 
+    def _own(self) -> None:
+        if self.rolled is _NO_ROLLED:
+            self.rolled, self.archived = {}, {}
+
     def _take(self, data: bytes) -> None:
         for line in data.split(b"\n")[:-1]:
             self.add(decode_entry(line))
@@ -344,6 +358,7 @@ class Manifest:
         in_order = all(map(lt, files, files[1:])) and (self._order[-1:] < files[:1] or not files)
         if self.identity is None or not in_order:
             return False
+        self._own()
         self.rolled.update(zip(files, rolled, strict=True))
         self._order += files
         self.archived.update(zip(map(_file_of, archived), archived, strict=True))

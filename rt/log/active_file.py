@@ -47,7 +47,7 @@ class ActiveFile:
     """Appends whole frames, and keeps the index and the facts of the file up to date."""
 
     __slots__ = (
-        "_end", "_file", "_index_file", "_indexer", "_indexes", "_merged", "_pending", "_session",
+        "_disk", "_end", "_file", "_index_file", "_indexer", "_path", "_pending", "_session",
         "_synced", "facts", "last_frame", "start",
     )  # fmt: skip
 
@@ -58,17 +58,18 @@ class ActiveFile:
         self.start = start
         self.facts = Facts()
         self.last_frame: Position | None = None  # where the last whole frame begins
-        self._merged = merged
         self._session = session
         self._synced = 0
+        self._disk = disk
+        self._path = path  # "" once the index could not be written
+        self._index_file: File | None = None
         self._file: File = disk.open(path, create=True)
         try:
             self._end = self._file.size()
-            self._index_file: File = disk.open(path + SUFFIX, create=True)
+            disk.open(path + SUFFIX, create=True).close()
         except OSError:
             self._file.close()
             raise
-        self._indexes = True
         self._pending: list[IndexEntry] = []
         self._indexer = Indexer(merged=merged)
 
@@ -88,13 +89,19 @@ class ActiveFile:
         Returns:
             The verdict, and a walk at the end of the whole frames.
         """
+        try:
+            return self._recover(durable, whole=whole, own=own)
+        finally:
+            self._release_index()
+
+    def _recover(self, durable: int, *, whole: bool, own: bool) -> tuple[Verdict, Walk]:
         size = self._file.size()
         walk = walk_before(
             self._file.pread,
-            Index(self._index_file.pread, self._index_file.size()),
+            self._index(),
             self.start,
             lambda entry: entry.offset >= size,
-            merged=self._merged,
+            merged=self._indexer.merged,
             session=self._session,
         )
         begin = walk.position
@@ -105,7 +112,7 @@ class ActiveFile:
                 return verdict, walk
             begin = self.start
         self.facts = Facts()
-        walk = Walk(self.start, merged=self._merged, session=self._session)
+        walk = Walk(self.start, merged=self._indexer.merged, session=self._session)
         verdict = self._judge(walk, size, durable, own=own)
         self._write_again(verdict, begin.offset)
         return verdict, walk
@@ -180,13 +187,13 @@ class ActiveFile:
     def abandon(self) -> None:
         """Release the descriptors and write nothing."""
         try:
-            self._index_file.close()
+            self._close_index()
         finally:
             self._file.close()
 
     def _note(self, header: Header, offset: int) -> None:
         self.last_frame = Position(self.start + offset)
-        if self._merged and header.kind != _RANGE:
+        if self._indexer.merged and header.kind != _RANGE:
             return
         self.facts.take(header)
         if entry := self._indexer.take(header, offset):
@@ -198,18 +205,38 @@ class ActiveFile:
     def _write_index(self) -> None:
         known = bisect_right(self._pending, self._synced, key=lambda entry: entry.offset)
         try:
-            if known and self._indexes:
-                self._index_file.append([encode_index(self._pending[:known])])
+            if known and self._path:
+                self._open_index().append([encode_index(self._pending[:known])])
         except OSError:
-            self._indexes = False  # a log does not stop for its index, which can be rebuilt
+            self._path = ""  # a log does not stop for its index, which can be rebuilt
         del self._pending[:known]
+        self._release_index()
 
     def _cut_index(self, offset: int) -> None:
         self._pending.clear()
-        index = Index(self._index_file.pread, self._index_file.size())
+        index = self._index()
         kept = index.count(lambda entry: entry.offset >= offset)
-        self._index_file.truncate(kept * ENTRY_BYTES)
+        self._open_index().truncate(kept * ENTRY_BYTES)
         self._indexer.go_on(index[kept - 1] if kept else None)
+
+    def _index(self) -> Index:
+        file = self._open_index()
+        return Index(file.pread, file.size())
+
+    def _open_index(self) -> File:
+        if self._index_file is None:
+            self._index_file = self._disk.open(self._path + SUFFIX)
+        return self._index_file
+
+    def _release_index(self) -> None:
+        """Close the index of a session, which is written every 2 MiB: a node has many of them."""
+        if not self._indexer.merged:
+            self._close_index()
+
+    def _close_index(self) -> None:
+        file, self._index_file = self._index_file, None
+        if file is not None:
+            file.close()
 
 
 def take_back(file: File, end: int) -> None:

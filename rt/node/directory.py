@@ -7,12 +7,11 @@ from rt.latencies import Latencies
 from rt.log.disk import OsDisk
 from rt.log.lock import take_lock
 from rt.log.pooled_disk import PooledDisk
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.net.certificates import certificate_files, check_own
 from rt.net.identity import CertificateRole
 from rt.node.guard import DiskGuard
 from rt.node.settings import NodeSettings
-from rt.subscriber import MERGED_NAME
 
 _LOCK_NAME: Final = ".lock"  # not a valid session name
 SESSIONS, JOURNAL, MERGED = "session", "journal", "merged"  # whose syncs are measured

@@ -10,10 +10,10 @@ from rt.errors import Misuse
 from rt.format import manifest
 from rt.format.manifest import LogIdentity
 from rt.log.identity import new_identity
+from rt.names import MERGED_NAME
 from rt.node.directory import MERGED, NodeDirectory
 from rt.node.engine import engine_of
 from rt.node.settings import NodeSettings
-from rt.subscriber import MERGED_NAME
 from sequencer.executor import Executor
 from sequencer.greeting import Greeting
 from sequencer.journal.journal import Opened

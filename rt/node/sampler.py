@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from replicator.clients import PULLS, ClientView, ServerRecord
@@ -24,13 +24,14 @@ from rt.node.sample import (
 )
 from rt.node.stalls import HopProgress, Stalls, Waits
 from rt.node.view import NodeView
-from rt.position import Position
+from rt.position import START, Position
 from rt.traffic import Traffic
 from sequencer.peers import Peers
 
 SYNC, MERGE, PULL = "sync", "merge", "pull"  # hops of a node
 HOPS: Final = (SYNC, MERGE, PULL)
 _RATE_S: Final = 0.5  # a rate over less than this is noise
+_UNSEEN: Final = SessionView("", "", START, START, START, Traffic(), 0.0, 0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +65,6 @@ class Watched:
     late: LateCheck | None = None
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What was last seen of a session.
-
-    Attributes:
-        traffic: that had come by then.
-        bytes_per_s: lately.
-        last_ns: when bytes last came.
-        peer: that filled it.
-        connected_ns: since when.
-    """
-
-    traffic: Traffic = field(default_factory=Traffic)
-    bytes_per_s: float = 0.0
-    last_ns: int = 0
-    peer: str = ""
-    connected_ns: int = 0
-
-
 class NodeSampler:
     """Makes samples; one thread uses it.
 
@@ -94,7 +76,7 @@ class NodeSampler:
         self._watched = watched
         self._began_ns = time.time_ns()
         self._at_s = time.monotonic()
-        self._seen: dict[str, _Seen] = {}  # by session
+        self._seen: dict[str, SessionView] = {}  # the last view of each
         self._received = Traffic()
         self._flow = Flow(Hop(Traffic()), Hop(Traffic()), Hop(Traffic()))
         self._stalls = Stalls()
@@ -106,8 +88,8 @@ class NodeSampler:
         passed_s, self._at_s = now_s - self._at_s, now_s
         view = watched.view()
         inboxes = sorted(watched.inboxes(), key=lambda each: each.session)
-        self._seen = {each.session: self._seen.get(each.session, _Seen()) for each in inboxes}
-        sessions = tuple(self._session(each, now_ns, now_s, passed_s) for each in inboxes)
+        sessions = tuple([self._session(each, now_ns, now_s, passed_s) for each in inboxes])
+        self._seen = {each.session: each for each in sessions}
         clients = tuple(self._client(each, view.end, now_s) for each in watched.record.clients())
         watched.guard.look()
         times = SampleTimes(now_ns, now_s, self._began_ns, watched.stepped_s())
@@ -128,29 +110,32 @@ class NodeSampler:
         return replace(sample, stalled=self._stalls.look(now_s, progress))
 
     def _session(self, inbox: NodeInbox, now_ns: int, now_s: float, passed_s: float) -> SessionView:
-        seen, peer, merged = self._seen[inbox.session], inbox.peer, inbox.merged
+        seen, peer, merged = self._seen.get(inbox.session, _UNSEEN), inbox.peer, inbox.merged
         durable, received, now = inbox.durable, inbox.appender.end, inbox.traffic
-        before, traffic = seen.traffic, Traffic(now.bytes, now.messages, now.frames)
+        before, bytes_per_s, last_ns = seen.traffic, seen.bytes_per_s, seen.last_ns
+        traffic = before if now == before else Traffic(now.bytes, now.messages, now.frames)
         if traffic.bytes < before.bytes:
-            before = Traffic()  # another copy was begun
-        if traffic.bytes != before.bytes:
-            seen.last_ns, seen.traffic = now_ns, traffic
+            before = _UNSEEN.traffic  # another copy was begun
+        if traffic is not seen.traffic:
+            last_ns = now_ns
             self._received.add(
                 traffic.bytes - before.bytes, traffic.messages - before.messages,
                 traffic.frames - before.frames,
             )  # fmt: skip
         if passed_s >= _RATE_S:
-            seen.bytes_per_s = (traffic.bytes - before.bytes) / passed_s
-        if peer != seen.peer:
-            seen.peer, seen.connected_ns = peer, now_ns if peer else 0
+            bytes_per_s = (traffic.bytes - before.bytes) / passed_s
+        connected_ns = seen.connected_ns
+        if peer != seen.pushed_by:
+            connected_ns = now_ns if peer else 0
         waiting_s = 0.0
         if merged < durable:
             name = f"{MERGE} {inbox.session}"
             waiting_s = self._waits.look(name, reached=merged, end=durable, now_s=now_s)
-        return SessionView(
-            inbox.session, peer, received, durable, merged, traffic, seen.bytes_per_s,
-            seen.connected_ns, seen.last_ns, waiting_s,
+        view = SessionView(
+            inbox.session, peer, received, durable, merged, traffic, bytes_per_s, connected_ns,
+            last_ns, waiting_s,
         )  # fmt: skip
+        return seen if view == seen else view  # of 10,000 idle sessions, two views would be 4 MB
 
     def _client(self, client: ClientView, end: Position, now_s: float) -> ClientView:
         if client.position is None or client.ended_ns is not None:

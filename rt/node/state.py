@@ -8,11 +8,10 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.log.disk import Disk
-from rt.names import stream_directory
+from rt.names import MERGED_NAME, stream_directory
 from rt.node.founding import FOUNDING, demand_same, import_log, read_founding
 from rt.node.member import merged_identity
 from rt.node.settings import NodeSettings
-from rt.subscriber import MERGED_NAME
 from sequencer.journal.identity import adopt_state, inode, read_identity
 from sequencer.journal.journal import Opened, found, open_journal
 from sequencer.raft.consensus import INCARNATION_END, MEMBERS_ALLOWED, Snapshot

@@ -100,7 +100,8 @@ class Sweep:
                 continue
             log, swept_to = self._swept.get(each.session, (None, START))
             is_new = log is not each.appender or target > swept_to
-            if target > START and is_new and not self.is_stopping:
+            has_rolled = bool(each.appender.manifest.order)  # most sessions have one file
+            if target > START and is_new and has_rolled and not self.is_stopping:
                 self._finish(each.appender)
                 self._archive_input(each.appender, target)
                 self._swept[each.session] = (each.appender, target)

@@ -103,9 +103,16 @@ class NodeSweeper:
             merged: the merged log.
             settled_index: the instruction up to which a majority has everything durably.
         """
+        self._forget_inputs(settled_index)
         with self._changed:
             self._work = self._last = (merged, settled_index)
             self._changed.notify()
+
+    def _forget_inputs(self, settled_index: int) -> None:
+        """Drop what older snapshots say of sessions: the last settled one says more."""
+        settled = [nth for nth, each in enumerate(self._saved) if each.instruction <= settled_index]
+        for nth in settled[:-1]:
+            self._saved[nth] = self._saved[nth]._replace(sessions={})
 
     def sweep(self, merged: Appender, settled_index: int) -> None:
         """Sweep once, with the arguments of `turn`; the thread calls it.

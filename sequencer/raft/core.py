@@ -238,11 +238,11 @@ class Core:
         """Advance the commit index; it never goes back."""
         self.commit = max(self.commit, index)
 
-    def install(self, snapshot: Snapshot, blob: bytes) -> None:
+    def install(self, snapshot: Snapshot) -> None:
         """Replace the log with the leader's snapshot."""
         self.log.reset(snapshot.index, snapshot.term)
         self.roster = Roster(snapshot.index, dict(snapshot.roster))
-        self.snapshots.receive(snapshot, blob)
+        self.snapshots.receive(snapshot)
         self.commit = self._delivered = snapshot.index
 
     def compact(self, index: int, data: bytes, needed: int) -> Snapshot | None:

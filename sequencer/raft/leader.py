@@ -22,6 +22,7 @@ from sequencer.raft.messages import (
 from sequencer.raft.progress import UNKNOWN, Progress, ProgressState
 from sequencer.raft.quorum import is_suspended, reached, suspended
 from sequencer.raft.reads import Reads
+from sequencer.raft.snapshots import encode_snapshot
 
 
 class Leader:
@@ -182,9 +183,9 @@ class Leader:
         return is_same_round and peer.state is ProgressState.REPLICATE and self.counts(peer)
 
     def _begin_snapshot(self, peer: Progress) -> None:
-        store = self._core.snapshots
-        if store.newest is not None:
-            peer.begin_snapshot(store.blob, store.newest.index, store.newest.term)
+        newest = self._core.snapshots.newest
+        if newest is not None:
+            peer.begin_snapshot(encode_snapshot(newest), newest.index, newest.term)
             self._send_chunk(peer)
 
     def needed(self, index: int) -> int:

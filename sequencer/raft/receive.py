@@ -79,7 +79,7 @@ def _install(core: Core, message: InstallSnapshot, blob: bytes) -> None:
     if core.log.term_at(snapshot.index) == snapshot.term:
         core.commit_to(snapshot.index)
     else:
-        core.install(snapshot, blob)
+        core.install(snapshot)
 
 
 def _checked(message: InstallSnapshot, blob: bytes) -> Snapshot:

@@ -96,24 +96,23 @@ class SnapshotStore:
     """The newest snapshot of a node, and the one it is receiving.
 
     Attributes:
-        newest: made here or received, or None; `blob` is its encoding, for peers.
+        newest: made here or received, or None.
         to_install: received from the leader and not yet handed to the application.
         assembly: the parts of the one that is being received.
     """
 
-    __slots__ = ("assembly", "blob", "newest", "to_install")
+    __slots__ = ("assembly", "newest", "to_install")
 
     def __init__(self, newest: Snapshot | None) -> None:
         self.newest = newest
-        self.blob = encode_snapshot(newest) if newest else b""
         self.to_install: Snapshot | None = None
         self.assembly = Assembly()
 
     def keep(self, snapshot: Snapshot) -> Snapshot:
         """Make a snapshot of this node's own the newest; return it."""
-        self.newest, self.blob = snapshot, encode_snapshot(snapshot)
+        self.newest = snapshot
         return snapshot
 
-    def receive(self, snapshot: Snapshot, blob: bytes) -> None:
+    def receive(self, snapshot: Snapshot) -> None:
         """Make a received snapshot the newest, and have it installed."""
-        self.newest, self.blob, self.to_install = snapshot, blob, snapshot
+        self.newest = self.to_install = snapshot
