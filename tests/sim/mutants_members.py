@@ -175,3 +175,26 @@ def promoted_without_its_log() -> list[Patch]:
 
     right = MemberChanges.add
     return [(MemberChanges, "add", add)]
+
+
+@changing
+def candidate_counts_itself_though_it_is_no_voter() -> list[Patch]:
+    """A node campaigns, and counts its own vote, though by its own log it has none.
+
+    See scylladb 10618 and nats-server 8332.
+    """
+    return [(Core, "is_voter", property(lambda self: True))]
+
+
+@changing
+def snapshot_holds_the_configuration_before() -> list[Patch]:
+    """A snapshot gives an older configuration its own index, so that it looks newest.
+
+    See dragonboat 414.
+    """
+
+    def at(self: Roster, index: int) -> tuple[tuple[str, Any], ...]:
+        known = [seats for start, seats in self._history if start <= index]
+        return tuple(sorted(known[max(0, len(known) - 2)].items()))
+
+    return [(Roster, "at", at)]
