@@ -79,12 +79,13 @@ class ServerRecord:
     """Knows the clients of a server, and counts what was sent to them and what was refused.
 
     Threads: any thread may call any method; `_lock` guards all fields but `lines`, which has a lock
-    of its own.
+    of its own, and `about`, which never changes.
     """
 
-    def __init__(self, log: logging.Logger) -> None:
-        """Log to `log` who joins and leaves."""
+    def __init__(self, log: logging.Logger, about: str = "") -> None:
+        """Log to `log` who joins and leaves, in lines that begin with `about`."""
         self.lines = RepeatedLines(log)
+        self.about = about
         self._lock = threading.Lock()
         self._clients: dict[ServedClient, None] = {}
         self._left: deque[ClientView] = deque(maxlen=_LEFT_MAX)
@@ -96,7 +97,7 @@ class ServerRecord:
         with self._lock:
             self._clients[client] = None
         other = "" if client.software in ("", SOFTWARE) else f"; it runs {client.software}"
-        words = f"{client.peer} at {client.address} joined, to {client.kind}{other}"
+        words = f"{self.about}{client.peer} at {client.address} joined, to {client.kind}{other}"
         self.lines.say(logging.INFO, f"joined {client.peer} {client.kind}", words)
 
     def leave(self, client: ServedClient) -> None:
@@ -109,7 +110,8 @@ class ServerRecord:
             del self._clients[client]
             self._sent.take(client.sent)
             self._left.append(view)
-        words = f"{client.peer} at {client.address} left, after {_seconds(client, now_ns):.0f} s"
+        lasted_s = (now_ns - client.began_ns) / 1e9
+        words = f"{self.about}{client.peer} at {client.address} left, after {lasted_s:.0f} s"
         self.lines.say(logging.INFO, f"left {client.peer} {client.kind}", words)
 
     def refuse(self, code: str) -> None:
@@ -137,7 +139,3 @@ class ServerRecord:
             for each in (self._sent, *(client.sent for client in self._clients)):
                 total.take(each)
             return total
-
-
-def _seconds(client: ServedClient, now_ns: int) -> float:
-    return (now_ns - client.began_ns) / 1e9

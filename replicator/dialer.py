@@ -155,7 +155,7 @@ class Dialer:
             if not self.stopping:
                 is_behind = isinstance(error, Refused) and error.code == BEHIND
                 level = logging.INFO if is_behind else logging.WARNING  # it will catch up
-                self._complaint(node).say(self.error, level=level)
+                self._complaint(node).say(self._reason(node), level=level)
         self.node, self._sock = "", None
         # one that lasted longer than the longest pause is not part of a loop that hammers a node
         if time.monotonic() - began_s > LAST_S:
@@ -180,6 +180,13 @@ class Dialer:
         end_s = time.monotonic() + seconds
         while not self.stopping and (left_s := end_s - time.monotonic()) > 0:
             pause(self.wake, left_s)
+
+    def _reason(self, node: Address) -> str:
+        """Return the error; the address is left out of it where it is the line's subject."""
+        if self._destination.member:
+            return self.error
+        text = address_text(node)
+        return self.error.removeprefix(f"{text}: ").replace(f"no answer from {text}", "no answer")
 
     def _complaint(self, node: Address) -> Complaint:
         found = self._complaints.get(node)

@@ -61,6 +61,7 @@ class ServedConnection:
     is_ended: bool = False  # by us; its thread may not know yet
     is_admitted: bool = False  # its certificate was seen, and is good
     stream: str = ""  # that it is about, once that is known
+    about: str = ""  # what its log lines begin with from then on, if there are several streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ class Server:
 
     Threads: the acceptor begins connections; each connection's thread serves it and removes it;
     `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock`,
-    `is_ended` and `stream`. `_admission`, `_streams` and `_lines` have locks of their own.
-    `_stopping` is set once and read by all. `__init__` sets the other fields.
+    `is_ended` and `stream`; `about` is its thread's own. `_admission`, `_streams` and `_lines`
+    have locks of their own. `_stopping` is set once and read by all. `__init__` sets the others.
     """
 
     def __init__(
@@ -237,7 +238,8 @@ class Server:
             if not connection.is_ended:
                 self._count(connection, error)
                 words = str(error).removeprefix(f"{name}: ")
-                self._lines.warn(f"{connection.host} {words}", f"{name}: {words}")
+                line = f"{connection.about}{name}: {words}"
+                self._lines.warn(f"{connection.host} {words}", line)
         finally:
             self._drop(connection)
 
@@ -298,6 +300,8 @@ class Server:
         try:
             hello, served = answer_hello(link, self._streams, peer)
             self._is_about(connection, hello.stream)
+            connection.about = served.record.about
+            link.name = f"{connection.about}{link.name}"
             pushes = hello.direction == PUSH
             client = ServedClient(
                 peer.name, PUSHES if pushes else PULLS, connection.name,

@@ -131,7 +131,7 @@ class Node:
         self._lost = opened.damage
         self._peers = self._make_peers(pulse)
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
-        self._port = StreamPort(port, self._served(port), pulse, is_whole=is_whole)
+        self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
         self.pipeline.sequencer.on_status = self._leadership.saw
         self.lookout = Lookout(NodeSampler(self._watched()), about)
 
@@ -165,14 +165,15 @@ class Node:
         self._places.listener = follow
         return peers
 
-    def _served(self, port: NodePort) -> ServedStream:
+    def _served(self, port: NodePort, about: str) -> ServedStream:
         """Return what a server needs to serve this stream."""
         peers, is_own = _peer_alpns(self.settings), port.own_stream == self.stream
         others: dict[str, Handler] = {}
         if self._peers is not None:
             others = dict.fromkeys(peers, self._peers.serve)
+        record = ServerRecord(logging.getLogger("replicator.server"), about)
         return ServedStream(
-            self, ServerRecord(logging.getLogger("replicator.server")), others, peers,
+            self, record, others, peers,
             {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin(is_own=is_own).serve},
             is_own=is_own,
         )  # fmt: skip
@@ -214,6 +215,11 @@ class Node:
         """Where the merged log that is served ends."""
         return self.pipeline.feeds.end
 
+    @property
+    def _about(self) -> str:
+        """What log lines begin with."""
+        return self._port.served.record.about
+
     def is_member(self, name: str) -> bool:
         """Whether a node belongs to this cluster (`replicator.host.Host`)."""
         known = self._places.now.keys() | set(self.settings.member_names)
@@ -224,7 +230,8 @@ class Node:
         if relays and not self.is_member(peer):
             raise Refused("role", f"{peer!r} is not a node of this cluster")
         inbox = self.pipeline.claim(identity, peer, wake, relays=relays)
-        _log.info("session %s is pushed by %s from %s", inbox.session, peer, inbox.appender.end)
+        words = "%ssession %s is pushed by %s from %s"
+        _log.info(words, self._about, inbox.session, peer, inbox.appender.end)
         return inbox
 
     @property
@@ -245,7 +252,8 @@ class Node:
         if not growing:
             self.scrubber.suspect(error)
         elif self.pipeline.is_alone:
-            _log.error("%s; nothing after it is served from here; run `rt verify`", error)
+            words = "%s%s; nothing after it is served from here; run `rt verify`"
+            _log.error(words, self._about, error)
         else:
             self.pipeline.mend_merged(error)
 
@@ -266,7 +274,7 @@ class Node:
         The lock is released last.
         """
         if hand_over(self.pipeline.sequencer, self.pipeline.member.engine):
-            _log.info("another node leads now; this one stops")
+            _log.info("%sanother node leads now; this one stops", self._about)
         self.lookout.stop()
         self.scrubber.stop()
         self._port.stop("" if self.failure is None else spoken(self.failure))

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import socket
 import time
 
@@ -88,6 +89,35 @@ def test_a_flood_of_connections_is_a_few_lines_of_log(serve, publisher, tmp_path
     push_one(server, tmp_path / "pub", publisher)
     assert count > 100
     assert len(caplog.records) < 30
+
+
+def test_a_log_line_names_the_peers_address_once(serve, publisher, tmp_path, caplog):
+    """`10.0.0.1:7420: 10.0.0.1:7420: refused` hides the reason at the end of a long line."""
+    server, stranger = serve(), Certificates(str(tmp_path / "ca")).publisher()
+    there = f"localhost:{server.address[1]}"
+    with Publisher(str(tmp_path), stream=STREAM, session="jfk") as log:
+        log.publish(b"hello")
+    clients = [
+        PushClient(str(tmp_path), STREAM, [("localhost", port)], contexts)
+        for port, contexts in ((server.address[1], stranger), (1, publisher))
+    ]
+    for client in clients:
+        client.start()
+    with socket.create_connection(server.address) as sock:
+        ours = f"127.0.0.1:{sock.getsockname()[1]}"
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wanted = (
+            f"push to {there}: ",
+            "push to localhost:1: ",
+            f"{ours}: ",
+            "of another authority",
+        )
+        assert eventually(lambda: all(each in caplog.text for each in wanted))
+    for client in clients:
+        client.stop()
+    for line in caplog.messages:
+        addresses = re.findall(r"[\w.]+:\d+", line)
+        assert len(set(addresses)) == len(addresses), line
 
 
 def test_a_handshake_that_is_trickled_ends_at_the_deadline(serve):

@@ -103,10 +103,15 @@ class Process:
         """Return what a node answers about a stream."""
         return ask_status(self.hosts[name].address, self.contexts(who, stream))
 
-    def close(self):
-        """Stop everything."""
+    def stop_clients(self):
+        """Stop all that push and pull."""
         for client in self.clients:
             client.stop()
+        self.clients.clear()
+
+    def close(self):
+        """Stop everything."""
+        self.stop_clients()
         for host in self.hosts.values():
             host.stop()
 
@@ -288,6 +293,37 @@ def test_lines_about_leaders_and_stalls_name_their_stream(tmp_path, caplog):
         assert f"stream {name}: n2 leads, in term 4 after n1" in caplog.messages
         [stall] = [each for each in caplog.messages if f"({name}-1)" in each]
         assert stall.startswith(f"stream {name}: stalled for 11 s: ")
+
+
+def test_lines_about_clients_name_their_stream(process, caplog):
+    """A publisher may push to several: which of its connections came and went, or was refused?"""
+    with caplog.at_level(logging.INFO):
+        for name in NAMES:
+            process.push(name)
+            process.pull(name)
+            process.publish(name, b"x", session=f"{name}-1")
+        process.stop_clients()
+        assert eventually(lambda: caplog.text.count(" left, after ") == 2 * len(NAMES))
+    for name in NAMES:
+        for who, what in (("publisher", "push"), ("subscriber", "pull")):
+            lines = [each for each in caplog.messages if each.startswith(f"stream {name}: {who}")]
+            assert len(lines) == 2, (name, who, caplog.messages)
+            assert lines[0].endswith(f" joined, to {what}")
+            assert " left, after " in lines[1]
+        [pushed] = [each for each in caplog.messages if f"session {name}-1 is pushed" in each]
+        assert pushed.startswith(f"stream {name}: ")
+
+
+def test_a_session_that_is_refused_is_logged_with_its_stream(process, caplog):
+    """The publisher is the same, and so may be the session's name."""
+    process.grant('sessions = ["jfk"]\nstreams = ["*"]')
+    process.push("trains")
+    with Publisher(f"{process.root}/pub", stream="trains", session="lga") as publisher:
+        publisher.publish(b"x")
+        where = "stream trains: publisher at "
+        assert eventually(lambda: any(each.startswith(where) for each in caplog.messages))
+    [line] = [each for each in caplog.messages if each.startswith(where)]
+    assert line.endswith("does not grant publisher publisher the session 'lga'")
 
 
 def test_the_last_stream_that_fails_ends_the_process(process):
