@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -60,7 +61,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[s
         widths = [max(map(len, column)) for column in columns]
         if sum(widths) + 2 * (len(widths) - 1) <= room:
             return _aligned(columns, widths)
-    return _blocks(names, safe)
+    return _blocks(names, safe, room)
 
 
 def _aligned(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
@@ -69,12 +70,16 @@ def _aligned(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
     return "\n".join([_styled(head, to=sys.stdout, bold=True), *lines])
 
 
-def _blocks(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _blocks(names: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
     """Return each row as lines of a name and a cell; empty cells are left out."""
     width = max(map(len, names))
+    wrapped = textwrap.TextWrapper(
+        max(1, room - width - 2), break_long_words=False, break_on_hyphens=False
+    ).wrap
+    under = "\n" + " " * (width + 2)
     blocks = (
         "\n".join(
-            f"{_styled(f'{name:<{width}}', to=sys.stdout, bold=True)}  {cell}"
+            f"{_styled(f'{name:<{width}}', to=sys.stdout, bold=True)}  {under.join(wrapped(cell))}"
             for name, cell in zip(names, row, strict=True)
             if cell
         )

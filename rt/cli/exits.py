@@ -29,14 +29,17 @@ PIPE_CLOSED: Final = 141  # 128 + SIGPIPE: the reader of our output stopped
 CODES_HELP: Final = """\b
 Exit codes:
   0    done
-  1    found wrong: damage, a gap, a level not reached; status: degraded; doctor: something is
-       wrong; trace: the message waits
+  1    found wrong: damage, a gap, a level not reached;
+       status: degraded; doctor: something is wrong;
+       trace: the message waits
   2    wrong use, bad input, no such file
-  3    refused by a peer, a certificate, a limit or a policy; status: no quorum
+  3    refused by a peer, a certificate, a limit or a policy;
+       status: no quorum
   4    the disk or the operating system failed
   70   internal error; --debug shows the traceback
   130  interrupted
   141  the reader of the output closed it
+
 rt check has the codes of monitoring plugins instead: 0, 1 warning, 2 critical, 3 unknown"""
 
 # The first class that fits an error decides; FlushTimeout and DiskFailed are also OSErrors.

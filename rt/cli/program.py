@@ -16,6 +16,7 @@ from rt.cli.console import complain
 from rt.cli.environment import check_environment
 from rt.cli.exits import CODES_HELP, exit_code, sentence
 from rt.cli.groups import CommandGroup
+from rt.cli.help import HelpContext, fold_help
 from rt.cli.logs import JSON, TEXT, add_verbosity, configure_log, use_format
 from rt.cli.parent import end_with_parent
 from rt.errors import Misuse
@@ -63,6 +64,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 class Program(CommandGroup):
     """A group whose commands are imported when they run."""
 
+    context_class = HelpContext
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands."""
         return sorted(COMMANDS)
@@ -74,6 +77,7 @@ class Program(CommandGroup):
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         add_verbosity(command)
+        fold_help(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -43,7 +43,6 @@ def status(
     rt status --config flights/clients.toml --json
     rt status --config flights/clients.toml > /dev/null || page-the-operator
 
-    \b
     A session's bytes, rate and age are those of the node that received most. What a client that
     pushes lags by is what the nodes have of its sessions and have not merged.
 

@@ -198,9 +198,11 @@ def _loaded(context: TrustingContext, files: CertificateFiles) -> ssl.SSLContext
 
 
 def _check_files(files: CertificateFiles) -> None:
+    name = os.path.basename(files.cert).removesuffix(".pem")
     for path in (files.ca, files.cert, files.key):
         if not os.path.isfile(path):
-            raise Misuse(f"{path}: no such file; make it with rt certs, or copy it here")
+            command = "init" if path == files.ca else f"issue {name}"
+            raise Misuse(f"{path}: no such file; make it with rt certs {command}, or copy it here")
     demand_private(files.key)
 
 

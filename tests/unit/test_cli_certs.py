@@ -2,12 +2,15 @@
 
 import json
 import re
+from dataclasses import astuple
 
 import pytest
 from click.testing import CliRunner
 
 from rt.cli.certs import certs
-from rt.net.certificates import CertificateFiles
+from rt.client.settings import ConnectionSettings
+from rt.errors import Misuse
+from rt.net.certificates import CertificateFiles, certificate_files
 from rt.net.tls import client_context, server_context
 from tests.forged_certificates import Authority
 
@@ -46,6 +49,19 @@ def test_examples_of_the_help_run_unchanged(run):
 def test_each_command_has_an_example_in_its_help(run, command):
     """An example says what a synopsis cannot: what to type."""
     assert f"rt certs {command}" in done(run(command, "--help"))
+
+
+def test_the_certificate_that_commands_present_by_default_is_made_as_they_say(run):
+    """A newcomer names no identity; the error says what makes the one that is missing."""
+    done(run("init"))
+    default = ConnectionSettings()
+    with pytest.raises(
+        Misuse, match=r"client\.pem: .* make it with rt certs issue client, "
+    ) as said:
+        client_context(*astuple(certificate_files(default.certs, default.identity)))
+    words = re.search(r"rt certs (issue client)", str(said.value))[1].split()
+    done(run(*words, "--role", "subscriber"))
+    assert client_context(*astuple(certificate_files(default.certs, default.identity)))
 
 
 def test_what_was_issued_is_shown(run):

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pty
+import shlex
 import subprocess
 import sys
 
@@ -11,6 +12,8 @@ import click
 import pytest
 
 from rt.cli import console, exits
+from rt.cli.console import table
+from rt.cli.help import folded
 from rt.cli.logs import LineFormatter
 from rt.cli.program import COMMANDS, rt
 from rt.cli.render import Output, render_payloads
@@ -186,3 +189,45 @@ def test_a_table_respects_a_narrow_terminal(tmp_path, columns, is_table):
     if not is_table:
         assert max(map(len, lines)) <= columns
         assert "messages        1" in lines
+
+
+def every_command(group, words=()):
+    """Return each command below a group as a list of arguments."""
+    found = [words]
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        inner = (*words, name)
+        found += every_command(command, inner) if isinstance(command, click.Group) else [inner]
+    return found
+
+
+def test_help_fits_a_narrow_terminal():
+    """Wrapped examples cannot be pasted, and a wrapped list is no list."""
+    for words in every_command(rt):
+        text = run(*words, "--help", env={"COLUMNS": "60"}).stdout
+        assert text.startswith("Usage: rt"), words
+        wide = [line for line in text.splitlines() if len(line) > 60]
+        assert not wide, (words, wide)
+
+
+@pytest.mark.parametrize("room", range(30, 80, 7))
+def test_a_folded_example_is_the_same_to_a_shell(room):
+    """It is pasted."""
+    line = """  cat a b | rt archive set '{"time": 10,  "disk": 90}' --name "a b" --certs here"""
+    folded_line = folded(line, room)
+    assert len(folded_line.splitlines()) > 1
+    assert shlex.split(folded_line.replace("\\\n", "")) == shlex.split(line)
+
+
+def test_cells_of_a_narrow_terminal_are_folded_under_their_column(monkeypatch):
+    """The note that says what is wrong is the longest cell."""
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [["n1", "no answer from node-1:7420 (connection refused)"]]
+    assert table(["node", "note"], rows).splitlines() == [
+        "node  n1",
+        "note  no answer from",
+        "      node-1:7420 (connection",
+        "      refused)",
+    ]

@@ -1,0 +1,74 @@
+"""HelpContext: help whose examples and lists fit a narrow terminal too."""
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from typing import Final
+
+import click
+
+_COMMAND: Final = re.compile(r" +(\S.*\| )?rt ")  # an example
+_WORD: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")  # as a shell has them
+_ITEM: Final = re.compile(r" *\S+ {2,}")  # a name or a number, and what it means
+
+
+class _Folding(click.HelpFormatter):
+    """Folds the paragraphs that click leaves as they were written."""
+
+    def getvalue(self) -> str:
+        """Return the help."""
+        text = super().getvalue()
+        if not (sys.stdout.isatty() or "COLUMNS" in os.environ):
+            return text
+        room = shutil.get_terminal_size().columns
+        return "".join(f"{folded(line, room)}\n" for line in text.splitlines())
+
+
+class HelpContext(click.Context):
+    """A context that folds its help; `fold_help` gives it to a command."""
+
+    formatter_class = _Folding
+
+
+def fold_help(command: click.Command) -> None:
+    """Fold the help of a command and its subcommands."""
+    command.context_class = HelpContext
+    if isinstance(command, click.Group):
+        for part in command.commands.values():
+            fold_help(part)
+
+
+def folded(line: str, room: int) -> str:
+    r"""Return a line as several that are no wider than `room`, if it has spaces to break it at.
+
+    A shell still understands an example: each of its lines but the last ends with a backslash.
+
+    >>> print(folded("  rt publish --session jfk --key-field 'the flight'", 30))
+      rt publish --session jfk \
+        --key-field 'the flight'
+    >>> print(folded("  1  degraded: it works, but a node is down", 30))
+      1  degraded: it works, but a
+         node is down
+    """
+    if len(line) <= room:
+        return line
+    start = len(line) - len(line.lstrip())
+    if _COMMAND.match(line):
+        return " \\\n".join(_broken(line, start, room - 2))
+    item = _ITEM.match(line)
+    return textwrap.fill(
+        line, room, subsequent_indent=" " * (item.end() if item else start),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _broken(line: str, start: int, room: int) -> list[str]:
+    """Return the lines of an example."""
+    lines = [" " * (start - 1)]
+    for word in _WORD.findall(line):
+        if len(lines[-1]) + 1 + len(word) > room and lines[-1].strip():
+            lines.append(" " * (start + 1))
+        lines[-1] += f" {word}"
+    return lines
