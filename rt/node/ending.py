@@ -18,10 +18,16 @@ class Ending:
         _is_over: an event, set once; it has its own lock.
     """
 
-    def __init__(self, halt: Callable[[], None]) -> None:
-        """Call `halt` on an error: it stops the node's work without waiting for any thread."""
+    def __init__(self, halt: Callable[[], None], about: str = "") -> None:
+        """Prepare.
+
+        Args:
+            halt: called on an error: stops the node's work without waiting for any thread.
+            about: what the line about the error begins with.
+        """
         self.failure: Exception | None = None  # the error that ended the node
         self._halt = halt
+        self._about = about
         self._is_over = threading.Event()
 
     def guarded(self, work: Callable[[], None]) -> None:
@@ -38,7 +44,7 @@ class Ending:
         """End the node because of this error."""
         is_internal = not isinstance(error, RtError | OSError)
         kind = f"internal error: {type(error).__name__}: " if is_internal else ""
-        _log.critical("this node stops: %s%s", kind, spoken(error))
+        _log.critical("%sthis node stops: %s%s", self._about, kind, spoken(error))
         self.failure = error
         self._halt()
         self._is_over.set()

@@ -89,7 +89,7 @@ class Node:
         engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
         _check_files(settings)  # and so does this: a state that was begun would be in the way
         self.settings = settings
-        self._ending = Ending(self._halt)
+        self._ending = Ending(self._halt, about)
         self._leadership = Leadership(settings.name, settings.stream, on_role, about)
         self.directory = directory = NodeDirectory(settings)
         try:

@@ -223,6 +223,7 @@ def test_a_failed_sync_ends_its_stream_and_no_other(process, monkeypatch, caplog
     assert process.host.turn()
     assert list(process.host.nodes) == ["flights", "ships"]
     assert "stream trains is not served: input/output error" in caplog.text
+    assert "stream trains: this node stops: input/output error" in caplog.messages
     monkeypatch.undo()
     for name in ("flights", "ships"):
         assert process.publish(name, b"after") > START
