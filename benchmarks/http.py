@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Final, cast
 
@@ -18,15 +19,19 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from benchmarks.log import directory
 from benchmarks.report import Row
-from benchmarks.stream import STREAM, nodes, processor_s, run
+from benchmarks.stream import SPAWN, STREAM, Address, nodes, processor_s
+from replicator.push import PushClient
+from rt import Fsync, Publisher, WriterSettings
 from rt.config.settings import load
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
 from rt.node.cluster import init_local_cluster
 from rt.node.http import HttpSettings
 from rt.node.inbox import NodeInbox
 from rt.node.node import Node
 from rt.node.sample import NodeSample, SessionView
 from rt.node.sampler import NodeSampler
-from rt.node.settings import NodeSettings
+from rt.node.settings import NodeSettings, parse_address
 from rt.position import Position
 from rt.traffic import Traffic
 from rt.web.app import encoded
@@ -37,10 +42,13 @@ from rt.web.server import WebServer
 
 SESSIONS: Final = 1000
 Times = tuple[float, float]  # least and median, in ms
+Used = tuple[float, float]  # processor time of a node and of the threads for those who look, in s
 _SCRAPE_S: Final = 1.0  # Prometheus asks every 15 s by default
 _LOOKS: Final = 200
 _SCRAPES: Final = 50
 _SETTLE_S: Final = 3.0  # after the start, until the page is open
+_LOOKING: Final = ("http", "look out", "others", "AnyIO worker")  # the threads for those who look
+_FORGOTTEN_S: Final = 12.0  # after a page was closed: the node samples for ten seconds more
 
 
 def rows(quick: bool) -> list[Row]:
@@ -49,9 +57,9 @@ def rows(quick: bool) -> list[Row]:
     with context.Pool(1) as pool:  # so that the node's threads end with it
         scrape, event, look, asked_ms = pool.apply(_rendered)
     rounds = 3 if quick else 5
-    off, on = _in_turn(lambda more: _message_us(2_000_000 if quick else 8_000_000, more), rounds)
+    cost, share = _looking(1_000_000 if quick else 4_000_000, 3 if quick else 9)
     idle_off, idle_on = _in_turn(lambda more: _idle_ms(10.0 if quick else 30.0, more), rounds)
-    share = max(0.0, idle_on - idle_off) / 10  # of the 1,000 ms that a core has a second
+    idle_share = max(0.0, idle_on - idle_off) / 10  # of the 1,000 ms that a core has a second
     print(f"  load of the machine, 1, 5 and 15 minutes: {os.getloadavg()}")
     return [
         Row("GET /metrics, 1,000 sessions that wait, median of 50, by the wall clock", asked_ms,
@@ -61,12 +69,12 @@ def rows(quick: bool) -> list[Row]:
         Row("a look at a node, 1,000 sessions, median", look[1], "ms", 50, at_most=True),
         Row("an event of the page, 1,000 sessions, median", event[1], "ms", 50, at_most=True),
         Row("an event of the page, 1,000 sessions", event[2], "kB", 50, at_most=True),
-        Row("a message of 100 B, processor time of the node, no port", off, "us", 0),
-        Row("the same, with a scrape a second and an open page", on, "us", 0, off),
+        Row("a message of 100 B, processor time of the node", cost, "us", 0),
+        Row("an open page and a scrape a second beside it, of a core", share, "%", 1, at_most=True),
         Row("a second at rest, processor time of the node, no port", idle_off, "ms", 0),
         Row("the same, with a scrape a second and an open page", idle_on, "ms", idle_off + 10,
             idle_off, at_most=True),
-        Row("the difference, of a core that is busy", share, "%", 1, at_most=True),
+        Row("the difference, of a core that is busy", idle_share, "%", 1, at_most=True),
     ]  # fmt: skip
 
 
@@ -160,15 +168,115 @@ def _in_turn(work: Callable[[str], float], rounds: int) -> tuple[float, float]:
     off, on = [], []
     for _ in range(rounds):
         off.append(work(""))
-        with _looked_at() as port:
+        port = _free_port()
+        with _looked_at(port):
             on.append(work(f'http = "127.0.0.1:{port}"\n'))
         print(f"  {off[-1]:.3f} without the port, {on[-1]:.3f} with it")
     return statistics.median(off), statistics.median(on)
 
 
-def _message_us(count: int, more: str) -> float:
+def _looking(count: int, rounds: int) -> tuple[float, float]:
+    """Return what a message costs a node, and what those who look take of a core meanwhile.
+
+    On a machine that does other things, what a message costs differs by a third from turn to turn,
+    and one percent is lost in that. So the threads that serve those who look are timed themselves.
+
+    Args:
+        count: of messages in a turn.
+        rounds: how many turns there are of each kind.
+
+    Returns:
+        The median processor time of a message, in us; how much of a core the threads of the port
+        and of the lookout take while a page is open, in percent, less what they take when no one
+        looks: what a node that is busy has less for messages.
+    """
+    port = _free_port()
+    costs: list[float] = []
+    shares: dict[bool, list[float]] = {False: [], True: []}
+    with _stream(port, count) as (publish, used):
+
+        def turn(*, is_looked_at: bool) -> None:
+            began_s, before = time.monotonic(), used()
+            publish()
+            whole, looking = (now - then for now, then in zip(used(), before, strict=True))
+            costs.append(whole / count * 1e6)
+            shares[is_looked_at].append(100 * looking / (time.monotonic() - began_s))
+
+        for _ in range(rounds):
+            with _looked_at(port):
+                time.sleep(_SETTLE_S)
+                turn(is_looked_at=True)
+            time.sleep(_FORGOTTEN_S)
+            turn(is_looked_at=False)
+            print(f"  {shares[True][-1]:.2f} % of a core looked at, {shares[False][-1]:.2f} % not")
+    on, off = (statistics.median(shares[each]) for each in (True, False))
+    return statistics.median(costs), on - off
+
+
+@contextmanager
+def _stream(port: int, count: int) -> Iterator[tuple[Callable[[], None], Callable[[], Used]]]:
+    """Run a node with this port, and a publisher; yield what publishes, and what the node used."""
+    (here, there), (ours, node) = SPAWN.Pipe(), SPAWN.Pipe()
     with directory() as root:
-        return run(root, 100, count, 0, more=more)["nodes_us"]
+        (place,) = init_local_cluster(root, STREAM, 1)
+        at = [parse_address(place.address)]
+        processes = [
+            SPAWN.Process(target=_shown_node, args=(place.config, port, node)),
+            SPAWN.Process(target=_publish_turns, args=(root, at, count, there)),
+        ]
+        for process in processes:
+            process.start()
+
+        def publish() -> None:
+            here.send("go")
+            here.recv()
+
+        def used() -> Used:
+            ours.send("used")
+            answer: Used = ours.recv()
+            return answer
+
+        try:
+            yield publish, used
+        finally:
+            for line in (here, ours):
+                line.send("end")
+            for process in processes:
+                process.join()
+
+
+def _shown_node(config: str, port: int, line: Connection) -> None:
+    """Run a node with a port; answer how long it, and those who look, have used a processor."""
+    node = Node(load(NodeSettings, config, "node", {}, {"reserve": 0}), founding=True)
+    node.start()
+    site = NodeSite(node, RecentEvents())
+    site.start()
+    web = WebServer(HttpSettings(f"127.0.0.1:{port}"), site)
+    web.start()
+    for _ in iter(line.recv, "end"):
+        looking = [each for each in threading.enumerate() if each.name.startswith(_LOOKING)]
+        clocks = [time.pthread_getcpuclockid(each.ident) for each in looking if each.ident]
+        line.send((time.process_time(), sum(map(time.clock_gettime, clocks))))
+    web.stop()
+    site.stop()
+    node.stop()
+
+
+def _publish_turns(root: str, places: list[Address], count: int, line: Connection) -> None:
+    """Publish and push so many messages at each word that comes; the target of a process."""
+    data, certs = os.path.join(root, "pub"), os.path.join(root, "certs")
+    contexts = Contexts(certificate_files(certs, "publisher"), client_context)
+    writer = WriterSettings(fsync=Fsync.INTERVAL)
+    batch = [bytes(100)] * 1000
+    with Publisher(data, stream=STREAM, session="p1", writer=writer) as publisher:
+        push = PushClient(data, STREAM, places, contexts)
+        push.start()
+        for _ in iter(line.recv, "end"):
+            for _ in range(count // len(batch)):
+                publisher.publish_many(batch)
+            publisher.flush("merged", timeout_s=120)
+            line.send("done")
+        push.stop()
 
 
 def _idle_ms(length_s: float, more: str) -> float:
@@ -180,17 +288,21 @@ def _idle_ms(length_s: float, more: str) -> float:
         return (processor_s(running) - taken_s) / (time.monotonic() - began_s) * 1000
 
 
-@contextmanager
-def _looked_at() -> Iterator[int]:
-    """Scrape a port, and keep a page open, from when it is there to the end of the block."""
+def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _looked_at(port: int) -> Iterator[None]:
+    """Scrape a port, and keep a page open, from when it is there to the end of the block."""
     ending = threading.Event()
     threads = [threading.Thread(target=each, args=(port, ending)) for each in (_scrape, _page)]
     for thread in threads:
         thread.start()
     try:
-        yield port
+        yield
     finally:
         ending.set()
         for thread in threads:

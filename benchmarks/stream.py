@@ -116,12 +116,8 @@ def run(
 
 def processor_s(running: list[Child]) -> float:
     """Return the processor time that these processes have taken so far, in seconds."""
-    ticks = 0
-    for child in running:
-        with open(f"/proc/{child.pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    # The id of another process's clock, as Linux makes it; /proc counts hundredths of a second.
+    return sum(time.clock_gettime((~child.pid << 3) | 2) for child in running)
 
 
 def _receive(subscriber: Subscriber, count: int, size: int, *, paced: bool) -> dict[str, float]:
