@@ -6,10 +6,12 @@ from contextlib import ExitStack, contextmanager
 
 from rt.node.http import HttpSettings
 from rt.node.node import Node
+from rt.web.host_site import HostSite
 from rt.web.node_site import NodeSite
 from rt.web.recent import forget_events, keep_events
 from rt.web.server import WebServer
 from tests.archive_cluster import ArchiveCluster
+from tests.unit.test_streams import NAMES, Process
 
 
 class Port:
@@ -88,11 +90,55 @@ class ShownNode(Port):
         self.undo.close()
 
 
+class ShownProcess(Port):
+    """A process that serves three streams, and its HTTP port."""
+
+    def __init__(self, root):
+        self.process = Process(root)
+        self.events = keep_events()
+        self.site = HostSite(self.process.host, self.events)
+        self.web = WebServer(HttpSettings("127.0.0.1:0"), self.site)
+        self.site.start()
+        self.web.start()
+        super().__init__(self.web.url)
+
+    @property
+    def nodes(self):
+        """The node of each stream."""
+        return self.process.host.nodes
+
+    def look(self):
+        """Have every stream look at itself."""
+        for node in self.nodes.values():
+            node.lookout.look()
+
+    def stop(self):
+        """End it."""
+        self.site.stop()
+        self.web.stop()
+        forget_events(self.events)
+        self.process.close()
+
+
 @contextmanager
 def shown(root, nodes=1, **options):
     """Run a node that shows itself for the length of a block."""
     made = ShownNode(root, nodes, **options)
     try:
+        yield made
+    finally:
+        made.stop()
+
+
+@contextmanager
+def shown_streams(root):
+    """Run a process that shows its streams for the length of a block, with a message in each."""
+    made = ShownProcess(root)
+    try:
+        for name in NAMES:
+            made.process.push(name)
+            made.process.publish(name, name.encode(), session=f"{name}-1")
+        made.look()
         yield made
     finally:
         made.stop()

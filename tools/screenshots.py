@@ -3,6 +3,7 @@
 Needs Debian's chromium and the package playwright; it downloads nothing.
 """
 
+import errno
 import logging
 import os
 import shutil
@@ -24,6 +25,7 @@ from rt.web.node_site import NodeSite
 from rt.web.recent import keep_events
 from rt.web.server import WebServer
 from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.web_site import ShownProcess, shown_streams
 
 SESSIONS = ("jfk", "lga", "ewr", "bos", "dca", "ord", "atl", "sfo", "lax", "sea")
 
@@ -48,6 +50,8 @@ def main() -> None:
         undo.callback(site.stop)
         publish(cluster, undo)
         take(cluster, web.url, target)
+    with tempfile.TemporaryDirectory() as root, shown_streams(root) as streams:
+        take_streams(streams, target)
 
 
 def publish(cluster: ArchiveCluster, undo: ExitStack) -> None:
@@ -101,6 +105,20 @@ def take(cluster: ArchiveCluster, url: str, target: Path) -> None:
         show(wide, None, "Degraded")
         time.sleep(6)
         save(wide, target / "page-degraded.png")
+        browser.close()
+
+
+def take_streams(streams: ShownProcess, target: Path) -> None:
+    """Take a picture of the list of streams, one of which has failed."""
+    logging.getLogger("replicator.dialer").disabled = True  # publishers, in this process only here
+    streams.nodes["ships"]._ending.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
+    streams.process.host.turn()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        show(page, streams.web.url, "Broken")
+        time.sleep(6)
+        save(page, target / "page-streams.png")
         browser.close()
 
 

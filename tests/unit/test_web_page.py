@@ -9,9 +9,7 @@ import pytest
 from rt.node.http import HttpSettings
 from rt.web.server import WebServer
 from tests.replicator_host import eventually
-from tests.unit.test_streams import NAMES
-from tests.unit.test_web_streams import ShownProcess
-from tests.web_site import shown
+from tests.web_site import shown, shown_streams
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -48,13 +46,8 @@ def site(tmp_path_factory):
 @pytest.fixture(scope="module")
 def streams(tmp_path_factory):
     """A process with three streams, a message in each, and its port."""
-    made = ShownProcess(tmp_path_factory.mktemp("streams"))
-    for name in NAMES:
-        made.process.push(name)
-        made.process.publish(name, name.encode(), session=f"{name}-1")
-    made.look()
-    yield made
-    made.stop()
+    with shown_streams(tmp_path_factory.mktemp("streams")) as made:
+        yield made
 
 
 class Visit:

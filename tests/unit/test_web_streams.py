@@ -10,9 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, exposition
 
 from replicator.server import Server
-from rt.node.http import HttpSettings
 from rt.web.collector import SiteCollector
-from rt.web.host_site import HostSite
 from rt.web.node_metrics import (
     SERIES_MAX,
     STREAMS_WITH_SERIES_MAX,
@@ -20,54 +18,17 @@ from rt.web.node_metrics import (
     node_metrics,
     worst_first,
 )
-from rt.web.recent import forget_events, keep_events
-from rt.web.server import WebServer
 from tests.replicator_host import eventually
-from tests.unit.test_streams import NAMES, Process
+from tests.unit.test_streams import NAMES
 from tests.unit.test_web import many
-from tests.web_site import Port
-
-
-class ShownProcess(Port):
-    """A process that serves three streams, and its HTTP port."""
-
-    def __init__(self, root):
-        self.process = Process(root)
-        self.events = keep_events()
-        self.site = HostSite(self.process.host, self.events)
-        self.web = WebServer(HttpSettings("127.0.0.1:0"), self.site)
-        self.site.start()
-        self.web.start()
-        super().__init__(self.web.url)
-
-    @property
-    def nodes(self):
-        """The node of each stream."""
-        return self.process.host.nodes
-
-    def look(self):
-        """Have every stream look at itself."""
-        for node in self.nodes.values():
-            node.lookout.look()
-
-    def stop(self):
-        """End it."""
-        self.site.stop()
-        self.web.stop()
-        forget_events(self.events)
-        self.process.close()
+from tests.web_site import ShownProcess, shown_streams
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """Three streams of one process, with a message in each, and a port."""
-    made = ShownProcess(tmp_path_factory.mktemp("streams"))
-    for name in NAMES:
-        made.process.push(name)
-        made.process.publish(name, name.encode(), session=f"{name}-1")
-    made.look()
-    yield made
-    made.stop()
+    with shown_streams(tmp_path_factory.mktemp("streams")) as made:
+        yield made
 
 
 def test_every_metric_has_a_series_for_each_stream(shown):
