@@ -58,10 +58,12 @@ def folded(line: str, room: int) -> str:
     if _COMMAND.match(line):
         return " \\\n".join(_broken(line, start, room - 2))
     item = _ITEM.match(line)
-    return textwrap.fill(
+    lines = textwrap.wrap(
         line, room, subsequent_indent=" " * (item.end() if item else start),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
+    # A word that is too long for its column begins further to the left.
+    return "\n".join(each if len(each) <= room else each.strip().rjust(room) for each in lines)
 
 
 def _broken(line: str, start: int, room: int) -> list[str]:
