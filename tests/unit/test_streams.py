@@ -241,7 +241,7 @@ def test_a_damaged_stream_does_not_keep_the_others_from_starting(process, caplog
     process.start("n1", NAMES[1:])
     assert list(process.host.nodes) == ["flights", "ships"]
     assert "stream trains is not served: " in caplog.text
-    assert len(process.host._port.pulse._wakes) == 2, "it was never put together"
+    assert len(process.host._port.pulse._streams) == 2, "it was never put together"
     process.push("ships")
     assert process.publish("ships", b"1") > START
 
