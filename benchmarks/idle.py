@@ -132,7 +132,7 @@ def _takeover_s(root: str, places: list[Place], children: list[Child]) -> tuple[
     """Kill the node that leads most; return when the first and the last stream is led again."""
     led = {place.name: 0 for place in places}
     for place in places:
-        led[place.name] = sum(line["msg"].startswith(f"{place.name} leads")
+        led[place.name] = sum(f"{place.name} leads" in line["msg"]
                               for line in _leaders(root, place, 0.0))  # fmt: skip
     dead = max(led, key=lambda name: led[name])
     number = [place.name for place in places].index(dead)
@@ -145,7 +145,7 @@ def _takeover_s(root: str, places: list[Place], children: list[Child]) -> tuple[
         time.sleep(1.0)
         found = sorted(line["at_s"] - killed_s for place in others
                        for line in _leaders(root, place, killed_s)
-                       if line["msg"].startswith(f"{place.name} leads"))  # fmt: skip
+                       if f"{place.name} leads" in line["msg"])  # fmt: skip
     print(f"  {dead} led {led[dead]}; {len(found)} are led by others since", file=sys.stderr)
     return (found[0], found[-1]) if found else (float("inf"), float("inf"))
 
