@@ -151,7 +151,7 @@ class Publisher:
         if time_ns is not None:
             time_ns = checked_times([time_ns])[0]
         if self._gate is not None and not self._pending.payloads:  # once for each frame
-            self._gate.admit(1, size)
+            self._gate.begin(size)
         now = time_ns_now()
         with self._lock:
             if size > self._size_max:

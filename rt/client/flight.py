@@ -70,7 +70,8 @@ class Flight:
     each frame, and looks at nothing that is merged while what was granted lasts; so most messages
     cost nothing.
 
-    Threads: any thread may call `admit`. `_lock` guards everything.
+    Threads: any thread may call `admit`. `_lock` guards everything; `_granted` is replaced as a
+    whole, and read without it.
     """
 
     def __init__(
@@ -112,6 +113,9 @@ class Flight:
         Raises:
             LimitReached: they may not, and the limit says not to wait, or not so long.
         """
+        room = self._room()  # most calls end here, and take no lock
+        if room.messages >= messages and room.bytes >= size:
+            return room
         timeout_s = self._limit.timeout_s if self._limit.on_full == "block" else 0.0
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

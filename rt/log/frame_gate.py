@@ -21,8 +21,8 @@ class FrameGate:
     The frame then holds no more than was allowed: it is full before it would.
 
     Threads:
-        Any may call `admit`; both limits are set before there is another thread. What changes is in
-        the pending frame, which the publisher's lock guards.
+        Any may call `begin` and `admit`; both limits are set before there is another thread. What
+        changes is in the pending frame, which the publisher's lock guards.
     """
 
     def __init__(
@@ -47,16 +47,20 @@ class FrameGate:
         with self._lock:
             self._pending.limit()
 
-    def admit(self, messages: int, size: int) -> None:
-        """Wait until so much may be published; errors as of both limits.
+    def begin(self, size: int) -> None:
+        """Wait until a message of so many bytes may begin a frame; errors as of both limits."""
+        room = self.admit(1, size)
+        if room is not None:
+            with self._lock:
+                self._pending.allow(room.messages, room.bytes)
+
+    def admit(self, messages: int, size: int) -> Room | None:
+        """Wait until so much may be published; return how much more may be, None for no limit.
 
         Args:
-            messages: how many; one for a frame that is about to begin.
+            messages: how many.
             size: bytes of their payloads and keys.
         """
         if self.disk is not None:
             self.disk.admit(size + COLUMN_BYTES * messages, self._is_closed)
-        if self.flight is not None:
-            room = self.flight(messages, size)
-            with self._lock:
-                self._pending.allow(room.messages, room.bytes)
+        return None if self.flight is None else self.flight(messages, size)

@@ -186,15 +186,15 @@ def test_a_flood_asks_once_for_each_frame_and_stays_within_its_limit(tmp_path):
 
 def test_a_frame_that_another_thread_wrote_meanwhile_lets_one_message_pass(tmp_path, monkeypatch):
     """Otherwise a whole frame, thousands of messages, goes beyond a limit of a few."""
-    asked, ask = [], FrameGate.admit
+    asked, ask = [], FrameGate.begin
 
-    def admit(gate, messages, size):
-        ask(gate, messages, size)
-        asked.append(messages)
+    def begin(gate, size):
+        ask(gate, size)
+        asked.append(size)
         if len(asked) == 2:
             publisher.publish(b"of another thread, which fills the frame")
 
-    monkeypatch.setattr(FrameGate, "admit", admit)
+    monkeypatch.setattr(FrameGate, "begin", begin)
     batching = rt.Batching(linger_s=60)
     with rt.Publisher(tmp_path, stream="s", session="a", batching=batching) as publisher:
         publisher.limit_flight(lambda _messages, _size: Room(1, 10_000))
