@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from rt.format.manifest import LogIdentity
 from rt.limits import MIB
 from rt.position import Position
 from sequencer.founded import obstacle
@@ -77,7 +78,7 @@ class Planner:
         if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
             file_end = min(durable, Position(first.file + rolled))
         identity = log.log.manifest.identity
-        group, created_ns = (identity.group, identity.created_ns) if identity else ("", 0)
+        group, created_ns = _group(identity), identity.created_ns if identity else 0
         if words := obstacle(ledger, name, group, created_ns):
             self.stuck[name] = Stuck(words)
             return None
@@ -100,6 +101,10 @@ class Planner:
     def forget(self, session: str) -> None:
         """Forget what was found in a copy: it was set aside."""
         self._newcomers.forget(session)
+
+
+def _group(identity: LogIdentity | None) -> str:
+    return identity.group if identity else ""
 
 
 def _cut(  # noqa: PLR0917 - the fields of a slice, in their order

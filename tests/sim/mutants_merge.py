@@ -8,6 +8,7 @@ from rt.log.appender import Appender, Durable
 from rt.node.inbox import NodeInbox
 from rt.node.inbox_syncer import InboxSyncer
 from rt.position import Position
+from sequencer import planner
 from sequencer.copies import Copies
 from sequencer.execution import Execution
 from sequencer.executor import Executor
@@ -51,7 +52,7 @@ def group_is_no_group() -> list[Patch]:
     """Each redundant publisher has a watermark of its own."""
     return [
         (Slice, "watermark_name", property(lambda self: self.session)),
-        (Planner, "_group", lambda self, name, log: ""),
+        (planner, "_group", lambda identity: ""),
     ]
 
 

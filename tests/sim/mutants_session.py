@@ -1,6 +1,6 @@
 """Mistakes with sessions that an operator ends: only worlds with merged logs see them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from rt.format.ranges import Range
@@ -69,8 +69,10 @@ def followers_let_sessions_expire() -> list[Patch]:
     """A follower forgets a session by its own clock, and not by an instruction."""
     right = SessionWatch.turn
 
-    def turn(self: SessionWatch, now_s: float, changed: Iterable[str]) -> None:
-        right(self, now_s, changed)
+    def turn(
+        self: SessionWatch, now_s: float, changed: Collection[str], *, is_stirred: bool = False
+    ) -> None:
+        right(self, now_s, changed, is_stirred=is_stirred)
         ledger = self._member.executor.ledger
         for session, known in list(ledger.remembered.opened.items()):
             if known.closed_ns and self._is_over(session, known, self.policy):
