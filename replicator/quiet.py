@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from rt.errors import Refused
-from rt.format import manifest
 from rt.log.directory import LogDirectory
 from rt.position import Position
 
@@ -98,8 +97,7 @@ class QuietLog:
         return max(0, size - position.offset)
 
     def _manifest_size(self) -> int:
-        size, _ = _status(os.path.join(self._log.path, manifest.FILE_NAME))
-        return size
+        return self._log.manifest_size()
 
 
 def _status(path: str) -> tuple[int, int]:

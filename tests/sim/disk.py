@@ -224,11 +224,14 @@ class SimDisk:
         return found
 
     def _parent(self, path: str) -> tuple[Directory | None, str]:
-        *above, name = _names(path)
-        found: Inode | Directory | None = self._root
+        above, name = _split(path)
+        found = self._root
         for each in above:
-            found = found.names.get(each) if isinstance(found, Directory) else None
-        return found if isinstance(found, Directory) else None, name
+            below = found.names.get(each)
+            if below.__class__ is not Directory:
+                return None, name
+            found = below
+        return found, name
 
     def _sync(self, directory: Directory) -> None:
         self.operation("sync names")
@@ -342,5 +345,11 @@ class SimDisk:
 
 
 @lru_cache(1 << 14)  # the paths of some worlds
+def _split(path: str) -> tuple[tuple[str, ...], str]:
+    *above, name = _names(path)
+    return tuple(above), name
+
+
+@lru_cache(1 << 14)
 def _names(path: str) -> tuple[str, ...]:
     return tuple(path.split("/")) if path else ()

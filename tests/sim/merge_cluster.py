@@ -476,9 +476,9 @@ class MergeCluster(Cluster):
         """A node's duties are durable: the bytes that uncommitted entries name are so already."""
         assert isinstance(node, MergeNode)
         super().persisted(node, ready)
-        status = node.raft.status()
+        commit = node.raft._core.commit
         for entry in ready.entries:
-            if entry.index <= status.commit or entry.kind is not EntryKind.COMMAND:
+            if entry.index <= commit or entry.kind is not EntryKind.COMMAND:
                 continue
             instruction = decode_instruction(entry.command)
             for each in instruction.slices if isinstance(instruction, Merge) else ():

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 
 from archiver.decide import DISK
 from archiver.plan import rolled_files
@@ -12,8 +13,9 @@ from rt.format.ranges import Range, decode_range
 from rt.node.retention import leases_of_notes
 from rt.position import START, Position
 from sequencer.instruction import Archive, Slice
-from sequencer.ledger import Ledger, decode_ledger
+from sequencer.ledger import GrowingFile, Ledger
 from sequencer.raft.consensus import Entry
+from sequencer.remembered import Remembered
 
 from .checkers import Violation
 from .disk import SimDisk
@@ -202,7 +204,7 @@ class Stream:
         """A node has the state after an instruction."""
         known = self._ledgers.get(ledger.index)
         if known is None:
-            self._ledgers[ledger.index] = decode_ledger(ledger.encode())
+            self._ledgers[ledger.index] = _copy(ledger)
         elif known != ledger and (state := ledger.encode()) != known.encode():
             raise Violation(f"{name} has another ledger {ledger.index}:\n{state!r}\n{known!r}")
         if ledger.archived_to > self._archived_to:
@@ -328,6 +330,21 @@ class Stream:
         if len(found) - new.skip != new.messages:
             raise Violation(f"{new} has {len(found)} messages")
         self._next[source] = due
+
+
+def _copy(ledger: Ledger) -> Ledger:
+    """Return a state that no later instruction changes."""
+    remembered, active = ledger.remembered, ledger.active
+    samples = {group: known.copy() for group, known in remembered.samples.items()}
+    return replace(
+        ledger,
+        sessions=ledger.sessions.copy(),
+        remembered=Remembered(
+            remembered.tails.copy(), samples, remembered.begun.copy(), remembered.opened.copy()
+        ),
+        watermarks=ledger.watermarks.copy(),
+        active=GrowingFile(active.since_ns, active.sessions.copy()),
+    )
 
 
 def _bytes(disk: SimDisk, file: Position) -> bytearray:
