@@ -54,6 +54,12 @@ class Passed:
 
     bytes: int = 0
     messages: int = 0
+    charged: int = 0  # of these messages, since the one that was given out last
+
+    def take_charged(self) -> int:
+        """Return how many were charged for the message that was given out last."""
+        charged, self.charged = self.charged, 0
+        return charged
 
 
 class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
@@ -109,6 +115,11 @@ class Link:
         """Refuse what only a source sends: the peer is a sink."""
         self._decoder.from_sink = True
 
+    def charge(self, messages: int) -> None:
+        """Count the message that was given out last as so many more; it costs as much to take."""
+        self._passed.messages += messages
+        self._passed.charged += messages
+
     def listen(self, fd: int) -> None:
         """Let this descriptor end a wait too."""
         if fd >= 0:
@@ -150,7 +161,8 @@ class Link:
         """Yield what has arrived; the payload of `Data` is valid until the next is asked for.
 
         Args:
-            most: how many messages to yield at once; what is left of them ends the next wait.
+            most: how many messages to yield at once, with what is charged for them; what is left
+                ends the next wait.
             last_acks: whether to pass over acknowledgements that were overtaken by another.
 
         Raises:
@@ -165,6 +177,7 @@ class Link:
                 self._passed.messages += 1 + overtaken
                 messages += 1 + overtaken // _OVERTAKEN_IS
                 yield message
+                messages += self._passed.take_charged()
                 if messages >= most:
                     self._more = True  # the decoder may hold further ones
                     return

@@ -146,6 +146,9 @@ class Pipe:
         self.decoder = Decoder()
         self.bend = bytes
 
+    def charge(self, messages):
+        pass
+
     def take_no_frames(self):
         self.decoder.from_sink = True
 

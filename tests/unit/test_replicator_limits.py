@@ -209,6 +209,38 @@ def test_a_reader_that_floods_wakes_no_thread_for_nothing(tmp_path):
     assert sum(spent) < 1000 * (passed_s + 1) + 4 * max(spent)
 
 
+def test_files_are_counted_as_the_messages_that_they_cost(tmp_path):
+    """One name had a thousand sessions begin 62 files each: others waited 8 s to be merged."""
+    certs = Certificates(str(tmp_path / "ca"))
+    host = DiskHost(str(tmp_path / "node"))
+    server = Counted(("localhost", 0), certs.server(), only(host))
+    server.start()
+    sock, _ = connect(server.address, certs.publisher().current())
+    files = [Rolled(Position.of(run, 0, 0), 0, 0, 0, 0, 0, 0) for run in range(12)]
+    try:
+        sock.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "x")))
+        sock.sendall(encode(Open(0, LogIdentity(SESSION, STREAM, "jfk", "a" * 32, 1))))
+        sock.sendall(b"".join(encode(RolledNotice(0, each)) for each in files))
+        assert eventually(lambda: sum(server.spent) > 2000 * len(files))
+    finally:
+        sock.close()
+        server.stop(), host.stop()
+
+
+def test_what_is_charged_for_messages_ends_a_turn():
+    """Others of the name are held back only between two turns."""
+    given, wake = Given(encode(Heartbeat()) * 100, 200), Wake()
+    link = Link(given, wake, "test")
+    link._decoder.greeting = False
+    count = 0
+    for _ in link.receive(1000):
+        link.charge(99)
+        count += 1
+    assert count == 10
+    assert link.take_passed().messages == 1000
+    wake.close(), given.ours.close(), given.theirs.close()
+
+
 class Given:
     """A TLS connection from which bytes can be read that tests have given."""
 
