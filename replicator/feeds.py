@@ -1,6 +1,7 @@
 """LogFeeds: the merged log as the pulling connections see it, and how they learn of more."""
 
 import threading
+from collections.abc import Callable
 
 from replicator.host import Bell
 from rt.errors import Refused
@@ -38,12 +39,18 @@ class LogFeeds:
         `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown`
         and `refuse` are called by the one thread that appends, and read whichever set is there,
         without the lock. `end` and `_refusal` are written by that thread alone; `end` only grows.
-        `damaged` has a lock of its own.
+        `damaged` has a lock of its own; `_closed` is never replaced.
     """
 
-    def __init__(self, directory: str) -> None:
-        """Serve the merged log in `directory`."""
+    def __init__(self, directory: str, closed: Callable[[], Refused | None] = lambda: None) -> None:
+        """Prepare to serve a merged log.
+
+        Args:
+            directory: where it is.
+            closed: returns why no connection is taken now, if so; any thread may call it.
+        """
         self.directory = directory
+        self._closed = closed
         self.damaged = DamagedFiles()
         self.end: Position = START
         self._refusal: Refused | None = None
@@ -56,8 +63,10 @@ class LogFeeds:
         return bool(self._feeds)
 
     def open(self, wake: Bell) -> LogFeed:
-        """Return the feed of a new connection; `Refused` if nothing is served any more."""
+        """Return the feed of a new connection; `Refused` if nothing is served any more, or now."""
         self.demand_open()
+        if (why := self._closed()) is not None:
+            raise why
         feed = LogFeed(self, wake)
         with self._lock:
             self._feeds |= {feed}

@@ -29,12 +29,10 @@ _log: Final = logging.getLogger(__name__)
 # A node serves 1,000 sessions; one connection may bring all of them, and as many again that ended.
 CHANNELS_MAX: Final = 4096
 
-# What a node does for one of these, in messages of 20 us. A file is two files, lines and syncs, for
-# which its bytes pay, 64 of them as much as a message: so small ones cost most, and few of those
-# are honest.
-_FILE_MESSAGES: Final = 2000
-_FILE_MESSAGES_MIN: Final = 100
-_MESSAGE_BYTES: Final = 64
+# What a node does for one of these, in messages of 20 us: a file is two files, lines and syncs. One
+# without a frame is left by a publisher that was killed, so few are honest.
+_FILE_MESSAGES: Final = 100
+_EMPTY_FILE_MESSAGES: Final = 2000
 _OPEN_MESSAGES: Final = 10
 
 _IDLE_S: Final = 60.0  # the link wakes up by itself when it has to
@@ -210,7 +208,8 @@ class SinkConnection:
                 if self._last_codes:
                     self._last_codes.pop(_name(channel), None)
             elif isinstance(message, RolledNotice):
-                self._link.charge(_cost(message.line.end))
+                is_empty = not message.line.end
+                self._link.charge(_EMPTY_FILE_MESSAGES if is_empty else _FILE_MESSAGES)
                 channel.take_rolled(message)
             elif isinstance(message, ArchivedNotice):
                 channel.take_archived(message)
@@ -256,10 +255,6 @@ class SinkConnection:
     def _end(self, channel: SinkChannel) -> None:
         del self._channels[channel.channel]
         channel.inbox.release()
-
-
-def _cost(file_bytes: int) -> int:
-    return max(_FILE_MESSAGES - file_bytes // _MESSAGE_BYTES, _FILE_MESSAGES_MIN)
 
 
 def _name(channel: SinkChannel) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from replicator.feeds import LogFeeds
 from replicator.host import Bell
-from rt.errors import CorruptLog
+from rt.errors import CorruptLog, Refused
 from rt.format.manifest import LogIdentity
 from rt.node.damage import DamageFound
 from rt.node.directory import NodeDirectory
@@ -31,6 +31,7 @@ from rt.position import START, Position
 from sequencer.journal.journal import Opened
 from sequencer.member import is_commit_note, is_plain_success
 from sequencer.membership import Dial
+from sequencer.raft.consensus import EngineRole
 
 _log: Final = logging.getLogger("rt.node")
 _LAG_MAX: Final = 2  # entries on their way to a member that keeps up
@@ -90,7 +91,7 @@ class NodePipeline:
         disk, guard, storage = directory.disk, directory.guard, settings.storage
         self._is_founded_alone = settings.is_alone
         self._ending = ending
-        self.feeds = LogFeeds(directory.merged)
+        self.feeds = LogFeeds(directory.merged, self._closed)
         self.inboxes = Inboxes(
             directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
             alone=lambda: self.is_alone, damaged=self.mend, left=self._end_rest,
@@ -167,6 +168,14 @@ class NodePipeline:
             return False
         peers = view.engine.peers  # as of the last tick; one that lacks more is sent more at once
         return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
+
+    def _closed(self) -> Refused | None:
+        """Why no puller is taken now: what is here would pass for all that was merged."""
+        view = self.sequencer.view
+        waits = view.waiting.copy is not None or view.waiting.missing is not None
+        if not waits and view.engine.role is not EngineRole.LEARNER:
+            return None
+        return Refused("learning", "this node does not have all that was merged yet; ask another")
 
     def mend(self, found: DamageFound) -> None:
         """Set aside, soon, what a connection found damaged."""
