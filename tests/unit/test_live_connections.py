@@ -22,6 +22,7 @@ from rt.net.grants import GRANTS_NAME
 from rt.net.identity import CertificateRole
 from rt.net.live import live_connections
 from rt.net.renewal import renew
+from rt.net.repeated import RepeatedLines
 from rt.net.revocation import revoke
 from rt.net.tls import Contexts, client_context, connect, offering, server_context
 from rt.net.trust import trust_of
@@ -71,8 +72,9 @@ def watched():
 
 
 @pytest.fixture
-def site(tmp_path):
-    """Return a node and its certificates."""
+def site(tmp_path, monkeypatch):
+    """Return a node and its certificates; no line counts as a repetition of another test's."""
+    monkeypatch.setattr(live_connections, "_repeats", RepeatedLines(live_connections._repeats._log))
     site = Site(tmp_path, slow_status)
     yield site
     site.stop()
