@@ -13,7 +13,7 @@ demo: .venv/demo
 
 test: .venv/dev
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal -m "not faults"
+	$(BIN)/pytest -n 2 --dist worksteal --reruns 1 -raR -m "not faults"
 
 check: .venv/dev
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

@@ -12,11 +12,12 @@ from rt.position import START, Position
 class LogFeed:
     """The merged log as one connection sees it (`replicator.host.Feed`)."""
 
-    def __init__(self, feeds: "LogFeeds", wake: Bell) -> None:
+    def __init__(self, feeds: "LogFeeds", wake: Bell, *, relays: bool) -> None:
         self.directory = feeds.directory
         self.damaged = feeds.damaged
         self.wake = wake
         self._feeds = feeds
+        self._relays = relays
 
     def end(self) -> Position:
         """Serve no byte past this: it may yet be cut and written again after a crash.
@@ -26,6 +27,13 @@ class LogFeed:
         """
         self._feeds.demand_open()
         return self._feeds.end
+
+    def is_whole(self) -> bool:
+        """Whether a copy up to the end is complete; not while more was decided than is here.
+
+        A node takes what there is: this one may be waiting for something that it has.
+        """
+        return self._relays or self._feeds.is_whole()
 
     def release(self) -> None:
         """Forget the connection, which has ended."""
@@ -39,17 +47,24 @@ class LogFeeds:
         `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown`
         and `refuse` are called by the one thread that appends, and read whichever set is there,
         without the lock. `end` and `_refusal` are written by that thread alone; `end` only grows.
-        `damaged` has a lock of its own; `_closed` is never replaced.
+        `damaged` has a lock of its own; `is_whole` and `_closed` are never replaced.
     """
 
-    def __init__(self, directory: str, closed: Callable[[], Refused | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        closed: Callable[[], Refused | None] = lambda: None,
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Prepare to serve a merged log.
 
         Args:
             directory: where it is.
             closed: returns why no connection is taken now, if so; any thread may call it.
+            is_whole: returns whether nothing is missing at its end; any thread may call it.
         """
         self.directory = directory
+        self.is_whole = is_whole
         self._closed = closed
         self.damaged = DamagedFiles()
         self.end: Position = START
@@ -62,12 +77,17 @@ class LogFeeds:
         """Whether any connection pulls the log now."""
         return bool(self._feeds)
 
-    def open(self, wake: Bell) -> LogFeed:
-        """Return the feed of a new connection; `Refused` if nothing is served any more, or now."""
+    def open(self, wake: Bell, *, relays: bool = False) -> LogFeed:
+        """Return the feed of a new connection; `Refused` if nothing is served any more, or now.
+
+        Args:
+            wake: of the connection.
+            relays: whether the peer is a node; one is refused only if nothing is served any more.
+        """
         self.demand_open()
-        if (why := self._closed()) is not None:
+        if not relays and (why := self._closed()) is not None:
             raise why
-        feed = LogFeed(self, wake)
+        feed = LogFeed(self, wake, relays=relays)
         with self._lock:
             self._feeds |= {feed}
         return feed

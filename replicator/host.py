@@ -70,6 +70,9 @@ class Feed(Protocol):
             Refused: nothing is served any more; the connection ends.
         """
 
+    def is_whole(self) -> bool:
+        """Return whether nothing is missing at that end, as far as is known here."""
+
     def release(self) -> None:
         """Take note that this sink is gone. Called once."""
 
@@ -108,11 +111,12 @@ class Host(Protocol):
         The host may sync it, and act on that, before it returns.
         """
 
-    def feed(self, wake: Bell) -> Feed:
+    def feed(self, wake: Bell, *, relays: bool) -> Feed:
         """Return the merged log for a peer that may pull it.
 
         Args:
             wake: to be rung when `end` has changed, or a file was rolled or archived.
+            relays: whether the peer is a node, to which whatever is here is of use.
 
         Raises:
             Refused: the node does not serve now.

@@ -24,8 +24,8 @@ class Mirror:
     Its certificate says `mirror`: publishers refuse it, and it can push, vote and operate nowhere.
 
     Threads: connections call the host's methods; `grown` is called by the thread that fills the
-    copy. `_feeds` has rules of its own; `suspect` is set before `start`, and the other fields never
-    change.
+    copy. `_feeds` has rules of its own; `suspect` and `is_whole` are set before `start`, and the
+    other fields never change.
     """
 
     is_first = False  # nothing is merged here
@@ -52,7 +52,8 @@ class Mirror:
         """
         self.stream = stream
         self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has it repaired
-        self._feeds = LogFeeds(directory)
+        self.is_whole: Callable[[], bool] = lambda: True  # whether the copy has all its source has
+        self._feeds = LogFeeds(directory, is_whole=self._has_all)
         self._server = Server(address, contexts, only(self), limits)
 
     @property
@@ -90,9 +91,12 @@ class Mirror:
     def settle(self) -> None:
         """Do nothing: nothing is pushed here."""
 
-    def feed(self, wake: Bell) -> LogFeed:
+    def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
         """Give a pulling connection the copy."""
-        return self._feeds.open(wake)
+        return self._feeds.open(wake, relays=relays)
+
+    def _has_all(self) -> bool:
+        return self.is_whole()
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
         """Log it, and have a rolled file fetched from the nodes again."""

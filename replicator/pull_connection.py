@@ -117,7 +117,7 @@ class PullConnection:
         if self._channel is not None:
             self._side.mark(self._channel)
         elif self._is_there():
-            self._channel = self._side.open(self._log, self._feed.end)
+            self._channel = self._side.open(self._log, self._feed.end, is_whole=self._feed.is_whole)
 
     def _is_there(self) -> bool:
         try:

@@ -369,7 +369,8 @@ class Server:
         host: Host,
         client: ServedClient,
     ) -> None:
-        pulling = PullConnection(link, connection.wake, host.feed, host.damaged, client.sent)
+        feed = partial(host.feed, relays=peer.is_node)
+        pulling = PullConnection(link, connection.wake, feed, host.damaged, client.sent)
         client.position = lambda: pulling.position
         pulling.run(
             lambda: self._stopping or connection.is_ended, partial(self._held_s, link, peer)

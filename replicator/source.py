@@ -177,10 +177,11 @@ _GO_ON, _WAIT = GoOn(), Wait()
 class Source:
     """Where one sink is to be served from; it starts from what the sink says and keeps nothing."""
 
-    __slots__ = ("cursor", "ended")
+    __slots__ = ("caught_up", "cursor", "ended")
 
     def __init__(self, cursor: Position) -> None:
         self.cursor = cursor
+        self.caught_up = False  # the sink was told that it has everything
         self.ended = False  # the sink knows that the file at the cursor has ended
 
     def sent(self, length: int) -> None:

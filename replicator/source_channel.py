@@ -5,6 +5,7 @@ from typing import Final
 
 from replicator.cursor_file import CursorFile
 from replicator.frame_buffer import FrameBuffer
+from replicator.held import held_of
 from replicator.messages import (
     Ack,
     ArchivedNotice,
@@ -20,7 +21,6 @@ from replicator.source import (
     Difference,
     Effect,
     GoOn,
-    Held,
     Looked,
     Refuse,
     Send,
@@ -33,7 +33,6 @@ from replicator.source import (
 from replicator.wire import DATA_HEAD_BYTES, encode
 from rt.errors import CorruptLog, Misuse, Refused
 from rt.format import manifest
-from rt.format.checksum import crc32
 from rt.limits import READ_BYTES, SMALL_BYTES
 from rt.log.archived import is_dropped, is_own_choice, not_copied
 from rt.log.directory import LogDirectory
@@ -55,6 +54,8 @@ class SourceChannel:
         channel: int,
         log: LogDirectory,
         end: Callable[[], Position] | None = None,
+        *,
+        is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
         """Prepare to open the channel.
 
@@ -62,15 +63,16 @@ class SourceChannel:
             channel: its number on the connection.
             log: refreshed, and there.
             end: returns where serving ends now; the end of what is on disk if not given.
+            is_whole: returns whether a sink that has all up to there has all there is.
         """
         if log.manifest.identity is None:
             raise Misuse(f"{log.path} is not there yet")
         self.channel = channel
         self.log = log
         self.identity: manifest.LogIdentity = log.manifest.identity
-        self.caught_up = False
         self._acked = START  # up to where the sink has written the log
         self._end = end
+        self._is_whole = is_whole
         self._source: Source | None = None
         self._cursor = CursorFile(log, is_own=end is None)
         self._begins = START  # files before this one are not copied
@@ -101,7 +103,9 @@ class SourceChannel:
         if self._source is not None:
             raise Refused("protocol", "a second Standing came on one channel")
         self.log.refresh()
-        found = difference(standing, self._held(standing), is_copy=self._end is not None)
+        found = difference(
+            standing, held_of(self.log, standing, self._served), is_copy=self._end is not None
+        )
         if found is not None:
             raise self._refused(found)
         self._begins = self._starting_file(standing.start)
@@ -155,9 +159,9 @@ class SourceChannel:
         if isinstance(effect, Send):
             sent = self._send(send, buffer, source, effect.limit)
             more = source.cursor.offset < effect.limit or looked.rolled is not None
-            self._quiet.is_quiet = not (sent and (more or not self.caught_up))
+            self._quiet.is_quiet = not (sent and (more or not source.caught_up))
         else:
-            self._quiet.is_quiet = not self._perform(send, effect)
+            self._quiet.is_quiet = not self._perform(send, source, effect)
         return not self._quiet.is_quiet
 
     def send_little(self, send: Sender, buffer: FrameBuffer) -> bool:
@@ -170,7 +174,7 @@ class SourceChannel:
             As `pump`.
         """
         source, file = self._source, self._cursor.file
-        if source is None or file is None or not self.caught_up or source.ended:
+        if source is None or file is None or not source.caught_up or source.ended:
             return False
         cursor = source.cursor
         if self._cursor.start != cursor.file:
@@ -194,7 +198,7 @@ class SourceChannel:
             Whether it was sent.
         """
         source = self._source
-        if source is None or not self.caught_up or source.ended or self._end is not None:
+        if source is None or not source.caught_up or source.ended or self._end is not None:
             return False
         if frame.position != source.cursor or frame.log != self.identity.id:
             return False
@@ -281,43 +285,6 @@ class SourceChannel:
             return Position(last + rolled_end)
         return Position(last + self._quiet.bytes_after(last))
 
-    def _held(self, standing: Standing) -> Held:
-        end, known = standing.end, self.log.manifest
-        size: int | None = None
-        try:
-            file = self.log.open_file(end.file)
-        except FileNotFoundError:
-            pass
-        else:
-            size = self._served(end.file, file.size())
-            file.close()
-        rolled = None if standing.rolled is None else known.rolled.get(standing.rolled.file)
-        if rolled is not None and self._served(rolled.file, rolled.end) < rolled.end:
-            rolled = None
-        archived = end.file in known.archived
-        return Held(size, known.rolled_end(end.file), archived, rolled, self._crc(standing))
-
-    def _crc(self, standing: Standing) -> int | None:
-        """Sum up what the sink has, as this log has it; None if it was archived here.
-
-        Raises:
-            CorruptLog: it is known to be damaged here, so a difference would say nothing.
-        """
-        tail = b""
-        for span in standing.spans:
-            if span.position.file in self.log.manifest.archived:
-                return None
-            self.log.damaged.demand_whole(span.position.file)
-            try:
-                file = self.log.open_file(span.position.file)
-            except FileNotFoundError:
-                continue  # then the sum differs
-            try:
-                tail += file.pread(span.length, span.position.offset)
-            finally:
-                file.close()
-        return crc32(tail)
-
     def _served(self, file: Position, size: int) -> int:
         """How many of the bytes of a file may be served now."""
         if self._end is None:
@@ -364,7 +331,7 @@ class SourceChannel:
                 send(encode(ArchivedNotice(self.channel, known.rolled[line.file], line)))
         self._archived_sent = len(known.archived)
 
-    def _perform(self, send: Sender, effect: Effect) -> bool:
+    def _perform(self, send: Sender, source: Source, effect: Effect) -> bool:
         message: Message
         if isinstance(effect, GoOn):
             return True
@@ -375,15 +342,15 @@ class SourceChannel:
         elif isinstance(effect, Refuse):
             raise Refused("diverged", f"{self.log.path}: {effect.words}")
         else:
-            self._catch_up(send)
+            self._catch_up(send, source)
             return False
         send(encode(message))
         return True
 
-    def _catch_up(self, send: Sender) -> None:
-        if not self.caught_up:
-            self.caught_up = True
-            send(encode(CaughtUpNotice(self.channel, self.position)))
+    def _catch_up(self, send: Sender, source: Source) -> None:
+        if not source.caught_up and self._is_whole():
+            source.caught_up = True
+            send(encode(CaughtUpNotice(self.channel, source.cursor)))
 
     def _send(self, send: Sender, buffer: FrameBuffer, source: Source, limit: int) -> bool:
         file, start = self._cursor.file, source.cursor
@@ -393,13 +360,13 @@ class SourceChannel:
         if not message:
             if self._is_emptied(start, file):
                 return True  # since we looked; the next look finds its line
-            self._catch_up(send)
+            self._catch_up(send, source)
             return False
         send(message)
         whole = len(message) - DATA_HEAD_BYTES
         source.sent(whole)
         if whole >= _BEHIND_BYTES:
-            self.caught_up = False
+            source.caught_up = False
         return True
 
     def _is_emptied(self, at: Position, file: File) -> bool:

@@ -59,9 +59,15 @@ class SourceConnection:
         """Whether there is something to send now."""
         return bool(self._ready)
 
-    def open(self, log: LogDirectory, end: Callable[[], Position] | None = None) -> SourceChannel:
+    def open(
+        self,
+        log: LogDirectory,
+        end: Callable[[], Position] | None = None,
+        *,
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> SourceChannel:
         """Offer a log, which has to be there, to the sink; arguments as for `SourceChannel`."""
-        channel = SourceChannel(self._opened, log, end)
+        channel = SourceChannel(self._opened, log, end, is_whole=is_whole)
         self._channels[channel.channel] = channel
         self._opened += 1
         self._link.send(encode(channel.opening()))

@@ -141,6 +141,11 @@ class Member:
         return bool(self._execution.queue) or self._proposals.is_undecided
 
     @property
+    def is_behind(self) -> bool:
+        """Whether something committed was not executed here yet, or what it made is not here."""
+        return bool(self._execution.queue) or self.executor.lacks_log
+
+    @property
     def has_backlog(self) -> bool:
         """Whether `run` has left something that can be executed now."""
         return self._execution.can_continue

@@ -62,6 +62,9 @@ class Feed:
     def end(self):
         return self.host.merged_end()
 
+    def is_whole(self):
+        return True
+
     def release(self):
         self.host.feeds.remove(self)
 
@@ -106,7 +109,7 @@ class DiskHost:
     def settle(self):
         pass
 
-    def feed(self, wake):
+    def feed(self, wake, *, relays):
         feed = Feed(self, wake)
         self.feeds.append(feed)
         return feed

@@ -5,15 +5,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from rt.cli.console import note
 from rt.cli.options import Seconds, reloaded
 from rt.cli.stop_signals import StopSignals
 from rt.client.settings import ConnectionSettings
 from rt.config.settings import changed
-from rt.errors import Misuse, PeerError, RtError, spoken
+from rt.errors import Misuse, PeerError, Refused, RtError, spoken
+from rt.net.admin import NoLeader
 from rt.net.contexts import Contexts
 from rt.node.http import HttpSettings
 from rt.web.server import WebServer
@@ -40,6 +42,17 @@ def reading_answers() -> Iterator[None]:
         raise PeerError(
             f"a node's answer cannot be read ({reason}); does it run our version?"
         ) from None
+
+
+def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:
+    """Ask what the leader knows; without one, what any node does, and say so."""
+    try:
+        return settings.ask_latest(request)
+    except (NoLeader, Refused) as error:
+        if isinstance(error, Refused) and error.code != "undecided":
+            raise
+        note(f"{error}; what follows is as one node knew it last")
+        return settings.ask(request)
 
 
 def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

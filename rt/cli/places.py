@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from rt.cli.console import note, print_json, table
-from rt.cli.link import reading_answers
+from rt.cli.link import look, reading_answers
 from rt.client.settings import ConnectionSettings
 from rt.log.start import parse_start
 from rt.names import parse_cursor
@@ -25,7 +25,7 @@ to_option = click.option(
 
 def ask_rows(settings: ConnectionSettings, request: Row, field: str) -> list[Row]:
     """Return what the nodes list under a field of their answer."""
-    answer = settings.ask(request)
+    answer = look(settings, request)
     with reading_answers():
         return [dict(row) for row in answer[field]]
 

@@ -12,7 +12,7 @@ from archiver.plan import Planned, archived_to, rolled_files
 from archiver.plan import plan as plan_files
 from archiver.policy import Policy, parse_policy
 from rt.cli.console import note, print_json, table
-from rt.cli.link import reading_answers
+from rt.cli.link import look, reading_answers
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
@@ -49,7 +49,7 @@ def plan(
         rows, rules = plan_of(directory, parse_policy(text or "{}"), at_ns)
     else:
         when = {} if at_ns is None else {"at_ns": at_ns}
-        answer = settings.ask({"do": "plan", **when})
+        answer = look(settings, {"do": "plan", **when})
         with reading_answers():
             rows = [Planned(**each) for each in answer["files"]]
             rules = json.dumps(answer["policy"])

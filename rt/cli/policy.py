@@ -8,7 +8,7 @@ import click
 from archiver.policy import parse_policy, policy_of
 from rt.cli.console import note, print_json, say
 from rt.cli.groups import CommandGroup
-from rt.cli.link import reading_answers
+from rt.cli.link import look, reading_answers
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
@@ -37,7 +37,7 @@ def show(settings: ConnectionSettings, *, as_json: bool) -> None:
     \b
     rt archive policy show --nodes a:7420 --identity subscriber
     """  # noqa: D301 - click reads the backspace character
-    _show(settings.ask({"do": "policy"}), as_json=as_json)
+    _show(look(settings, {"do": "policy"}), as_json=as_json)
 
 
 @policy.command(name="set")
@@ -74,7 +74,7 @@ def set_policy(
         raise click.UsageError("give the policy as JSON, as a --file, or by options")
     if given:
         with reading_answers():
-            known = dict(settings.ask({"do": "policy"})["policy"])
+            known = dict(settings.ask_latest({"do": "policy"})["policy"])
         wanted = policy_of({**known, **given})
     else:
         wanted = parse_policy(_read(path) if path else text)

@@ -139,13 +139,15 @@ def pull(
 def _scrubber(
     client: PullClient, settings: PullSettings, contexts: Contexts, mirror: Mirror | None
 ) -> Scrubber | None:
-    """Return what reads the copy once a day, and hears what the mirror finds damaged."""
+    """Return what reads the copy once a day; a mirror hears of the copy, and it of the mirror."""
     scrubber = copy_scrubber(
         client, settings.addresses(), contexts, settings.scrub_bytes_s,
         mirror.barred if mirror else None,
     )  # fmt: skip
-    if mirror is not None and scrubber is not None:
-        mirror.suspect = scrubber.suspect
+    if mirror is not None:
+        mirror.is_whole = lambda: client.wait_caught_up(0)
+        if scrubber is not None:
+            mirror.suspect = scrubber.suspect
     return scrubber
 
 

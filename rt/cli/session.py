@@ -6,7 +6,7 @@ import click
 
 from rt.cli.console import note, print_json, say, table
 from rt.cli.groups import CommandGroup
-from rt.cli.link import reading_answers
+from rt.cli.link import look, reading_answers
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_seconds
@@ -171,7 +171,7 @@ def policy(
     wanted = {"close_s": close, "take_s": take_, "expire_s": expire}
     given = {name: text for name, text in wanted.items() if text is not None}
     request = {"do": "set-session-policy", "policy": given} if given else {"do": "session-policy"}
-    answer = settings.ask(request)
+    answer = settings.ask(request) if given else look(settings, request)
     if as_json:
         print_json(answer)
         return
@@ -201,7 +201,7 @@ def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: b
 
 
 def _rows(settings: ConnectionSettings, request: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = settings.ask(request)
+    answer = look(settings, request)
     with reading_answers():
         return [dict(each) for each in answer["sessions"]]
 

@@ -19,6 +19,7 @@ from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Le
 from rt.log.disk_room import DiskLimit
 from rt.log.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
+from rt.net.admin import NoLeader
 from rt.net.tls import Contexts
 from rt.position import Position
 from rt.publisher import Publisher
@@ -221,13 +222,19 @@ class ClientPublisher:
         parse_cursor(cursor)
         end_s, pause_s = time.monotonic() + timeout_s, _CONSUMED_FIRST_S
         while True:
-            found = self._ask({"do": "cursors", "name": cursor})["cursors"][0]
-            reached = Position.parse(str(found.get("next", found["position"])))
-            if reached >= position:
-                return
-            if time.monotonic() + pause_s > end_s:
-                words = f"cursor {cursor!r} has acknowledged up to {reached} after {timeout_s:g} s"
-                raise TimeoutError(f"{words}, and not up to {position}")
+            is_last = time.monotonic() + pause_s > end_s
+            try:
+                found = self._ask({"do": "cursors", "name": cursor, "latest": True})["cursors"][0]
+            except NoLeader:
+                if is_last:
+                    raise
+            else:
+                reached = Position.parse(str(found.get("next", found["position"])))
+                if reached >= position:
+                    return
+                if is_last:
+                    words = f"cursor {cursor!r} has acknowledged up to {reached}, not {position}"
+                    raise TimeoutError(f"{words}, after {timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(_CONSUMED_LAST_S, 2 * pause_s)
 

@@ -44,6 +44,10 @@ class ConnectionSettings:
         """Ask the nodes in turn until one does it; errors as of `rt.net.admin.ask_any`."""
         return ask_any(self.addresses(), self.contexts(), request)
 
+    def ask_latest(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask the leader, whose answer holds all that any node has confirmed; errors as `ask`."""
+        return self.ask({**request, "latest": True})
+
     def contexts(self, *roles: CertificateRole) -> Contexts:
         """Return TLS contexts that follow the certificate when it is renewed.
 

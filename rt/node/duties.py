@@ -208,11 +208,9 @@ class Duties:
         engine = member.engine
         if self._shown.engine.leader != engine.leader:
             self._shown = replace(self._shown, engine=engine.status())
-        shown = self._shown
         return NodeView(
-            shown.engine, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
-            ledger.digest, ledger.archived_to, ledger.notes, member.is_executing,
-            shown.waiting, shown.agreed_ns,
+            self._shown, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
+            ledger.digest, ledger.archived_to, ledger.notes, member.is_executing, member.is_behind,
         )  # fmt: skip
 
     def _take(self, mail: Mail) -> None:

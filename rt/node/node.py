@@ -243,9 +243,9 @@ class Node:
         """Sync and sequence what a connection has appended (`replicator.host.Host`)."""
         self.pipeline.settle()
 
-    def feed(self, wake: Bell) -> LogFeed:
+    def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
         """Give a pulling connection the merged log (`replicator.host.Host`)."""
-        return self.pipeline.feeds.open(wake)
+        return self.pipeline.feeds.open(wake, relays=relays)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
         """Have the merged log mended (`replicator.host.Host`)."""

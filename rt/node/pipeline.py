@@ -91,7 +91,7 @@ class NodePipeline:
         disk, guard, storage = directory.disk, directory.guard, settings.storage
         self._is_founded_alone = settings.is_alone
         self._ending = ending
-        self.feeds = LogFeeds(directory.merged, self._closed)
+        self.feeds = LogFeeds(directory.merged, self._closed, self._is_whole)
         self.inboxes = Inboxes(
             directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
             alone=lambda: self.is_alone, damaged=self.mend, left=self._end_rest,
@@ -170,12 +170,24 @@ class NodePipeline:
         return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
 
     def _closed(self) -> Refused | None:
-        """Why no puller is taken now: what is here would pass for all that was merged."""
+        """Why no puller is taken now: for a while another node will serve it sooner."""
         view = self.sequencer.view
-        waits = view.waiting.copy is not None or view.waiting.missing is not None
-        if not waits and view.engine.role is not EngineRole.LEARNER:
+        if view.waiting.copy is None and view.engine.role is not EngineRole.LEARNER:
             return None
         return Refused("learning", "this node does not have all that was merged yet; ask another")
+
+    def _is_whole(self) -> bool:
+        """Whether a puller that has all that is served has all that was merged, as is known here.
+
+        After its start a node may be an older copy of itself, until the others have confirmed.
+        """
+        view = self.sequencer.view
+        return not (
+            view.is_behind
+            or view.waiting.confirmations
+            or view.waiting.copy is not None
+            or view.engine.role is EngineRole.LEARNER
+        )
 
     def mend(self, found: DamageFound) -> None:
         """Set aside, soon, what a connection found damaged."""

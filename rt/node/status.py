@@ -70,7 +70,7 @@ def node_status(
         "forked": _forked(waiting.fork),
         "older_copy": waiting.older_copy,
         "unconfirmed_by": waiting.confirmations,
-        "agreement_ms": _milliseconds(sorted(view.agreed_ns)),
+        "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
         **_peers(peers),
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),

@@ -33,38 +33,6 @@ class Waiting:
     stuck: Mapping[str, Stuck] = field(default_factory=dict)
 
 
-class NodeView(NamedTuple):
-    """What other threads may know of a node's sequencing; never changed once made.
-
-    Attributes:
-        engine: the engine's status, as of the last tick or change of leader.
-        leads: whether this node leads.
-        executed: the last instruction executed.
-        end: where the merged log ends.
-        number: how many messages it holds.
-        time_ns: its last merge time.
-        digest: its running digest.
-        archived_to: the merged files before it are archived.
-        notes: the stream's agreed notes, such as its policy and leases.
-        is_executing: whether something proposed or committed was not executed here yet.
-        waiting: what the node waits for.
-        agreed_ns: how long the last instructions took to be committed, as of the last tick.
-    """
-
-    engine: Status
-    leads: bool
-    executed: int
-    end: Position
-    number: int
-    time_ns: int
-    digest: bytes
-    archived_to: Position
-    notes: Mapping[str, str]
-    is_executing: bool
-    waiting: Waiting
-    agreed_ns: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class TickView:
     """What is looked up once a tick, since it costs a little.
@@ -78,3 +46,43 @@ class TickView:
     engine: Status
     waiting: Waiting
     agreed_ns: tuple[int, ...] = ()
+
+
+class NodeView(NamedTuple):
+    """What other threads may know of a node's sequencing; never changed once made.
+
+    Attributes:
+        tick: what is looked up less often.
+        leads: whether this node leads.
+        executed: the last instruction executed.
+        end: where the merged log ends.
+        number: how many messages it holds.
+        time_ns: its last merge time.
+        digest: its running digest.
+        archived_to: the merged files before it are archived.
+        notes: the stream's agreed notes, such as its policy and leases.
+        is_executing: whether something proposed or committed was not executed here yet.
+        is_behind: whether something committed was not executed here yet, or its log is not here.
+    """
+
+    tick: TickView
+    leads: bool
+    executed: int
+    end: Position
+    number: int
+    time_ns: int
+    digest: bytes
+    archived_to: Position
+    notes: Mapping[str, str]
+    is_executing: bool
+    is_behind: bool
+
+    @property
+    def engine(self) -> Status:
+        """The engine's status, as of the last tick or change of leader."""
+        return self.tick.engine
+
+    @property
+    def waiting(self) -> Waiting:
+        """What keeps the node from merging, as of the last tick."""
+        return self.tick.waiting

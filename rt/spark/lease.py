@@ -31,7 +31,7 @@ def take_lease(wanted: LeaseOptions, start: Position, stream: str) -> None:
     addresses = [parse_address(node, "leaseNodes") for node in wanted.nodes]
     contexts = Contexts(certificate_files(wanted.certs, wanted.identity), client_context, stream)
     seconds, size = wanted.seconds, wanted.bytes_max
-    for held in ask_any(addresses, contexts, {"do": "policy"})["leases"]:
+    for held in ask_any(addresses, contexts, {"do": "policy", "latest": True})["leases"]:
         left = (held["until_ns"] - time.time_ns()) / _NS
         if held["holder"] == wanted.identity and left > 0:
             start = min(start, Position(held["start"]))

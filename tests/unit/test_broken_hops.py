@@ -240,7 +240,9 @@ def test_a_disk_that_is_full_and_a_fork_are_named(stream, tmp_path, monkeypatch)
     assert "RtRefusesData" in found
     assert "nearly full" in stream.json("/overview")["verdict"]["text"]
     fork = FoundFork(0.0, Position(8), "another entry")
-    forked = replace(real, view=real.view._replace(waiting=replace(real.view.waiting, fork=fork)))
+    waiting = replace(real.view.waiting, fork=fork)
+    tick = replace(real.view.tick, waiting=waiting)
+    forked = replace(real, view=real.view._replace(tick=tick))
     monkeypatch.setattr(stream.node.lookout, "sample", forked)
     assert "RtForked" in alerts(tmp_path, {"n1": stream.samples()})
     assert "n1 is FORKED" in stream.json("/overview")["verdict"]["text"]

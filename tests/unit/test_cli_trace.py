@@ -43,7 +43,11 @@ def test_a_message_is_followed_from_hop_to_hop(tmp_path):
         pull = cluster.pull()
         publisher.flush("merged", 20)
         assert pull.wait_caught_up(20)
-        eventually(lambda: traced(cluster, "jfk:2", *copy)[0] == 0)
+        assert eventually(
+            lambda: all(
+                each["merged_it"] for each in traced(cluster, "jfk:2", *copy)[1]["nodes"].values()
+            )
+        )
         _, fields, text = traced(cluster, "jfk:1", *copy)
         [place] = fields["copies"].values()
         assert (place["number"], place["instruction"] > 0, fields["waits_for"]) == (1, True, "")

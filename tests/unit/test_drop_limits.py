@@ -71,6 +71,7 @@ def test_a_call_that_what_was_sent_leaves_no_room_for_is_refused(tmp_path):
     """Without a file for each time that it asks."""
     with publisher(tmp_path) as full:
         fill(full, 100)
+        full.flush("written")
         sent_to(tmp_path, full._writer.end.file + 1)
         full._writer.roll()
         fill(full, 100)

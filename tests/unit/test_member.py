@@ -48,6 +48,9 @@ class Executor:
     def lacking(self, _merge, _held):
         return None
 
+    def check_end(self, _merge, _held):
+        pass
+
     def execute(self, index, _term, merge):
         if not self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -90,6 +93,19 @@ def test_what_was_merged_before_the_disk_was_full_is_reported_when_it_has_room()
     executor.room = 1
     assert member.run() == ["jfk", "lga"]
     assert member.run() == []
+
+
+def test_a_member_is_behind_until_what_was_committed_is_executed():
+    """A puller that has all of its log lacks what others have merged already."""
+    executor = Executor()
+    member = member_of(Engine(Ready(committed=tuple(merges()))), executor)
+    assert not member.is_behind
+    executor.lacking = lambda merge, _held: merge.slices[0]
+    assert (member.run(), member.is_behind) == ([], True)
+    del executor.lacking
+    assert (member.run(), member.is_behind) == (["jfk", "lga"], False)
+    executor.lacks_log = True
+    assert member.is_behind
 
 
 def test_what_another_nodes_state_says_is_merged_is_reported():

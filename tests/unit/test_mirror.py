@@ -57,6 +57,7 @@ class Edge:
             str(root), STREAM, nodes or cluster.addresses, cluster.contexts("edge"),
             grown=self.mirror.grown, **settings,
         )  # fmt: skip
+        self.mirror.is_whole = lambda: self.pull.wait_caught_up(0)
 
     def __enter__(self):
         self.pull.start()
@@ -102,6 +103,20 @@ def test_a_mirror_that_starts_without_its_nodes_serves_what_it_has(cluster, tmp_
     with Edge(cluster, tmp_path / "edge", away) as edge:
         copy = puller(cluster, tmp_path / "copy", edge.address)
         assert eventually(lambda: copy.status().position == end)
+        copy.stop()
+
+
+def test_a_mirror_calls_no_copy_complete_while_its_own_is_not(cluster, tmp_path):
+    """`rt pull --once` ended with exit 0, and whatever the mirror had until then."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        assert edge.pull.wait_caught_up(PATIENCE_S)
+        end = edge.pull.status().position
+    with Edge(cluster, tmp_path / "edge", [("localhost", 1)]) as edge:
+        copy = puller(cluster, tmp_path / "copy", edge.address)
+        assert eventually(lambda: copy.status().position == end)
+        assert not copy.wait_caught_up(0.3)
+        edge.mirror.is_whole = lambda: True
+        assert copy.wait_caught_up(PATIENCE_S)
         copy.stop()
 
 

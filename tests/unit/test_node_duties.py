@@ -68,6 +68,7 @@ class Bench:
         self.held = {}
         self.leads, self.term, self.leader = True, 7, "n1"
         self.suspended, self.missing, self.agreed_ns, self.is_executing = False, None, (), False
+        self.is_behind = False
         self.handlers, self.engine, self.has_backlog, self.stuck = {}, self, False, {}
         self.greeting = SimpleNamespace(waits_for=0, finding="")
         self.holdings = Holdings("n1", ["n1", *others])

@@ -10,9 +10,10 @@ from replicator_host import eventually
 
 from rt.log.confirmations import Level
 from rt.node.pipeline import NodePipeline
+from rt.node.view import Waiting
 from rt.position import START
 from sequencer.raft.codec import MessageCodec
-from sequencer.raft.consensus import Entry
+from sequencer.raft.consensus import EngineRole, Entry
 from sequencer.raft.messages import AppendEntries, AppendReply
 
 
@@ -89,6 +90,31 @@ def turns_for(messages, view, *, is_pulled):
     NodePipeline.hear(pipeline, "n2", messages)
     assert heard == [("n2", messages)]
     return bool(turns)
+
+
+LEARNER, FOLLOWER = EngineRole.LEARNER, EngineRole.FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("is_behind", "confirmations", "copy", "role", "is_whole"),
+    [
+        (False, 0, None, FOLLOWER, True),
+        (True, 0, None, FOLLOWER, False),
+        (False, 1, None, FOLLOWER, False),
+        (False, 0, "copying", FOLLOWER, False),
+        (False, 0, None, LEARNER, False),
+    ],
+)
+def test_a_puller_is_complete_only_where_the_node_is(
+    is_behind, confirmations, copy, role, is_whole
+):
+    """What a node lacks, its pullers lack, and they would end with exit 0."""
+    view = SimpleNamespace(
+        is_behind=is_behind, waiting=Waiting(confirmations=confirmations, copy=copy),
+        engine=SimpleNamespace(role=role),
+    )  # fmt: skip
+    pipeline = SimpleNamespace(sequencer=SimpleNamespace(view=view))
+    assert NodePipeline._is_whole(pipeline) == is_whole
 
 
 class CountingBell:

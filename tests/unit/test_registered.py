@@ -17,8 +17,10 @@ from logs import MergedLog
 
 import rt
 from archiver.decide import RolledFile
+from rt.cli.link import look
 from rt.errors import Misuse, Refused
 from rt.format.manifest import Archived
+from rt.net.admin import NoLeader, ask, ask_any
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.cursors import NodeCursors
 from rt.node.registered_cursor import (
@@ -472,6 +474,49 @@ def test_a_publisher_waits_until_its_message_was_consumed(cluster, tmp_path):
         publisher.await_consumed(placed, "billing", PATIENCE_S)
         with pytest.raises(Refused, match="no cursor 'unknown' is registered"):
             publisher.await_consumed(placed, "unknown")
+
+
+def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_path):
+    """One that has not executed it yet would show a cursor as it was before."""
+    late = next(each for each in cluster.nodes.values() if not each.pipeline.sequencer.view.leads)
+    first = next(n for n, each in enumerate(cluster.nodes.values()) if each is late)
+    addresses = cluster.addresses[first:] + cluster.addresses[:first]
+    wanted = {"do": "cursors", "name": "seen"}
+    with connect(cluster, tmp_path / "a") as client, late.pipeline.sequencer._busy:
+        client.subscriber(cursor=rt.Registered("seen"), sessions="numbers").close()
+        contexts = cluster.contexts("subscriber")
+        with pytest.raises(Refused, match="no cursor 'seen' is registered"):
+            ask(addresses[0], contexts, wanted)
+        latest = ask_any(addresses, contexts, {**wanted, "latest": True})
+        assert latest["cursors"][0]["cursor"] == "seen"
+
+
+class WithoutLeader:
+    """Settings of nodes none of which leads, or whose leader decides nothing."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def ask_latest(self, request):
+        raise self.error
+
+    def ask(self, request):
+        return {"cursors": []}
+
+
+@pytest.mark.parametrize(
+    "error", [NoLeader("n1: no node leads now"), Refused("undecided", "no majority decided it")]
+)
+def test_without_a_leader_an_operator_still_sees_what_one_node_knew(error, capsys):
+    """That is when most is asked."""
+    assert look(WithoutLeader(error), {"do": "cursors"}) == {"cursors": []}
+    assert f"{error}; what follows is as one node knew it last" in capsys.readouterr().err
+
+
+def test_what_the_leader_refuses_is_asked_of_no_other_node():
+    """Another one might know the cursor that was forgotten."""
+    with pytest.raises(Refused):
+        look(WithoutLeader(Refused("unknown-cursor", "no cursor")), {"do": "cursors"})
 
 
 def test_the_commands_list_show_reset_and_forget(cluster, tmp_path):

@@ -110,7 +110,8 @@ def test_a_forked_node_is_named_by_page_probe_and_metric(node, monkeypatch):
     real = node.node.lookout.sample
     fork = FoundFork(0.0, Position(2048), "entry 9 is another")
     waiting = replace(real.view.waiting, fork=fork)
-    forked = replace(real, view=real.view._replace(waiting=waiting))
+    tick = replace(real.view.tick, waiting=waiting)
+    forked = replace(real, view=real.view._replace(tick=tick))
     node.node.lookout.stop()
     monkeypatch.setattr(node.node.lookout, "sample", forked)
     status, _, body = node.ask("/readyz")
@@ -122,7 +123,8 @@ def test_a_forked_node_is_named_by_page_probe_and_metric(node, monkeypatch):
     assert node.metric("rt_forked") == 1
     answers = {"n2": {"forked": {"position": "0.0.7"}, "role": "follower"}}
     two = replace(real.view.engine, members={**real.view.engine.members, "n2": Seat(1)})
-    sample = replace(real, view=real.view._replace(engine=two))
+    tick = replace(real.view.tick, engine=two)
+    sample = replace(real, view=real.view._replace(tick=tick))
     other = overview(sample, node.node.settings, answers, "")["nodes"][1]
     assert (other["role"], "differs from 0.0.7 on" in other["trouble"]) == ("forked", True)
 
@@ -442,7 +444,8 @@ def test_what_another_node_answers_cannot_break_the_page(node):
     sample, settings = node.node.lookout.sample, node.node.settings
     members = {name: Seat(1) for name in ("n1", "n2", "n3")}
     engine = replace(sample.view.engine, members=members)
-    sample = replace(sample, view=sample.view._replace(engine=engine))
+    tick = replace(sample.view.tick, engine=engine)
+    sample = replace(sample, view=sample.view._replace(tick=tick))
     answers = {
         "n2": {"role": 7, "messages": "many", "clients": [3, {"kind": "pull", "peer": []}]},
         "n3": {"role": "<b>", "messages": -1, "disk_free": 1 << 90, "clients": "x"},
