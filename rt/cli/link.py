@@ -21,6 +21,7 @@ from rt.node.http import HttpSettings
 from rt.web.server import WebServer
 
 _log: Final = logging.getLogger("rt.cli")
+REPORT_S: Final = 5.0  # how often a command may say what it waits for
 _POLL_S: Final = 0.5
 _POLL_END_S: Final = 0.05  # for a command that ends by itself
 
@@ -96,6 +97,33 @@ def say_reloaded(what: str, left: list[str]) -> None:
         _log.warning(
             "changed and not in use until the program is started again: %s", ", ".join(left)
         )
+
+
+class LongWait:
+    """Asks whether what a command waits for has come, and if that takes long, says what is left."""
+
+    def __init__(self, is_over: Callable[[], bool], left: Callable[[], str]) -> None:
+        """Begin to wait.
+
+        Args:
+            is_over: whether it has come.
+            left: a sentence about what is left; it is printed when it has changed.
+        """
+        self._is_over = is_over
+        self._left = left
+        self._said = ""
+        self._next_s = time.monotonic() + REPORT_S
+
+    def is_over(self) -> bool:
+        """Whether it has come."""
+        is_over = self._is_over()
+        if not is_over and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + REPORT_S
+            left = self._left()
+            if left != self._said:
+                self._said = left
+                note(left)
+        return is_over
 
 
 def wait_until(

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from replicator.mirror import Mirror
 from replicator.pull import PullClient, PullStatus
 from replicator.scrubber import SCRUB_BYTES_S, Scrubber
 from rt.cli.console import note, print_json
-from rt.cli.link import ServiceSettings, reload_service, timeout_option, wait_until
+from rt.cli.link import LongWait, ServiceSettings, reload_service, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.service_manager import ServiceManager
 from rt.cli.stop_signals import StopSignals
@@ -29,6 +30,7 @@ from rt.net.certificates import certificate_files
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
 from rt.node.settings import parse_address
+from rt.text import printable
 from rt.web.pull_watch import PullWatch
 from rt.web.recent import RecentEvents
 
@@ -122,10 +124,8 @@ def pull(
             turn = manager.attend(
                 signals, lambda: reload_service(settings, contexts, web), look.stuck
             )
-            done = wait_until(
-                signals, lambda: not client.running or (once and client.wait_caught_up(0)),
-                timeout_s, ends=once, turn=turn,
-            )  # fmt: skip
+            over = _over(client, once=once)
+            done = wait_until(signals, over, timeout_s, ends=once, turn=turn)
         manager.stopping()
         broken = not client.running  # read first: the status then says what broke it
         status = client.status()
@@ -194,6 +194,19 @@ def _lacks(settings: ServiceSettings) -> str:
         begin, files = log.manifest.order[0], log.files()
     first = files[0] if files else "its end"
     return f"the copy lacks what is from {begin} to {first}, because its source does"
+
+
+def _over(client: PullClient, *, once: bool) -> Callable[[], bool]:
+    """Return what asks whether the copying is over."""
+    wait = LongWait(lambda: client.wait_caught_up(0), lambda: _left(client.status()))
+    return lambda: not client.running or (once and wait.is_over())
+
+
+def _left(status: PullStatus) -> str:
+    """Say what a copy waits for that is to end with what the node has."""
+    if not status.node:
+        return f"no node is connected: {printable(status.error) or 'still trying'}"
+    return f"copied up to {status.position}; {status.node} has not said that this is all yet"
 
 
 def _report(status: PullStatus, lacks: str, *, complete: bool, once: bool, as_json: bool) -> None:

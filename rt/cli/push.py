@@ -8,9 +8,9 @@ import click
 
 from replicator.progress import Release, SessionStatus
 from replicator.push import PushClient
-from rt.cli.console import note, print_json, say
+from rt.cli.console import print_json, say
 from rt.cli.descriptors import raise_descriptor_limit
-from rt.cli.link import ServiceSettings, reload_service, timeout_option, wait_until
+from rt.cli.link import LongWait, ServiceSettings, reload_service, timeout_option, wait_until
 from rt.cli.options import click_options, json_option
 from rt.cli.service_manager import ServiceManager
 from rt.cli.stop_signals import StopSignals
@@ -24,7 +24,6 @@ from rt.web.recent import RecentEvents
 if TYPE_CHECKING:
     from rt.web.site import Site
 
-_REPORT_S: Final = 5.0  # how often a drain may say what it waits for
 _NAMED_MAX: Final = 3  # sessions
 _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
@@ -73,7 +72,10 @@ def push(
     look = PushWatch(client, pause_s(settings.web))
     with StopSignals(reloads=True) as signals:
         client.start()
-        watch = _DrainWatch(client)
+        wait = LongWait(
+            lambda: client.drained(merged=True) or bool(client.blocked()),
+            lambda: waiting_for(client.status()),
+        )
         with (
             watched(look),
             shown_over_http(
@@ -84,7 +86,7 @@ def push(
                 signals, lambda: reload_service(settings, contexts, web), look.stuck
             )
             merged = wait_until(
-                signals, lambda: drain and watch.is_over(), timeout_s, ends=drain, turn=turn
+                signals, lambda: drain and wait.is_over(), timeout_s, ends=drain, turn=turn
             )
         manager.stopping()
         merged = merged and not client.blocked()
@@ -104,26 +106,6 @@ def _site(
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("push", settings.stream, files, events, time.time_ns())
     return PushSite(client, program, watch)
-
-
-class _DrainWatch:
-    """Asks whether a drain is over, and if that takes long, says what it waits for."""
-
-    def __init__(self, client: PushClient) -> None:
-        self._client = client
-        self._said = ""
-        self._next_s = time.monotonic() + _REPORT_S
-
-    def is_over(self) -> bool:
-        """Whether everything is merged by a majority of the nodes, or something never will be."""
-        is_over = self._client.drained(merged=True) or bool(self._client.blocked())
-        if not is_over and time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + _REPORT_S
-            reason = waiting_for(self._client.status())
-            if reason != self._said:
-                self._said = reason
-                note(reason)
-        return is_over
 
 
 def waiting_for(status: Sequence[SessionStatus]) -> str:

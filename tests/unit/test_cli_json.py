@@ -7,7 +7,7 @@ import pytest
 
 from replicator.progress import SessionStatus
 from replicator.pull import PullStatus
-from rt.cli import exits
+from rt.cli import exits, link
 from rt.cli import pull as cli_pull
 from rt.cli import push as cli_push
 from rt.client.settings import ConnectionSettings
@@ -74,6 +74,7 @@ class Puller:
     """A client that has everything, or nothing."""
 
     running = True
+    node = "n1:7420"
 
     def __init__(self, *_given, has_all=True, **_named):
         self.has_all = has_all
@@ -92,7 +93,7 @@ class Puller:
     def status(self):
         """Where it is."""
         error = "" if self.has_all else "no answer"
-        return PullStatus("n1:7420", START, START, START, self.has_all, False, error)
+        return PullStatus(self.node, START, START, START, self.has_all, False, error)
 
 
 class Pusher(Puller):
@@ -135,7 +136,7 @@ def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all)
 
 def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
     """It hung without a line, and its operator did not know whether anything happened."""
-    monkeypatch.setattr(cli_push, "_REPORT_S", 0.0)
+    monkeypatch.setattr(link, "REPORT_S", 0.0)
     monkeypatch.setattr(cli_push, "PushClient", lambda *_, **__: Pusher(has_all=False))
     monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     said = run("push", "--drain", "--timeout", "0.2").stderr.splitlines()
@@ -145,6 +146,22 @@ def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
     assert cli_push.waiting_for(silent.status()) == "still shipping: jfk: 7 bytes to send"
     sent = [SimpleNamespace(session="jfk", error="", lag_bytes=0)]
     assert "rt status shows what they wait for" in cli_push.waiting_for(sent)
+
+
+def test_a_copy_that_takes_long_says_what_it_waits_for(monkeypatch):
+    """A node that lacks something itself does not say that this is all, for as long as it takes."""
+    monkeypatch.setattr(link, "REPORT_S", 0.0)
+    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
+    for node, left in (
+        ("n1", "copied up to 0.0.0; n1 has not said that this is all yet"),
+        ("", "no node is connected: no answer"),
+    ):
+        puller = Puller(has_all=False)
+        puller.node = node
+        monkeypatch.setattr(cli_pull, "PullClient", lambda *_, puller=puller, **__: puller)
+        said = run("pull", "--once", "--timeout", "0.2").stderr.splitlines()
+        assert said[0] == f"rt: {left}"
+        assert len(said) == 2  # once, and the outcome
 
 
 @pytest.mark.parametrize(
