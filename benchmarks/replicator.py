@@ -22,6 +22,7 @@ from benchmarks.log import directory
 from benchmarks.report import Row, interleaved
 from replicator.host import Bell
 from replicator.push import PushClient
+from replicator.quotas import NO_QUOTA, Quota
 from replicator.server import Server
 from replicator.streams import only
 from rt import Publisher
@@ -96,6 +97,10 @@ class BenchHost:
     def is_member(self, _name: str) -> bool:
         """No other node pushes here."""
         return False
+
+    def quota(self, _publisher: str) -> Quota:
+        """No limit."""
+        return NO_QUOTA
 
     def claim(self, identity: LogIdentity, _peer: str, wake: Bell, *, relays: bool) -> BenchInbox:
         """Begin a copy."""

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from typing import Final
 
+from replicator.budgets import Budget, DaySessions
 from replicator.large_messages import LARGEST_BYTES
 from rt.errors import Misuse, Refused
 from rt.limits import GIB, MIB
 from rt.net.identity import CertificateRole, PeerIdentity
 
-_SESSION_S: Final = 86_400.0  # a session counts for a day after it was last claimed
 _BURST_S: Final = 10.0  # connections of so many seconds may come at once
-_SAVED_S: Final = 1.0  # of a budget that was not used; it may be spent at once
 _REQUEST_TOKENS: Final = 0.125  # of a connection: 0.6 ms of processor time, of 5 ms
 _PREFIX_BITS: Final = 64  # of an IPv6 address; its holder has all addresses below it
 _RESERVED_ROLES: Final = frozenset({CertificateRole.NODE, CertificateRole.OPERATOR})
@@ -76,9 +75,8 @@ class _Account:
     connections: int = 0
     tokens: float = 0.0  # connections that may be begun now
     filled_s: float = 0.0
-    sessions: dict[str, float] = field(default_factory=dict)  # when each was last claimed
-    spent_s: float = 0.0  # how far beyond its budgets it is; negative if not
-    metered_s: float = 0.0
+    sessions: DaySessions = field(default_factory=DaySessions)
+    budget: Budget = field(default_factory=Budget)  # of bytes and messages
 
 
 class Admission:
@@ -157,10 +155,7 @@ class Admission:
         limits = self.limits
         cost_s = max(size / limits.identity_bytes_s, messages / limits.identity_messages_s)
         with self._lock:
-            account, now_s = self._account(_holder(identity)), self._clock()
-            left_s = account.spent_s - (now_s - account.metered_s)
-            account.spent_s, account.metered_s = max(-_SAVED_S, left_s) + cost_s, now_s
-            return max(0.0, account.spent_s)
+            return self._account(_holder(identity)).budget.spend(cost_s, self._clock())
 
     def request(self, identity: PeerIdentity) -> float:
         """Count a request on a connection that was kept; return for how many seconds to hold it.
@@ -183,13 +178,9 @@ class Admission:
         now_s, most = self._clock(), self.limits.identity_sessions
         with self._lock:
             sessions = self._account(_holder(identity)).sessions
-            if session not in sessions and len(sessions) >= most:
-                for name in [each for each, at in sessions.items() if now_s - at > _SESSION_S]:
-                    del sessions[name]
-                if len(sessions) >= most:
-                    words = f"{identity.name!r} pushes {len(sessions)} sessions a day already"
-                    raise Refused("sessions", f"{words}; identity_sessions allows no more")
-            sessions[session] = now_s
+            if not sessions.claim(session, most, now_s):
+                words = f"{identity.name!r} pushes {len(sessions.claimed_s)} sessions a day already"
+                raise Refused("sessions", f"{words}; identity_sessions allows no more")
 
     def _victim(self, address: str) -> object | None:
         counts = Counter(self._handshakes.values())

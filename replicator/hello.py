@@ -1,16 +1,20 @@
 """Hello: the first message of both sides, and what a peer may do after it."""
 
+import re
 from typing import Final
 
 from replicator.link import Link
 from replicator.messages import PULL, PUSH, Hello
 from replicator.streams import ServedStream, Streams
 from replicator.wire import VERSION, VERSION_MIN, encode
-from rt.errors import Refused
+from rt.errors import Misuse, Refused
+from rt.format.manifest import SESSION, LogIdentity
+from rt.names import parse_session, shown
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PULLING, CertificateRole, PeerIdentity
 from rt.version import SOFTWARE
 
+_LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
 _PUSHING: Final = (CertificateRole.PUBLISHER, CertificateRole.NODE)  # a node relays
 
 
@@ -62,6 +66,24 @@ def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
         if peer.role not in PULLING:
             raise Refused("role", f"{peer.name!r} is a {peer.role}; only a subscriber may pull")
         raise Refused("role", f"{GRANTS_NAME} does not grant {peer.title} the stream {stream!r}")
+
+
+def check_log(log: LogIdentity, stream: str, peer: PeerIdentity) -> None:
+    """Raise `Refused` unless a peer may push this log to the stream, and its names are valid."""
+    try:
+        parse_session(log.name)
+    except Misuse as error:
+        raise Refused("name", str(error)) from error
+    if log.kind != SESSION or log.stream != stream:
+        kind = shown(log.kind)
+        words = f"a session of {stream!r} is wanted, not a {kind} log of another"
+        raise Refused("stream", words)
+    if not _LOG_ID.fullmatch(log.id):
+        raise Refused("name", f"the id of a log has 32 hexadecimal digits, not {shown(log.id)}")
+    for kind, name in (("session", log.name), ("group", log.group)):
+        if name and not peer.may_push(name):
+            words = f"{GRANTS_NAME} does not grant {peer.title} the {kind} {name!r}"
+            raise Refused("session", words)
 
 
 def check_answer(hello: Hello, stream: str) -> None:

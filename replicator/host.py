@@ -2,11 +2,13 @@
 
 from typing import Protocol
 
+from replicator.quotas import Quota
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
 from rt.log.damaged_files import DamagedFiles
+from rt.names import PeerName
 from rt.position import Position
 from rt.traffic import Traffic
 
@@ -86,6 +88,9 @@ class Host(Protocol):
 
     def is_member(self, name: str) -> bool:
         """Whether the node of this name belongs to the cluster; strangers are not served."""
+
+    def quota(self, publisher: PeerName) -> Quota:
+        """What a publisher may take of the stream now; asked on every turn of its connections."""
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> Inbox:
         """Return the inbox of a session for a peer that may push it.

@@ -7,11 +7,13 @@ from typing import Final, Self
 from replicator.admission import ServerLimits
 from replicator.feeds import LogFeed, LogFeeds
 from replicator.host import Bell, Inbox
+from replicator.quotas import NO_QUOTA, Quota
 from replicator.server import Server
 from replicator.streams import only
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import LogIdentity
 from rt.log.damaged_files import DamagedFiles
+from rt.names import PeerName
 from rt.net.tls import Contexts
 from rt.position import Position
 
@@ -83,6 +85,10 @@ class Mirror:
     def is_member(self, name: str) -> bool:  # noqa: ARG002 - the host's
         """Return False: a mirror knows no cluster, so no node may have anything of it."""
         return False
+
+    def quota(self, publisher: PeerName) -> Quota:  # noqa: ARG002 - the host's
+        """Return no limit: nothing is pushed here."""
+        return NO_QUOTA
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> Inbox:  # noqa: ARG002 - the host's
         """Refuse: nothing is pushed to a copy."""

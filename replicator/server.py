@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import re
 import socket
 import ssl
 import threading
@@ -17,21 +16,20 @@ from replicator.ack_schedule import AckSchedule
 from replicator.admission import Admission, ServerLimits
 from replicator.clients import PULLS, PUSHES, ServedClient
 from replicator.columns_check import ColumnsCheck
-from replicator.hello import answer_hello
+from replicator.hello import answer_hello, check_log
 from replicator.host import Bell, Host, Inbox
 from replicator.large_messages import LargeMessages
-from replicator.link import HungUp, Link, pause, pauses, shut
+from replicator.link import HungUp, Link, Passed, pause, pauses, shut
 from replicator.listener import listen_at
 from replicator.messages import PUSH
 from replicator.pull_connection import PullConnection
 from replicator.sink_connection import SinkConnection
 from replicator.streams import ServedStream, Streams
 from rt.config.kinds import show_bytes
-from rt.errors import Misuse, PeerError, Refused, RtError
-from rt.format import manifest
+from rt.errors import PeerError, Refused, RtError
+from rt.format.manifest import LogIdentity
 from rt.log.watch import Wake
-from rt.names import parse_session, shown
-from rt.net.grants import GRANTS_NAME, Grants, grants_path
+from rt.net.grants import Grants, grants_path
 from rt.net.identity import PeerIdentity
 from rt.net.live import live_connections
 from rt.net.repeated import RepeatedLines
@@ -45,7 +43,6 @@ _NO_RESOURCE_S: Final = 0.1
 # A handshake costs a millisecond of processor time, so a peer that is refused, and dials again
 # at once, is refused slowly.
 _REFUSAL_S: Final = 0.5
-_LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
 _PATIENCE_S: Final = 0.01  # a leader that is not overloaded has merged by then
 _LATER_S: Final = 0.025  # another node, which merges at its next tick at the latest, too
 
@@ -331,7 +328,7 @@ class Server:
         schedule = AckSchedule(
             connection.wake, _PATIENCE_S, lambda: host.is_first, later_s=_LATER_S
         )
-        claim = partial(self._claim, peer, host)
+        claim = partial(self._claim, peer, served)
         # What a node relays was taken by it, and may have been merged.
         columns = None if peer.is_node else self._reception.columns
         side = SinkConnection(
@@ -342,20 +339,29 @@ class Server:
             while not (self._stopping or connection.is_ended):
                 side.turn()
                 if link.is_metered:
-                    self._hold(side, link, peer)
+                    self._hold(side, link, peer, served)
                 link.wait(side.pause_s)
         finally:
             side.close()
 
-    def _hold(self, side: SinkConnection, link: Link, peer: PeerIdentity) -> None:
-        for _ in pauses(self._held_s(link, peer), lambda: self._stopping):
+    def _hold(
+        self, side: SinkConnection, link: Link, peer: PeerIdentity, served: ServedStream
+    ) -> None:
+        """Let nothing pass until a pusher has kept to its limits, or has another quota."""
+        passed, quotas = link.take_passed(), served.quotas
+        held_s, quota = self._charge(peer, passed), quotas.quota(peer.name)
+        if not peer.is_node and (quota_s := quotas.spend(peer.name, passed.bytes)):
+            held_s = max(held_s, quota_s)
+            line = f"{served.record.about}{peer.title} is slowed down to {quota}"
+            served.record.lines.warn(f"quota {peer.title}", line)
+        for _ in pauses(held_s, lambda: self._stopping or quotas.quota(peer.name) != quota):
             side.beat()
 
-    def _held_s(self, link: Link, peer: PeerIdentity) -> float:
+    def _charge(self, peer: PeerIdentity, passed: Passed) -> float:
         """Return for how many seconds nothing more may pass on a connection."""
-        passed, limits = link.take_passed(), self._admission.limits
         held_s = self._admission.spend(peer, passed.bytes, passed.messages)
         if held_s:
+            limits = self._admission.limits
             most = f"{show_bytes(limits.identity_bytes_s)} bytes (identity_bytes_s)"
             most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
             self._lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
@@ -373,27 +379,18 @@ class Server:
         pulling = PullConnection(link, connection.wake, feed, host.damaged, client.sent)
         client.position = lambda: pulling.position
         pulling.run(
-            lambda: self._stopping or connection.is_ended, partial(self._held_s, link, peer)
+            lambda: self._stopping or connection.is_ended,
+            lambda: self._charge(peer, link.take_passed()),
         )
 
     def _claim(
-        self, peer: PeerIdentity, host: Host, log: manifest.LogIdentity, bell: Bell
+        self, peer: PeerIdentity, served: ServedStream, log: LogIdentity, bell: Bell
     ) -> Inbox:
-        try:
-            parse_session(log.name)
-        except Misuse as error:
-            raise Refused("name", str(error)) from error
-        if log.kind != manifest.SESSION or log.stream != host.stream:
-            kind = shown(log.kind)
-            words = f"a session of {host.stream!r} is wanted, not a {kind} log of another"
-            raise Refused("stream", words)
-        if not _LOG_ID.fullmatch(log.id):
-            raise Refused("name", f"the id of a log has 32 hexadecimal digits, not {shown(log.id)}")
-        for kind, name in (("session", log.name), ("group", log.group)):
-            if name and not peer.may_push(name):
-                words = f"{GRANTS_NAME} does not grant {peer.title} the {kind} {name!r}"
-                raise Refused("session", words)
+        host = served.host
+        check_log(log, host.stream, peer)
         self._admission.claim_session(peer, f"{host.stream}/{log.name}")
+        if not peer.is_node:
+            served.quotas.claim_session(peer.name, log.name)
         return host.claim(log, peer.name, bell, relays=peer.is_node)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from replicator.clients import ServerRecord
 from replicator.host import Host
+from replicator.quotas import Quotas
 from rt.errors import Misuse, Refused
 from rt.names import shown
 from rt.net.exchange import send_all
@@ -35,6 +36,7 @@ class ServedStream:
         questions: serves a connection that asks about a stream, by the ALPN name of the question;
             `NAME/STREAM` asks about that stream, and `NAME` about the only one.
         is_own: whether a publisher may push to it that is granted no stream by name.
+        quotas: that its publishers are held to.
     """
 
     host: Host
@@ -43,6 +45,10 @@ class ServedStream:
     greets: Collection[str] = ()
     questions: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
     is_own: bool = True
+    quotas: Quotas = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quotas", Quotas(self.host.quota))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 
+from replicator.quotas import NO_QUOTA
 from rt.errors import FrameError, Refused
 from rt.format.frame import parse_header
 from rt.format.manifest import MERGED, LogIdentity
@@ -74,6 +75,7 @@ class DiskHost:
 
     is_first = True
     members = None  # every node is one
+    quotas = NO_QUOTA  # of every publisher
 
     def is_member(self, name):
         return self.members is None or name in self.members
@@ -90,6 +92,9 @@ class DiskHost:
         self.found = []  # damage, and whether it is in the active file
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
+
+    def quota(self, _publisher):
+        return self.quotas
 
     def claim(self, identity, peer, wake, *, relays):
         with self.lock:

@@ -9,8 +9,8 @@ from rt.cli.groups import CommandGroup
 from rt.cli.link import look, reading_answers
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
-from rt.config.kinds import show_seconds
-from rt.text import printable, time_text
+from rt.config.kinds import show_bytes, show_seconds
+from rt.text import counted, printable, time_text
 
 _HEADINGS: Final = (
     "session", "owner", "state", "pushed by", "replicated to", "merged to", "note",
@@ -181,6 +181,63 @@ def policy(
     note(f"another publisher may take it over {show_seconds(times['take_s'])} after that")
     expires = times["expire_s"]
     note(f"it expires {show_seconds(expires)} after that" if expires else "it never expires")
+
+
+@session.command()
+@click.argument("publisher", required=False)
+@click_options(ConnectionSettings, "session")
+@click.option("--bytes", "bytes_s", metavar="SIZE", help="Most bytes a second, or none.")
+@click.option("--sessions", metavar="NUMBER", help="Most different sessions a day, or none.")
+@json_option("the quotas")
+def quota(
+    settings: ConnectionSettings,
+    *,
+    publisher: str | None,
+    bytes_s: str | None,
+    sessions: str | None,
+    as_json: bool,
+) -> None:
+    """Show or set how much a publisher may push; setting needs an operator's certificate.
+
+    All publishers have the default. With the name of a PUBLISHER, the limits are its own, and
+    `default` lets it have that of all again. Each node holds a publisher to the lower of its quota
+    and the node's own settings identity_bytes_s and identity_sessions, from the moment that a
+    change is agreed on: one that is too fast is slowed down, and one session too many is refused.
+
+    \b
+    rt session quota --config flights/clients.toml
+    rt session quota --bytes 20Mi --sessions 5 --config flights/clients.toml
+    rt session quota jfk --bytes none --sessions default --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    wanted = {"bytes_s": bytes_s, "sessions": sessions}
+    given = {name: text for name, text in wanted.items() if text is not None}
+    request: dict[str, Any] = {"do": "session-quota"}
+    if given:
+        request = {"do": "set-session-quota", "quota": given, "publisher": publisher or ""}
+    answer = settings.ask(request) if given else look(settings, request)
+    if as_json:
+        print_json(answer)
+        return
+    with reading_answers():
+        default = {name: answer[name] for name in wanted}
+        own = {str(name): dict(limits) for name, limits in dict(answer["publishers"]).items()}
+        each = {name: _limits({**default, **limits}) for name, limits in own.items()}
+        if publisher is not None:
+            say(printable(f"{publisher} may push {each.get(publisher, _limits(default))}"))
+            return
+        say(f"a publisher may push {_limits(default)}")
+        for name in sorted(each):
+            note(printable(f"{name} may push {each[name]}"))
+
+
+def _limits(quota: dict[str, Any]) -> str:
+    """Say how much a publisher may push."""
+    size, sessions = quota["bytes_s"], quota["sessions"]
+    limits = [
+        *(() if size is None else (f"{show_bytes(int(size))} bytes a second",)),
+        *(() if sessions is None else (f"{counted(int(sessions), 'session')} a day",)),
+    ]
+    return " and ".join(limits) or "as much as each node allows"
 
 
 def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: bool) -> None:

@@ -32,6 +32,7 @@ from rt.node.audit import AuditLog
 from rt.node.cursors import NodeCursors
 from rt.node.groups import NodeGroups
 from rt.node.member_admin import MemberAdmin
+from rt.node.quota_admin import QuotaAdmin
 from rt.node.retention import (
     LEASE_NOTE,
     OFFLOAD_NOTE,
@@ -136,6 +137,7 @@ class NodeAdmin:
             **MemberAdmin(settings, sequencer, member, archiver).verbs,
             **self._cursor_verbs(),
             **self._group_verbs(),
+            **QuotaAdmin(lambda: self._sequencer.view, self._decide).verbs,
         }
         if copies is not None:
             sessions = SessionAdmin(

@@ -11,10 +11,12 @@ from typing import Any, Final
 from replicator.clients import ServerRecord
 from replicator.feeds import LogFeed
 from replicator.host import Bell
+from replicator.quotas import Quota
 from replicator.streams import Handler, ServedStream
 from rt.config.settings import changed, kinds_of
 from rt.errors import CorruptLog, Misuse, Refused, spoken
 from rt.format.manifest import LogIdentity
+from rt.names import PeerName
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, certificate_files, days_left, renewal_warning
 from rt.net.exchange import send_all
@@ -39,6 +41,7 @@ from rt.node.pulse import StreamPulse
 from rt.node.relay import NodeRelay
 from rt.node.sampler import NodeSampler, Watched
 from rt.node.scrubbing import node_scrubber
+from rt.node.session_quotas import quotas_of_notes
 from rt.node.settings import NodeSettings
 from rt.node.state import open_state
 from rt.node.status import STATUS_ALPN, STATUS_S, node_status, without_directories
@@ -224,6 +227,10 @@ class Node:
         """Whether a node belongs to this cluster (`replicator.host.Host`)."""
         known = self._places.now.keys() | set(self.settings.member_names)
         return name in known  # the file may name members that this node's log lacks yet
+
+    def quota(self, publisher: PeerName) -> Quota:
+        """What a publisher may take of the stream (`replicator.host.Host`)."""
+        return quotas_of_notes(self.pipeline.sequencer.view.notes).of(publisher)
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
         """Give a pushing connection the copy that it fills (`replicator.host.Host`)."""

@@ -53,6 +53,7 @@ ANSWERS = {
     "adopt-session": CHANGED, "reset-session": CHANGED, "forget-session": CHANGED,
     "take-session": CHANGED, "members": {"members": [MEMBER], "stream": TEXT, "cluster": TEXT},
     "session-policy": {"close_s": TEXT, "take_s": 1, "expire_s": 1},
+    "session-quota": {"bytes_s": 1, "sessions": 1, "publishers": {TEXT: {"bytes_s": None}}},
 }  # fmt: skip
 STATUS = answer(
     "n1", node=TEXT, stream=TEXT, cluster=TEXT, members=[TEXT, f"{TEXT}2"], leader=TEXT,
@@ -66,9 +67,9 @@ STATUS = answer(
 ASKING = [
     "status", "check", "check --may-stop n9", "doctor", "trace jfk:0", "session list",
     "session show jfk", "session adopt jfk", "session reset jfk", "session forget jfk",
-    "session take jfk", "session policy", "cursor registered list", "cursor registered show etl",
-    "cursor registered reset etl --to latest", "group list", "group show etl",
-    "group reset etl --to latest", "archive plan", "archive policy show",
+    "session take jfk", "session policy", "session quota", "cursor registered list",
+    "cursor registered show etl", "cursor registered reset etl --to latest", "group list",
+    "group show etl", "group reset etl --to latest", "archive plan", "archive policy show",
     "archive policy set --time 5", "archive roll", "archive lease", "archive lease --release",
     "cluster remove n9",
 ]  # fmt: skip

@@ -422,8 +422,10 @@ def test_three_nodes_agree_on_each_stream_by_itself(tmp_path):
 
 def test_two_streams_whose_nodes_protocol_has_one_name_are_refused():
     """Its name is a checksum, so among 256 two are alike once in a hundred thousand clusters."""
-    streams = Streams(ServedStream(SimpleNamespace(stream="a"), None, {"rt-peer/8/1": None}))
-    other = SimpleNamespace(stream="b")
+    streams = Streams(
+        ServedStream(SimpleNamespace(stream="a", quota=None), None, {"rt-peer/8/1": None})
+    )
+    other = SimpleNamespace(stream="b", quota=None)
     with pytest.raises(Misuse, match="stream 'b' cannot be told from 'a'; name it otherwise"):
         streams.add(ServedStream(other, None, {"rt-peer/8/1": None}))
 

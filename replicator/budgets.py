@@ -1,0 +1,54 @@
+"""Budgets: what the holders of one name have spent of a rate, and of a number of sessions a day."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+_SAVED_S: Final = 1.0  # of a budget that was not used; it may be spent at once
+_SESSION_S: Final = 86_400.0  # a session counts for a day after it was last claimed
+
+
+@dataclass(slots=True)
+class Budget:
+    """How far beyond a rate someone is, in seconds of it.
+
+    >>> budget = Budget()
+    >>> budget.spend(1.5, now_s=1.0), budget.spend(0.0, now_s=1.25)
+    (0.5, 0.25)
+    """
+
+    spent_s: float = 0.0  # negative while some of it is saved
+    metered_s: float = 0.0
+
+    def spend(self, cost_s: float, now_s: float) -> float:
+        """Count what has passed; return for how many seconds to let nothing pass.
+
+        Args:
+            cost_s: what passed, divided by the rate.
+            now_s: by a clock that only goes forward.
+        """
+        left_s = self.spent_s - (now_s - self.metered_s)
+        self.spent_s, self.metered_s = max(-_SAVED_S, left_s) + cost_s, now_s
+        return max(0.0, self.spent_s)
+
+
+@dataclass(slots=True)
+class DaySessions:
+    """The different sessions that someone has claimed within a day."""
+
+    claimed_s: dict[str, float] = field(default_factory=dict)  # when each was claimed last
+
+    def claim(self, session: str, most: int, now_s: float) -> bool:
+        """Count a session; return False, and do not, if it is one too many.
+
+        >>> sessions = DaySessions()
+        >>> [sessions.claim(each, most=1, now_s=0.0) for each in ("jfk", "lga", "jfk")]
+        [True, False, True]
+        """
+        claimed_s = self.claimed_s
+        if session not in claimed_s and len(claimed_s) >= most:
+            for name in [each for each, at_s in claimed_s.items() if now_s - at_s > _SESSION_S]:
+                del claimed_s[name]
+            if len(claimed_s) >= most:
+                return False
+        claimed_s[session] = now_s
+        return True
