@@ -304,7 +304,7 @@ def test_closed_standard_files_are_empty_or_lead_nowhere(tmp_path):
     assert done.returncode == 0
 
 
-def test_a_signal_while_a_child_is_started_does_not_lose_it(monkeypatch):
+def test_a_signal_while_a_child_is_started_does_not_lose_it(monkeypatch, request):
     """It would run for ever, unnoticed."""
 
     def interrupted(*arguments, **options):
@@ -314,6 +314,8 @@ def test_a_signal_while_a_child_is_started_does_not_lose_it(monkeypatch):
 
     popen, children = subprocess.Popen, Children()
     monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt), children:
         children.start("n1", prefix=["sh", "-c", "exec sleep 60"])
     assert [child.running for child in children._children] == [False]

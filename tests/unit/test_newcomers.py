@@ -43,4 +43,4 @@ def test_a_session_with_messages_of_its_own_under_old_numbers_is_refused(tmp_pat
         twin.flush(Level.MERGED, PATIENCE_S)
         other.publish(b"x")
         other.flush(Level.MERGED, PATIENCE_S)
-        assert cluster.ledger("n1").watermarks["group g"] == 101
+        assert eventually(lambda: cluster.ledger("n1").watermarks["group g"] == 101)
