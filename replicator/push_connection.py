@@ -252,7 +252,7 @@ class PushConnection:
         If its directory was put back from a backup, it learns nothing of what was there before.
         """
         channel = self._channels.get(session)
-        if whole and channel is not None and not channel.log.is_in_place():
+        if whole and channel is not None and not channel.is_in_place():
             return
         try:
             self._book.note(session, whole=whole)

@@ -86,9 +86,13 @@ class QuietLog:
             raise LogReplaced(self._log.path)
         self.has_rested = False
 
+    def is_in_place(self) -> bool:
+        """Whether the log was not replaced; one system call, none for a copy."""
+        return self._is_copy or self._log.is_in_place()
+
     def demand_in_place(self) -> None:
         """As `demand_same_log`, at the price of one system call, for each acknowledgement."""
-        if not self._is_copy and not self._log.is_in_place():
+        if not self.is_in_place():
             raise LogReplaced(self._log.path)
 
     def bytes_after(self, position: Position) -> int:

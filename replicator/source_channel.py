@@ -90,6 +90,10 @@ class SourceChannel:
         """Whether more may be sent once more is merged."""
         return self._cursor.is_held_back
 
+    def is_in_place(self) -> bool:
+        """Whether the log was not replaced by another, or by an older copy of it."""
+        return self._quiet.is_in_place()
+
     def opening(self) -> Open:
         """Return the message that opens the channel."""
         return Open(self.channel, self.identity)

@@ -169,7 +169,7 @@ class Member:
         """This node now holds `session` durably up to `end`."""
         self.holdings.hold(session, end)
         self._execution.copies.hold(session)
-        self._proposals.notice([session])
+        self._proposals.waiting.notice([session])
 
     def lose(self, session: str) -> None:
         """This node's copy of `session` was damaged, or differed, and was set aside."""
@@ -248,6 +248,7 @@ class Member:
             self._send_all(_MEMBERS + self._membership.announcement())
             self._request_state()
         if self.engine.leads:
+            self._proposals.waiting.tick()
             if self._ticks % DIGEST_TICKS == 0:
                 self._send_digest()
             self._hand_over.tick()
@@ -380,7 +381,8 @@ class Member:
             raise PeerError("a report without its instruction")
         [index] = _INDEX.unpack_from(body)
         outdated = self.executor.ledger.remembered.dropped_after(index)
-        self._proposals.notice(self.holdings.take_report(sender, body[_INDEX.size :], outdated))
+        reported = self.holdings.take_report(sender, body[_INDEX.size :], outdated)
+        self._proposals.waiting.notice_reported(reported)
 
     def _request_state(self) -> None:
         """Ask every member: the leader need not be the one that has the state."""

@@ -25,7 +25,8 @@ class Planner:
         self._logs = logs
         self._newcomers = Newcomers(logs)
         self.ready_index = 0  # of the instruction from which on a new leader may plan
-        self.stuck: dict[str, Stuck] = {}  # sessions that cannot be merged, as of the last plan
+        self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last looked at
+        self.idle: list[str] = []  # sessions in which the last plan found nothing to merge
         self._turn = 0  # which session comes first next time, in case there is no room for all
 
     def plan(self, ledger: Ledger, durable: Mapping[str, Position], time_ns: int) -> Merge | None:
@@ -42,8 +43,7 @@ class Planner:
         Raises:
             CorruptLog: the copy of a session on this node is damaged.
         """
-        if self.stuck:
-            self.stuck = {}
+        self.idle = []
         waiting = [name for name, end in durable.items() if end > ledger.merged_to(name)]
         if not waiting:
             return None
@@ -55,14 +55,17 @@ class Planner:
         grouped: set[str] = set()
         for name in (waiting[start:] + waiting[:start])[:SLICES_MAX]:
             each = self._slice(ledger, name, durable[name], share)
+            if each is None:
+                self.idle.append(name)
             # Every slice moves its watermark, so a group gets one slice per instruction.
-            if each is not None and each.watermark_name not in grouped:
+            elif each.watermark_name not in grouped:
                 grouped.add(each.watermark_name)
                 slices.append(each)
         self._turn += 1
         return Merge(max(time_ns, ledger.time_ns), tuple(slices)) if slices else None
 
     def _slice(self, ledger: Ledger, name: str, durable: Position, limit: int) -> Slice | None:
+        self.stuck.pop(name, None)
         log = self._logs[name]
         after = ledger.merged_to(name)
         first = log.next_place(after)

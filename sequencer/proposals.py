@@ -1,7 +1,7 @@
 """Proposals: what a leader proposes next, and what became of its last proposal."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +14,7 @@ from sequencer.instruction import Instruction, Merge, decode_instruction, encode
 from sequencer.newcomers import Stuck
 from sequencer.planner import Planner
 from sequencer.raft.consensus import Consensus, Entry, EntryKind
+from sequencer.waiting import WaitingSessions
 
 _TIMES_KEPT: Final = 1000  # for `rt status`
 
@@ -49,8 +50,7 @@ class Proposals:
         self._execution = execution
         self._planner = planner
         self._now_ns = now_ns
-        # Sessions of which a majority may hold more than was merged; a dict for its order.
-        self._waiting: dict[str, None] = {}
+        self.waiting = WaitingSessions(holdings)
         self._orders: deque[Instruction] = deque()
         self._order_was_last = False
         self._undecided: tuple[Entry, Instruction] | None = None
@@ -76,10 +76,6 @@ class Proposals:
         """The copy of a session was set aside."""
         self._planner.forget(session)
 
-    def notice(self, sessions: Iterable[str]) -> None:
-        """Look at these sessions when the next merge is planned: one of their copies grew."""
-        self._waiting.update(dict.fromkeys(sessions))
-
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Queue an instruction to be proposed; `first` puts it before all others.
 
@@ -100,15 +96,16 @@ class Proposals:
     def change_leader(self) -> None:
         """Begin again: the leader has changed."""
         self._undecided = None  # if it is committed after all, its slices are checked then
+        self._planner.stuck.clear()
         if self._engine.leads:
             self._planner.ready_index = self._engine.status().last
-            self.notice(self._holdings.own)
+            self.waiting.wake()
         else:
             self._orders.clear()
 
     def propose(self) -> None:
         """Propose the next instruction, if this node leads and nothing is under way."""
-        if not (self._waiting or self._orders) or self._undecided is not None:
+        if not (self.waiting or self._orders) or self._undecided is not None:
             return
         if not self._engine.leads or self._execution.queue:
             return
@@ -145,7 +142,7 @@ class Proposals:
         holdings, ledger = self._holdings, self._execution.executor.ledger
         return [
             session
-            for session in self._waiting
+            for session in self.waiting
             if holdings.agreed(session)
             > max(holdings.own.get(session, START), ledger.merged_to(session))
         ]
@@ -159,13 +156,18 @@ class Proposals:
     def _next_merge(self) -> Merge | None:
         ledger = self._execution.executor.ledger
         agreed: dict[str, Position] = {}
-        for session in self._waiting:
+        for session in self.waiting:
             end = self._holdings.agreed(session)
             if end > ledger.merged_to(session):
                 agreed[session] = end
-        self._waiting = dict.fromkeys(agreed)
+            else:
+                self._planner.stuck.pop(session, None)
+        self.waiting.keep(agreed)
         if not agreed:
             return None
         own = self._holdings.own  # the planner reads headers, so it plans only what is here
         mine = {each: min(end, own[each]) for each, end in agreed.items() if each in own}
-        return self._planner.plan(ledger, mine, self._now_ns())
+        merge = self._planner.plan(ledger, mine, self._now_ns())
+        # Of others, this node waits for its copy to grow.
+        self.waiting.rest(each for each in self._planner.idle if own[each] >= agreed[each])
+        return merge

@@ -1,0 +1,179 @@
+"""Proposals: which sessions a leader looks at when it plans an instruction."""
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rt import Publisher
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.start import end_of
+from rt.position import Position
+from sequencer import planner
+from sequencer.holdings import Holdings, Report, ReportKind, encode_report
+from sequencer.instruction import Merge, decode_instruction
+from sequencer.ledger import Ledger
+from sequencer.planner import Planner
+from sequencer.proposals import Proposals
+from sequencer.session_log import SessionLog, SessionLogs
+
+IDLE = [f"idle{number}" for number in range(20)]
+NEXT_FILE = Position.of(1, 0, 0)
+
+
+class Leader:
+    """Takes every proposal, and executes it by the ledger alone."""
+
+    leads, leader = True, "a"
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.index = ledger, 0
+
+    def propose(self, command: bytes) -> SimpleNamespace:
+        """Execute a proposal at once."""
+        merge = decode_instruction(command)
+        assert isinstance(merge, Merge)
+        for each in merge.slices:
+            self.ledger.pass_over(each)
+        self.index += 1
+        return SimpleNamespace(index=self.index)
+
+    def status(self) -> SimpleNamespace:
+        """Say which entry is the last."""
+        return SimpleNamespace(last=self.index)
+
+
+class Bench:
+    """A leader of one or more members, over copies on the disk."""
+
+    def __init__(self, top: Path, members: str) -> None:
+        self.top, self.ledger = top / "s", Ledger()
+        self.leader, self.holdings = Leader(self.ledger), Holdings("a", members)
+        executor = SimpleNamespace(ledger=self.ledger)
+        self.execution = SimpleNamespace(executor=executor, queue=(), done_index=1 << 40)
+        self.planner = Planner(SessionLogs(OsDisk(), str(self.top)))
+        self.proposals = Proposals(
+            self.leader, self.holdings, self.execution, self.planner, lambda: 1
+        )  # type: ignore[arg-type]
+
+    def hold(self, session: str, end: Position) -> None:
+        """Have the leader hold a copy."""
+        self.holdings.hold(session, end)
+        self.proposals.waiting.notice([session])
+
+    def report(self, member: str, ends: dict[str, Position]) -> None:
+        """Have a member report what it holds, all of it."""
+        said = encode_report(Report(ReportKind.FIRST, ends))
+        self.proposals.waiting.notice_reported(self.holdings.take_report(member, said))
+
+    def propose(self) -> None:
+        """Propose until there is nothing left to merge."""
+        before = -1
+        while before < self.leader.index:
+            before = self.leader.index
+            self.proposals.propose()
+            self.proposals.executed(self.leader.index)
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count how often each copy is looked at."""
+    counts: Counter[str] = Counter()
+    plain = SessionLog.next_place
+
+    def counted(self: SessionLog, after: Position) -> Position:
+        counts[Path(self.log.path).name] += 1
+        return plain(self, after)
+
+    monkeypatch.setattr(SessionLog, "next_place", counted)
+    return counts
+
+
+def place(top: Path, name: str) -> Position:
+    """Return where a session ends on the disk."""
+    return end_of(LogDirectory(str(top / "s" / name)))
+
+
+def leave_an_empty_file(top: Path, name: str) -> None:
+    """Publish a message, and leave a file without a frame, as a publisher that is killed does."""
+    with Publisher(str(top), stream="s", session=name) as publisher:
+        publisher.publish(b"one")
+    (top / "s" / name / NEXT_FILE.file_name).touch()
+
+
+def test_sessions_without_a_new_frame_delay_no_plan_of_others(tmp_path, looked):
+    """300 took 60 % of a processor, for good: they were looked at for each message of another."""
+    bench = Bench(tmp_path, "abc")
+    for name in IDLE:
+        leave_an_empty_file(tmp_path, name)
+        bench.hold(name, NEXT_FILE)
+    ends = dict.fromkeys(IDLE, NEXT_FILE)
+    bench.report("b", ends)
+    bench.propose()
+    assert set(bench.ledger.sessions) == set(IDLE)
+    looked.clear()
+    with Publisher(str(tmp_path), stream="s", session="jfk") as publisher:
+        for _ in range(20):
+            publisher.publish(b"two")
+            publisher.flush("written")
+            bench.hold("jfk", place(tmp_path, "jfk"))
+            bench.report("b", ends | {"jfk": place(tmp_path, "jfk")})
+            bench.propose()
+            assert bench.ledger.merged_to("jfk") == place(tmp_path, "jfk")
+    assert set(looked) == {"jfk"}
+
+
+@pytest.mark.parametrize("news", ["hold", "report"])
+def test_a_session_at_rest_is_looked_at_once_more_of_it_is_held(tmp_path, news):
+    """Whichever node is last to have it."""
+    bench = Bench(tmp_path, "abc")
+    leave_an_empty_file(tmp_path, "jfk")
+    bench.hold("jfk", NEXT_FILE), bench.report("b", {"jfk": NEXT_FILE})
+    bench.propose()
+    before = bench.ledger.merged_to("jfk")
+    with Publisher(str(tmp_path), stream="s", session="jfk") as publisher:
+        publisher.publish(b"two")
+    end = place(tmp_path, "jfk")
+    if news == "hold":
+        bench.holdings.take_report("b", encode_report(Report(ReportKind.FIRST, {"jfk": end})))
+        bench.hold("jfk", end)
+    else:
+        bench.holdings.hold("jfk", end)
+        bench.report("b", {"jfk": end})
+    bench.propose()
+    assert before < NEXT_FILE < bench.ledger.merged_to("jfk") <= end
+
+
+def test_a_session_at_rest_is_looked_at_again_without_news_of_it(tmp_path, monkeypatch):
+    """What was in its way may go by itself; and it is shown for as long as it does not."""
+    bench = Bench(tmp_path, "a")
+    monkeypatch.setattr(planner, "obstacle", lambda *_about: "in its way")
+    for name in IDLE:
+        leave_an_empty_file(tmp_path, name)
+        bench.hold(name, NEXT_FILE)
+    for _ in range(3):
+        bench.propose()
+        bench.proposals.waiting.tick()
+        assert set(bench.proposals.stuck) == set(IDLE)
+    monkeypatch.setattr(planner, "obstacle", lambda *_about: "")
+    for _ in range(100):
+        bench.proposals.waiting.tick()
+        bench.propose()
+    assert set(bench.ledger.sessions) == set(IDLE)
+    assert not bench.proposals.stuck
+
+
+def test_a_session_that_was_dropped_is_not_stuck_any_more(tmp_path, monkeypatch):
+    """Nothing of it is left to be merged."""
+    bench = Bench(tmp_path, "a")
+    monkeypatch.setattr(planner, "obstacle", lambda *_about: "in its way")
+    leave_an_empty_file(tmp_path, "jfk")
+    bench.hold("jfk", NEXT_FILE)
+    bench.propose()
+    assert set(bench.proposals.stuck) == {"jfk"}
+    bench.holdings.drop("jfk")
+    bench.proposals.waiting.tick()
+    bench.propose()
+    assert not bench.proposals.stuck
