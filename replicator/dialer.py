@@ -22,6 +22,7 @@ from rt.net.tls import Contexts, connect
 
 Address = tuple[str, int]
 _log: Final = logging.getLogger(__name__)
+_NOT_YET: Final = "not connected yet"
 _REST_S: Final = 60.0  # without a reason to connect; `wake` ends it
 
 
@@ -81,7 +82,7 @@ class Dialer:
         self.wake = Wake()
         self.node = ""  # connected to it now
         self.holder = ""  # whom the certificate named that answered last
-        self.error = "not connected yet"  # why there is no connection; "" while there is one
+        self.error = _NOT_YET  # why there is no connection; "" while there is one
         self.stopping = False
         self._destination = destination
         self._serve = serve
@@ -148,6 +149,8 @@ class Dialer:
 
     def _use(self, node: Address) -> None:
         began_s = time.monotonic()
+        if self.error == _NOT_YET:  # a silent address takes ten seconds to fail
+            self.error = f"no answer from {address_text(node)} yet"
         try:
             self._connect(node)
         except (RtError, OSError) as error:
@@ -183,16 +186,22 @@ class Dialer:
 
     def _reason(self, node: Address) -> str:
         """Return the error; the address is left out of it where it is the line's subject."""
-        if self._destination.member:
-            return self.error
-        text = address_text(node)
-        return self.error.removeprefix(f"{text}: ").replace(f"no answer from {text}", "no answer")
+        return self.error if self._destination.member else without(address_text(node), self.error)
 
     def _complaint(self, node: Address) -> Complaint:
         found = self._complaints.get(node)
         if found is None:
             found = self._complaints[node] = Complaint(_log, self._destination.title(node))
         return found
+
+
+def without(address: str, error: str) -> str:
+    """Return what is said of an address without its name, for a line that begins with that.
+
+    >>> without("a:1", "no answer from a:1 (connection refused)")
+    'no answer (connection refused)'
+    """
+    return error.removeprefix(f"{address}: ").replace(f"no answer from {address}", "no answer")
 
 
 def address_text(node: Address) -> str:

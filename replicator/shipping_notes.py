@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from replicator.backoff import Complaint
+from replicator.dialer import without
 from replicator.progress import SessionStatus
 from replicator.push_connection import PushConnection
 from replicator.sessions import SessionBook
@@ -86,7 +87,7 @@ class ShippingNotes:
         by_error: dict[str, list[str]] = {}
         for each in self._status(session):
             if each.error:
-                by_error.setdefault(each.error, []).append(each.node)
+                by_error.setdefault(without(each.node, each.error), []).append(each.node)
         said = [f"{', '.join(nodes)}: {error}" for error, nodes in by_error.items()]
         return "; ".join(said) or self._standstill(session)
 

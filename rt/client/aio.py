@@ -10,7 +10,7 @@ from rt.client.client import Client
 from rt.client.client import connect as connect_blocking
 from rt.client.group import Group
 from rt.client.last_value import LastValue
-from rt.client.publisher import ClientPublisher, checked_level
+from rt.client.publisher import ClientPublisher
 from rt.client.receipts import Receipt
 from rt.client.registered import Registered
 from rt.client.shared import GroupSubscriber
@@ -67,7 +67,7 @@ class AsyncPublisher:
         except TimeoutError as error:
             if isinstance(error, FlushTimeout):
                 raise
-            raise self._publisher._late(checked_level(confirm, "confirm"), timeout_s) from None
+            raise receipt.late(timeout_s) from None
         return sequence
 
     def publish_future(

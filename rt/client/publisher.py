@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final, Self
 
 from replicator.push import PushClient
@@ -143,7 +142,7 @@ class ClientPublisher:
         level = None if confirm is None else checked_level(confirm, "confirm")
         sequence = self._publisher.publish(payload, key, time_ns)
         if level is not None:
-            self._await(self._receipts.future(level, sequence), level, timeout_s)
+            self._await(self._receipts.future(level, sequence), timeout_s)
         return sequence
 
     def publish_many(
@@ -181,7 +180,8 @@ class ClientPublisher:
         Returns:
             A `concurrent.futures.Future` of `rt.Confirmed`; `merged_at` is a position of the
             merged log at or after the end of the message. Use `add_done_callback` for a callback,
-            or `asyncio.wrap_future` to await it.
+            or `asyncio.wrap_future` to await it. `result(timeout)` that is not there in time is
+            a `FlushTimeout`, which says what the message waits for.
 
         Raises:
             RtError: as `publish`.
@@ -257,12 +257,13 @@ class ClientPublisher:
             end = self._publisher.flush(Level.WRITTEN).position
             self._publisher.close()
             drained = self._await_replicated(end, deadline)
+            reason = self._publisher.shipping_note
         finally:
             self._push.stop()
         if not drained:
             _log.warning(
-                "session %s: a majority of the nodes does not have everything yet; it stays in "
-                "the log, and the next push ships it", self.name,
+                "session %s: a majority of the nodes does not have everything yet%s; it stays in "
+                "the log, and the next push ships it", self.name, f" ({reason})" if reason else "",
             )  # fmt: skip
         return drained
 
@@ -292,22 +293,9 @@ class ClientPublisher:
             time.sleep(_POLL_S)
         return True
 
-    def _await(self, receipt: Receipt, level: Level, timeout_s: float) -> None:
+    def _await(self, receipt: Receipt, timeout_s: float) -> None:
         try:
             receipt.result(timeout_s)
-        except FutureTimeout:
-            if receipt.done() and not receipt.cancelled():
-                raise  # it failed with a time-out of its own
+        except FlushTimeout:
             receipt.cancel()
-            raise self._late(level, timeout_s) from None
-
-    def _late(self, level: Level, timeout_s: float) -> FlushTimeout:
-        """Return the error for a level that was not reached in time."""
-        reached, reason = self._reached().name, self._publisher.shipping_note
-        return FlushTimeout(reached, level.name, timeout_s, reason)
-
-    def _reached(self) -> Level:
-        """The highest level that everything published so far has reached."""
-        end, known = self._publisher.flush(Level.WRITTEN).position, self._confirmations.read()
-        levels = (Level.RECEIVED, Level.REPLICATED, Level.MERGED)
-        return max((each for each in levels if known.reached(each) >= end), default=Level.WRITTEN)
+            raise

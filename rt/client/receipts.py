@@ -3,11 +3,12 @@
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from functools import cache
+from functools import cache, partial
 from typing import Final, NamedTuple
 
-from rt.errors import MessagesDropped, RtError, Stopped, WriterFailed, spoken
+from rt.errors import FlushTimeout, MessagesDropped, RtError, Stopped, WriterFailed, spoken
 from rt.format.dropped_notice import DroppedSpan
 from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
 from rt.position import START, Position
@@ -21,7 +22,36 @@ _POLL_GROWTH: Final = 1.3
 _FULL_DISK_S: Final = 0.1
 _OF_NODES: Final = (Level.RECEIVED, Level.REPLICATED, Level.MERGED)
 
-Receipt = Future[Confirmed]
+
+class Receipt(Future[Confirmed]):
+    """A future of a message's confirmation; its time-out says what the message waits for.
+
+    Attributes:
+        late: makes that error, a `FlushTimeout`, after so many seconds.
+    """
+
+    def __init__(self, late: Callable[[float], FlushTimeout]) -> None:
+        """Wait for a confirmation; made by `Receipts.future`."""
+        super().__init__()
+        self.late = late
+
+    def result(self, timeout: float | None = None) -> Confirmed:
+        """Return the confirmation, or raise what keeps it; as of any future."""
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            if timeout is None or self.done():
+                return super().result(0)
+            raise self.late(timeout) from None
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error that it ended with, None if that is none; as of any future."""
+        try:
+            return super().exception(timeout)
+        except TimeoutError:
+            if timeout is None or self.done():
+                return super().exception(0)
+            raise self.late(timeout) from None
 
 
 class Pledge(NamedTuple):
@@ -52,6 +82,7 @@ class Receipts:
         self._new: list[Pledge] = []
         self._closing = False
         self._is_idle = True
+        self._late = {level: partial(self.late, level) for level in Level}
         self._waiting: dict[Level, deque[Pledge]] = {level: deque() for level in _OF_NODES}
         self._drops: tuple[DroppedSpan, ...] = ()  # whose futures have failed
         self._thread = threading.Thread(
@@ -69,7 +100,7 @@ class Receipts:
         Raises:
             Stopped: the publisher is closed.
         """
-        receipt: Receipt = Future()
+        receipt = Receipt(self._late[level])
         with self._news:
             if self._closing:
                 raise Stopped(f"publisher {self._publisher.name!r} is closed")
@@ -77,6 +108,18 @@ class Receipts:
             self._is_idle = False
             self._news.notify_all()
         return receipt
+
+    def late(self, level: Level, timeout_s: float) -> FlushTimeout:
+        """Return the error for a level that was not reached in time."""
+        reached, reason = self._reached().name, self._publisher.shipping_note
+        return FlushTimeout(reached, level.name, timeout_s, reason)
+
+    def _reached(self) -> Level:
+        """The highest level that everything published so far has reached."""
+        end, known = self._publisher.flush(Level.WRITTEN).position, self._confirmations.read()
+        return max(
+            (each for each in _OF_NODES if known.reached(each) >= end), default=Level.WRITTEN
+        )
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no future is open; False if the time ran out first."""
@@ -106,7 +149,9 @@ class Receipts:
             pause_s = min(_POLL_LAST_S, pause_s * _POLL_GROWTH)
             if new or progressed:
                 pause_s = _POLL_FIRST_S
-        self._fail(Stopped(f"publisher {self._publisher.name!r} was closed before that"), [])
+        reason = self._publisher.shipping_note
+        words = f"publisher {self._publisher.name!r} was closed before that"
+        self._fail(Stopped(f"{words}: {reason}" if reason else words), [])
 
     def _next(self, pause_s: float) -> list[Pledge] | None:
         """Wait for futures, or for the next look; None once closed."""

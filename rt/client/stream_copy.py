@@ -108,8 +108,9 @@ class StreamCopy:
         self.demand_alive()
         if not self._pull.wait_caught_up(timeout_s):
             self.demand_alive()
-            reason = self._pull.status().error or "it is still copying"
-            raise TimeoutError(f"the copy is not up to date after {timeout_s:g} s: {reason}")
+            raise TimeoutError(
+                f"the copy is not up to date after {timeout_s:g} s: {self._reason(self._pull)}"
+            )
 
     def log_id(self, timeout_s: float) -> str:
         """Return the id of the merged log, once the copy has begun.
@@ -124,9 +125,15 @@ class StreamCopy:
                 self.demand_alive()
                 if time.monotonic() > end_s:
                     words = f"no copy has begun in {self.directory} after {timeout_s:g} s"
-                    raise TimeoutError(words)
+                    raise TimeoutError(f"{words}: {self._reason(self._pull)}")
                 time.sleep(_POLL_S)
             return log.manifest.identity.id if log.manifest.identity else ""
+
+    def _reason(self, pull: PullClient | None) -> str:
+        """What the copy waits for; a `pull` of our own knows more than that of another process."""
+        if pull is None:
+            return "another process keeps it"
+        return pull.status().error or "it is still copying"
 
     def demand_alive(self) -> None:
         """Raise `WriterFailed` if the copy has ended: nothing would ever follow."""
