@@ -224,14 +224,16 @@ class NodeAdmin:
     ) -> Fields:
         """Carry out a change, and record it: one of the instructions `after` to `by` did it."""
         after = self._sequencer.view.executed
+        record = partial(
+            audit.record, request, identity.title, where, is_client=not identity.may_operate
+        )
         try:
             self._demand(identity, verb, request)
             answer = verb.do(request, identity)
         except (Refused, Misuse) as error:
-            audit.record(request, identity.title, where, _code(error), why=str(error))
+            record(_code(error), why=str(error))
             raise
-        by = self._sequencer.view.executed
-        audit.record(request, identity.title, where, "done", after=after, by_instruction=by)
+        record("done", after=after, by_instruction=self._sequencer.view.executed)
         return answer
 
     def _demand(

@@ -5,7 +5,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,17 +17,31 @@ _log: Final = logging.getLogger("rt.node")
 FILE_BYTES_MAX: Final = 64 << 20  # 200,000 decisions; then the file becomes the older one
 _TEXT_LENGTH_MAX: Final = 200  # of a value of a request: enough to recognise, little to abuse
 _VALUES_MAX: Final = 16
-_REFUSALS_EVERY_S: Final = 60.0
-_REFUSALS_MAX: Final = 1024  # kinds that are counted; refusals of further kinds share one count
+_ASKED_LENGTH_MAX: Final = 2000  # of all of them; encoded twice it is 4 KB at most
+_LINE_EVERY_S: Final = 60.0
+# Of one client at once; then a line each minute. Of lines of 4 KB, the two files hold what one
+# client does in three weeks.
+_CLIENT_LINES: Final = 60
+_BUDGETS_MAX: Final = 1024  # what is beyond them shares one
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Lines that may be written now, as of a time, and how many were left out for want of them."""
+
+    lines: float
+    at_s: float
+    left_out: int = 0
 
 
 class AuditLog:
     """Appends to a file that nothing else writes; the last file is kept beside it as `.1`.
 
-    A peer that is refused may ask again fifty times a second, so a refusal of one kind (holder,
-    request, reason) is one line a minute, with the number of those before it that were left out.
+    A peer may ask again fifty times a second, and its lines would take the place of others'. So a
+    refusal of one kind (holder, request, reason) is one line a minute, and so is what one client
+    asks for once it has used up its first lines; each says how many before it were left out.
 
-    Threads: any thread may call `record`; `_lock` guards the file and `_refusals`.
+    Threads: any thread may call `record`; `_lock` guards the file and `_budgets`.
     """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +49,7 @@ class AuditLog:
         self.path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._refusals: dict[tuple[str, ...], tuple[float, int]] = {}  # since when, left out
+        self._budgets: dict[tuple[str, ...], _Budget] = {}  # by client, and by kind of refusal
 
     def record(
         self,
@@ -42,6 +57,8 @@ class AuditLog:
         holder: str,
         where: str,
         outcome: str,
+        *,
+        is_client: bool = False,
         **facts: object,
     ) -> None:
         """Append a line and sync it; a disk failure is reported, and does not stop the decision.
@@ -51,35 +68,40 @@ class AuditLog:
             holder: role and name in the certificate.
             where: the address it came from.
             outcome: `done`, or the code of the refusal.
+            is_client: whether the holder is neither an operator nor a node.
             facts: what else is known, such as the instruction.
         """
-        asked = {name: _short(value) for name, value in list(request.items())[:_VALUES_MAX]}
+        asked = {_short(name): _short(value) for name, value in list(request.items())[:_VALUES_MAX]}
+        if len(text := json.dumps(asked)) > _ASKED_LENGTH_MAX:
+            asked = {"do": asked.get("do"), "cut": text[:_ASKED_LENGTH_MAX]}
         line = {
             "time": datetime.now(UTC).isoformat(), "asked": asked, "by": holder, "from": where,
             "outcome": outcome, **facts,
         }  # fmt: skip
         with self._lock:
-            if outcome != "done":
-                left_out = self._left_out((holder, str(asked.get("do")), outcome))
-                if left_out is None:
-                    return
+            is_done = outcome == "done"
+            budgets = [] if is_done else [self._budget(1, holder, str(asked.get("do")), outcome)]
+            if is_client:
+                budgets.append(self._budget(_CLIENT_LINES, holder))
+            left_out = _spend(budgets)
+            if left_out is None:
+                return
+            if left_out or not is_done:
                 line["left_out"] = left_out
             try:
                 self._append(json.dumps(line).encode() + b"\n")
             except OSError as error:
                 _log.error("%s: a decision was not recorded: %s", self.path, spoken(error))
 
-    def _left_out(self, kind: tuple[str, ...]) -> int | None:
-        """Return how many refusals of a kind were left out before this one; None if it is too."""
+    def _budget(self, most: int, *kind: str) -> _Budget:
+        """Return what there is for a kind of lines: up to `most`, and one more each minute."""
         now_s = self._clock()
-        if kind not in self._refusals and len(self._refusals) >= _REFUSALS_MAX:
+        if kind not in self._budgets and len(self._budgets) >= _BUDGETS_MAX:
             kind = ()
-        since_s, count = self._refusals.get(kind, (-_REFUSALS_EVERY_S, 0))
-        if now_s - since_s < _REFUSALS_EVERY_S:
-            self._refusals[kind] = since_s, count + 1
-            return None
-        self._refusals[kind] = now_s, 0
-        return count
+        budget = self._budgets.setdefault(kind, _Budget(most, now_s))
+        budget.lines = min(most, budget.lines + (now_s - budget.at_s) / _LINE_EVERY_S)
+        budget.at_s = now_s
+        return budget
 
     def _append(self, data: bytes) -> None:
         flags = os.O_RDWR | os.O_CREAT | OPEN_FLAGS
@@ -94,6 +116,18 @@ class AuditLog:
             file.close()
         if size >= FILE_BYTES_MAX:
             os.replace(self.path, f"{self.path}.1")
+
+
+def _spend(budgets: Sequence[_Budget]) -> int | None:
+    """Take a line from each; return how many were left out before it, None if it is too."""
+    for budget in budgets:
+        if budget.lines < 1:
+            budget.left_out += 1
+            return None
+    left_out = sum(budget.left_out for budget in budgets)
+    for budget in budgets:
+        budget.lines, budget.left_out = budget.lines - 1, 0
+    return left_out
 
 
 def _short(value: object) -> object:

@@ -111,6 +111,25 @@ def test_refusals_of_a_minute_are_one_line(tmp_path):
     assert len(lines(audit)) == 6
 
 
+def test_a_client_that_asks_again_and_again_takes_little_of_the_audit_log(tmp_path):
+    """A subscriber with leases rotated away what operators had done, in 18 minutes."""
+    now = [0.0]
+    audit = AuditLog(str(tmp_path / "audit.jsonl"), lambda: now[0])
+    for _ in range(1000):
+        audit.record({"do": "lease"}, "subscriber spark", "", "done", is_client=True)
+        audit.record({"do": "roll"}, "subscriber spark", "", "role", is_client=True)
+    assert len(lines(audit)) == 60
+    audit.record({"do": "lease"}, "subscriber nas", "", "done", is_client=True)
+    audit.record({"do": "roll"}, "operator alice", "", "done")
+    now[0] += 120
+    for _ in range(5):
+        audit.record({"do": "lease"}, "subscriber spark", "", "done", is_client=True)
+    *_, nas, alice, first, second = lines(audit)
+    assert (nas["by"], alice["by"]) == ("subscriber nas", "operator alice")
+    assert first["left_out"] == 1000 - 59
+    assert (second["by"], "left_out" in second) == ("subscriber spark", False)
+
+
 def test_a_request_is_recorded_short_and_on_one_line(audit):
     """The log is read in terminals and by scripts; the request is a peer's."""
     hostile = {"do": "lease", "start": "\n\x1b[2J\u202e", "holder": "x" * 10_000, "n": 10**4000}
@@ -121,6 +140,8 @@ def test_a_request_is_recorded_short_and_on_one_line(audit):
     assert data.count(b"\n") == 1
     assert len(data) < 2000
     assert all(0x20 <= byte < 0x7F for byte in data[:-1])
+    audit.record({f"{n}" + "\1" * 10_000: "\1" * 200 for n in range(16)}, "operator x", "", "done")
+    assert os.path.getsize(audit.path) - len(data) < 5000
 
 
 def test_a_full_audit_log_becomes_the_older_one(audit, monkeypatch):
