@@ -135,8 +135,7 @@ class Publisher:
             The message's number in its session; numbers are consecutive, from 0.
 
         Raises:
-            Misuse: wrong type, larger than the limit, or not a time; or this publisher was
-                inherited by a forked process.
+            Misuse: wrong type, too large, not a time, or inherited by a forked process.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
             SessionFull: the disk limit is reached; nothing was taken.
@@ -207,15 +206,16 @@ class Publisher:
         sizes = list(map(len, taken))
         if with_keys is not None:
             sizes = [size + len(key) for size, key in zip(sizes, with_keys, strict=True)]
+        size = sum(sizes)
         if self._gate is not None:
-            self._gate.admit(len(sizes), sum(sizes))
+            self._gate.admit(len(sizes), size)
         with self._lock:
             if max(sizes, default=0) > self._size_max:
                 raise self._refusal(max(sizes, default=0))
             self._write_pending()
             now = time_ns_now()
-            self._pending.taken += sum(sizes)
-            is_alone = now >= self._alone_after_ns and sum(sizes) <= SMALL_BYTES
+            self._pending.taken += size
+            is_alone = now >= self._alone_after_ns and size <= SMALL_BYTES
             self._alone_after_ns = now + self._linger_ns
             first, frame = self._next_sequence, None
             for start, end in frame_cuts(sizes, self._pending.frame_bytes):
@@ -322,7 +322,7 @@ class Publisher:
     @property
     def taken(self) -> Room:
         """How many messages the session has, and bytes this object has written, keys included."""
-        return Room(self._next_sequence, self._pending.taken)
+        return self._next_sequence, self._pending.taken
 
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:
         """Return what keeps the limit; `Misuse`, with the session released, if it is too large."""

@@ -50,16 +50,23 @@ class FlightLimit:
             raise Misuse(f"on_full is {self.on_full!r}; use block or error")
 
     @property
-    def room(self) -> Room:
+    def most(self) -> "_Amount":
         """The most of both."""
-        return Room(self.messages or _NO_LIMIT, self.bytes or _NO_LIMIT)
+        return _Amount(self.messages or _NO_LIMIT, self.bytes or _NO_LIMIT)
+
+
+class _Amount(NamedTuple):
+    """So many messages, and so many bytes of payloads and keys."""
+
+    messages: int
+    bytes: int
 
 
 class _Step(NamedTuple):
     """What was published from one mark to the next."""
 
     end: Position
-    size: Room
+    size: _Amount
 
 
 class Flight:
@@ -102,9 +109,9 @@ class Flight:
         self._kept = kept
         self._lock = threading.Lock()
         # Of what was ever published: allowed up to here, and up to the last mark.
-        self._granted = self._marked = taken()
+        self._granted = self._marked = _Amount(*taken())
         self._steps: deque[_Step] = deque()
-        self._flying = Room(0, 0)  # in all steps
+        self._flying = _Amount(0, 0)  # in all steps
         self._dropped = drops()  # what was looked at
 
     def admit(self, messages: int, size: int) -> Room:
@@ -114,42 +121,43 @@ class Flight:
             LimitReached: they may not, and the limit says not to wait, or not so long.
         """
         room = self._room()  # most calls end here, and take no lock
-        if room.messages >= messages and room.bytes >= size:
+        if room[0] >= messages and room[1] >= size:
             return room
         timeout_s = self._limit.timeout_s if self._limit.on_full == "block" else 0.0
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._lock:
                 room = self._room()
-                if room.messages >= messages and room.bytes >= size:
+                if room[0] >= messages and room[1] >= size:
                     return room
                 held = self._grant(messages, size)
                 room = self._room()
-                if room.messages >= messages and room.bytes >= size:
+                if room[0] >= messages and room[1] >= size:
                     return room
             if end_s is not None and time.monotonic() >= end_s:
                 raise LimitReached(held.messages, held.bytes)
             time.sleep(_POLL_S)
 
     def _room(self) -> Room:
-        return _difference(self._granted, self._taken())
+        (messages_max, bytes_max), (messages, size) = self._granted, self._taken()
+        return messages_max - messages, bytes_max - size
 
-    def _grant(self, messages: int, size: int) -> Room:
+    def _grant(self, messages: int, size: int) -> _Amount:
         """Make what room there is, for these messages at least; return what is in flight."""
-        used, most = self._taken(), self._limit.room
+        used, most = _Amount(*self._taken()), self._limit.most
         if used != self._marked:
             self._mark(used)
         self._land()
         held = _sum(self._flying, _difference(used, self._marked))
         if not held.messages:  # then even one that is larger than the limit goes
-            most = Room(max(most.messages, messages), max(most.bytes, size))
-        self._granted = Room(
+            most = _Amount(max(most.messages, messages), max(most.bytes, size))
+        self._granted = _Amount(
             used.messages + _room(most.messages, held.messages, messages),
             used.bytes + _room(most.bytes, held.bytes, size),
         )
         return held
 
-    def _mark(self, used: Room) -> None:
+    def _mark(self, used: _Amount) -> None:
         with suppress(OSError):  # the disk is full for now: marked later, as nothing is merged
             step = _Step(self._end(), _difference(used, self._marked))
             self._steps.append(step)
@@ -173,12 +181,12 @@ class Flight:
             self._flying = _difference(self._flying, self._steps.popleft().size)
 
 
-def _difference(more: Room, less: Room) -> Room:
-    return Room(more.messages - less.messages, more.bytes - less.bytes)
+def _difference(more: _Amount, less: _Amount) -> _Amount:
+    return _Amount(more.messages - less.messages, more.bytes - less.bytes)
 
 
-def _sum(one: Room, other: Room) -> Room:
-    return Room(one.messages + other.messages, one.bytes + other.bytes)
+def _sum(one: _Amount, other: _Amount) -> _Amount:
+    return _Amount(one.messages + other.messages, one.bytes + other.bytes)
 
 
 def _room(most: int, held: int, wanted: int) -> int:

@@ -134,6 +134,7 @@ class DiskRoom:
                 ends the active file, so that it can be archived, too.
         """
         self._limit = limit
+        self._room_bytes = limit.room_bytes
         self._session = session
         self._held = held
         self._make = make
@@ -149,12 +150,14 @@ class DiskRoom:
             SessionFull: there is no room, or not in time.
             WriterFailed: the disk failed.
         """
+        if self._held() + size <= self._room_bytes:  # most calls end here
+            return
         timeout_s, end_s = self._limit.patience_s, None
         if timeout_s is not None:
             end_s = time.monotonic() + timeout_s
         while True:
             held = self._held()
-            if held + size <= self._limit.room_bytes or held <= self._limit.empty_bytes:
+            if held + size <= self._room_bytes or held <= self._limit.empty_bytes:
                 return
             if self._make():
                 continue

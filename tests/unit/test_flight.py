@@ -13,7 +13,7 @@ import rt
 from rt.client import aio
 from rt.client.flight import Flight, FlightLimit
 from rt.errors import LimitReached, Misuse, Stopped
-from rt.log.frame_gate import FrameGate, Room
+from rt.log.frame_gate import FrameGate
 from rt.position import Position
 
 PATIENCE_S = 30
@@ -30,7 +30,7 @@ class Session:
         return Position(self.published)
 
     def taken(self):
-        return Room(self.published, self.size)
+        return (self.published, self.size)
 
     def flight(self, **limit):
         return Flight(FlightLimit(**limit), self.taken, self.end, lambda: Position(self.merged))
@@ -166,13 +166,13 @@ def test_a_flood_asks_once_for_each_frame_and_stays_within_its_limit(tmp_path):
 
     def admit(messages, size):
         asked.append((messages, size))
-        return Room(50, 10_000)
+        return (50, 10_000)
 
     batching = rt.Batching(linger_s=60)
     with rt.Publisher(tmp_path, stream="s", session="a", batching=batching) as publisher:
         publisher.limit_flight(admit)
         publisher.publish(b"alone", key=b"k")
-        assert publisher.taken == Room(1, 6)
+        assert publisher.taken == (1, 6)
         for _ in range(500):
             publisher.publish(b"x")
         assert len(asked) == 11, "a frame holds as many messages as were allowed"
@@ -181,7 +181,7 @@ def test_a_flood_asks_once_for_each_frame_and_stays_within_its_limit(tmp_path):
         assert len(asked) == 14, "or as many bytes"
         publisher.publish_many([b"ab"] * 3, [b"c"] * 3)
         assert asked[-1] == (3, 9)
-        assert publisher.taken == Room(524, 6 + 500 + 20_000 + 9)
+        assert publisher.taken == (524, 6 + 500 + 20_000 + 9)
 
 
 def test_a_frame_that_another_thread_wrote_meanwhile_lets_one_message_pass(tmp_path, monkeypatch):
@@ -197,9 +197,9 @@ def test_a_frame_that_another_thread_wrote_meanwhile_lets_one_message_pass(tmp_p
     monkeypatch.setattr(FrameGate, "begin", begin)
     batching = rt.Batching(linger_s=60)
     with rt.Publisher(tmp_path, stream="s", session="a", batching=batching) as publisher:
-        publisher.limit_flight(lambda _messages, _size: Room(1, 10_000))
+        publisher.limit_flight(lambda _messages, _size: (1, 10_000))
         publisher.publish(b"alone")
         for _ in range(10):
             publisher.publish(b"x")
         assert len(asked) == 12, "each message is asked for"
-        assert publisher.taken == Room(12, 5 + 40 + 10)
+        assert publisher.taken == (12, 5 + 40 + 10)
