@@ -78,8 +78,8 @@ def parse_cursor(text: str) -> str:
     """
     if not isinstance(text, str) or not _CURSOR.fullmatch(text):
         raise Misuse(
-            f"{shown(text)} is not a name for a cursor; use up to 64 of a-z, 0-9, dash and "
-            "underscore, beginning and ending with a letter or digit"
+            f"{shown(text)} is not a name for a cursor or a group; use up to 64 of a-z, 0-9, dash "
+            "and underscore, beginning and ending with a letter or digit"
         )
     return text
 

@@ -145,7 +145,7 @@ class Publisher:
             payload = as_bytes(payload)
         size = len(payload)
         if key is not None:
-            key = as_bytes(key)
+            key = as_bytes(key, "a key")
             size += len(key)
         if time_ns is not None:
             time_ns = checked_times([time_ns])[0]

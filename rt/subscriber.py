@@ -101,7 +101,7 @@ class Subscriber:
         Raises:
             Misuse: an argument is not valid, or nothing installed can read `copies`.
         """
-        _check_policies(on_gap=on_gap, on_poison=on_poison)
+        _check_policies(on_event, on_gap=on_gap, on_poison=on_poison)
         if not isinstance(key_prefix, bytes | bytearray | memoryview):
             raise Misuse(f"key_prefix is bytes, not {type(key_prefix).__name__}; encode it first")
         self.directory = _directory(os.fspath(root), stream, session)
@@ -272,7 +272,9 @@ def _deadline(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else time.monotonic() + timeout_s
 
 
-def _check_policies(**policies: str) -> None:
+def _check_policies(on_event: object, **policies: str) -> None:
+    if on_event is not None and not callable(on_event):
+        raise Misuse(f"on_event is a function, not {type(on_event).__name__}")
     for name, policy in policies.items():
         if policy not in POLICIES:
             raise Misuse(f"{name} is {policy!r}; use raise, notify or skip")

@@ -17,7 +17,7 @@ from rt.client.shared import GroupSubscriber
 from rt.client.subscription import Subscription
 from rt.errors import FlushTimeout, Misuse
 from rt.events import Dropped
-from rt.log.checked import Bytes
+from rt.log.checked import Bytes, checked_seconds
 from rt.log.confirmations import Confirmations, Confirmed, Level
 from rt.position import Position
 from rt.subscriber import Subscriber
@@ -60,6 +60,7 @@ class AsyncPublisher:
         """
         if confirm is None:
             return self._publisher.publish(payload, key, time_ns)
+        timeout_s = checked_seconds(timeout_s, "timeout_s")
         sequence = self._publisher.next_sequence
         receipt = self._publisher.publish_future(payload, key, time_ns, confirm=confirm)
         try:
@@ -183,7 +184,7 @@ def connect(
     *,
     root: str | os.PathLike[str] | None = None,
     stream: str | None = None,
-    nodes: Sequence[str] | None = None,
+    nodes: str | Sequence[str] | None = None,
     certs: str | os.PathLike[str] | None = None,
     identity: str | None = None,
 ) -> AsyncClient:

@@ -24,6 +24,7 @@ from rt.config.settings import load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
 from rt.log.batcher import Batching
+from rt.log.checked import as_bytes, checked_count, checked_seconds
 from rt.log.confirmations import Level
 from rt.log.disk_room import DiskLimit
 from rt.log.start import Start, checked_start
@@ -151,14 +152,14 @@ class Client:
             A `Subscription` for a cursor, a `GroupSubscriber` for a group, else a `Subscriber`.
 
         Raises:
-            Misuse: an argument is wrong, a local cursor has a reader or another share, or the
-                certificate is not a subscriber's.
+            Misuse: an argument or the certificate is wrong, or a local cursor has a reader.
             TimeoutError: the copy is not up to date, or a registered cursor is still held.
             Refused: a registered cursor is held by another, or it or a group is not granted.
             WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
             Stopped: the client is closed.
         """
         begin, trouble = checked_start(start), OnTrouble(on_gap, on_poison, on_event)
+        _demand_reader(cursor, group, ack, timeout_s)
         if group is not None:
             if cursor is not None or share:
                 raise Misuse("a group divides the stream, and remembers its place; give it alone")
@@ -202,8 +203,12 @@ class Client:
         Raises:
             RtError: as `subscriber`.
         """
-        choice = choice_parts(sessions, key_prefix, where)
+        checked_count(keys_max, "keys_max", 1)
+        checkpoint_s = checked_seconds(checkpoint_s, "checkpoint_s")
+        timeout_s = checked_seconds(timeout_s, "timeout_s")
+        key_prefix = as_bytes(key_prefix, "key_prefix")
         Choice.of(sessions, key_prefix, where)
+        choice = choice_parts(sessions, key_prefix, where)
         self._copy.begin("earliest", timeout_s, follow=True)
         checkpoint = Checkpoint(
             self._copy.settings.root, self.stream, filter_name(*choice),
@@ -229,7 +234,7 @@ class Client:
             TimeoutError: it has not; the message says why.
             Misuse: nothing is copied by this client.
         """
-        self._copy.wait_caught_up(timeout_s)
+        self._copy.wait_caught_up(checked_seconds(timeout_s, "timeout_s"))
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened, within this time as far as shipping goes. Idempotent.
@@ -307,6 +312,24 @@ def _closed_words(stream: str) -> str:
     return f"the client of stream {stream!r} is closed"
 
 
+def _demand_reader(cursor: object, group: object, ack: str, timeout_s: float) -> None:
+    """Raise `Misuse` unless these arguments of a subscriber are valid, and go together."""
+    checked_seconds(timeout_s, "timeout_s")
+    _demand_kind("cursor", cursor, str, Registered)
+    _demand_kind("group", group, str, Group)
+    if ack not in ("auto", "explicit"):
+        raise Misuse(f"ack is {ack!r}; use auto or explicit")
+    if ack == "explicit" and cursor is None and group is None:
+        raise Misuse("ack is for a cursor or a group; give one of them")
+
+
+def _demand_kind(name: str, value: object, *kinds: type) -> None:
+    """Raise `Misuse` for an argument that is given, and is of another type than it may be."""
+    if value is not None and not isinstance(value, kinds):
+        wanted = " or ".join(each.__name__ for each in kinds)
+        raise Misuse(f"{name} is a {wanted}, not {type(value).__name__}")
+
+
 def _close_by(publisher: ClientPublisher, deadline: float) -> None:
     publisher.close(max(0.0, deadline - time.monotonic()))
 
@@ -316,7 +339,7 @@ def connect(
     *,
     root: str | os.PathLike[str] | None = None,
     stream: str | None = None,
-    nodes: Sequence[str] | None = None,
+    nodes: str | Sequence[str] | None = None,
     certs: str | os.PathLike[str] | None = None,
     identity: str | None = None,
 ) -> Client:
@@ -329,7 +352,7 @@ def connect(
         config: a TOML file such as `clients.toml`; `RT_CONFIG` names one otherwise.
         root: directory for sessions and for the copy of the merged log.
         stream: name of the stream.
-        nodes: `host:port` of each node.
+        nodes: `host:port` of each node, or of one.
         certs: directory of the certificates.
         identity: name of the certificate to show, for publishing and for reading.
 
@@ -343,6 +366,8 @@ def connect(
         ...     client
         <Client of stream 'flights' at localhost:7420>
     """
+    _demand_kind("config", config, str, os.PathLike)
+    nodes = [nodes] if isinstance(nodes, str) else nodes
     path = config or os.environ.get("RT_CONFIG") or None
     options: dict[str, object] = {
         "root": None if root is None else os.fspath(root),

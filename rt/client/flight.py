@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from rt.errors import LimitReached, Misuse
+from rt.log.checked import checked_count, checked_seconds
 from rt.log.frame_gate import Room
 from rt.position import Position
 
@@ -39,11 +40,11 @@ class FlightLimit:
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
+        if self.timeout_s is not None:
+            checked_seconds(self.timeout_s, "timeout_s")
         for name, value in (("messages", self.messages), ("bytes", self.bytes)):
-            if value is not None and value < 1:
-                raise Misuse(
-                    f"a flight limit of {value} {name} lets nothing through; use 1 or more"
-                )
+            if value is not None:
+                checked_count(value, name, 1)
         if self.messages is None and self.bytes is None:
             raise Misuse("a flight limit needs messages or bytes")
         if self.on_full not in ("block", "error"):

@@ -8,12 +8,12 @@ from typing import Any, Final, Self
 
 from replicator.push import PushClient
 from rt.client.flight import Flight, FlightLimit
-from rt.client.receipts import Receipt, Receipts
+from rt.client.receipts import Receipt, Receipts, shipped
 from rt.client.settings import ConnectionSettings
 from rt.errors import FlushTimeout, Misuse, Stopped
 from rt.events import Dropped
 from rt.log.batcher import Batching
-from rt.log.checked import Bytes
+from rt.log.checked import Bytes, checked_seconds
 from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
 from rt.log.disk_room import DiskLimit
 from rt.log.writer import WriterSettings
@@ -140,6 +140,7 @@ class ClientPublisher:
             RtError: as `rt.Publisher.publish`.
         """
         level = None if confirm is None else checked_level(confirm, "confirm")
+        timeout_s = timeout_s if level is None else checked_seconds(timeout_s, "timeout_s")
         sequence = self._publisher.publish(payload, key, time_ns)
         if level is not None:
             self._await(self._receipts.future(level, sequence), timeout_s)
@@ -193,7 +194,10 @@ class ClientPublisher:
     def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
         """Wait until everything published so far has reached `level`; as `rt.Publisher.flush`."""
         wanted = self._confirm if level is None else checked_level(level, "level")
-        return self._publisher.flush(wanted, timeout_s)
+        try:
+            return self._publisher.flush(wanted, checked_seconds(timeout_s, "timeout_s"))
+        except FlushTimeout as error:
+            raise shipped(error) from None
 
     def confirmed(self) -> Confirmations:
         """Return how far the nodes have confirmed the session, also from before this process.

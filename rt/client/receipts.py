@@ -112,7 +112,7 @@ class Receipts:
     def late(self, level: Level, timeout_s: float) -> FlushTimeout:
         """Return the error for a level that was not reached in time."""
         reached, reason = self._reached().name, self._publisher.shipping_note
-        return FlushTimeout(reached, level.name, timeout_s, reason)
+        return shipped(FlushTimeout(reached, level.name, timeout_s, reason))
 
     def _reached(self) -> Level:
         """The highest level that everything published so far has reached."""
@@ -231,6 +231,13 @@ class Receipts:
             waiting.clear()
         for each in left:
             _fail(each.receipt, error)
+
+
+def shipped(error: FlushTimeout) -> FlushTimeout:
+    """Return an error that does not ask whether the session is shipped, as this process does it."""
+    if not error.reason:
+        error.reason = "the nodes have not confirmed it yet"
+    return error
 
 
 def _fail(receipt: Receipt, error: Exception) -> None:

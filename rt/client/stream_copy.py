@@ -103,6 +103,8 @@ class StreamCopy:
             WriterFailed: it has ended.
             Misuse: nothing is copied here.
         """
+        if self._is_closed:
+            raise Stopped(f"the client of stream {self.settings.stream!r} is closed")
         if self._pull is None:
             raise Misuse("nothing is copied by this client; ask for a subscriber first")
         self.demand_alive()

@@ -72,6 +72,8 @@ class Where:
         Raises:
             Misuse: a term or the share is not understood; the message quotes it.
         """
+        if not isinstance(terms, Collection | None):
+            raise Misuse(f"where is a condition or a list of them, not {type(terms).__name__}")
         given = [terms] if isinstance(terms, str) else list(terms or ())
         if len(given) > TERMS_MAX:
             raise Misuse(f"{len(given)} terms; use {TERMS_MAX} at most")

@@ -2,17 +2,39 @@
 
 from array import array
 from collections.abc import Iterable
+from typing import Final
 
 from rt.errors import Misuse
 
+_SHOWN_LENGTH: Final = 40  # of a wrong value
 Bytes = bytes | bytearray | memoryview
 
 
-def as_bytes(value: object) -> bytes:
+def as_bytes(value: object, noun: str = "a message") -> bytes:
     """Return a payload or key as bytes; `Misuse` if it is neither bytes nor a buffer of them."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise Misuse(f"a message is bytes, not {type(value).__name__}; encode it first")
+    raise Misuse(f"{noun} is bytes, not {type(value).__name__}; encode it first")
+
+
+def checked_seconds(value: object, noun: str) -> float:
+    """Return a time that is 0 or more; `Misuse`, with the noun, if it is not.
+
+    >>> checked_seconds(1.5, "timeout_s")
+    1.5
+    """
+    if type(value) not in (int, float) or not float(str(value)) >= 0:
+        raise Misuse(f"{noun} is {repr(value)[:_SHOWN_LENGTH]}; use seconds, 0 or more")
+    return float(str(value))
+
+
+def checked_count(value: object, noun: str, least: int) -> int:
+    """Return a whole number that is large enough; `Misuse`, with the noun, if it is not."""
+    if type(value) is not int or value < least:
+        raise Misuse(
+            f"{noun} is {repr(value)[:_SHOWN_LENGTH]}; use a whole number, {least} or more"
+        )
+    return value
 
 
 def checked_list(values: Iterable[Bytes], noun: str) -> list[bytes]:

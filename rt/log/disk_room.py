@@ -11,6 +11,7 @@ from rt.format.dropped_notice import NOTICE_BYTES
 from rt.format.manifest import Manifest
 from rt.limits import KIB
 from rt.log.archived import is_dropped
+from rt.log.checked import checked_count, checked_seconds
 
 _POLL_S: Final = 0.02
 _BYTES_MIN: Final = 64 * KIB
@@ -51,7 +52,9 @@ class DiskLimit:
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.bytes < _BYTES_MIN:
+        if self.timeout_s is not None:
+            checked_seconds(self.timeout_s, "timeout_s")
+        if checked_count(self.bytes, "bytes", 0) < _BYTES_MIN:
             raise Misuse(f"a disk limit of {self.bytes} bytes; use {_BYTES_MIN} or more")
         if self.on_full not in ("error", "block", "drop_oldest"):
             raise Misuse(f"on_full is {self.on_full!r}; use error, block or drop_oldest")

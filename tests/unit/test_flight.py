@@ -99,8 +99,9 @@ def test_a_publisher_waits_for_room_or_says_that_it_took_too_long():
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        ({}, "needs messages or bytes"), ({"messages": 0}, "0 messages lets nothing through"),
-        ({"bytes": -1}, "-1 bytes lets"), ({"bytes": 9, "on_full": "drop"}, "use block or error"),
+        ({}, "needs messages or bytes"), ({"messages": 0}, "messages is 0; use"),
+        ({"bytes": -1}, "bytes is -1; use"),
+        ({"bytes": 9, "on_full": "drop"}, "use block or error"),
     ],
 )  # fmt: skip
 def test_an_impossible_limit_is_refused_with_a_reason(limit, words):
