@@ -59,6 +59,7 @@ class Grant:
     leases: bool = False
 
 
+_NOTHING: Final = Grant()
 GrantTable = Mapping[tuple[CertificateRole, str], Grant]
 
 
@@ -160,7 +161,10 @@ class Grants:
         """Whether a holder is still granted what `granted` returned, as of a moment ago."""
         if time.monotonic() - self._looked_s > _LOOK_S:
             self.refresh()
-        return self._with_grant(holder) == holder
+        grant = self._grant(holder)  # asked of each connection: no copy of the holder is made
+        return (holder.sessions, holder.streams, holder.leases) == (
+            grant.sessions, grant.streams, grant.leases,
+        )  # fmt: skip
 
     def granted(self, holder: PeerIdentity) -> PeerIdentity:
         """Return a holder with what the file grants it now, whatever its certificate lists."""
@@ -187,8 +191,11 @@ class Grants:
         return self.problem or ""
 
     def _with_grant(self, holder: PeerIdentity) -> PeerIdentity:
-        grant = self._table.get((holder.role, holder.name), Grant())
+        grant = self._grant(holder)
         return replace(holder, sessions=grant.sessions, streams=grant.streams, leases=grant.leases)
+
+    def _grant(self, holder: PeerIdentity) -> Grant:
+        return self._table.get((holder.role, holder.name), _NOTHING)
 
     def _read(self, stamp: FileStamp) -> None:
         self._stamp = stamp  # a damaged file is not parsed again before it changes

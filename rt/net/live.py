@@ -24,6 +24,7 @@ _log: Final = logging.getLogger("rt.net")
 # A fifth of the second that is promised. A look costs two `stat` calls, and after a change up to
 # 0.3 s of a processor: 512 signatures at 0.15 ms, and 100,000 revocations at 2 us.
 PERIOD_S: Final = 0.2
+_REMIND_LOOKS: Final = 5  # a warning that is repeated daily may be a second late
 _WARN_EVERY_S: Final = 86_400.0
 
 
@@ -114,7 +115,8 @@ class LiveConnections:
     def _run(self) -> None:
         while True:
             self._look()
-            self._remind()
+            if self.looks % _REMIND_LOOKS == 1:
+                self._remind()
             self._repeats.flush()
             self._pause(PERIOD_S)
 

@@ -144,7 +144,7 @@ class Duties:
         self._member.holdings.presence.now_s = now_s  # a step at rest is long after the last
         self._take(mail)
         self._ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
-        is_tick = now_s >= self._next_tick_s
+        is_tick = now_s >= self._next_tick_s - self._early_s(mail)
         if is_tick:
             self._next_tick_s = now_s + self._timing.tick_s
             for _ in range(self._rest.ticks):
@@ -169,6 +169,13 @@ class Duties:
         is_pausing = now_s < self._merge_again_s
         has_more = self._member.has_backlog and not is_pausing
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
+
+    def _early_s(self, mail: Mail) -> float:
+        """How much earlier than due a step may count as due: a report is answered with another.
+
+        So nodes at rest step together, and report once in `rest_s`, not once for each of them.
+        """
+        return self._timing.rest_s / 2 if mail.heard and self._rest.is_resting else 0.0
 
     def _is_loud(self, mail: Mail) -> bool:
         """Whether something came that a node at rest does not expect, or a member has returned."""

@@ -69,7 +69,7 @@ class ProcessPulse:
         _lock: of the four below; held for an update only.
         _streams, _shown, _places, _lines: any thread, with the lock held.
         _heard: replaced whole, with the lock held; any thread may read it.
-        _was_telling: the thread that beats.
+        _told, _beat_told: what was last said and how it is laid out; the thread that beats.
         _stopping, _context, _timing, _thread: set once.
     """
 
@@ -90,7 +90,8 @@ class ProcessPulse:
         self._places: dict[bytes, Mapping[str, Sequence[Address]]] = {}  # of other members
         self._lines: dict[_Line, PulseLine] = {}
         self._heard: tuple[HeardBeats, ...] = ()
-        self._was_telling = False
+        self._told: Mapping[bytes, Calm] = {}
+        self._beat_told = encode_beat({})
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
@@ -209,12 +210,12 @@ class ProcessPulse:
             shown = {group: calm for group, (at_s, calm) in self._shown.items()
                      if now_s - at_s < SHOWN_S}  # fmt: skip
             lines = [*self._lines.values()]
-        if shown or self._was_telling:
-            beat = encode_beat(shown)
+        if shown or self._told:
+            if shown != self._told:  # seldom
+                self._told, self._beat_told = shown, encode_beat(shown)
             for line in lines:
                 if line.connected:  # later, it would say what is not so any more
-                    line.put(beat)
-        self._was_telling = bool(shown)
+                    line.put(self._beat_told)
         for each in self._heard:
             is_lost = each.streams and now_s - each.at_s > self._timing[1]
             if is_lost and not each.is_lost:

@@ -161,8 +161,7 @@ class NodeSequencer:
         """
         while not self._stopping or self._mail.synced:
             with self._news:
-                if not (self._has_news or self._is_woken or self._stopping):
-                    self._news.wait(max(0.0, self._next_s - time.monotonic()))
+                self._await_news()
                 self._is_woken = False
             with self._busy:
                 self._step()
@@ -186,6 +185,14 @@ class NodeSequencer:
     def stepped_s(self) -> float:
         """Return when the duties were last done, or will be done at the latest."""
         return self._next_s
+
+    def _await_news(self) -> None:
+        """Wait until a step is due, which a turn may have put off meanwhile; the lock is held."""
+        while not (self._has_news or self._is_woken or self._stopping):
+            wait_s = self._next_s - time.monotonic()
+            if wait_s <= 0:
+                return
+            self._news.wait(wait_s)
 
     @property
     def _has_news(self) -> bool:

@@ -387,6 +387,22 @@ def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does
     assert duties.step(5.2, heard).next_s == pytest.approx(5.2 + TIMING.tick_s)
 
 
+def test_nodes_at_rest_step_together():
+    """Each answers the report of another with its own, and would soon have made one anyway."""
+    bench = Bench(others=("n2",))
+    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    bench.hear = lambda _sender, _message: None
+    bench.rests = {"n2": bench.calm}
+    duties = bench.duties()
+    duties.step(0.0, Mail())
+    began_s = 5.0
+    assert duties.step(began_s, Mail()).next_s == began_s + TIMING.rest_s
+    soon, late = began_s + 0.4 * TIMING.rest_s, began_s + 0.6 * TIMING.rest_s
+    for at_s, next_s in ((soon, began_s), (late, late)):
+        heard = Mail(heard=deque([("n2", b"")]))
+        assert duties.step(at_s, heard).next_s == next_s + TIMING.rest_s
+
+
 def test_what_others_say_is_as_old_as_its_message_and_not_as_the_step_before():
     """At rest that was 10 s earlier: a publisher would count as silent between two reports."""
     bench = Bench()

@@ -150,6 +150,27 @@ def test_what_wakes_a_node_during_a_step_is_looked_at_in_another():
     thread.join(PATIENCE_S)
 
 
+def test_no_step_is_made_at_a_time_that_a_turn_has_put_off():
+    """With a hundred streams at rest, each report of another node would cost a second step."""
+    duties, waits = Idle(), []
+
+    class News(threading.Condition):
+        def wait(self, timeout=None):
+            waits.append(timeout)
+            if len(waits) == 1:  # the time has come, but a connection was quicker
+                self.release()
+                sequencer.turn()
+                self.acquire()
+            else:
+                sequencer._stopping = True
+
+    sequencer = NodeSequencer(duties)
+    sequencer._news, sequencer._next_s = News(sequencer._lock), sequencer._next_s + 60
+    sequencer.run()
+    assert waits[0] <= 60 < waits[1]
+    assert len(duties.mails) == 2, "one by the turn, and the last"
+
+
 def test_an_error_of_ours_is_the_answer_to_a_question_and_does_not_end_the_node():
     """The caller made the mistake, not the node."""
     sequencer = NodeSequencer(Idle())
