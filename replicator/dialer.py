@@ -15,6 +15,7 @@ from replicator.backoff import LAST_S, Backoff, Complaint
 from replicator.hello import send_hello
 from replicator.link import Link, pause, shut
 from replicator.messages import BEHIND, PUSH
+from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.log.watch import Wake
 from rt.net.identity import SERVING, CertificateRole
@@ -100,7 +101,7 @@ class Dialer:
         """
         if self._thread is None:
             title = self._destination.title(self._destination.nodes[0])
-            thread = threading.Thread(target=self._run, name=title, daemon=True)
+            thread = threading.Thread(target=carried(self._run), name=title, daemon=True)
             thread.start()
             self._thread = thread
 

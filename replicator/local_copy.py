@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from typing import Final
 
 from replicator.host import Bell
+from rt.about import carried
 from rt.errors import CorruptLog, Refused, RtError, spoken
 from rt.format.index import SUFFIX
 from rt.format.manifest import Archived, LogIdentity
@@ -136,7 +137,7 @@ class LocalCopy:
             directory, f"{directory} is being pulled into already; stop that, or use another"
         )
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sync copy", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name="sync copy", daemon=True)
 
     def open(self) -> None:
         """Open a copy that is also served, as nodes may be away; before a connection claims it."""

@@ -6,6 +6,7 @@ import time
 from typing import Final, Self
 
 from replicator.scrub import Scrub, ScrubState
+from rt.about import carried
 from rt.errors import CorruptLog, Stopped, spoken
 from rt.limits import KIB, MIB
 
@@ -37,7 +38,7 @@ class Scrubber:
         self._bytes_s = bytes_s or SCRUB_BYTES_S
         self.stopping = stopping
         self._news = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name="scrub", daemon=True)
 
     @property
     def state(self) -> ScrubState:

@@ -25,6 +25,7 @@ from replicator.messages import PUSH
 from replicator.pull_connection import PullConnection
 from replicator.sink_connection import SinkConnection
 from replicator.streams import ServedStream, Streams
+from rt.about import speak_of
 from rt.config.kinds import show_bytes
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
@@ -182,7 +183,7 @@ class Server:
         with self._lock:
             connection.stream = stream
         if stream:
-            self._streams.named(stream)
+            speak_of(self._streams.named(stream).record.about)
 
     def _begin(self, plain: socket.socket, host: str, name: str) -> None:
         connection = ServedConnection(name, host, plain, Wake())

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from rt.about import carried
 from rt.errors import PeerError, Refused, spoken
 from rt.net.identity import PeerIdentity
 from rt.net.tls_errors import describe_tls_error
@@ -71,7 +72,7 @@ class Outbox:
         self._is_idle = False  # connected, and everything was sent
         self._stopping = False
         self._sock: ssl.SSLSocket | None = None
-        self._thread = threading.Thread(target=self._run, name=f"to {name}", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name=f"to {name}", daemon=True)
         self._thread.start()
 
     def put(self, data: bytes) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from rt.about import carried
 from rt.errors import Misuse, spoken
 from sequencer.raft.consensus import EngineRole, Status
 
@@ -52,20 +53,17 @@ class Leadership:
         changes, and of None for the end.
     """
 
-    def __init__(
-        self, node: str, stream: str, on_role: OnRole | None = None, about: str = ""
-    ) -> None:
-        """Prepare; nothing is called back before `start`. Log lines begin with `about`."""
+    def __init__(self, node: str, stream: str, on_role: OnRole | None = None) -> None:
+        """Prepare; nothing is called back before `start`."""
         self.changes = 0  # of the leader that this node knows, since its start
         self.elections = 0  # terms that began since its start
         self._name = (node, stream)
         self._on_role = on_role
-        self._about = about
         self._last: Status | None = None
         self._lost_s: float | None = time.monotonic()  # since when no leader is known
         self._role = ""
         self._changes: queue.SimpleQueue[RoleChange | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="roles", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name="roles", daemon=True)
 
     def start(self) -> None:
         """Begin to call back, if there is anything to call."""
@@ -102,10 +100,9 @@ class Leadership:
         extra = {"event": "leader", "term": now.term}
         if now.leader:
             after = f" after {last.leader}" if last.leader else ""
-            words = f"{self._about}%s leads, in term %d%s"
-            _log.info(words, now.leader, now.term, after, extra=extra)
+            _log.info("%s leads, in term %d%s", now.leader, now.term, after, extra=extra)
         else:
-            words = f"{self._about}no leader in term %d: %s is not heard any more"
+            words = "no leader in term %d: %s is not heard any more"
             _log.warning(words, now.term, last.leader, extra=extra)
 
     def _note_role(self, now: Status) -> None:

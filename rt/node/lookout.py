@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from replicator.clients import PULLS, PUSHES
+from rt.about import carried
 from rt.node.sample import NodeSample
 from rt.node.sampler import NodeSampler
 from rt.node.stalled import names_by_hop, stall_words
@@ -28,18 +29,17 @@ class Lookout:
         each pause, and so is `_watched_s`, which any thread may set. `_stopping` is an event.
     """
 
-    def __init__(self, sampler: NodeSampler, about: str = "") -> None:
-        """Take a first sample; no thread runs before `start`. Log lines begin with `about`."""
+    def __init__(self, sampler: NodeSampler) -> None:
+        """Take a first sample; no thread runs before `start`."""
         self.sample: NodeSample = sampler.sample()
         self.pause_s = QUIET_S
         self._watched_s = float("-inf")
         self._sampler = sampler
-        self._about = about
         self._stalled: dict[str, str] = {}  # what was said of each stall that lasts
         self._said: NodeSample = self.sample  # when statistics were last logged
         self._turn = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="look out", daemon=True)
+        self._thread = threading.Thread(target=carried(self._run), name="look out", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
@@ -72,8 +72,7 @@ class Lookout:
             sample = self.sample = self._sampler.sample()
             self._tell_stalls(sample)
             if sample.at_s - self._said.at_s >= STATISTICS_S:
-                words = f"{self._about}%s"
-                _log.info(words, statistics(self._said, sample), extra={"event": "statistics"})
+                _log.info("%s", statistics(self._said, sample), extra={"event": "statistics"})
                 self._said = sample
 
     def _tell_stalls(self, sample: NodeSample) -> None:
@@ -84,12 +83,10 @@ class Lookout:
                 seconds = max(sample.stalled[f"{hop} {name}"] for name in names)
                 self._stalled[hop] = words = stall_words(hop, names, sample)
                 extra = {"event": "stall", "hop": hop}
-                line = f"{self._about}stalled for %.0f s: %s"
-                _log.warning(line, seconds, words, extra=extra)
+                _log.warning("stalled for %.0f s: %s", seconds, words, extra=extra)
         for hop in self._stalled.keys() - hops.keys():
             words = self._stalled.pop(hop)
-            line = f"{self._about}it moves again: %s"
-            _log.info(line, words, extra={"event": "moves", "hop": hop})
+            _log.info("it moves again: %s", words, extra={"event": "moves", "hop": hop})
 
 
 def statistics(before: NodeSample, now: NodeSample) -> str:

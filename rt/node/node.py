@@ -13,6 +13,7 @@ from replicator.feeds import LogFeed
 from replicator.host import Bell
 from replicator.quotas import Quota
 from replicator.streams import Handler, ServedStream
+from rt.about import speaking
 from rt.config.settings import changed, kinds_of
 from rt.errors import CorruptLog, Misuse, Refused, spoken
 from rt.format.manifest import LogIdentity
@@ -93,7 +94,7 @@ class Node:
         _check_files(settings)  # and so does this: a state that was begun would be in the way
         self.settings = settings
         self._ending = Ending(self._halt, about)
-        self._leadership = Leadership(settings.name, settings.stream, on_role, about)
+        self._leadership = Leadership(settings.name, settings.stream, on_role)
         self.directory = directory = NodeDirectory(settings)
         try:
             opened = open_state(
@@ -136,7 +137,7 @@ class Node:
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
         self.pipeline.sequencer.on_status = self._leadership.saw
-        self.lookout = Lookout(NodeSampler(self._watched()), about)
+        self.lookout = Lookout(NodeSampler(self._watched()))
 
     def _watched(self) -> Watched:
         pipeline, member = self.pipeline, self.pipeline.member
@@ -191,11 +192,12 @@ class Node:
 
     def start(self) -> list[str]:
         """Begin to serve; return a sentence for each damaged session."""
-        self._leadership.start()
-        damaged = self.pipeline.start()
-        self._port.start()
-        self.scrubber.start()
-        self.lookout.start()
+        with speaking(self._about):
+            self._leadership.start()
+            damaged = self.pipeline.start()
+            self._port.start()
+            self.scrubber.start()
+            self.lookout.start()
         return damaged
 
     @property
@@ -237,8 +239,8 @@ class Node:
         if relays and not self.is_member(peer):
             raise Refused("role", f"{peer!r} is not a node of this cluster")
         inbox = self.pipeline.claim(identity, peer, wake, relays=relays)
-        words = "%ssession %s is pushed by %s from %s"
-        _log.info(words, self._about, inbox.session, peer, inbox.appender.end)
+        words = "session %s is pushed by %s from %s"
+        _log.info(words, inbox.session, peer, inbox.appender.end)
         return inbox
 
     @property
@@ -259,8 +261,7 @@ class Node:
         if not growing:
             self.scrubber.suspect(error)
         elif self.pipeline.is_alone:
-            words = "%s%s; nothing after it is served from here; run `rt verify`"
-            _log.error(words, self._about, error)
+            _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         else:
             self.pipeline.mend_merged(error)
 
@@ -280,8 +281,12 @@ class Node:
 
         The lock is released last.
         """
+        with speaking(self._about):
+            self._stop()
+
+    def _stop(self) -> None:
         if hand_over(self.pipeline.sequencer, self.pipeline.member.engine):
-            _log.info("%sanother node leads now; this one stops", self._about)
+            _log.info("another node leads now; this one stops")
         self.lookout.stop()
         self.scrubber.stop()
         self._port.stop("" if self.failure is None else spoken(self.failure))

@@ -8,6 +8,7 @@ from typing import Final
 
 from replicator.feeds import LogFeeds
 from replicator.host import Bell
+from rt.about import carried
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import LogIdentity
 from rt.node.damage import DamageFound
@@ -114,7 +115,7 @@ class NodePipeline:
         )  # fmt: skip
         self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))
         self._threads = [
-            threading.Thread(target=ending.guarded, args=(work,), name=name, daemon=True)
+            threading.Thread(target=carried(ending.guarded), args=(work,), name=name, daemon=True)
             for name, work in (("sync", self._sync), ("sequence", self.sequencer.run))
         ]
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+from rt.about import speaking
 from rt.errors import Misuse, RtError, spoken
 from rt.node.leadership import OnRole
 from rt.node.node import Node
@@ -139,10 +140,11 @@ class StreamHost:
         """Return a stream's node, or why there is none; several threads may call it at once."""
         try:
             about = f"stream {settings.stream}: " if self.settings.streams else ""
-            return Node(
-                settings, founding=founding, on_role=self._on_role, port=self._open_port,
-                about=about,
-            )  # fmt: skip
+            with speaking(about):
+                return Node(
+                    settings, founding=founding, on_role=self._on_role, port=self._open_port,
+                    about=about,
+                )  # fmt: skip
         except (RtError, OSError) as error:
             return error
 

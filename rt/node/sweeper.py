@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from rt.about import carried
 from rt.errors import DiskFailed
 from rt.log.appender import Appender
 from rt.node.sweep import Sweep
@@ -77,7 +78,9 @@ class NodeSweeper:
 
     def start(self, failed: Callable[[Exception], None]) -> None:
         """Start the thread; `failed` must end the node, since a sync has failed."""
-        self._thread = threading.Thread(target=self._run, args=(failed,), name="sweep", daemon=True)
+        self._thread = threading.Thread(
+            target=carried(self._run), args=(failed,), name="sweep", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:

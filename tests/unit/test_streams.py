@@ -13,10 +13,11 @@ from replicator.pull import PullClient
 from replicator.push import PushClient
 from replicator.streams import ServedStream, Streams
 from rt.config.settings import load
-from rt.errors import Misuse, Refused
+from rt.errors import Misuse, PeerError, Refused
 from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
+from rt.node import lookout
 from rt.node.cluster import ask_status, init_local_cluster
 from rt.node.node import Node
 from rt.node.settings import STREAMS_MAX, NodeSettings
@@ -25,6 +26,7 @@ from rt.node.stream_host import StreamHost
 from rt.node.stream_list import listed_streams, with_streams
 from rt.position import START
 from rt.publisher import Publisher
+from sequencer.member import Member
 from tests.commands import PATIENCE_S, run
 from tests.replicator_host import eventually
 
@@ -277,23 +279,40 @@ def test_only_operators_and_nodes_are_shown_directories_of_a_node(process, monke
     assert process.root not in str(told["subscriber"])
 
 
-def test_lines_about_leaders_and_stalls_name_their_stream(tmp_path, caplog):
-    """`no leader in term 4` alone sends the operator to the wrong stream."""
-    with caplog.at_level(logging.INFO, "rt.node"):
-        process = Process(tmp_path)
-        try:
-            for name, node in process.host.nodes.items():
-                node.lookout._tell_stalls(
-                    replace(node.lookout.sample, stalled={f"sync {name}-1": 11.0})
-                )
-                engine = node.pipeline.sequencer.view.engine
-                node._leadership._say(engine, replace(engine, leader="n2", term=4))
-        finally:
-            process.close()
-    for name in NAMES:
-        assert f"stream {name}: n2 leads, in term 4 after n1" in caplog.messages
-        [stall] = [each for each in caplog.messages if f"({name}-1)" in each]
-        assert stall.startswith(f"stream {name}: stalled for 11 s: ")
+def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog, monkeypatch):
+    """`merging pauses` alone sends the operator to the disk of the wrong stream."""
+
+    def look(self):
+        self._tell_stalls(replace(self.sample, stalled={"sync jfk": 11.0}))
+        raise OSError(5, "no statistics")
+
+    def hear(self, _sender, _data):
+        raise PeerError("unheard of")
+
+    def run_on_a_full_disk(self):
+        if not self.suspended:
+            raise OSError(28, "No space left on device")
+        return []
+
+    monkeypatch.setattr(lookout, "QUIET_S", 0.05)
+    process = Process(tmp_path)
+    try:
+        for name in NAMES:
+            process.push(name)
+            process.publish(name, b"x")
+        for owner, part in ((lookout.Lookout, look), (Member, hear), (Member, run_on_a_full_disk)):
+            monkeypatch.setattr(owner, part.__name__.partition("_")[0], part)
+        for node in process.host.nodes.values():
+            node.pipeline.sequencer.hear("n9", [b""])
+            node.pipeline.sequencer.wake()
+        complaints = ("stalled for 11 s: ", "the node cannot be looked at: ", "merging pauses: ",
+                      "from node n9: ")  # fmt: skip
+        for line in (f"stream {name}: {words}" for name in NAMES for words in complaints):
+            assert eventually(lambda: line in caplog.text, PATIENCE_S), line  # noqa: B023
+    finally:
+        monkeypatch.undo()
+        process.close()
+    assert not [each for each in caplog.messages if each.startswith(complaints)]
 
 
 def test_lines_about_clients_name_their_stream(process, caplog):
@@ -521,8 +540,11 @@ def rests(process, *names):
     )
 
 
-def test_streams_of_three_nodes_come_to_rest_are_woken_and_outlive_a_node_that_led(tmp_path):
+def test_streams_of_three_nodes_come_to_rest_are_woken_and_outlive_a_node_that_led(
+    tmp_path, caplog
+):
     """A hundred idle streams would otherwise take half a core of each node, in heartbeats."""
+    caplog.set_level(logging.INFO)
     process = Process(tmp_path, nodes=3)
     try:
         assert eventually(lambda: rests(process, "n1", "n2", "n3"), 120)
@@ -541,3 +563,8 @@ def test_streams_of_three_nodes_come_to_rest_are_woken_and_outlive_a_node_that_l
         assert eventually(lambda: rests(process, *process.hosts), 120), "without it"
     finally:
         process.close()
+    said = [each.getMessage() for each in caplog.records
+            if each.name in {"rt.node", "sequencer.peers"}]  # fmt: skip
+    for words in ("connected to node", "the connection broke", " leads, in term"):
+        assert any(words in each for each in said)
+    assert not [each for each in said if not each.startswith("stream ") and "pulse" not in each]
