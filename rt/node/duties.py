@@ -24,6 +24,7 @@ from rt.position import START, Position
 from sequencer.holdings import decode_report
 from sequencer.instruction import Instruction
 from sequencer.member import WANT, Member
+from sequencer.raft.consensus import Status
 
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
@@ -124,7 +125,8 @@ class Duties:
         self._merge_again_s = float("-inf")  # the disk was full
         self._served = START
         self._forks = ForkWatch(member, ports.refuse)
-        self._shown = TickView(member.engine.status(), self._look_at())
+        status = member.engine.status()
+        self._shown = TickView(status, self._look_at(_undecided(status, status.last)))
         member.handlers[WANT] = self._take_want
         self._serve()
 
@@ -252,18 +254,20 @@ class Duties:
         return not self._member.holdings.others
 
     def _tick(self, now_s: float) -> None:
-        member, waiting = self._member, self._look_at()
-        report_stuck(waiting.stuck, self._shown.waiting.stuck, self._ports.sessions)
-        self._shown = TickView(member.engine.status(), waiting, tuple(member.agreed_ns))
+        member, before = self._member, self._shown.waiting
+        status = member.engine.status()
+        waiting = self._look_at(_undecided(status, before.undecided))
+        report_stuck(waiting.stuck, before.stuck, self._ports.sessions)
+        self._shown = TickView(status, waiting, tuple(member.agreed_ns))
         self._forks.look(now_s, member.engine.fork)
         self._wanting.turn(now_s, waiting.missing)
         self._ports.snapshots.turn(now_s)
 
-    def _look_at(self) -> Waiting:
+    def _look_at(self, undecided: int) -> Waiting:
         greeting = self._member.greeting
         return Waiting(
-            self._member.missing, self._keep_up.copy, greeting.waits_for, greeting.finding,
-            self._forks.found, dict(self._member.stuck),
+            self._member.missing, self._keep_up.copy, greeting.waits_for, undecided,
+            greeting.finding, self._forks.found, dict(self._member.stuck),
         )  # fmt: skip
 
     def _advance(self, now_s: float, changed: Collection[str]) -> None:
@@ -371,3 +375,9 @@ class Duties:
         if end != self._served:
             self._served = end
             self._ports.serve(end)
+
+
+def _undecided(status: Status, first_last: int) -> int:
+    """Return what is left of the log of a start whose last entry this was: 0 once it is decided."""
+    last = min(first_last, status.last)  # what was replaced was not committed
+    return last if last > status.commit else 0

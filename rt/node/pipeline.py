@@ -9,7 +9,7 @@ from typing import Final
 from replicator.feeds import LogFeeds
 from replicator.host import Bell
 from rt.about import carried
-from rt.errors import CorruptLog, Refused
+from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
 from rt.node.damage import DamageFound
 from rt.node.directory import NodeDirectory
@@ -32,7 +32,6 @@ from rt.position import START, Position
 from sequencer.journal.journal import Opened
 from sequencer.member import is_commit_note, is_plain_success
 from sequencer.membership import Dial
-from sequencer.raft.consensus import EngineRole
 
 _log: Final = logging.getLogger("rt.node")
 _LAG_MAX: Final = 2  # entries on their way to a member that keeps up
@@ -92,7 +91,11 @@ class NodePipeline:
         disk, guard, storage = directory.disk, directory.guard, settings.storage
         self._is_founded_alone = settings.is_alone
         self._ending = ending
-        self.feeds = LogFeeds(directory.merged, self._closed, self._is_whole)
+        self.feeds = LogFeeds(
+            directory.merged,
+            closed=lambda: self.sequencer.view.refusal,
+            is_whole=lambda: self.sequencer.view.is_whole,
+        )
         self.inboxes = Inboxes(
             directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
             alone=lambda: self.is_alone, damaged=self.mend, left=self._end_rest,
@@ -169,26 +172,6 @@ class NodePipeline:
             return False
         peers = view.engine.peers  # as of the last tick; one that lacks more is sent more at once
         return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
-
-    def _closed(self) -> Refused | None:
-        """Why no puller is taken now: for a while another node will serve it sooner."""
-        view = self.sequencer.view
-        if view.waiting.copy is None and view.engine.role is not EngineRole.LEARNER:
-            return None
-        return Refused("learning", "this node does not have all that was merged yet; ask another")
-
-    def _is_whole(self) -> bool:
-        """Whether a puller that has all that is served has all that was merged, as is known here.
-
-        After its start a node may be an older copy of itself, until the others have confirmed.
-        """
-        view = self.sequencer.view
-        return not (
-            view.is_behind
-            or view.waiting.confirmations
-            or view.waiting.copy is not None
-            or view.engine.role is EngineRole.LEARNER
-        )
 
     def mend(self, found: DamageFound) -> None:
         """Set aside, soon, what a connection found damaged."""

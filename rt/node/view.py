@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rt.errors import Refused
 from rt.node.fork import FoundFork
 from rt.node.keep_up import LogCopy
 from rt.position import Position
 from sequencer.newcomers import Stuck
-from sequencer.raft.consensus import Status
+from sequencer.raft.consensus import EngineRole, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Waiting:
         copy: the copying of the merged log that is under way.
         confirmations: how many more nodes have to confirm that this node is the newest copy of
             itself before it takes part in the consensus.
+        undecided: the last entry that its log held when it started, until it knows that one to be
+            committed, or replaced: it may have merged that far before. Then 0.
         older_copy: why this node was an older copy of itself when it started, or "".
         fork: why this node merges nothing any more.
         stuck: on the leader, the sessions that it cannot merge, and why.
@@ -28,6 +31,7 @@ class Waiting:
     missing: tuple[str, Position] | None = None
     copy: LogCopy | None = None
     confirmations: int = 0
+    undecided: int = 0
     older_copy: str = ""
     fork: FoundFork | None = None
     stuck: Mapping[str, Stuck] = field(default_factory=dict)
@@ -86,3 +90,25 @@ class NodeView(NamedTuple):
     def waiting(self) -> Waiting:
         """What keeps the node from merging, as of the last tick."""
         return self.tick.waiting
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a puller that has all that is served has all that was merged, as is known here.
+
+        After its start a node may be an older copy of itself, until the others have confirmed, and
+        does not know how much of its log was merged, until it hears from a leader.
+        """
+        waiting = self.waiting
+        is_unsure = waiting.confirmations or waiting.undecided
+        return not (self.is_behind or is_unsure or self._is_learning)
+
+    @property
+    def refusal(self) -> Refused | None:
+        """Why no new puller is taken now: for a while another node will serve it sooner."""
+        if not self._is_learning:
+            return None
+        return Refused("learning", "this node does not have all that was merged yet; ask another")
+
+    @property
+    def _is_learning(self) -> bool:
+        return self.waiting.copy is not None or self.engine.role is EngineRole.LEARNER

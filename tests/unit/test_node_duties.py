@@ -91,6 +91,7 @@ class Bench:
         self.served, self.refused = [], []
         self.name, self.fork, self.hesitates = "n1", None, False
         self.saved_index, self.calm, self.has_orders = 0, None, False
+        self.commit = self.last = 4
         self.away, self.rests = frozenset(), {}
 
     def found(self, session=""):
@@ -152,7 +153,10 @@ class Bench:
     def status(self):
         """As an engine does."""
         peers = [SimpleNamespace(name=name, counts=True) for name in self.holdings.others]
-        return SimpleNamespace(term=self.term, leader=self.leader, peers=peers, fork=self.fork)
+        return SimpleNamespace(
+            term=self.term, leader=self.leader, peers=peers, fork=self.fork,
+            commit=self.commit, last=self.last,
+        )  # fmt: skip
 
     def hesitate(self, *, yes):
         """As an engine does."""
@@ -203,6 +207,21 @@ def test_an_order_is_proposed_in_the_term_it_was_given_in_and_in_no_other():
     bench.leads = False
     duties.step(0.0, Mail(orders=[(7, old)]))
     assert bench.orders == [now]
+
+
+@pytest.mark.parametrize("kept", [7, 5])
+def test_what_the_log_held_at_a_start_is_undecided_until_it_is_committed_or_replaced(kept):
+    """A cluster whose power failed sent pullers home with what was in its last snapshot."""
+    bench = Bench()
+    bench.last = 7
+    duties = bench.duties()
+    assert duties.view().waiting.undecided == 7
+    bench.last = kept  # a leader may have cut off the rest
+    assert duties.step(1.0, Mail()).view.waiting.undecided == kept
+    bench.last, bench.commit = 9, kept
+    assert duties.step(2.0, Mail()).view.waiting.undecided == 0
+    bench.commit = 4
+    assert duties.step(3.0, Mail()).view.waiting.undecided == 0, "what follows is not from before"
 
 
 def test_a_view_does_not_change_when_the_node_continues():

@@ -10,7 +10,7 @@ from replicator_host import eventually
 
 from rt.log.confirmations import Level
 from rt.node.pipeline import NodePipeline
-from rt.node.view import Waiting
+from rt.node.view import NodeView, TickView, Waiting
 from rt.position import START
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import EngineRole, Entry
@@ -96,25 +96,22 @@ LEARNER, FOLLOWER = EngineRole.LEARNER, EngineRole.FOLLOWER
 
 
 @pytest.mark.parametrize(
-    ("is_behind", "confirmations", "copy", "role", "is_whole"),
+    ("is_behind", "waiting", "role", "is_whole", "is_open"),
     [
-        (False, 0, None, FOLLOWER, True),
-        (True, 0, None, FOLLOWER, False),
-        (False, 1, None, FOLLOWER, False),
-        (False, 0, "copying", FOLLOWER, False),
-        (False, 0, None, LEARNER, False),
+        (False, {}, FOLLOWER, True, True),
+        (True, {}, FOLLOWER, False, True),
+        (False, {"confirmations": 1}, FOLLOWER, False, True),
+        (False, {"undecided": 7}, FOLLOWER, False, True),
+        (False, {"copy": "copying"}, FOLLOWER, False, False),
+        (False, {}, LEARNER, False, False),
     ],
 )
-def test_a_puller_is_complete_only_where_the_node_is(
-    is_behind, confirmations, copy, role, is_whole
-):
+def test_a_puller_is_complete_only_where_the_node_is(is_behind, waiting, role, is_whole, is_open):
     """What a node lacks, its pullers lack, and they would end with exit 0."""
-    view = SimpleNamespace(
-        is_behind=is_behind, waiting=Waiting(confirmations=confirmations, copy=copy),
-        engine=SimpleNamespace(role=role),
-    )  # fmt: skip
-    pipeline = SimpleNamespace(sequencer=SimpleNamespace(view=view))
-    assert NodePipeline._is_whole(pipeline) == is_whole
+    fields = dict.fromkeys(NodeView._fields)
+    tick = TickView(SimpleNamespace(role=role), Waiting(**waiting))
+    view = NodeView(**{**fields, "tick": tick, "is_behind": is_behind})
+    assert (view.is_whole, view.refusal is None) == (is_whole, is_open)
 
 
 class CountingBell:
