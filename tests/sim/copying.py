@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
     from .merge_node import MergeNode
 
+VISITING_SHARE = 0.3
+VISITING_HASTE = 10  # pieces at once
 IDENTITY = LogIdentity(MERGED, STREAM, OUT, "5" * 32, 0)
+
+
+News = tuple[int, Position, Position]
 
 
 class Puller(Protocol):
@@ -28,6 +33,10 @@ class Puller(Protocol):
     world: "MergeCluster"
     disk: SimDisk
     rotted: bool
+    relays: bool  # whether it is a node
+
+    def caught_up(self, peer: "MergeNode", end: Position) -> None:
+        """A node calls the copy complete."""
 
 
 class Pull:
@@ -57,16 +66,14 @@ class Pull:
         """Copy a little more."""
         world, peer = self._puller.world, self._peer
         if peer is None or not (world.reaches(peer, self._puller) and peer.life == self._life):
-            self._hang_up()
+            self.hang_up()
         try:
             if self._pipe is None or peer is None:
                 self._connect()
             elif self._chance.random() < 0.05:
-                self._hang_up()
-            elif self._seen != (news := peer.news):
-                step = self._pipe.step
-                if not all(peer.demand_unserved(step) for _ in range(world.haste)):
-                    self._seen = news
+                self.hang_up()
+            elif self._seen != (news := peer.news) or not self._pipe.caught_up:
+                self._carry(self._pipe, peer, news)
                 if self._chance.random() < 0.05:
                     self._copy.sync()
         except (Refused, CorruptLog, PeerError, ManifestError) as error:
@@ -75,7 +82,14 @@ class Pull:
             self._is_ahead = getattr(error, "code", "") == "behind"
             if not (self._puller.rotted or self._peer.rotted or "behind" in str(error.args)):
                 world.demand_behind(self._puller.name, self._peer.name, error)
-            self._hang_up()
+            self.hang_up()
+
+    def _carry(self, pipe: Pipe, peer: "MergeNode", news: News) -> None:
+        was_caught_up = pipe.caught_up
+        if not all(peer.demand_unserved(pipe.step) for _ in range(self._puller.world.haste)):
+            self._seen = news
+        if pipe.caught_up and not was_caught_up:
+            self._puller.caught_up(peer, self.appender.next_place)
 
     def _connect(self) -> None:
         world = self._puller.world
@@ -84,11 +98,12 @@ class Pull:
         if peer is self._puller or not world.reaches(peer, self._puller):
             return
         self._peer, self._life = peer, peer.life
-        self._pipe = Pipe(peer.disk, OUT, self._copy, lambda: peer.merged_end, damaged=peer.barred)
+        self._pipe = peer.feed_pipe(self._copy, relays=self._puller.relays)
         self._is_ahead = False
         self._seen = (-1, START, START)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """End the connection, if there is one."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
@@ -117,7 +132,7 @@ class Pull:
     def stop(self, *, sync: bool = True) -> None:
         """End the copy."""
         self.has_ended = True
-        self._hang_up()
+        self.hang_up()
         if sync:
             self._copy.sync()
         self._copy.appender.close()
@@ -126,12 +141,13 @@ class Pull:
 class Subscriber:
     """A copy of the merged log that moves between nodes, on a machine that may lose its power."""
 
-    rotted = False
+    rotted = relays = False
 
     def __init__(self, world: "MergeCluster", chance: Random) -> None:
         self.name, self.world, self._chance = "subscriber", world, chance
         self.disk = SimDisk(Random(chance.getrandbits(32)))
         self.pull = Pull(self, chance)
+        self.is_complete = False
 
     def step(self) -> None:
         """Copy a little more, or begin another life."""
@@ -142,3 +158,43 @@ class Subscriber:
             self.world.trace(f"{self.name} starts")
             self.pull = Pull(self, self._chance)
         self.pull.step()
+
+    def caught_up(self, peer: "MergeNode", end: Position) -> None:
+        """A node calls the copy complete, so it is."""
+        peer.demand_complete(end)
+        self.is_complete = True
+
+    def connect_again(self) -> None:
+        """Have a node say once more that the copy is complete."""
+        self.is_complete = False
+        self.pull.hang_up()
+
+
+class Visitor:
+    """Copies all there is to a new directory, as `rt pull --once` does, again and again."""
+
+    rotted = relays = False
+
+    def __init__(self, world: "MergeCluster") -> None:
+        self.name, self.world = "visitor", world
+        self._chance = Random(f"{world.seed} visitor")  # drawn apart from all other chance
+        self._is_on = self._chance.random() < VISITING_SHARE
+        self.disk = SimDisk(self._chance)
+        self._pull: Pull | None = None
+
+    def step(self) -> None:
+        """Copy a little more, or begin a copy."""
+        if not self._is_on or not self.world.nemesis.active:
+            return
+        if self._pull is None or self._pull.has_ended:
+            self.disk = SimDisk(self._chance)
+            self._pull = Pull(self, self._chance)
+        for _ in range(VISITING_HASTE):
+            if not self._pull.has_ended:
+                self._pull.step()
+
+    def caught_up(self, peer: "MergeNode", end: Position) -> None:
+        """A node calls the copy complete, so it is, and this visit is over."""
+        assert self._pull is not None
+        self._pull.stop(sync=False)
+        peer.demand_complete(end)

@@ -22,7 +22,7 @@ from sequencer.raft.consensus import EntryKind, Ready
 from .archiving import paced_ns
 from .checkers import Violation
 from .cluster import Cluster
-from .copying import Puller, Subscriber
+from .copying import Puller, Subscriber, Visitor
 from .disk import PowerCut
 from .leaving import Leaving
 from .merge_node import MergeNode
@@ -224,6 +224,7 @@ class MergeCluster(Cluster):
         MergeNemesis.world = self  # of the one cluster that lives at a time
         nemesis = self.nemesis_type(self, chance)
         self.subscriber = Subscriber(self, Random(chance.getrandbits(32)))
+        self._visitor = Visitor(self)
         return nemesis
 
     def _make_node(self, name: str, chance: Random) -> MergeNode:
@@ -263,6 +264,7 @@ class MergeCluster(Cluster):
 
     def _end_faults(self) -> None:
         super()._end_faults()
+        self.subscriber.connect_again()
         self.haste, self.copying_us = 30, min(self.copying_us, 1_000)
         self.snapshot_chance = 0.1
         if self._one_is_full:
@@ -282,7 +284,7 @@ class MergeCluster(Cluster):
 
     def demand_behind(self, name: str, peer: str, error: Exception) -> None:
         """A copy may be refused because the peer has less, and for no other reason."""
-        if getattr(error, "code", "") != "behind":
+        if getattr(error, "code", "") not in {"behind", "learning"}:
             raise Violation(f"{name} cannot copy from {peer}: {error}")
 
     # Publishers
@@ -367,6 +369,7 @@ class MergeCluster(Cluster):
     def _ship(self) -> None:
         self.clock.after(SHIP_US, self._ship)
         self.subscriber.step()
+        self._visitor.step()
         now, chance = self.clock.now_us, self._link_chance
         for (session, name), quality in self._links.items():
             node, publisher = self.nodes[name], self.publishers[session]
@@ -398,7 +401,8 @@ class MergeCluster(Cluster):
             self._full.is_full, self._full = False, None
         decided = len(self.checker.decided)
         done = all(node.has_all(decided) for node in self.nodes.values())
-        copied = self.subscriber.pull.appender.next_place >= self.stream.end and self._has_lines()
+        copy, end = self.subscriber, self.stream.end
+        copied = copy.is_complete and copy.pull.appender.next_place >= end and self._has_lines()
         if (
             done
             and copied

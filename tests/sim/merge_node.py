@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from replicator.feeds import LogFeeds
+from replicator.host import Inbox
 from rt.errors import (
     CorruptLog,
     DiskFailed,
@@ -18,11 +20,9 @@ from rt.errors import (
     Refused,
     WriterFailed,
 )
-from rt.events import SessionChange
 from rt.format.manifest import LogIdentity
 from rt.log.appender import Durable
 from rt.log.confirmations import Confirmations
-from rt.log.damaged_files import DamagedFiles
 from rt.node.begun import Begun
 from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail
@@ -33,32 +33,25 @@ from rt.node.relay import held_copy
 from rt.node.session_watch import SessionWatch
 from rt.position import START, Position
 from sequencer import execution
-from sequencer.executor import Executor
 from sequencer.greeting import Greeting
 from sequencer.holdings import decode_report
-from sequencer.instruction import Archive, Instruction, lives_of
-from sequencer.journal.journal import Journal, Opened
+from sequencer.instruction import Instruction
+from sequencer.journal.journal import Opened
 from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
-from sequencer.raft.consensus import (
-    Configuration,
-    EngineRole,
-    Fork,
-    LastChange,
-    Ready,
-    Snapshot,
-)
+from sequencer.raft.consensus import EngineRole
 from sequencer.session_log import SessionLogs
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
 from .checkers import Violation
-from .copying import IDENTITY, Pull
+from .copying import Pull
 from .disk import PowerCut, is_dead
 from .node import PATH, SimNode
 from .publisher import SESSIONS, STREAM, Pipe, Publisher
 from .stream import BEGIN_NS, OUT
+from .watched import WatchedEngine, WatchedExecutor, WatchedJournal, WatchedMember
 
 if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
@@ -146,175 +139,10 @@ class Guard:
             raise Refused("reserve", "no room")
 
 
-class WatchedEngine:
-    """The engine, with eyes on it and points to die at."""
-
-    def __init__(self, node: "MergeNode") -> None:
-        raft = node.raft
-        self._node, self._raft = node, raft
-        self._spoke = False
-        self.step, self.tick, self.status = raft.step, raft.tick, raft.status
-        self.propose, self.transfer, self.hesitate = raft.propose, raft.transfer, raft.hesitate
-        self.gone = raft.gone
-        self.compact, self.read_index, self.vouch = raft.compact, raft.read_index, raft.vouch
-        self.add, self.promote = raft.add, raft.promote
-        self.remove, self.move = raft.remove, raft.move
-
-    @property
-    def leader(self) -> str:
-        """The leader, as far as known."""
-        return self._raft.leader
-
-    @property
-    def members(self) -> Configuration:
-        """The configuration."""
-        return self._raft.members
-
-    @property
-    def last_change(self) -> LastChange:
-        """The configuration, and where in the log it was decided."""
-        return self._raft.last_change
-
-    @property
-    def leads(self) -> bool:
-        """Whether this node leads."""
-        return self._raft.leads
-
-    calm = property(lambda self: self._raft.calm)  # where nothing is left to agree on
-    away = property(lambda self: self._raft.away)  # members that a leader does not hear
-
-    @property
-    def fork(self) -> Fork | None:
-        """Where this node's committed entries differ from a leader's, if they do."""
-        return self._raft.fork
-
-    def ready(self) -> Ready | None:
-        """What is to be done next."""
-        if self._spoke:
-            self._spoke = False
-            self._node.strike("after speaking")
-        ready = self._raft.ready()
-        if ready is not None:
-            self._node.world.ready(self._node, ready)
-        return ready
-
-    def persisted(self, ready: Ready) -> None:
-        """It is durable."""
-        node, raft = self._node, self._raft
-        raft.persisted(ready)
-        self._spoke = bool(ready.messages)
-        for entry in ready.committed:
-            node.world.checker.decides(node.name, entry, raft._core.term)
-        if ready.committed and raft.leads:
-            node.world.acknowledge(ready.committed[-1].index)
-
-
-class WatchedJournal:
-    """The journal, with eyes on it and points to die at."""
-
-    def __init__(self, node: "MergeNode", journal: Journal) -> None:
-        self._node, self._journal = node, journal
-
-    def persist(self, ready: Ready) -> None:
-        """Make it durable."""
-        node = self._node
-        node.strike("before persisting")
-        self._journal.persist(ready)
-        node.world.persisted(node, ready)
-        node.strike("between persisting and speaking")
-
-    def disown(self, why: str) -> None:
-        """Only what was rolled back is an older copy of itself."""
-        node = self._node
-        if not node.is_older_copy:
-            raise Violation(f"{node.name} is called an older copy of itself: {why}")
-        node.is_older_copy = False
-        self._journal.disown(why)
-
-    def save_snapshot(self, snapshot: Snapshot) -> None:
-        """A snapshot names what a majority has durably, and this node unless it copies."""
-        node, ledger = self._node, decode_ledger(snapshot.data)
-        if not node.member.suspended:
-            node.world.stream.has(node.name, node.disk, ledger)
-        node.world.stream.saves(node.name, ledger)
-        node.world.stream.knows(node.name, ledger)
-        node.strike("before a snapshot")
-        self._journal.save_snapshot(snapshot)
-
-
-class WatchedExecutor(Executor):
-    """The executor, with eyes on it."""
-
-    def __init__(self, node: "MergeNode", ledger: Ledger, logs: SessionLogs) -> None:
-        self._node = node
-        self._checked = ledger.end
-        alone = len(node.world.names) == 1
-        super().__init__(node.disk, OUT, IDENTITY, ledger, logs, alone=alone)
-
-    def execute(self, index: int, term: int, instruction: Instruction) -> None:
-        """Carry out an instruction."""
-        node = self._node
-        if isinstance(instruction, Archive):
-            node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
-            node.world.demand_pressed(instruction)
-        try:
-            super().execute(index, term, instruction)
-        finally:
-            node.world.stream.decided(self.ledger)
-        node.world.stream.executed(
-            node.name, node.disk, self.ledger, self._checked, node.rotten_files
-        )
-        node.world.trace(f"{node.name} executes {index} {self.ledger.digest.hex()}")
-        self._checked = self.ledger.end
-        node.strike("after executing")
-
-    def restore(self, ledger: Ledger) -> None:
-        """Go on from another state, a later one."""
-        if ledger.index < self.ledger.index:
-            raise Violation(
-                f"{self._node.name} goes back from {self.ledger.index} to {ledger.index}"
-            )
-        super().restore(ledger)
-        self._checked = ledger.end
-        self._node.world.stream.knows(self._node.name, ledger)
-        self._node.world.trace(f"{self._node.name} restores {ledger.index}")
-
-    def discard(self, path: str) -> None:
-        """Set a damaged file aside."""
-        self._node.alarm(f"discards {path}")
-        super().discard(path)
-
-    def reopen(self) -> None:
-        """Take up the merged log after it was copied."""
-        super().reopen()
-        self._node.compare_all()
-        self._node.world.trace(f"{self._node.name} reopens at {self.appender.end}")
-
-
-class WatchedMember(Member):
-    """The member, with ears on what it hears: between honest nodes nothing is refused."""
-
-    node: "MergeNode"
-
-    def order(self, instruction: Instruction, *, first: bool = False) -> None:
-        """Have an instruction proposed: nothing that is pushed to the leader is closed."""
-        for life in lives_of(instruction):
-            pipe = self.node.pipes.get(life.session)
-            is_end = life.change in {SessionChange.CLOSED, SessionChange.EXPIRED}
-            if is_end and pipe is not None and pipe.inbox.is_fed:
-                raise Violation(f"{self.name} leads, and closes {life.session}, which is pushed")
-        super().order(instruction, first=first)
-
-    def hear(self, sender: str, data: bytes) -> None:
-        """Take a member's message."""
-        try:
-            super().hear(sender, data)
-        except PeerError as error:
-            self.node.world.refused(self.name, str(error))
-
-
 class MergeNode(SimNode):
     """A node that may die inside any of its duties and come back from its disk."""
+
+    relays = True
 
     def __init__(self, name: str, world: "MergeCluster", chance: Random) -> None:
         self.world = world
@@ -323,6 +151,7 @@ class MergeNode(SimNode):
         self.has_been_full = False  # at least once
         self.is_full = False
         self.is_older_copy = False  # its directory was rolled back, and that was not noticed yet
+        self.known_end = START  # of what was merged, in any of its lives
         self._steady_us = self._looked_us = 0.0
         super().__init__(name, world, chance)
 
@@ -338,14 +167,15 @@ class MergeNode(SimNode):
         self.disk.fault = world.nemesis.disk_fault(self)
         opened = self._open_journal()
         self._make_engine(opened)
+        if self.lost or self.is_older_copy:
+            self.known_end = world.stream.end
         self.pipes: dict[str, Pipe] = {}
         self.relays: dict[str, tuple[MergeNode, int, NodeInbox]] = {}  # from whom, by session
         self.asked: dict[tuple[str, str], None] = {}  # nodes, and the sessions that they lack
         self._mail = Mail()
-        self.barred = DamagedFiles()
         self._is_woken = False
         self._due_s = float("inf")
-        self.merged_end = START  # as far as it is served
+        self.feeds = LogFeeds(OUT, lambda: self.view.refusal, lambda: self.view.is_whole)
         self.guard: Any = Guard(self)
         self.inboxes = SimInboxes(
             self.disk, "in", STREAM, self._hold, self.guard, alone=lambda: len(world.names) == 1,
@@ -376,6 +206,7 @@ class MergeNode(SimNode):
             ),
             world.timing(tick_s),
         )  # fmt: skip
+        self.view = self.duties.view()
         self.alive = True
         for words in self.inboxes.open_all(self._proven, ledger.index):
             self.alarm(words)
@@ -522,7 +353,7 @@ class MergeNode(SimNode):
 
     def _step(self) -> None:
         mail, self._mail = self._mail, Mail()
-        due_s = self.duties.step(self.now_s(), mail).next_s
+        self.view, due_s = self.duties.step(self.now_s(), mail)
         if due_s != self._due_s:
             self._due_s = due_s
             self._ring(self.life, due_s)
@@ -743,7 +574,37 @@ class MergeNode(SimNode):
         raise Violation(f"{self.name}: {why}")
 
     def _serve(self, end: Position) -> None:
-        self.merged_end = end
+        self.feeds.grown(end)
+
+    @property
+    def merged_end(self) -> Position:
+        """Up to where it serves the merged log."""
+        return self.feeds.end
+
+    def feed_pipe(self, copy: Inbox, *, relays: bool) -> Pipe:
+        """Connect a copy of the merged log, of a node or of somebody else; errors as `Pipe`."""
+        feed = self.feeds.open(_NoBell(), relays=relays)
+        feed.release()  # the bell wakes no thread
+        return Pipe(
+            self.disk, OUT, copy, feed.end, damaged=feed.damaged, is_whole=feed.is_whole
+        )  # fmt: skip
+
+    def knows(self, ledger: Ledger) -> None:
+        """This node has merged, or taken over, a state."""
+        self.known_end = max(self.known_end, ledger.end)
+
+    def caught_up(self, peer: "MergeNode", end: Position) -> None:
+        """Another node has no more to copy from: it gives what it has, complete or not."""
+
+    def demand_complete(self, end: Position) -> None:
+        """A puller that this node calls complete ends here: nothing may lie beyond, as known here.
+
+        That is what it once had merged, what others had when its disk or state was lost, and what
+        it knows to be committed. A follower that is cut off knows of no more.
+        """
+        committed = self.world.stream.merged_at(self.raft._core.commit)
+        if end < (known := max(self.known_end, committed)):
+            raise Violation(f"{self.name} calls a copy complete up to {end}, and knows of {known}")
 
     def known_damage(self) -> set[str]:
         """The merged files that are known to be damaged, and must not be served."""

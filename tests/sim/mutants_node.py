@@ -5,12 +5,13 @@ from replicator.messages import Ack
 from rt.log.active_file import ActiveFile
 from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
-from rt.node import relay
+from rt.node import duties, relay
 from rt.node.duties import Duties
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.retention import Retention
 from rt.node.snapshots import NodeSnapshots
+from rt.node.view import NodeView
 from rt.position import START, Position
 from sequencer import greeting as greetings
 from sequencer import holdings
@@ -175,3 +176,33 @@ def state_taken_over_keeps_its_instructions() -> list[Patch]:
         self._adopted_index = 0
 
     return [(Execution, "adopt", adopt), (Execution, "_pass_adopted", lambda _self: None)]
+
+
+@merging
+def complete_wherever_it_ends() -> list[Patch]:
+    """A node tells each puller that has all it serves that this is all there is."""
+    return [(NodeView, "is_whole", property(lambda self: True))]
+
+
+@merging
+def complete_without_what_was_decided() -> list[Patch]:
+    """A node that waits for bytes of what was decided calls a puller complete."""
+    return [(Member, "is_behind", property(lambda self: False))]
+
+
+@merging
+def complete_while_it_learns() -> list[Patch]:
+    """A node that was wiped takes pullers, and calls them complete."""
+    return [(NodeView, "_is_learning", property(lambda self: False))]
+
+
+@merging
+def complete_before_its_log_is_decided() -> list[Patch]:
+    """After a start a node calls a puller complete that has what its last snapshot covers."""
+    return [(duties, "_undecided", lambda status, first_last: 0)]
+
+
+@merging
+def complete_nowhere() -> list[Patch]:
+    """A node tells no puller that this is all there is, so pullers wait for ever."""
+    return [(NodeView, "is_whole", property(lambda self: False))]

@@ -188,6 +188,7 @@ class Pipe:
         end: Callable[[], Position] | None = None,
         *,
         damaged: DamagedFiles | None = None,
+        is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
         """Connect.
 
@@ -201,7 +202,7 @@ class Pipe:
         self.seen = -1  # the publisher's news when there was nothing more to send
         self._end = end
         self._inlet = SinkChannel(0, inbox)
-        self._outlet = SourceChannel(0, log, end)
+        self._outlet = SourceChannel(0, log, end, is_whole=is_whole)
         self._outlet.begin(self._inlet.standing())
 
     @property

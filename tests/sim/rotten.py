@@ -18,7 +18,6 @@ from rt.position import Position
 from .copying import IDENTITY
 from .merge_cluster import MergeCluster, MergeNemesis
 from .merge_node import MergeNode
-from .publisher import Pipe
 from .stream import OUT
 
 SCRUB_TICKS = 4  # between two turns
@@ -95,7 +94,7 @@ class NodeFiles:
     def _carry(self, peer: MergeNode, copy: Appender, line: Rolled) -> None:
         pulled = PulledLog(copy, lambda _entry: False, lambda _end: None)
         try:
-            pipe = Pipe(peer.disk, OUT, pulled, lambda: peer.merged_end, damaged=peer.barred)
+            pipe = peer.feed_pipe(pulled, relays=True)
             for _ in range(PIECES_MAX):
                 peer.demand_unserved(pipe.step)
                 if line.file in copy.manifest.archived:
@@ -136,7 +135,7 @@ class RottenNode(MergeNode):
             self._mail.damaged.append(DamageFound(damage, log, scrubbed=True))
             self.wake()
 
-        ports = ScrubPorts(self._logs, mend, report, self.barred, self._now_ns)
+        ports = ScrubPorts(self._logs, mend, report, self.feeds.damaged, self._now_ns)
         self.scrub = Scrub(ports, ScrubRecord(), every_s=0.0)
         self._scrub_on(self.life)
 

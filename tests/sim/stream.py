@@ -1,8 +1,10 @@
 """What must hold of the merged bytes, whatever the world did."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import replace
+from operator import itemgetter
 
 from archiver.decide import DISK
 from archiver.plan import rolled_files
@@ -58,6 +60,7 @@ class Stream:
         # per session and end of a merged frame, where the frame is, and its header
         self._last_frames: dict[tuple[str, Position], tuple[Position, bytes]] = {}
         self._next: dict[str, int] = {}  # per session or group, the number that is due
+        self._ends: list[tuple[int, Position]] = []  # after each instruction, in their order
         self._latest_ns = 0  # of all clocks
         self._number = 0
         self._time_ns = 0
@@ -190,10 +193,16 @@ class Stream:
         self.knows(name, ledger)
         if is_first:
             self._extend(disk, ledger.index, ledger.end)
+            self._ends.append((ledger.index, ledger.end))
             for session, end in ledger.sessions.items():
                 self.merged[session] = max(self.merged.get(session, START), end)
                 self._demand_held("merged", session, end)
         self.compare(name, disk, begin, ledger.end, rotten)
+
+    def merged_at(self, index: int) -> Position:
+        """Where the merged log ended when it was executed that far, if it was already."""
+        place = bisect_right(self._ends, index, key=itemgetter(0))
+        return self._ends[place - 1][1] if place else START
 
     def decided(self, ledger: Ledger) -> None:
         """A node has executed an instruction, or as much of it as it could."""

@@ -1,0 +1,189 @@
+"""Eyes on one node: its engine, journal, executor and member, as shipped, with what they show."""
+
+from typing import TYPE_CHECKING
+
+from rt.errors import PeerError
+from rt.events import SessionChange
+from sequencer.executor import Executor
+from sequencer.instruction import Archive, Instruction, lives_of
+from sequencer.journal.journal import Journal
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.member import Member
+from sequencer.raft.consensus import Configuration, Fork, LastChange, Ready, Snapshot
+from sequencer.session_log import SessionLogs
+
+from .checkers import Violation
+from .copying import IDENTITY
+from .stream import OUT
+
+if TYPE_CHECKING:
+    from .merge_node import MergeNode
+
+
+class WatchedEngine:
+    """The engine, with eyes on it and points to die at."""
+
+    def __init__(self, node: "MergeNode") -> None:
+        raft = node.raft
+        self._node, self._raft = node, raft
+        self._spoke = False
+        self.step, self.tick, self.status = raft.step, raft.tick, raft.status
+        self.propose, self.transfer, self.hesitate = raft.propose, raft.transfer, raft.hesitate
+        self.gone = raft.gone
+        self.compact, self.read_index, self.vouch = raft.compact, raft.read_index, raft.vouch
+        self.add, self.promote = raft.add, raft.promote
+        self.remove, self.move = raft.remove, raft.move
+
+    @property
+    def leader(self) -> str:
+        """The leader, as far as known."""
+        return self._raft.leader
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration."""
+        return self._raft.members
+
+    @property
+    def last_change(self) -> LastChange:
+        """The configuration, and where in the log it was decided."""
+        return self._raft.last_change
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads."""
+        return self._raft.leads
+
+    calm = property(lambda self: self._raft.calm)  # where nothing is left to agree on
+    away = property(lambda self: self._raft.away)  # members that a leader does not hear
+
+    @property
+    def fork(self) -> Fork | None:
+        """Where this node's committed entries differ from a leader's, if they do."""
+        return self._raft.fork
+
+    def ready(self) -> Ready | None:
+        """What is to be done next."""
+        if self._spoke:
+            self._spoke = False
+            self._node.strike("after speaking")
+        ready = self._raft.ready()
+        if ready is not None:
+            self._node.world.ready(self._node, ready)
+        return ready
+
+    def persisted(self, ready: Ready) -> None:
+        """It is durable."""
+        node, raft = self._node, self._raft
+        raft.persisted(ready)
+        self._spoke = bool(ready.messages)
+        for entry in ready.committed:
+            node.world.checker.decides(node.name, entry, raft._core.term)
+        if ready.committed and raft.leads:
+            node.world.acknowledge(ready.committed[-1].index)
+
+
+class WatchedJournal:
+    """The journal, with eyes on it and points to die at."""
+
+    def __init__(self, node: "MergeNode", journal: Journal) -> None:
+        self._node, self._journal = node, journal
+
+    def persist(self, ready: Ready) -> None:
+        """Make it durable."""
+        node = self._node
+        node.strike("before persisting")
+        self._journal.persist(ready)
+        node.world.persisted(node, ready)
+        node.strike("between persisting and speaking")
+
+    def disown(self, why: str) -> None:
+        """Only what was rolled back is an older copy of itself."""
+        node = self._node
+        if not node.is_older_copy:
+            raise Violation(f"{node.name} is called an older copy of itself: {why}")
+        node.is_older_copy = False
+        self._journal.disown(why)
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """A snapshot names what a majority has durably, and this node unless it copies."""
+        node, ledger = self._node, decode_ledger(snapshot.data)
+        if not node.member.suspended:
+            node.world.stream.has(node.name, node.disk, ledger)
+        node.world.stream.saves(node.name, ledger)
+        node.world.stream.knows(node.name, ledger)
+        node.strike("before a snapshot")
+        self._journal.save_snapshot(snapshot)
+
+
+class WatchedExecutor(Executor):
+    """The executor, with eyes on it."""
+
+    def __init__(self, node: "MergeNode", ledger: Ledger, logs: SessionLogs) -> None:
+        self._node = node
+        self._checked = ledger.end
+        alone = len(node.world.names) == 1
+        super().__init__(node.disk, OUT, IDENTITY, ledger, logs, alone=alone)
+
+    def execute(self, index: int, term: int, instruction: Instruction) -> None:
+        """Carry out an instruction."""
+        node = self._node
+        if isinstance(instruction, Archive):
+            node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
+            node.world.demand_pressed(instruction)
+        try:
+            super().execute(index, term, instruction)
+        finally:
+            node.world.stream.decided(self.ledger)
+        node.world.stream.executed(
+            node.name, node.disk, self.ledger, self._checked, node.rotten_files
+        )
+        node.knows(self.ledger)
+        node.world.trace(f"{node.name} executes {index} {self.ledger.digest.hex()}")
+        self._checked = self.ledger.end
+        node.strike("after executing")
+
+    def restore(self, ledger: Ledger) -> None:
+        """Go on from another state, a later one."""
+        if ledger.index < self.ledger.index:
+            raise Violation(
+                f"{self._node.name} goes back from {self.ledger.index} to {ledger.index}"
+            )
+        super().restore(ledger)
+        self._checked = ledger.end
+        self._node.knows(ledger)
+        self._node.world.stream.knows(self._node.name, ledger)
+        self._node.world.trace(f"{self._node.name} restores {ledger.index}")
+
+    def discard(self, path: str) -> None:
+        """Set a damaged file aside."""
+        self._node.alarm(f"discards {path}")
+        super().discard(path)
+
+    def reopen(self) -> None:
+        """Take up the merged log after it was copied."""
+        super().reopen()
+        self._node.compare_all()
+        self._node.world.trace(f"{self._node.name} reopens at {self.appender.end}")
+
+
+class WatchedMember(Member):
+    """The member, with ears on what it hears: between honest nodes nothing is refused."""
+
+    node: "MergeNode"
+
+    def order(self, instruction: Instruction, *, first: bool = False) -> None:
+        """Have an instruction proposed: nothing that is pushed to the leader is closed."""
+        for life in lives_of(instruction):
+            pipe = self.node.pipes.get(life.session)
+            is_end = life.change in {SessionChange.CLOSED, SessionChange.EXPIRED}
+            if is_end and pipe is not None and pipe.inbox.is_fed:
+                raise Violation(f"{self.name} leads, and closes {life.session}, which is pushed")
+        super().order(instruction, first=first)
+
+    def hear(self, sender: str, data: bytes) -> None:
+        """Take a member's message."""
+        try:
+            super().hear(sender, data)
+        except PeerError as error:
+            self.node.world.refused(self.name, str(error))
