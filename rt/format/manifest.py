@@ -274,6 +274,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
 # Shared until the first line comes, and never changed: most sessions of a node have no such lines.
 _NO_ROLLED: Final[dict[Position, Rolled]] = {}
 _NO_ARCHIVED: Final[dict[Position, Archived]] = {}
+_NO_ORDER: Final[list[Position]] = []
 
 
 @dataclass(slots=True)
@@ -285,7 +286,7 @@ class Manifest:
     archived: dict[Position, Archived] = field(default_factory=lambda: _NO_ARCHIVED)
     quarantined: tuple[Quarantined, ...] = ()
     length: int = 0  # bytes of whole lines taken
-    _order: list[Position] = field(default_factory=list)
+    _order: list[Position] = field(default_factory=lambda: _NO_ORDER)
 
     def feed(self, data: bytes) -> int:
         """Take the whole lines at the start of `data`; return how many bytes they are.
@@ -345,7 +346,7 @@ class Manifest:
 
     def _own(self) -> None:
         if self.rolled is _NO_ROLLED:
-            self.rolled, self.archived = {}, {}
+            self.rolled, self.archived, self._order = {}, {}, []
 
     def _take(self, data: bytes) -> None:
         for line in data.split(b"\n")[:-1]:

@@ -15,7 +15,7 @@ from rt.format.walk import Walk
 from rt.log.active_file import ActiveFile, Facts, take_back
 from rt.log.archived import empty_files, finish_archiving
 from rt.log.disk import Disk, File, Span
-from rt.log.files import load_manifest, log_files
+from rt.log.files import load_manifest, log_files, place_of
 from rt.position import Position
 
 # Every acknowledgement of durability is built from one, and only `Appender.sync` makes one.
@@ -33,7 +33,7 @@ class Appender:
         `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`,
         `verify_file` and `held`. `_closing` is held while `_file` syncs or closes: none is closed
         during its sync. `_recording` is held while lines are written and files emptied, and
-        guards `manifest`, `_manifest_file` and `_is_closed`; readers of `manifest` in other threads
+        guards `manifest` and `_is_closed`; readers of `manifest` in other threads
         copy what they iterate over. `_failure` is set once and never cleared. `walk` is replaced
         and never changed, so `end` may be read by any thread.
     """
@@ -54,20 +54,17 @@ class Appender:
         self._recording = threading.Lock()
         disk.make_directory(directory)
         path = os.path.join(directory, FILE_NAME)
-        self._manifest_file: File = disk.open(path, create=True)
-        try:
+        with closing(disk.open(path, create=True)) as file:
             # Listed first: a file is created only after the line that ends the one before it.
             there = log_files(disk, directory)
-            self.manifest = load_manifest(self._manifest_file, path)
+            self.manifest = load_manifest(file, path)
             self._demand_lines(there, path)
-            self._mend_manifest()
-            if self.manifest.identity is None:
-                self._begin(identity, path)
-            else:
-                self._manifest_file.sync()
-        except BaseException:
-            self._manifest_file.close()
-            raise
+            self._mend_manifest(file)
+            self._place = place_of(file)
+            if self.manifest.identity is not None:
+                file.sync()
+        if self.manifest.identity is None:
+            self._begin(identity, path)
         self.identity: LogIdentity = self.manifest.identity or identity
         self.walk = self._walk(self._last_rolled_end())
 
@@ -79,14 +76,14 @@ class Appender:
             file, later = (each.file_name for each in unended[:2])
             raise ManifestError(f"{path}: does not say where {file} ends, though {later} is there")
 
-    def _mend_manifest(self) -> None:
+    def _mend_manifest(self, file: File) -> None:
         """Cut a last line that was never finished; let the next sync write all others.
 
         They may exist in memory only, because a sync failed.
         """
-        if self.manifest.length < self._manifest_file.size():
-            self._manifest_file.truncate(self.manifest.length)
-        self._manifest_file.write_again(0)
+        if self.manifest.length < file.size():
+            file.truncate(self.manifest.length)
+        file.write_again(0)
 
     def _begin(self, identity: LogIdentity, path: str) -> None:
         if log_files(self.disk, self.directory):
@@ -337,13 +334,17 @@ class Appender:
             raise OSError(errno.EBADF, f"{self.directory} was closed")
         for entry in entries:
             self.manifest.check(entry)
-        end = self._manifest_file.size()
-        try:
-            self._manifest_file.append([b"".join(map(encode_entry, entries))])
-        except OSError:
-            self._settle(lambda: take_back(self._manifest_file, end))
-            raise
-        self._settle(self._manifest_file.sync)
+        # Opened for each: of ten thousand idle sessions, open ones would take 3 MB.
+        with closing(self.disk.open(os.path.join(self.directory, FILE_NAME))) as file:
+            if place_of(file) != self._place:
+                raise FileNotFoundError(errno.ENOENT, "the manifest was replaced", self.directory)
+            end = file.size()
+            try:
+                file.append([b"".join(map(encode_entry, entries))])
+            except OSError:
+                self._settle(lambda: take_back(file, end))
+                raise
+            self._settle(file.sync)
         for entry in entries:
             self.manifest.add(entry)
 
@@ -362,9 +363,7 @@ class Appender:
             self._close_file()
         finally:
             with self._recording:
-                if not self._is_closed:
-                    self._is_closed = True
-                    self._manifest_file.close()
+                self._is_closed = True
 
     def abandon(self) -> None:
         """In a forked child: release the descriptors, write nothing, and take no lock."""
@@ -373,7 +372,6 @@ class Appender:
         with suppress(OSError):  # the parent may have been closing them
             if file is not None:
                 file.abandon()
-            self._manifest_file.close()
 
     def _settle(self, act: Callable[[], None]) -> None:
         """Do what must not be retried, because a second try may wrongly succeed."""

@@ -1,9 +1,13 @@
 """Files: lists the log files of a directory, and loads its manifest."""
 
+from typing import Final
+
 from rt.errors import ManifestError
 from rt.format.manifest import Manifest
-from rt.log.disk import Disk, File
+from rt.log.disk import Disk, File, OsFile
 from rt.position import Position, file_position
+
+_INODE_BITS: Final = 64
 
 
 def log_files(disk: Disk, directory: str) -> list[Position]:
@@ -24,3 +28,9 @@ def load_manifest(file: File, path: str) -> Manifest:
     except ManifestError as error:
         raise ManifestError(f"{path}: {error}") from None
     return manifest
+
+
+def place_of(file: File) -> int:
+    """Return device and inode of a file, 0 if it has none; one number takes little memory."""
+    device, inode = file.inode if isinstance(file, OsFile) else (0, 0)
+    return device << _INODE_BITS | inode

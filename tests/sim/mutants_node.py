@@ -5,6 +5,7 @@ from replicator.messages import Ack
 from rt.log.active_file import ActiveFile
 from rt.log.appender import Appender, Durable
 from rt.log.confirmations import Confirmations
+from rt.log.disk import File
 from rt.node import duties, relay
 from rt.node.duties import Duties
 from rt.node.inbox import NodeInbox
@@ -132,9 +133,9 @@ def copies_synced_again() -> list[Patch]:
 def lines_synced_again() -> list[Patch]:
     """What a failed sync left of a manifest is synced at the start, and not written."""
 
-    def mend(self: Appender) -> None:
-        if self.manifest.length < self._manifest_file.size():
-            self._manifest_file.truncate(self.manifest.length)
+    def mend(self: Appender, file: File) -> None:
+        if self.manifest.length < file.size():
+            file.truncate(self.manifest.length)
 
     return [(Appender, "_mend_manifest", mend)]
 
