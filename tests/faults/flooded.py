@@ -40,8 +40,12 @@ class Stream:
         assert b"3 nodes up" in self.process.stdout.readline()
         self.certs = str(top / "up" / "certs")
         issue(self.certs, "n9", CertificateRole.NODE)
-        names = ("jfk", CertificateRole.PUBLISHER), ("spark", CertificateRole.SUBSCRIBER)
-        for name, role in names:
+        others = {
+            "jfk": CertificateRole.PUBLISHER,
+            "spark": CertificateRole.SUBSCRIBER,
+            "mirror": CertificateRole.MIRROR,
+        }
+        for name, role in others.items():
             issue(self.certs, name, role)
         with open(top / "up" / "clients.toml", "rb") as file:
             nodes = tomllib.load(file)["push"]["nodes"]

@@ -14,17 +14,25 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import cycle
 
-from replicator.messages import Ack, Data, Heartbeat
+from replicator.messages import Ack, Data, Heartbeat, Open, RolledNotice
 from replicator.wire import PULL, PUSH, VERSION, Hello, encode
 from rt.errors import RtError
+from rt.format.columns import encode_columns
+from rt.format.frame import encode_frame, session_tag
+from rt.format.manifest import SESSION, LogIdentity, Rolled
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import certificate_files
 from rt.net.tls import client_context, connect, offering
 from rt.node.status import STATUS_ALPN
-from rt.position import START
+from rt.position import START, Position
 
 HELD = 600
 CHATTERING = 12
+PATIENCE_S = 10.0
+FILING = 12
+FILING_SESSIONS = 85  # of a connection, so that all have 1,020, of the 1,024 that a name may push
+FILES = 50  # of a session; 64 without a frame are refused
+REOPENED_S = 1.0
 ACKED = (START,) * 5
 STREAM = "flights"
 Address = tuple[str, int]
@@ -74,7 +82,7 @@ def chattering(name: str, first: bytes, chatter: bytes) -> Callable[[Iterator[Ad
         context = client_context(files.ca, files.cert, files.key)
         held: list[ssl.SSLSocket] = []
         for _ in range(CHATTERING):
-            held.append(connect(next(addresses), context, 2)[0])
+            held.append(connect(next(addresses), context, PATIENCE_S)[0])
             held[-1].sendall(first)
             held[-1].settimeout(0)
         for sock in cycle(held):
@@ -82,6 +90,66 @@ def chattering(name: str, first: bytes, chatter: bytes) -> Callable[[Iterator[Ad
                 sock.send(chatter)
 
     return flood
+
+
+def filing(name: str) -> Callable[[Iterator[Address], str], None]:
+    """Return a flood of small files, of as many sessions as one name may push.
+
+    Its connections are made again as soon as they have sent all of them.
+    """
+
+    def flood(addresses: Iterator[Address], certs: str) -> None:
+        files = certificate_files(certs, name)
+        context = client_context(files.ca, files.cert, files.key)
+        sent = [_files(name, number * FILING_SESSIONS) for number in range(FILING)]
+        held: dict[int, tuple[ssl.SSLSocket, memoryview, float]] = {}
+        for number in cycle(range(FILING)):
+            with suppress(OSError, RtError):
+                if number not in held:
+                    sock, _ = connect(next(addresses), context, 2)
+                    held[number] = sock, memoryview(sent[number]), 0.0
+                held[number] = _pushed(*held[number])
+                if 0 < held[number][2] < time.monotonic():
+                    held.pop(number)[0].close()
+                continue
+            if number in held:
+                held.pop(number)[0].close()
+
+    return flood
+
+
+def _pushed(
+    sock: ssl.SSLSocket, left: memoryview, until_s: float
+) -> tuple[ssl.SSLSocket, memoryview, float]:
+    sock.settimeout(0)
+    with suppress(ssl.SSLWantReadError):
+        if not sock.recv(1 << 16):
+            raise OSError("it hung up")
+    with suppress(ssl.SSLWantWriteError):
+        left = left[sock.send(left[: 1 << 14]) :] if left else left
+    return sock, left, until_s or (0.0 if left else time.monotonic() + REOPENED_S)
+
+
+def _files(name: str, first: int) -> bytes:
+    """Return what offers some sessions; one half has files without a frame, one half with one."""
+    said = [encode(Hello(VERSION, VERSION, PUSH, STREAM, "x"))]
+    for channel in range(FILING_SESSIONS):
+        session = f"{name}-{first + channel}"
+        identity = LogIdentity(SESSION, STREAM, session, f"{first + channel + 1:032x}", 1)
+        said.append(encode(Open(channel, identity)))
+        for run in range(FILES):
+            start = Position.of(run, 0, 0)
+            if channel % 2:
+                said.append(encode(RolledNotice(channel, Rolled(start, 0, 0, 0, 0, 0, 0))))
+                continue
+            frame = b"".join(encode_frame(
+                encode_columns([1], [b"x"]), position=start, sequence=run, time_ns=1, messages=1,
+                durable=start, session_tag=session_tag(session),
+            ).parts)  # fmt: skip
+            said.append(encode(Data(channel, start, memoryview(frame))))
+            line = Rolled(start, len(frame), run, run + 1, 1, 1, 1)
+            said.append(encode(RolledNotice(channel, line)))
+    return b"".join(said)
 
 
 KINDS = {
@@ -104,6 +172,15 @@ KINDS = {
         "subscriber",
         encode(Hello(VERSION, VERSION, PULL, STREAM, "x")),
         encode(Ack(0, *ACKED)) * 512,
+    ),
+    "files": filing("publisher"),
+    "mirror": chattering(
+        "mirror",
+        encode(Hello(VERSION, VERSION, PULL, STREAM, "x")),
+        encode(Ack(0, *ACKED)) * 512,
+    ),
+    "member": chattering(
+        "n3", encode(Hello(VERSION, VERSION, PUSH, STREAM, "x")), encode(Heartbeat()) * 4096
     ),
     "operator": holding("operator", ADMIN_ALPN, b'{"do":'),
     "stranger": holding("n9", ADMIN_ALPN, b'{"do":'),

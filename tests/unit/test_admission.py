@@ -178,6 +178,13 @@ def test_messages_are_spent_like_bytes_and_the_dearer_of_both_counts():
     assert admission.spend(publisher("jfk"), 0, 500) == 1.5
 
 
+def test_a_node_may_send_five_times_as_many_messages_as_others():
+    """It relays what publishers send; a hostile one must not take the interpreter for itself."""
+    admission = Admission(ServerLimits(identity_messages_s=1000), lambda: 0.0)
+    assert admission.spend(node("n2"), 5000 * MIB, 5000) == 1.0
+    assert admission.spend(node("n2"), 0, 2500) == 1.5
+
+
 def test_a_budget_of_bytes_that_no_turn_fits_into_is_refused():
     """A connection would be held for longer than its peer waits for a heartbeat."""
     with pytest.raises(Misuse, match="use at least 1Mi"):

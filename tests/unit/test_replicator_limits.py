@@ -227,6 +227,30 @@ def test_files_are_counted_as_the_messages_that_they_cost(tmp_path):
         server.stop(), host.stop()
 
 
+def test_a_session_is_counted_as_the_messages_that_it_costs_and_a_new_one_as_more(tmp_path):
+    """A thousand sessions were opened as fast as they came, and again on the next connection."""
+    certs = Certificates(str(tmp_path / "ca"))
+    host = DiskHost(str(tmp_path / "node"))
+    server = Counted(("localhost", 0), certs.server(), only(host))
+    server.start()
+    frame = b"".join(make_frame(0, [b"x"]).parts)
+    offer = encode(Hello(VERSION, VERSION, PUSH, STREAM, "x"))
+    offer += encode(Open(0, LogIdentity(SESSION, STREAM, "jfk", "a" * 32, 1)))
+    contexts, costs = certs.publisher(), []
+    try:
+        for _ in range(2):
+            server.spent.clear()
+            with connect(server.address, contexts.current())[0] as sock:
+                sock.sendall(offer + encode(Data(0, START, memoryview(frame))))
+                assert eventually(lambda: sum(server.spent) >= 20)
+            assert eventually(lambda: not server.connections)
+            costs.append(sum(server.spent))
+    finally:
+        server.stop(), host.stop()
+    assert 150 < costs[0] < 200
+    assert 20 < costs[1] < 50
+
+
 def test_what_is_charged_for_messages_ends_a_turn():
     """Others of the name are held back only between two turns."""
     given, wake = Given(encode(Heartbeat()) * 100, 200), Wake()
