@@ -5,9 +5,9 @@ from typing import Final
 
 import click
 
-_CLOSE_ENOUGH: Final = (
-    0.5  # of difflib's ratio: `stauts` has 0.83 to `status`, `sing` 0.4 to `push`
-)
+# Of difflib's ratio: `stauts` has 0.83 to `status`, `plan` 0.5 to `pull`, `sing` 0.4 to `push`.
+_CLOSE: Final = 0.7
+_CLOSE_ENOUGH: Final = 0.5
 
 
 class CommandGroup(click.Group):
@@ -30,6 +30,17 @@ class CommandGroup(click.Group):
         names = self.list_commands(ctx)
         near = difflib.get_close_matches(name, names, n=3, cutoff=_CLOSE_ENOUGH)
         near = near or [each for each in names if each.startswith(name)]
+        if not difflib.get_close_matches(name, near, cutoff=_CLOSE):
+            near = self._elsewhere(ctx, name) or near
         if not near:
             return f"; {ctx.command_path} --help lists them"
         return f"; did you mean {' or '.join(near)}?"
+
+    def _elsewhere(self, ctx: click.Context, name: str) -> list[str]:
+        """Return the groups here that have a subcommand of this name, with it."""
+        groups = ((each, self.get_command(ctx, each)) for each in self.list_commands(ctx))
+        return [
+            f"{path} {name}"
+            for path, group in groups
+            if isinstance(group, click.Group) and name in group.list_commands(ctx)
+        ]

@@ -16,6 +16,7 @@ from rt.net.live import live_connections
 from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
 
 _log: Final = logging.getLogger("rt.net")
+_ELSEWHERE: Final = "; or name the file that says where it is, with --config or RT_CONFIG"
 _announced: Final[dict[str, tuple[FileStamp, ...]]] = {}  # by path; what the log has said of each
 # How files were found by the last look at all connections; for the thread that looks.
 _looked_at: Final[dict[CertificateFiles, tuple[int, tuple[FileStamp, ...]]]] = {}
@@ -202,7 +203,9 @@ def _check_files(files: CertificateFiles) -> None:
     for path in (files.ca, files.cert, files.key):
         if not os.path.isfile(path):
             command = "init" if path == files.ca else f"issue {name}"
-            raise Misuse(f"{path}: no such file; make it with rt certs {command}, or copy it here")
+            other = "" if os.path.isdir(os.path.dirname(path)) else _ELSEWHERE
+            words = f"no such file; make it with rt certs {command}, or copy it here{other}"
+            raise Misuse(f"{path}: {words}")
     demand_private(files.key)
 
 

@@ -162,7 +162,7 @@ def test_everything_acknowledged_is_kept_when_each_command_is_stopped(site):
         ('^listen = ".*"', 'listen = "203.0.113.1:7420"', exits.DISK_FAILED,
          "cannot listen at 203.0.113.1:7420: cannot assign requested address"),
         ('^certs = ".*"', 'certs = "nowhere"', exits.BAD_USE,
-         "nowhere/ca.pem: no such file; make it with rt certs init, or copy it here"),
+         "nowhere/ca.pem: no such file; make it with rt certs init, or copy it here; or name"),
         ('^name = ".*"', 'name = "n9"', exits.BAD_USE, "certs/n9.pem: no such file; make it"),
         (r"\A", "[[node", exits.BAD_USE, "not TOML"),
     ],

@@ -33,6 +33,8 @@ ESCAPED = r"a\x1b[2J\x0d\x0ab\x9b31m\x7f\u202egnp\u2066\u2028"
         (["stauts"], "did you mean status or stream?"),
         (["subscirbe"], "did you mean subscribe?"),
         (["log"], "did you mean log-history?"),
+        (["policy"], "did you mean archive policy or session policy?"),
+        (["plan"], "did you mean archive plan?"),
         (["archive", "rol"], "did you mean roll?"),
         (["archive", "policy", "sett"], "did you mean set?"),
         (["cluster", "intt"], "did you mean init?"),
