@@ -1,17 +1,21 @@
 """Batcher: writes, in a thread of its own, messages that waited long enough for company."""
 
+import atexit
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakSet
 
-from rt.errors import Misuse, WriterFailed
+from rt.errors import Misuse, RtError, WriterFailed
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
 from rt.log.pending import PendingFrame
 
 _FRAME_BYTES_MAX: Final = 8 * MIB  # and one message of 16 MiB more: still within a body's 32 MiB
 _RETRY_S: Final = 0.1  # after a full disk
+_EXIT_S: Final = 1.0  # how long another thread may hold up the end of the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class Batcher:
     """
 
     __slots__ = (
-        "_closing", "_linger_s", "_pending", "_roll_if_old", "_thread", "_wake", "_write",
-        "_written_s", "is_idle",
+        "__weakref__", "_closing", "_linger_s", "_pending", "_roll_if_old", "_thread", "_wake",
+        "_write", "_written_s", "is_idle",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +88,7 @@ class Batcher:
         self._wake = threading.Condition(lock)
         self._thread = threading.Thread(target=self._run, name="batch", daemon=True)
         self._thread.start()
+        _running.add(self)
 
     def rouse(self) -> None:
         """Wake the thread: a message waits that it does not know of."""
@@ -96,10 +101,20 @@ class Batcher:
 
     def stop(self) -> None:
         """End the thread; call it without the lock, and with nothing more to come."""
+        _running.discard(self)
         with self._wake:
             self._closing = True
             self._wake.notify()
         self._thread.join()
+
+    def write_last(self) -> None:
+        """Write what waits, as the process ends; a copy in a forked child has nothing."""
+        if self._pending.payloads and self._wake.acquire(timeout=_EXIT_S):
+            try:
+                with suppress(RtError, OSError):  # no caller is left to take an error
+                    self._write()
+            finally:
+                self._wake.release()
 
     def _run(self) -> None:
         with self._wake:
@@ -124,3 +139,13 @@ class Batcher:
             if pending.payloads and pending.payloads[0] is not oldest:  # a frame was filled
                 oldest, due_s = pending.payloads[0], self._written_s + linger_s
         self._write()
+
+
+_running: Final[WeakSet[Batcher]] = WeakSet()
+
+
+@atexit.register
+def _write_all() -> None:
+    """Write what waits in publishers that a program did not close: it would go with its thread."""
+    for batcher in list(_running):
+        batcher.write_last()
