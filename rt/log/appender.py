@@ -38,6 +38,11 @@ class Appender:
         and never changed, so `end` may be read by any thread.
     """
 
+    __slots__ = (
+        "_closing", "_failure", "_file", "_is_closed", "_place", "_recording", "directory", "disk",
+        "identity", "manifest", "torn", "walk",
+    )  # fmt: skip
+
     def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
         """Open the log in `directory`, or create it with `identity`.
 
@@ -64,15 +69,17 @@ class Appender:
             if self.manifest.identity is not None:
                 file.sync()
         if self.manifest.identity is None:
-            self._begin(identity, path)
+            self.record(identity)
         self.identity: LogIdentity = self.manifest.identity or identity
         self.walk = self._walk(self._last_rolled_end())
 
     def _demand_lines(self, there: Sequence[Position], path: str) -> None:
-        """Raise `ManifestError` if an older file has no `rolled` line: the line was lost."""
+        """Raise `ManifestError` if the first line was lost, or an older file's `rolled` line."""
+        if self.manifest.identity is None and there:
+            raise ManifestError(f"{path}: does not name the log whose files are beside it")
         order = self.manifest.order
         unended = [start for start in there if not order or start > order[-1]]
-        if self.manifest.identity is not None and len(unended) > 1:
+        if len(unended) > 1:
             file, later = (each.file_name for each in unended[:2])
             raise ManifestError(f"{path}: does not say where {file} ends, though {later} is there")
 
@@ -84,11 +91,6 @@ class Appender:
         if self.manifest.length < file.size():
             file.truncate(self.manifest.length)
         file.write_again(0)
-
-    def _begin(self, identity: LogIdentity, path: str) -> None:
-        if log_files(self.disk, self.directory):
-            raise ManifestError(f"{path}: does not name the log whose files are beside it")
-        self.record(identity)
 
     @property
     def end(self) -> Position:

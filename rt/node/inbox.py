@@ -46,6 +46,11 @@ class NodeInbox:
         each of them once.
     """
 
+    __slots__ = (
+        "_ports", "_relays", "_wake", "appender", "confirmations", "durable", "leave", "merged",
+        "peer", "traffic",
+    )  # fmt: skip
+
     def __init__(
         self,
         appender: Appender,
