@@ -264,6 +264,16 @@ def test_it_fits_a_phone_in_light_and_dark(visit, scheme):
         assert contrast(seen.page, selector) >= 4.5, selector
 
 
+def test_a_phone_shows_what_is_late_without_moving_a_table(visit):
+    """Lag and notes were beyond its edge, and the last events in a box that scrolls by itself."""
+    page = visit(viewport={"width": 375, "height": 700}).page
+    for table, column in (("nodes", "behind"), ("sessions", "waiting"), ("clients", "waiting")):
+        heads = page.locator(f"table:has(#{table}) th").filter(visible=True)
+        box = heads.filter(has_text=column).bounding_box()
+        assert box["x"] + box["width"] <= 375, (table, heads.all_inner_texts())
+    assert page.locator("#events").evaluate("list => list.scrollHeight <= list.clientHeight")
+
+
 def contrast(page, selector):
     """The contrast between an element's text and its background, as WCAG has it."""
     ink, ground = page.evaluate(
