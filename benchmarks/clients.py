@@ -25,6 +25,7 @@ HANDLER_S = 0.001
 THREADS = 32
 ROUNDS = 8
 TURNS = 3  # of what takes a second: other programs disturb it
+CONFIRMED = 20_000  # futures are open at once; with more the garbage collector is measured
 PAYLOAD = bytes(100)
 BATCH = 100
 WAIT_S = 120.0
@@ -46,8 +47,8 @@ def rows(quick: bool) -> list[Row]:
             )
         times = 3 if quick else 8  # with the groups before, no more names than one owner may have
         cursor_s, group_s = takeovers.cursor_s(config, times), takeovers.group_s(config, times)
-        each = 20_000 if quick else 100_000
-        confirmed_s = statistics.median(confirming(config, each) for _ in range(TURNS))
+        turns = TURNS if quick else 3 * TURNS
+        confirmed_s = statistics.median(confirming(config, CONFIRMED) for _ in range(turns))
         cost = limited(config, 50_000 if quick else 200_000)
         merged_ms, delivered_ms = delays(config, 500 if quick else 3_000)
     return [
