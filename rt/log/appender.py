@@ -38,11 +38,6 @@ class Appender:
         and never changed, so `end` may be read by any thread.
     """
 
-    __slots__ = (
-        "_closing", "_failure", "_file", "_is_closed", "_place", "_recording", "directory", "disk",
-        "identity", "manifest", "torn", "walk",
-    )  # fmt: skip
-
     def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
         """Open the log in `directory`, or create it with `identity`.
 

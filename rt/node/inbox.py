@@ -46,11 +46,6 @@ class NodeInbox:
         each of them once.
     """
 
-    __slots__ = (
-        "_ports", "_relays", "_wake", "appender", "confirmations", "durable", "leave", "merged",
-        "peer", "traffic",
-    )  # fmt: skip
-
     def __init__(
         self,
         appender: Appender,
