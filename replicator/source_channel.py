@@ -157,6 +157,7 @@ class SourceChannel:
         if source is None:
             return False
         self._quiet.is_quiet = False  # before anything that `has_news` goes by
+        is_whole = self._is_whole()  # before the end: what comes between the two is not counted
         looked = self._look(source)
         self._tell_archived(send, source)
         effect = source.step(looked)
@@ -165,7 +166,10 @@ class SourceChannel:
             more = source.cursor.offset < effect.limit or looked.rolled is not None
             self._quiet.is_quiet = not (sent and (more or not source.caught_up))
         else:
-            self._quiet.is_quiet = not self._perform(send, source, effect)
+            self._quiet.is_quiet = not self._perform(send, effect)
+        if self._quiet.is_quiet and is_whole and not source.caught_up:
+            source.caught_up = True
+            send(encode(CaughtUpNotice(self.channel, source.cursor)))
         return not self._quiet.is_quiet
 
     def send_little(self, send: Sender, buffer: FrameBuffer) -> bool:
@@ -335,7 +339,7 @@ class SourceChannel:
                 send(encode(ArchivedNotice(self.channel, known.rolled[line.file], line)))
         self._archived_sent = len(known.archived)
 
-    def _perform(self, send: Sender, source: Source, effect: Effect) -> bool:
+    def _perform(self, send: Sender, effect: Effect) -> bool:
         message: Message
         if isinstance(effect, GoOn):
             return True
@@ -346,15 +350,9 @@ class SourceChannel:
         elif isinstance(effect, Refuse):
             raise Refused("diverged", f"{self.log.path}: {effect.words}")
         else:
-            self._catch_up(send, source)
             return False
         send(encode(message))
         return True
-
-    def _catch_up(self, send: Sender, source: Source) -> None:
-        if not source.caught_up and self._is_whole():
-            source.caught_up = True
-            send(encode(CaughtUpNotice(self.channel, source.cursor)))
 
     def _send(self, send: Sender, buffer: FrameBuffer, source: Source, limit: int) -> bool:
         file, start = self._cursor.file, source.cursor
@@ -362,10 +360,7 @@ class SourceChannel:
             return False
         message = buffer.data_message(self.channel, file, start, limit)
         if not message:
-            if self._is_emptied(start, file):
-                return True  # since we looked; the next look finds its line
-            self._catch_up(send, source)
-            return False
+            return self._is_emptied(start, file)  # since we looked: then the next finds its line
         send(message)
         whole = len(message) - DATA_HEAD_BYTES
         source.sent(whole)
