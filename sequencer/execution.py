@@ -56,13 +56,13 @@ class Execution:
             holdings: what this node holds of each session.
             merged: called as soon as the merged log has grown, so that it is served at once.
         """
+        executor.held = holdings.own
         self.executor = executor
         self.copies = Copies(executor, holdings)
         self.digests = Digests()
         self.suspended = False  # while the merged log is copied from another node
         self.queue: deque[Committed] = deque()
         self.done_index = executor.ledger.index  # the last entry that was executed
-        self._holdings = holdings
         self._merged = merged
         self._sessions: list[str] = []  # merged further since `take_sessions` last returned
         # One less than the ledger's: whether the merged log is durable up to that point is not
@@ -93,7 +93,7 @@ class Execution:
         merge = self.queue[0].instruction
         if not isinstance(merge, Merge):
             return True
-        return self.executor.lacking(merge, self._holdings.own) is None
+        return self.executor.lacking(merge) is None
 
     def append(self, committed: Iterable[Committed]) -> None:
         """Queue entries in the order in which they were committed."""
@@ -214,7 +214,7 @@ class Execution:
         if self.can_continue:
             return True
         if self._is_ready() and isinstance(merge := self.queue[0].instruction, Merge):
-            self.executor.check_end(merge, self._holdings.own)
+            self.executor.check_end(merge)
         return False
 
     def _is_ready(self) -> bool:
@@ -242,5 +242,5 @@ class Execution:
     def _lacking(self, committed: Committed) -> tuple[str, Position] | None:
         if not isinstance(committed.instruction, Merge) or self.executor.lacks_log:
             return None
-        each = self.executor.lacking(committed.instruction, self._holdings.own)
+        each = self.executor.lacking(committed.instruction)
         return None if each is None else (each.session, each.end)

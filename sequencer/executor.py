@@ -60,6 +60,7 @@ class Executor:
         """
         self.alone = alone
         self.ledger = ledger
+        self.held: Mapping[str, Position] = {}  # up to where each session is held durably here
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
         self._logs = logs
@@ -130,15 +131,11 @@ class Executor:
         """Release the files."""
         self.appender.close()
 
-    def lacking(self, merge: Merge, held: Mapping[str, Position]) -> Slice | None:
+    def lacking(self, merge: Merge) -> Slice | None:
         """Return the first slice whose bytes are here neither as input nor as output.
 
         Output may be here before an instruction is executed: from before a crash, or copied from
         another node.
-
-        Args:
-            merge: the next instruction.
-            held: up to where each session is held durably here.
         """
         end = self.ledger.end
         for each in merge.slices:
@@ -148,14 +145,14 @@ class Executor:
             if end.offset and end.offset + size > self.ledger.file_bytes_max:
                 end = end.next_file()
             end = Position(end + size)
-            if self.appender.end < end and not self._is_held(each, held):
+            if self.appender.end < end and not self._is_held(each):
                 return each
         return None
 
-    def _is_held(self, each: Slice, held: Mapping[str, Position]) -> bool:
+    def _is_held(self, each: Slice) -> bool:
         """Whether the input of a slice is here and not archived, and has not kept differing."""
         return (
-            held.get(each.session, START) >= each.end
+            self.held.get(each.session, START) >= each.end
             and self._differing.get(each.session, 0) <= _RETRIES
             and not self._logs[each.session].is_archived(each.first.file)
         )  # fmt: skip
@@ -165,19 +162,17 @@ class Executor:
         sessions, self._unproven = list(self._unproven), {}
         return sessions
 
-    def check_end(self, merge: Merge, held: Mapping[str, Position]) -> None:
+    def check_end(self, merge: Merge) -> None:
         """Check that no copy has bytes where the agreed session ended a file.
 
         A copy that got more of a file than its publisher had after a power cut never gets the bytes
         that follow: its publisher and the other nodes refuse to add to it.
 
-        Arguments are those of `lacking`.
-
         Raises:
             SessionDiverged: a copy has more.
         """
         for each in merge.slices:
-            end = held.get(each.session, START)
+            end = self.held.get(each.session, START)
             if self.ledger.accepts(each) and each.after < end < each.first and end.offset:
                 raise self._diverged(each.session, each.after, "the agreed file ends here")
 
@@ -346,11 +341,14 @@ class Executor:
     def _compare_copy(self, each: Slice, headers: bytes) -> None:
         """Compare what this node's own copy has of a slice with what was agreed on.
 
-        The output came from another node, perhaps because this copy can never be completed.
+        The output came from another node, perhaps because this copy can never be completed. One
+        that is not held is of the session's next log, and this instruction is a repeated one.
 
         Raises:
             SessionDiverged: it has other frames.
         """
+        if self.held.get(each.session, START) <= each.first:
+            return
         log = self._logs[each.session]
         raw = None if log.is_archived(each.first.file) else log.header_at(each.first)
         if raw is not None and is_header(raw) and raw != headers[:HEADER_BYTES]:

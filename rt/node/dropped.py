@@ -23,7 +23,10 @@ class DroppableCopies(Protocol):
     def get(self, session: str) -> DroppableCopy | None:
         """Return the copy of a session, or None."""
 
-    def bind(self, changed: Mapping[str, Ownership | None]) -> list[str]:
+    def begun_after(self, session: str) -> int:
+        """Return the instruction that last dropped the copies of a session; 0 if none did."""
+
+    def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
         """Take note of whose sessions are; return those whose copies were of another log."""
 
     @property
@@ -45,8 +48,9 @@ def bind_copies(member: Member, sessions: DroppableCopies) -> None:
         OSError: the disk failed.
     """
     if changed := member.take_owned():
-        opened = member.executor.ledger.remembered.opened
-        for session in sessions.bind({each: opened.get(each) for each in changed}):
+        ledger = member.executor.ledger
+        owned = {each: ledger.remembered.opened.get(each) for each in changed}
+        for session in sessions.bind(owned, ledger.index):
             member.lose(session)
 
 
@@ -54,7 +58,8 @@ def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     """Drop the copies that instructions have ended; hold again those that were begun after them.
 
     What could not be dropped because the disk has no room is tried again by the next call. A node
-    that restarts drops all that its state remembers.
+    that restarts drops all that its state remembers, and holds no copy that was begun after an
+    instruction which it has yet to execute again.
 
     Args:
         member: says which.
@@ -66,7 +71,8 @@ def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     dropped = member.take_dropped()
     if not (dropped or sessions.is_removing):
         return
-    remembered = member.executor.ledger.remembered.begun
+    ledger = member.executor.ledger
+    remembered = ledger.remembered.begun
     dropped = [each for each in dropped if each in remembered]
     saved = member.saved_index  # what comes after it may be executed again
     sessions.drop_all(
@@ -76,5 +82,5 @@ def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     for session in dropped:
         member.lose(session)
         held = sessions.get(session)
-        if held is not None:
+        if held is not None and sessions.begun_after(session) <= ledger.index:
             member.hold(session, held.durable)

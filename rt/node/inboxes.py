@@ -168,21 +168,24 @@ class Inboxes:
             inbox.appender.close()
         self._begun.finish(self._remove_all, is_needed)
 
-    def bind(self, changed: Mapping[str, Ownership | None]) -> list[str]:
+    def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
         """Take note of whose sessions are, by an instruction that all nodes execute.
 
         Connections of other publishers have to leave, and copies of other logs go: they were begun
-        before it was agreed which log has the name.
+        before it was agreed which log has the name. Copies that were begun after a later
+        instruction, which will be executed again, stay: theirs is the log that will be agreed on.
 
         Args:
             changed: by session; None if the name is free.
+            index: of the last instruction that this knows of.
 
         Returns:
             The sessions whose copies were removed.
         """
         with self._lock:
             self._barred.agree(changed)
-            wrong = [each for each in changed if not self._is_agreed(each)]
+            known = [each for each in changed if self.begun_after(each) <= index]
+            wrong = [each for each in known if not self._is_agreed(each)]
             closing = [self._inboxes.pop(each) for each in wrong]
             for session in wrong:
                 self._barred.begin(session)  # or it would be opened again before it is removed

@@ -58,7 +58,7 @@ class HeldSessions(Protocol):
     def give_up(self, session: str, *, diverged: bool = False) -> None:
         """Set aside a copy that is damaged, or whole but not what the nodes agreed on."""
 
-    def bind(self, changed: Mapping[str, Ownership | None]) -> list[str]:
+    def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
         """Take note of whose sessions are; return those whose copies were of another log."""
 
     @property

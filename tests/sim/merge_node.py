@@ -42,6 +42,7 @@ from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
 from sequencer.raft.consensus import EngineRole
+from sequencer.remembered import Ownership
 from sequencer.session_log import SessionLogs
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
@@ -74,6 +75,9 @@ class SimInboxes(Inboxes):
             world = self.node.world  # a node without a copy takes the next log before the reset
             if not world.publishers[session].lives and session not in world.stream.begun_again:
                 self.node.alarm(f"gives up {session}")
+            repeated = self.node.member.executor.ledger.index
+            if diverged and self.begun_after(session) > repeated:
+                raise Violation(f"{self.node.name}: {session} is of the next log")
             self.node.world.stream.loses(self.node.name, session)
         super().give_up(session, diverged=diverged)
 
@@ -84,6 +88,15 @@ class SimInboxes(Inboxes):
         for each, before in known.items():
             if self.node is not None and self.begun_after(each) > before:
                 self.node.world.stream.loses(self.node.name, each)
+
+    def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
+        """Remove copies of other logs than the agreed ones."""
+        logs = {each: inbox.appender.identity.id for each, inbox in self._inboxes.items()}
+        removed = super().bind(changed, index)
+        if self.node is not None:
+            for session in removed:
+                self.node.world.stream.removes(self.node.name, session, logs[session])
+        return removed
 
     def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         inbox = super()._open(name, identity, merged_to)

@@ -99,7 +99,7 @@ def merge_time_goes_back() -> list[Patch]:
 @merging
 def executes_without_inputs() -> list[Patch]:
     """An instruction is executed whether its bytes are here or not."""
-    return [(Executor, "lacking", lambda self, merge, held: None)]
+    return [(Executor, "lacking", lambda self, merge: None)]
 
 
 @merging

@@ -1,6 +1,6 @@
 """Mistakes with sessions that an operator ends: only worlds with merged logs see them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from rt.format.ranges import Range
@@ -9,12 +9,17 @@ from rt.node.barred import BarredSessions
 from rt.node.begun import Begun, BegunCopies
 from rt.node.inboxes import Inboxes
 from rt.node.session_watch import SessionWatch
+from rt.position import Position
+from sequencer.executor import Executor
+from sequencer.instruction import Slice
 from sequencer.ledger import Ledger
 from sequencer.life import Life
-from sequencer.remembered import Remembered
+from sequencer.remembered import Ownership, Remembered
 
 from .mutants_merge import merging
 from .mutation import Patch
+
+LAST = 1 << 62  # beyond every position and every instruction
 
 
 @merging
@@ -32,6 +37,32 @@ def next_copy_dropped_by_the_repetition() -> list[Patch]:
 def copies_survive_a_reset() -> list[Patch]:
     """The ledger begins again, and the nodes keep the copies of the last log."""
     return [(Inboxes, "drop_all", lambda self, ended, is_needed: None)]
+
+
+@merging
+def next_copy_removed_by_the_last_owner() -> list[Patch]:
+    """After a crash, a name is bound to its last log again, and the next log's copy is removed."""
+    right = Inboxes.bind
+
+    def bind(self: Inboxes, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
+        return right(self, changed, LAST)
+
+    return [(Inboxes, "bind", bind)]
+
+
+@merging
+def next_copy_compared_with_the_last_log() -> list[Patch]:
+    """After a crash, a repeated instruction finds the next log's copy to differ from its own."""
+    right = Executor._compare_copy
+
+    def compare(self: Executor, each: Slice, headers: bytes) -> None:
+        held, self.held = self.held, {each.session: Position(LAST)}
+        try:
+            right(self, each, headers)
+        finally:
+            self.held = held
+
+    return [(Executor, "_compare_copy", compare)]
 
 
 @merging

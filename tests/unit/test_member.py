@@ -45,10 +45,10 @@ class Executor:
     def __init__(self, room=100):
         self.ledger, self.room = Ledger(), room
 
-    def lacking(self, _merge, _held):
+    def lacking(self, _merge):
         return None
 
-    def check_end(self, _merge, _held):
+    def check_end(self, _merge):
         pass
 
     def execute(self, index, _term, merge):
@@ -100,7 +100,7 @@ def test_a_member_is_behind_until_what_was_committed_is_executed():
     executor = Executor()
     member = member_of(Engine(Ready(committed=tuple(merges()))), executor)
     assert not member.is_behind
-    executor.lacking = lambda merge, _held: merge.slices[0]
+    executor.lacking = lambda merge: merge.slices[0]
     assert (member.run(), member.is_behind) == ([], True)
     del executor.lacking
     assert (member.run(), member.is_behind) == (["jfk", "lga"], False)

@@ -360,21 +360,32 @@ def test_a_copy_that_was_begun_before_its_name_was_given_to_another_log_is_remov
     inboxes = opened(tmp_path, told=lambda end, session: told.append((session, end)))
     inbox = inboxes.claim(identity(), "bob", NoBell(), START)
     agreed = Ownership("alice", "2" * 32, 7)
-    assert inboxes.bind({"jfk": agreed}) == ["jfk"]
+    assert inboxes.bind({"jfk": agreed}, 7) == ["jfk"]
     assert inbox.leave.code == "owned"
     assert inboxes.get("jfk") is None
     assert claimed(inboxes, "bob") == "owned"
     assert claimed(inboxes, "alice") == "other-log", "from before its directory was made again"
     following = identity()._replace(id="2" * 32)
     assert inboxes.claim(following, "alice", NoBell(), START).appender.identity == following
-    assert inboxes.bind({"jfk": agreed}) == []
+    assert inboxes.bind({"jfk": agreed}, 7) == []
+
+
+def test_a_copy_begun_after_an_instruction_that_is_to_be_repeated_is_kept(tmp_path):
+    """A node that had lost its state in a power cut removed what it had said it held durably."""
+    inboxes = opened(tmp_path)
+    inboxes.drop_all({"jfk": Begun(9, "1" * 32)}, lambda _session, _begun: True)
+    following = identity()._replace(id="2" * 32)
+    inboxes.claim(following, "alice", NoBell(), START)
+    assert inboxes.bind({"jfk": Ownership("alice", "1" * 32, 7)}, 8) == []
+    assert inboxes.get("jfk").appender.identity == following
+    assert inboxes.bind({"jfk": Ownership("alice", "3" * 32, 10)}, 10) == ["jfk"]
 
 
 def test_a_copy_of_another_log_than_the_agreed_one_is_refused_with_a_reason(tmp_path, caplog):
     """Its connection broke without a word, and the node's log said nothing."""
     inboxes = opened(tmp_path)
     inbox = inboxes.claim(identity(), "alice", NoBell(), START)
-    assert inboxes.bind({"jfk": Ownership("alice", "2" * 32, 7)}) == ["jfk"]
+    assert inboxes.bind({"jfk": Ownership("alice", "2" * 32, 7)}, 7) == ["jfk"]
     assert inbox.leave.code == "other-log"
     assert "session jfk: another log has this name; the copy is removed" in caplog.text
 
@@ -398,11 +409,11 @@ def test_of_a_session_the_first_and_the_last_copy_that_were_set_aside_are_kept(t
 def test_a_node_that_relays_needs_no_name_of_its_own_and_brings_only_the_agreed_log(tmp_path):
     """A session reaches nodes that its owner does not."""
     inboxes = opened(tmp_path)
-    inboxes.bind({"jfk": Ownership("alice", "2" * 32, 7)})
+    inboxes.bind({"jfk": Ownership("alice", "2" * 32, 7)}, 7)
     with pytest.raises(Refused, match="another log") as refused:
         inboxes.claim(identity(), "n2", NoBell(), START, relays=True)
     assert refused.value.code == "other-log"
     following = identity()._replace(id="2" * 32)
     inboxes.claim(following, "n2", NoBell(), START, relays=True)
-    inboxes.bind({"jfk": None})
+    inboxes.bind({"jfk": None}, 8)
     assert inboxes.opened == {}

@@ -186,17 +186,18 @@ def test_copies_that_differed_before_a_reset_do_not_keep_the_next_one_from_being
     publish(tmp_path)
     bench = Bench(tmp_path)
     held = {"b": end_of(LogDirectory(str(bench.top / "b")))}
+    bench.executor.held = held
     merge = Planner(bench.logs).plan(bench.ledger, held, 1)
     other = Merge(1, (replace(merge.slices[0], digest=bytes(16)),))
     for _ in range(2):
         with pytest.raises(SessionDiverged):
             bench.executor.execute(1, 1, other)
-    assert bench.executor.lacking(merge, held) == merge.slices[0]
+    assert bench.executor.lacking(merge) == merge.slices[0]
     copies = Copies(bench.executor, Holdings("n1", ["n1"]))
     copies.lose("b")
-    assert bench.executor.lacking(merge, held) == merge.slices[0]
+    assert bench.executor.lacking(merge) == merge.slices[0]
     copies.drop("b")
-    assert bench.executor.lacking(merge, held) is None
+    assert bench.executor.lacking(merge) is None
 
 
 def test_what_a_node_held_before_it_executed_a_reset_counts_for_nothing():

@@ -1,0 +1,80 @@
+"""What a node does with its copies of sessions that an instruction has ended."""
+
+from types import SimpleNamespace
+
+from rt.log.appender import Durable
+from rt.node.dropped import bind_copies, drop_copies
+from rt.position import Position
+from sequencer.ledger import Ledger
+from sequencer.remembered import Ownership, Remembered
+
+HELD = Durable(Position(304))
+
+
+class Member:
+    """Has executed up to an instruction, and notes what it holds."""
+
+    def __init__(self, index, remembered):
+        self.executor = SimpleNamespace(ledger=Ledger(index=index, remembered=remembered))
+        self.saved_index = 0
+        self.holds = {}
+
+    def take_dropped(self):
+        """All that the state remembers, as after a start."""
+        return list(self.executor.ledger.remembered.begun)
+
+    def take_owned(self):
+        """All that the state remembers, as after a start."""
+        return list(self.executor.ledger.remembered.opened)
+
+    def lose(self, session):
+        """The copy is gone."""
+        self.holds.pop(session, None)
+
+    def hold(self, session, durable):
+        """The copy is here up to a place."""
+        self.holds[session] = durable
+
+
+class Copies:
+    """One copy, begun after an instruction."""
+
+    is_removing = False
+
+    def __init__(self, after):
+        self._after = after
+        self.bound = []
+
+    def get(self, _session):
+        """The copy."""
+        return SimpleNamespace(durable=HELD)
+
+    def begun_after(self, _session):
+        """Since when it is this copy."""
+        return self._after
+
+    def drop_all(self, ended, _is_needed):
+        """Remove what is older."""
+        self._after = max(self._after, *(each.after for each in ended.values()))
+
+    def bind(self, changed, index):
+        """Take note of owners."""
+        self.bound.append((changed, index))
+        return []
+
+
+def test_a_copy_is_held_once_the_instruction_that_ended_the_last_one_is_executed_again():
+    """A node counted bytes of the next log as those of one that ended between."""
+    for index, holds in [(12, {}), (16, {}), (17, {"jfk": HELD})]:
+        member = Member(index, Remembered(begun={"jfk": (min(index, 17), "")}))
+        copies = Copies(after=17)
+        drop_copies(member, copies)
+        assert member.holds == holds, index
+
+
+def test_names_are_bound_as_of_the_instruction_that_was_executed():
+    """What a later one says is not known after a crash."""
+    owner = Ownership("alice", "1" * 32, 4)
+    member, copies = Member(9, Remembered(opened={"jfk": owner})), Copies(after=17)
+    bind_copies(member, copies)
+    assert copies.bound == [({"jfk": owner}, 9)]
