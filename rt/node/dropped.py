@@ -57,6 +57,7 @@ def bind_copies(member: Member, sessions: DroppableCopies) -> None:
 def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     """Drop the copies that instructions have ended; hold again those that were begun after them.
 
+    What was merged of them is made durable first: it can be made from these copies only.
     What could not be dropped because the disk has no room is tried again by the next call. A node
     that restarts drops all that its state remembers, and holds no copy that was begun after an
     instruction which it has yet to execute again.
@@ -74,6 +75,9 @@ def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     ledger = member.executor.ledger
     remembered = ledger.remembered.begun
     dropped = [each for each in dropped if each in remembered]
+    if any(sessions.begun_after(each) < remembered[each][0] for each in dropped):
+        # After a power cut what was merged of them is repeated, and the copies are gone by then.
+        member.executor.sync()
     saved = member.saved_index  # what comes after it may be executed again
     sessions.drop_all(
         {each: Begun(*remembered[each]) for each in dropped},

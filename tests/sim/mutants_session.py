@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from unittest.mock import patch
 
 from rt.format.ranges import Range
-from rt.node import session_watch
+from rt.node import duties, session_watch
 from rt.node.barred import BarredSessions
 from rt.node.begun import Begun, BegunCopies
+from rt.node.dropped import DroppableCopies
 from rt.node.inboxes import Inboxes
 from rt.node.session_watch import SessionWatch
 from rt.position import Position
@@ -14,6 +16,7 @@ from sequencer.executor import Executor
 from sequencer.instruction import Slice
 from sequencer.ledger import Ledger
 from sequencer.life import Life
+from sequencer.member import Member
 from sequencer.remembered import Ownership, Remembered
 
 from .mutants_merge import merging
@@ -37,6 +40,18 @@ def next_copy_dropped_by_the_repetition() -> list[Patch]:
 def copies_survive_a_reset() -> list[Patch]:
     """The ledger begins again, and the nodes keep the copies of the last log."""
     return [(Inboxes, "drop_all", lambda self, ended, is_needed: None)]
+
+
+@merging
+def ended_copies_dropped_before_the_sync() -> list[Patch]:
+    """What was merged of an ended session is in memory only when the nodes drop their copies."""
+    right = duties.drop_copies
+
+    def drop(member: Member, sessions: DroppableCopies) -> None:
+        with patch.object(member.executor, "sync"):
+            right(member, sessions)
+
+    return [(duties, "drop_copies", drop)]
 
 
 @merging

@@ -166,6 +166,12 @@ class Stream:
         if sum(end >= merged_to for end in ends) < self._majority:
             raise Violation(f"{name} archives {session} up to {merged_to}, durably merged: {ends}")
 
+    def drops(self, name: str, disk: SimDisk, end: Position) -> None:
+        """A node drops its copy of a session that has ended: what was merged of it is durable."""
+        there = len(disk.durable(f"{OUT}/{end.file_name}"))
+        if there < end.offset:
+            raise Violation(f"{name} drops a copy; of {end} only {there} bytes are durable")
+
     # Retention
 
     def sees_clock(self, now_ns: int) -> None:

@@ -15,7 +15,9 @@ class Member:
     """Has executed up to an instruction, and notes what it holds."""
 
     def __init__(self, index, remembered):
-        self.executor = SimpleNamespace(ledger=Ledger(index=index, remembered=remembered))
+        ledger = Ledger(index=index, remembered=remembered)
+        self.done = []
+        self.executor = SimpleNamespace(ledger=ledger, sync=lambda: self.done.append("synced"))
         self.saved_index = 0
         self.holds = {}
 
@@ -41,8 +43,9 @@ class Copies:
 
     is_removing = False
 
-    def __init__(self, after):
+    def __init__(self, after, done=None):
         self._after = after
+        self._done = [] if done is None else done
         self.bound = []
 
     def get(self, _session):
@@ -55,6 +58,7 @@ class Copies:
 
     def drop_all(self, ended, _is_needed):
         """Remove what is older."""
+        self._done.append("dropped")
         self._after = max(self._after, *(each.after for each in ended.values()))
 
     def bind(self, changed, index):
@@ -70,6 +74,15 @@ def test_a_copy_is_held_once_the_instruction_that_ended_the_last_one_is_executed
         copies = Copies(after=17)
         drop_copies(member, copies)
         assert member.holds == holds, index
+
+
+def test_what_was_merged_of_a_session_is_durable_before_its_copy_is_dropped():
+    """A power cut after rt session forget: nodes repeated merges, and nothing had the bytes."""
+    member = Member(17, Remembered(begun={"jfk": (17, "")}))
+    drop_copies(member, Copies(after=0, done=member.done))
+    assert member.done == ["synced", "dropped"]
+    drop_copies(member, Copies(after=17, done=member.done))
+    assert member.done == ["synced", "dropped", "dropped"], "it was dropped before"
 
 
 def test_names_are_bound_as_of_the_instruction_that_was_executed():
