@@ -107,7 +107,7 @@ class Greeting:
         self._heard: dict[str, Claim] = {}  # the latest from each node
         self._confirming: set[str] = set()
         self.is_due = False  # whether to greet every member now, since messages may be lost
-        self._ticks = 0
+        self.ticks = 0  # since this node started
 
     @property
     def is_over(self) -> bool:
@@ -118,7 +118,7 @@ class Greeting:
     @property
     def _is_heard_out(self) -> bool:
         is_whole = any(each <= self._confirming for each in self._lists)
-        return is_whole or (not self.waits_for and self._ticks >= PATIENCE_TICKS)
+        return is_whole or (not self.waits_for and self.ticks >= PATIENCE_TICKS)
 
     @property
     def waits_for(self) -> int:
@@ -139,9 +139,9 @@ class Greeting:
 
     def tick(self) -> None:
         """Let a unit of time pass."""
-        self._ticks += 1
-        self.is_due = self._ticks % (GREET_TICKS if self.is_over else HASTE_TICKS) == 1
-        if self._ticks % SAVE_TICKS == 0:
+        self.ticks += 1
+        self.is_due = self.ticks % (GREET_TICKS if self.is_over else HASTE_TICKS) == 1
+        if self.ticks % SAVE_TICKS == 0:
             self.save()
 
     def advance(self, reach: Reach) -> None:

@@ -22,6 +22,7 @@ from sequencer.proposals import Proposals
 from sequencer.raft import codec
 from sequencer.raft.consensus import Consensus, Entry, PeerMessage
 from sequencer.raft.starts import Reach
+from sequencer.reading import LatestReads
 
 _INDEX: Final = struct.Struct("<Q")
 _CONSENSUS: Final = b"\x01"
@@ -44,7 +45,7 @@ def is_commit_note(data: bytes) -> bool:
 
 
 def is_plain_success(data: bytes) -> bool:
-    """Whether a message of another member only says that it has entries."""
+    """Whether a message of another member only says that it has entries, or confirms a read."""
     return data[:1] == _CONSENSUS and codec.is_plain_success(data, 1)
 
 
@@ -52,7 +53,8 @@ class Member:
     """Does a node's sequencing duties, each when it is called.
 
     It has no thread, clock or socket of its own, so that a simulation drives it as a node does.
-    One thread at a time calls it; `order`, `has_orders` and `is_executing` may be called by any.
+    One thread at a time calls it; `order`, `has_orders` and `is_executing` may be called by any,
+    and `reads` says itself who may use it.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Member:
         """
         self.name = name
         self.engine = engine
+        self.reads = LatestReads(engine)
         self.holdings = Holdings(name, members)
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
         self._journal = journal
@@ -99,7 +102,6 @@ class Member:
         self._membership = Membership(name, engine, self.holdings, greeting, dial)
         self._hand_over = HandOver(engine, self.holdings, self._proposals, hand_over_ticks)
         self._leader = ""
-        self._ticks = 0
 
     @property
     def greeting(self) -> Greeting:
@@ -238,18 +240,18 @@ class Member:
 
     def tick(self) -> None:
         """Let one unit of time pass."""
-        self._ticks += 1
         self.greeting.tick()
+        ticks = self.greeting.ticks
         if self.greeting.is_over:
             self.engine.tick()
-        if self._ticks % WHOLE_REPORT_TICKS == 0:
+        if ticks % WHOLE_REPORT_TICKS == 0:
             self._report_all()
             self.holdings.round += 1
             self._send_all(_MEMBERS + self._membership.announcement())
             self._request_state()
         if self.engine.leads:
             self._proposals.waiting.tick()
-            if self._ticks % DIGEST_TICKS == 0:
+            if ticks % DIGEST_TICKS == 0:
                 self._send_digest()
             self._hand_over.tick()
 
@@ -303,6 +305,7 @@ class Member:
                 self._execution.restore(ready.snapshot)
             if ready.committed:
                 self._take_committed(ready.committed)
+            self.reads.take(ready.reads)
             self._execute()
         if self._membership.greeting.is_due:
             self._greet()

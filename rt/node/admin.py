@@ -31,6 +31,7 @@ from rt.net.identity import PeerIdentity
 from rt.node.audit import AuditLog
 from rt.node.cursors import NodeCursors
 from rt.node.groups import NodeGroups
+from rt.node.latest import await_latest
 from rt.node.member_admin import MemberAdmin
 from rt.node.quota_admin import QuotaAdmin
 from rt.node.retention import (
@@ -42,7 +43,6 @@ from rt.node.retention import (
     offload_lease,
     policy_of_notes,
 )
-from rt.node.sequencer import leader_words
 from rt.node.session_admin import SessionAdmin
 from rt.node.session_copies import SessionCopies
 from rt.node.session_policy import SESSIONS_NOTE
@@ -87,11 +87,12 @@ class NodeAdmin:
     A subscriber of the stream may look and, if it is granted that, hold files by a lease in its
     own name. A change that concerns everyone takes the certificate of an operator, or of a node of
     the cluster. Only the leader acts; other nodes name it. Any node answers a question, as far as
-    it has come; one that says `latest` is answered by the leader, once it has executed all that was
-    decided before. Every change, done or refused, is a line of the audit log.
+    it has come; one that says `latest` is answered by the leader, once a majority has confirmed
+    that it leads, and it has executed all that was decided before. Every change, done or refused,
+    is a line of the audit log.
 
     Threads: any connection's. `_lock` admits one lease at a time, so that each sees the others.
-        `_member` and `_archiver` are used only inside `_sequencer.ask`.
+        `_member`, but for its `reads`, and `_archiver` are used only inside `_sequencer.ask`.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class NodeAdmin:
         if not verb.changes or self._audit is None:
             self._demand(identity, verb, request)
             if request.get("latest") is True:
-                self._execute_decided()
+                self._await_latest()
             return verb.do(request, identity)
         return self._audited(verb, request, identity, where, self._audit)
 
@@ -296,13 +297,9 @@ class NodeAdmin:
             self._decide(wanted, lambda: self._sequencer.view.end.file > before.file)
         return {"rolled": before.file_name if before.offset else None}
 
-    def _execute_decided(self) -> None:
-        """Wait until everything is executed here that any node may have confirmed by now."""
-        view = self._sequencer.view
-        if not view.leads:
-            raise Refused("not-leader", leader_words(view.engine.leader))
-        last = self._sequencer.ask(lambda: self._member.engine.status().last)
-        self._await(lambda: self._sequencer.view.executed >= last)
+    def _await_latest(self) -> None:
+        sequencer = self._sequencer
+        await_latest(lambda: sequencer.view, sequencer.ask, self._member.reads, self._await)
 
     def _has_executed(self) -> bool:
         view = self._sequencer.ask(lambda: self._sequencer.view)

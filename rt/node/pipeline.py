@@ -162,13 +162,15 @@ class NodePipeline:
         """Whether what follows from a message may wait for the next one, or for the tick.
 
         What the leader has committed it has served and acknowledged itself, so without a puller
-        here it may wait. So may a follower's reply once all that was proposed is decided: it was
-        not the one that made the majority.
+        here it may wait. So may a follower's reply once all that was proposed is decided, and no
+        read waits: it was not the one that made the majority.
         """
         if is_commit_note(message):
             return not self.feeds.has_readers
         view = self.sequencer.view
-        if view.is_executing or not (view.leads and is_plain_success(message)):
+        if view.is_executing or self.member.reads.is_waiting:
+            return False
+        if not (view.leads and is_plain_success(message)):
             return False
         peers = view.engine.peers  # as of the last tick; one that lacks more is sent more at once
         return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)

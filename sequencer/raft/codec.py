@@ -130,13 +130,10 @@ def is_commit_note(data: bytes, offset: int = 0) -> bool:
 
 
 def is_plain_success(data: bytes, offset: int = 0) -> bool:
-    """Whether the message from `offset` on says that entries are durable, and confirms no read."""
+    """Whether the message from `offset` on says that entries are durable; it may confirm a read."""
     if len(data) - offset != _HEADER.size + _APPEND_REPLY.size:
         return False
-    if data[offset] != _TAG_APPEND_REPLY or data[offset + 1] != _FLAG_1:
-        return False
-    _, round_, *_ = _APPEND_REPLY.unpack_from(data, offset + _HEADER.size)
-    return not round_
+    return data[offset] == _TAG_APPEND_REPLY and data[offset + 1] == _FLAG_1
 
 
 def describe(names: Sequence[str]) -> str:

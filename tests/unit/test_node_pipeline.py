@@ -61,7 +61,8 @@ REPLY = AppendReply(1, True, 5, 0)
         (REPLY, {"lag": 3}, True),
         (REPLY, {"name": "n3"}, True),
         (replace(REPLY, success=False), {}, True),
-        (replace(REPLY, round=7), {}, True),
+        (replace(REPLY, round=7), {}, False),
+        (replace(REPLY, round=7), {"is_waiting": True}, True),
     ],
 )
 def test_a_reply_waits_if_nothing_depends_on_it(reply, view, is_done_now):
@@ -70,20 +71,23 @@ def test_a_reply_waits_if_nothing_depends_on_it(reply, view, is_done_now):
     A read waits for its round, a rejection or a member that lags for more entries.
     """
     known = {"leads": True, "is_executing": False, "name": "n2", "lag": 2} | view
+    is_waiting = known.get("is_waiting", False)
     peers = (SimpleNamespace(name=known["name"], lag=known["lag"]),)
     shown = SimpleNamespace(
         leads=known["leads"], is_executing=known["is_executing"],
         engine=SimpleNamespace(peers=peers),
     )  # fmt: skip
-    assert turns_for([said(reply)], shown, is_pulled=True) == is_done_now
+    is_now = turns_for([said(reply)], shown, is_pulled=True, is_waiting=is_waiting)
+    assert is_now == is_done_now
 
 
-def turns_for(messages, view, *, is_pulled):
+def turns_for(messages, view, *, is_pulled, is_waiting=False):
     """Whether a node with this view does its duties for messages of n2 as soon as they come."""
     heard, turns = [], []
     pipeline = SimpleNamespace(
         sequencer=SimpleNamespace(hear=lambda *said: heard.append(said), turn=None, view=view),
         feeds=SimpleNamespace(has_readers=is_pulled),
+        member=SimpleNamespace(reads=SimpleNamespace(is_waiting=is_waiting)),
         _ending=SimpleNamespace(guarded=turns.append),
     )
     pipeline._can_wait = partial(NodePipeline._can_wait, pipeline)

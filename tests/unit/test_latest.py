@@ -1,0 +1,163 @@
+"""Questions about the latest: a leader that may have been replaced does not answer them."""
+
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+from archive_cluster import ArchiveCluster
+from replicator_host import eventually
+
+from rt.errors import Refused
+from rt.net.admin import ask, ask_any
+from rt.node.latest import await_latest
+from sequencer.raft.consensus import Read
+from sequencer.reading import LatestReads
+
+POLICY = {"do": "policy", "latest": True}
+
+
+class Engine:
+    """Takes reads, and leads or does not."""
+
+    def __init__(self):
+        self.leads, self.asked = True, []
+
+    def read_index(self, ticket):
+        self.asked.append(ticket)
+
+
+@pytest.fixture
+def engine():
+    """Return an engine that leads."""
+    return Engine()
+
+
+@pytest.fixture
+def reads(engine):
+    """Return the reads of its node."""
+    return LatestReads(engine)
+
+
+def test_a_read_is_answered_once_it_is_confirmed_and_its_place_executed(engine, reads):
+    """Before the one, another node may lead; before the other, something decided is not here."""
+    ticket = reads.open()
+    reads.ask(ticket)
+    assert engine.asked == [ticket]
+    assert not reads.is_answered(ticket, 9)
+    reads.take([Read(ticket, 7)])
+    assert not reads.is_answered(ticket, 6)
+    assert reads.is_answered(ticket, 7)
+    assert reads.is_answered(ticket, 8)
+
+
+def test_each_read_has_its_own_answer(reads):
+    """One that is confirmed says nothing about another, which may have been asked for later."""
+    first, second = reads.open(), reads.open()
+    reads.take([Read(second, 5)])
+    assert not reads.is_answered(first, 9)
+    assert reads.is_answered(second, 9)
+
+
+def test_a_forgotten_read_leaves_nothing_however_late_its_answer_comes(engine, reads):
+    """The thread that asked has given up; its question may still be waiting for the node."""
+    ticket = reads.open()
+    assert reads.is_waiting
+    reads.forget(ticket)
+    reads.ask(ticket)
+    reads.take([Read(ticket, 5)])
+    assert not reads.is_waiting
+    assert not engine.asked
+    assert not reads.is_answered(ticket, 9)
+
+
+def test_a_node_that_does_not_lead_asks_for_nothing(engine, reads):
+    """It names the leader instead, which the client asks itself."""
+    engine.leads = False
+    reads.ask(reads.open())
+    assert not engine.asked
+
+
+def view_of(*, term=1, leads=True, executed=5):
+    """The view of a node."""
+    engine = SimpleNamespace(term=term, leader="n1" if leads else "n2")
+    return SimpleNamespace(leads=leads, engine=engine, executed=executed)
+
+
+@pytest.mark.parametrize("later", [view_of(leads=False), view_of(term=2)])
+def test_a_read_of_a_term_that_has_ended_is_not_answered(engine, reads, later):
+    """Its ticket is gone with the term, even if the same node leads again by now."""
+    views = [view_of(), later]
+
+    def wait(is_over):
+        views.pop(0)
+        assert is_over()
+
+    with pytest.raises(Refused) as refused:
+        await_latest(lambda: views[0], lambda question: question(), reads, wait)
+    assert refused.value.code == "not-leader"
+    assert engine.asked == [1]
+    assert not reads.is_waiting
+
+
+def test_a_follower_is_not_asked(engine, reads):
+    """It lags behind what a majority has decided."""
+    with pytest.raises(Refused, match="n2 leads the stream; ask it"):
+        await_latest(lambda: view_of(leads=False), None, reads, None)
+    assert not engine.asked
+
+
+def test_a_wait_that_is_too_long_leaves_no_read(reads):
+    """A node without a quorum is asked again and again."""
+
+    def wait(is_over):
+        assert not is_over()
+        raise Refused("undecided", "no majority decided it in time")
+
+    with pytest.raises(Refused, match="no majority"):
+        await_latest(view_of, lambda question: question(), reads, wait)
+    assert not reads.is_waiting
+
+
+def leader_of(cluster):
+    """Wait for a leader; return its node."""
+
+    def leading():
+        return [each for each in cluster.nodes.values() if each.pipeline.sequencer.view.leads]
+
+    assert eventually(leading, 30)
+    return leading()[0]
+
+
+def test_a_leader_that_is_cut_off_does_not_answer_for_the_latest(tmp_path):
+    """It believes that it leads for an election timeout, while others may decide without it."""
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        cluster.ask(POLICY)
+        contexts, leader = cluster.contexts("n1"), leader_of(cluster)
+        sequencer = leader.pipeline.sequencer
+        with ExitStack() as held:
+            for node in cluster.nodes.values():
+                if node is not leader:
+                    held.enter_context(node.pipeline.sequencer._busy)
+            assert sequencer.view.leads
+            ask(leader.address, contexts, {"do": "policy"})  # as it knew it last
+            with pytest.raises(Refused) as refused:
+                ask(leader.address, contexts, POLICY)
+        assert refused.value.code in {"not-leader", "undecided"}
+        assert cluster.ask(POLICY)["policy"]
+        reads = [each.pipeline.member.reads for each in cluster.nodes.values()]
+        assert not any(each.is_waiting for each in reads)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_leader_that_is_not_cut_off_answers_at_once(tmp_path, nodes):
+    """Its followers confirm it as they acknowledge; a single node is its own majority."""
+    with ArchiveCluster(tmp_path, nodes) as cluster:
+        cluster.ask(POLICY)
+        address, contexts = leader_of(cluster).address, cluster.contexts("n1")
+        took_s = []
+        for _ in range(20):
+            begun_s = time.monotonic()
+            assert ask_any([address], contexts, POLICY)["policy"]
+            took_s.append(time.monotonic() - begun_s)
+        assert sorted(took_s)[10] < 0.5
