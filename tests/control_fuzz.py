@@ -28,6 +28,7 @@ REQUESTS = [
     {"do": "cursor-ack", "name": "etl", "epoch": 1, "position": "0.0.64"},
     {"do": "cursor-reset", "name": "etl", "start": "earliest"},
     {"do": "cursor-forget", "name": "etl"},
+    {"do": "policy", "latest": True},
 ]
 HEAD = {
     "directory": "out", "node": "n1", "bytes": 0, "offloaded": {"url": "/b", "to": "0.1.0"},
@@ -62,13 +63,33 @@ class Archiver:
         return []
 
 
+class Confirmed:
+    """Reads that a majority confirms at once, at this place of the log."""
+
+    def __init__(self, index=0):
+        self.index = index
+
+    def open(self):
+        """Return the only ticket."""
+        return 1
+
+    def ask(self, ticket):
+        """It is confirmed already."""
+
+    forget = ask
+
+    def is_answered(self, _ticket, executed):
+        """Whether it has been executed."""
+        return executed >= self.index
+
+
 class Sequencer:
     """A leader that carries out every instruction at once."""
 
     def __init__(self):
         self.view = SimpleNamespace(
             notes={}, archived_to=Position(0), end=Position(0), leads=True, is_executing=False,
-            executed=0, number=0, time_ns=0,
+            executed=0, number=0, time_ns=0, engine=SimpleNamespace(term=1),
         )  # fmt: skip
 
     def order(self, instruction):
@@ -90,7 +111,8 @@ def node_admin(audit=None):
     """Return the admin desk of such a leader."""
     settings = SimpleNamespace(name="n1", stream="flights")
     appender = SimpleNamespace(directory="nowhere", is_open=False)
-    member = SimpleNamespace(executor=SimpleNamespace(appender=appender))
+    executor = SimpleNamespace(appender=appender)
+    member = SimpleNamespace(executor=executor, reads=Confirmed())
     return NodeAdmin(settings, Sequencer(), member, Archiver(), audit)
 
 

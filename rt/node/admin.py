@@ -290,20 +290,17 @@ class NodeAdmin:
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         # Another node may have confirmed to a publisher what is about to be executed here.
-        self._await(self._has_executed)
+        self._await_latest()
         before = self._sequencer.view.end
-        if before.offset or not self._sequencer.view.leads:  # then the order is refused
-            wanted = Roll(time.time_ns())
-            self._decide(wanted, lambda: self._sequencer.view.end.file > before.file)
-        return {"rolled": before.file_name if before.offset else None}
+        if not before.offset:
+            return {"rolled": None}
+        wanted = Roll(time.time_ns())
+        self._decide(wanted, lambda: self._sequencer.view.end.file > before.file)
+        return {"rolled": before.file_name}
 
     def _await_latest(self) -> None:
         sequencer = self._sequencer
         await_latest(lambda: sequencer.view, sequencer.ask, self._member.reads, self._await)
-
-    def _has_executed(self) -> bool:
-        view = self._sequencer.ask(lambda: self._sequencer.view)
-        return not view.leads or view.end.offset > 0 or not view.is_executing
 
     def _lease(self, request: Fields, identity: PeerIdentity) -> Fields:
         lease = new_lease({**request, "holder": identity.name}, self._now_ns())
@@ -344,6 +341,8 @@ class NodeAdmin:
 
     def _decide(self, instruction: Instruction, is_done: Callable[[], bool]) -> None:
         with self._lock:
+            if is_done():  # as far as is known here: another leader may have changed it since
+                self._await_latest()
             self._sequencer.order(instruction)
             self._await(is_done)
 

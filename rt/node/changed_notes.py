@@ -33,8 +33,8 @@ class ChangedNotes:
         Args:
             name: of the note.
             change: is given what the note holds, "" if it is not there, and the time in ns.
-                Returns what it is to hold, "" to delete it, or None to leave it as it is. May be
-                called several times.
+                Returns what it is to hold, "" to delete it, or None to leave it as it is, which no
+                other node is asked about. May be called several times.
 
         Raises:
             Refused: this node does not lead, or nothing is decided now.
@@ -45,12 +45,13 @@ class ChangedNotes:
                 raise Refused("not-leader", leader_words(view.engine.leader))
             before, now_ns = view.notes.get(name, ""), time.time_ns()
             text = change(before, now_ns)
-            if text is None or text == before:
+            if text is None:
                 return before
-            self._decide(Note(now_ns, name, text, note_digest(before)), self._differs(name, before))
+            note = Note(now_ns, name, text, note_digest(before))
+            self._decide(note, self._is_over(name, before, text))
             if self._view().notes.get(name, "") == text:
                 return text
         raise Refused("busy", f"{name} is changed by others all the time; ask again")
 
-    def _differs(self, name: str, before: str) -> Callable[[], bool]:
-        return lambda: self._view().notes.get(name, "") != before
+    def _is_over(self, name: str, before: str, text: str) -> Callable[[], bool]:
+        return lambda: text == before or self._view().notes.get(name, "") != before

@@ -1,7 +1,7 @@
 """Questions about the latest: a leader that may have been replaced does not answer them."""
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +15,11 @@ from sequencer.raft.consensus import Read
 from sequencer.reading import LatestReads
 
 POLICY = {"do": "policy", "latest": True}
+UNCHANGED = [
+    {"do": "set-policy", "policy": {"time": 0, "disk": 100}},
+    {"do": "set-session-quota", "quota": {"bytes_s": 1 << 30}},
+    {"do": "release", "holder": "spark"},
+]
 
 
 class Engine:
@@ -129,24 +134,48 @@ def leader_of(cluster):
     return leading()[0]
 
 
-def test_a_leader_that_is_cut_off_does_not_answer_for_the_latest(tmp_path):
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Three nodes whose policies have been set."""
+    with ArchiveCluster(tmp_path_factory.mktemp("latest"), 3) as cluster:
+        for request in UNCHANGED:
+            cluster.ask(request)
+        yield cluster
+
+
+@contextmanager
+def cut_off(cluster):
+    """Hold the followers of a leader; return its node."""
+    leader = leader_of(cluster)
+    with ExitStack() as held:
+        for node in cluster.nodes.values():
+            if node is not leader:
+                held.enter_context(node.pipeline.sequencer._busy)
+        assert leader.pipeline.sequencer.view.leads
+        yield leader
+
+
+def test_a_leader_that_is_cut_off_does_not_answer_for_the_latest(cluster):
     """It believes that it leads for an election timeout, while others may decide without it."""
-    with ArchiveCluster(tmp_path, 3) as cluster:
-        cluster.ask(POLICY)
-        contexts, leader = cluster.contexts("n1"), leader_of(cluster)
-        sequencer = leader.pipeline.sequencer
-        with ExitStack() as held:
-            for node in cluster.nodes.values():
-                if node is not leader:
-                    held.enter_context(node.pipeline.sequencer._busy)
-            assert sequencer.view.leads
-            ask(leader.address, contexts, {"do": "policy"})  # as it knew it last
-            with pytest.raises(Refused) as refused:
-                ask(leader.address, contexts, POLICY)
+    with cut_off(cluster) as leader:
+        contexts = cluster.contexts("n1")
+        ask(leader.address, contexts, {"do": "policy"})  # as it knew it last
+        with pytest.raises(Refused) as refused:
+            ask(leader.address, contexts, POLICY)
+    assert refused.value.code in {"not-leader", "undecided"}
+    assert cluster.ask(POLICY)["policy"]
+    reads = [each.pipeline.member.reads for each in cluster.nodes.values()]
+    assert not any(each.is_waiting for each in reads)
+
+
+@pytest.mark.parametrize("request_", [{"do": "roll"}, *UNCHANGED], ids=lambda each: each["do"])
+def test_a_leader_that_is_cut_off_does_not_say_that_nothing_needs_to_be_done(cluster, request_):
+    """Another one may have changed since what it still knows to be as the operator wants it."""
+    with cut_off(cluster) as leader:
+        with pytest.raises(Refused) as refused:
+            ask(leader.address, cluster.contexts("n1"), request_)
         assert refused.value.code in {"not-leader", "undecided"}
-        assert cluster.ask(POLICY)["policy"]
-        reads = [each.pipeline.member.reads for each in cluster.nodes.values()]
-        assert not any(each.is_waiting for each in reads)
+    assert "error" not in cluster.ask(request_)
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
