@@ -57,6 +57,15 @@ def _install() -> None:
 
 def _named(*arguments: Any, **more: Any) -> logging.LogRecord:
     record, about = _before[0](*arguments, **more), _about.get()
-    if about and not record.getMessage().startswith(about):  # a line that is repeated names it too
+    if about and not _begins_with(record, about):  # a line that is repeated names it too
         record.msg = about + str(record.msg)
     return record
+
+
+def _begins_with(record: logging.LogRecord, about: str) -> bool:
+    """Look without formatting: what a wrong format raises is for the handlers to report."""
+    words = str(record.msg)
+    if words.startswith("%s") and isinstance(record.args, tuple) and record.args:
+        first = record.args[0]
+        return isinstance(first, str) and first.startswith(about)
+    return words.startswith(about)
