@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from functools import partial
 from operator import length_hint
 from typing import Self
 
@@ -14,6 +15,7 @@ from rt.format.where import Where
 from rt.log.directory import LogDirectory
 from rt.log.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.forked import ForkGuard
+from rt.log.in_use import InUse
 from rt.log.local_news import News, local_news, place_of
 from rt.log.start import Start, checked_start
 from rt.log.watch import POLL_S, Wake, Watch
@@ -42,13 +44,13 @@ class Subscriber:
         [(0, b'AA1'), (1, b'B6 2')]
 
     Threads:
-        One thread at a time iterates, and touches everything else. `stop` may be called by any
-        thread or signal handler: it writes `_stopped`, which only ever becomes true, and `_waiter`
-        wakes the iterating thread. `idle` is set before iterating begins; the iterating thread
-        calls it whenever all that is there was read, and what it raises ends the iteration. In
-        asyncio the log is read in a worker thread, one call at a
-        time, while the event loop only hands out the batch at hand. After a fork the child's copy
-        raises `Misuse`; the parent's continues.
+        One thread at a time iterates, and touches everything else. Any thread or signal handler may
+        call `stop`, and any thread `close`: `_use` says to the iterating thread that it is to end,
+        and lets it release the files if it uses them; `_waiter` wakes it. `idle` is set before
+        iterating begins; the iterating thread calls it whenever all that is there was read, and
+        what it raises ends the iteration. In asyncio the log is read in a worker thread, one call
+        at a time, while the event loop only hands out the batch at hand. After a fork the child's
+        copy raises `Misuse`; the parent's continues.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class Subscriber:
         self._places: Iterator[int] = iter(())  # of the messages that `_current` has yet to give
         self._places_end = Position(0)
         self._unheard: BaseException | None = None  # raised while its caller was being cancelled
-        self._stopped = False
+        self._use = InUse(partial(_release, self._follower, self._waiter))
         self.idle: Callable[[], object] = lambda: None
         self._guard = ForkGuard("a Subscriber", self._abandon)
 
@@ -155,11 +157,11 @@ class Subscriber:
                 subscriber in a forked child.
         """
         message: Message | None = None
-        deadline, more = _deadline(timeout_s), not self._stopped
+        deadline, more = _deadline(timeout_s), not self._use.is_stopped
         while more:
             for message in self._current:
                 yield message
-                if self._stopped:
+                if self._use.is_stopped:
                     self._guard.demand_owner()
                     return
             if message is not None:  # a batch of which none was wanted does not count
@@ -182,14 +184,15 @@ class Subscriber:
 
     def _next(self, deadline: float | None) -> Batch | None:
         self._guard.demand_owner()
-        while not self._stopped:
-            batch = self._poll()
-            if batch is not None:
-                return batch
-            self.idle()
-            if not self._follow or (deadline is not None and time.monotonic() >= deadline):
-                return None
-            self._follower.expect(self._waiter.wait(deadline))
+        with self._use:
+            while not self._use.is_stopped:
+                batch = self._poll()
+                if batch is not None:
+                    return batch
+                self.idle()
+                if not self._follow or (deadline is not None and time.monotonic() >= deadline):
+                    return None
+                self._follower.expect(self._waiter.wait(deadline))
         return None
 
     def poison(self, batch: Batch, error: FrameError) -> PoisonError:
@@ -201,11 +204,11 @@ class Subscriber:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate inside asyncio; waiting happens in a thread, so the event loop stays free."""
-        more = not self._stopped
+        more = not self._use.is_stopped
         while more:
             for message in self._current:
                 yield message
-                if self._stopped:
+                if self._use.is_stopped:
                     return
             looking = asyncio.ensure_future(asyncio.to_thread(self._advance, _deadline(POLL_S)))
             try:
@@ -215,19 +218,22 @@ class Subscriber:
                 if not looking.cancelled():
                     self._unheard = looking.exception()
                 raise
-            more = (found or self._follow) and not self._stopped
+            more = (found or self._follow) and not self._use.is_stopped
 
     def stop(self) -> None:
         """End every iteration, from any thread, without losing `position`."""
-        self._stopped = True
+        self._use.stop()
         if not self._guard.is_copy:
             self._waiter.wake()
 
     def close(self) -> None:
-        """Stop and release the files; `position` can still be asked for."""
+        """Stop and release the files, from any thread; `position` can still be asked for.
+
+        While another thread looks for messages, that one releases them as it ends.
+        """
         self.stop()
         if not self._guard.is_copy:
-            self._release()
+            self._use.close()
 
     def __enter__(self) -> Self:
         return self
@@ -237,14 +243,10 @@ class Subscriber:
 
     def _abandon(self) -> None:
         """In a forked child: release what it inherited, so that the parent alone has it open."""
-        self._stopped = True
+        self._use.stop()
         self._current = iter(())
         self._follower.close()
         self._waiter.abandon()
-
-    def _release(self) -> None:
-        self._follower.close()
-        self._waiter.close()
 
     def _advance(self, deadline: float | None) -> bool:
         """Make the next batch the current one; False where the iteration ends."""
@@ -266,6 +268,11 @@ class Subscriber:
         if unheard is not None:
             raise unheard
         return self._follower.next()
+
+
+def _release(follower: Follower, waiter: "_Waiter") -> None:
+    follower.close()
+    waiter.close()
 
 
 def _deadline(timeout_s: float | None) -> float | None:
@@ -298,7 +305,7 @@ class _Waiter:
     Where a writer in this process announces its changes, such as the client that pulls the log,
     nothing is watched.
 
-    Threads: one at a time waits and closes; any may `wake` it, and the writer's calls `_heard`,
+    Threads: one at a time waits or closes; any may `wake` it, and the writer's calls `_heard`,
     which sets `_end`; it is lost if the waiting thread takes an older one just then, and then the
     log is looked at.
     """

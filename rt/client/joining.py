@@ -55,11 +55,12 @@ def join(
         watch = Watch()
         undo.callback(watch.close)
         watch.add(copy.directory)
+        trouble = wanted.trouble._replace(on_gap="raise")  # a member looks at each gap itself
+        member_of = GroupSubscriber(
+            group, Claims(asking, group, member, position=position, follow=wanted.follow),
+            lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
+            until=None if wanted.follow else end,
+            publish=partial(letters, group.letters_session(member)),
+        )  # fmt: skip
         undo.pop_all()
-    trouble = wanted.trouble._replace(on_gap="raise")  # a member looks at each gap itself
-    return GroupSubscriber(
-        group, Claims(asking, group, member, position=position, follow=wanted.follow),
-        lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
-        until=None if wanted.follow else end,
-        publish=partial(letters, group.letters_session(member)),
-    )  # fmt: skip
+    return member_of

@@ -16,6 +16,7 @@ from rt.format.message import Batch, Message
 from rt.format.where import Where
 from rt.log.archived import is_own_gap
 from rt.log.follower import SessionFilter
+from rt.log.in_use import InUse
 from rt.log.watch import Watch
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
@@ -72,8 +73,9 @@ class GroupSubscriber:
     is asked for, or when the `with` block ends without an exception. With `ack="explicit"` only
     `ack` counts. There is no order between members, nor for messages that come again.
 
-    Threads: one thread iterates; `ack`, `reject` and `stop` may be called by any. `_opening` guards
-        `_open`; the rest belongs to the iterating thread.
+    Threads: one thread iterates; `ack`, `reject`, `stop` and `close` may be called by any.
+        `_opening` guards `_open`; the rest belongs to the iterating thread, as long as it has it in
+        `_use`.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class GroupSubscriber:
         self._open: list[HeldClaim] = []  # in the order in which they were handed out
         self._source: Iterator[Delivery] | None = None
         self._handed_out: Message | None = None
-        self._stopped = False
+        self._use = InUse(self._release)
 
     @property
     def name(self) -> str:
@@ -134,11 +136,12 @@ class GroupSubscriber:
             CorruptLog: the copy is damaged.
             Refused: the group was forgotten, or belongs to others.
         """
-        while not self._stopped:
+        while not self._use.is_stopped:
             self._ack_handed_out()
-            if self._source is None and not self._next_claim(timeout_s):
-                return
-            message = self._next_message()
+            with self._use:
+                if self._source is None and not self._next_claim(timeout_s):
+                    return
+                message = self._next_message()
             if message is not None:
                 self._handed_out = message
                 yield message
@@ -146,7 +149,7 @@ class GroupSubscriber:
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         """Iterate inside asyncio; waiting happens in a thread."""
         messages = self.messages(_WAIT_S)
-        while not self._stopped:
+        while not self._use.is_stopped:
             looking = asyncio.ensure_future(asyncio.to_thread(next, messages, None))
             try:
                 message = await asyncio.shield(looking)
@@ -222,14 +225,17 @@ class GroupSubscriber:
 
     def stop(self) -> None:
         """End every iteration, from any thread."""
-        self._stopped = True
+        self._use.stop()
         self._claims.grown()
 
     def close(self) -> None:
-        """Stop, say what is handled, and let other members have the rest. Idempotent."""
+        """Stop, say what is handled, and let other members have the rest. Idempotent.
+
+        While another thread looks for messages, that one releases the files as it ends.
+        """
         self.stop()
         self._claims.close()
-        self._watch.close()
+        self._use.close()
 
     def __enter__(self) -> Self:
         return self
@@ -240,6 +246,10 @@ class GroupSubscriber:
                 self._ack_handed_out()
         finally:
             self.close()
+
+    def _release(self) -> None:
+        self._source = None  # it ends, and closes its reader
+        self._watch.close()
 
     def __repr__(self) -> str:
         return f"<GroupSubscriber {self.name!r}, handled up to {self.acked}>"
@@ -272,8 +282,8 @@ class GroupSubscriber:
 
     def _is_over(self) -> bool:
         if self._until is None:
-            return self._stopped
-        return self._stopped or self._claims.is_done or self._claims.position >= self._until
+            return self._use.is_stopped
+        return self._use.is_stopped or self._claims.is_done or self._claims.position >= self._until
 
     def _ack_handed_out(self) -> None:
         if self._wanted.ack == "auto" and self._handed_out is not None:
@@ -311,12 +321,12 @@ class GroupSubscriber:
                 continue
             if claim.deliveries >= CAREFUL and claim.done >= claim.handed:
                 self._claims.progress(claim, message.position, sync=True)
-            if claim.is_lost or self._stopped:
+            if claim.is_lost or self._use.is_stopped:
                 return
             claim.handed, count = message.next_position, count + 1
             message.redelivered = claim.deliveries - 1
             yield message
-        if not (self._stopped or claim.is_lost):
+        if not (self._use.is_stopped or claim.is_lost):
             self._claims.handled(count, time.monotonic() - began_s)
             claim.tail = claim.handed
             self._claims.progress(claim, claim.done)
@@ -328,7 +338,7 @@ class GroupSubscriber:
         """
         reader, grown_s = self._reader(claim.goes_on), time.monotonic()
         try:
-            while not (self._stopped or claim.is_lost) and claim.goes_on < claim.end:
+            while not (self._use.is_stopped or claim.is_lost) and claim.goes_on < claim.end:
                 batch = self._next_batch(reader, claim)
                 if batch is None:
                     if reader.position >= claim.end:

@@ -1,4 +1,4 @@
-"""About: a line names its stream once, and a wrong line harms nobody but its reader."""
+"""About: a line names its stream once, and one with a wrong format ends no thread."""
 
 import logging
 
@@ -11,7 +11,13 @@ _log = logging.getLogger("rt.node")
 
 @pytest.mark.parametrize(
     ("words", "arguments"),
-    [("%d of %d", (1,)), ("100 %", (1,)), ("%(a)s", ({"b": 1},)), ("no place", (1,)), ("%d", ("x",))],
+    [
+        ("%d of %d", (1,)),
+        ("100 %", (1,)),
+        ("%(a)s", ({"b": 1},)),
+        ("no place", (1,)),
+        ("%d", ("x",)),
+    ],
 )
 def test_a_line_that_cannot_be_formatted_does_not_end_the_thread_that_logs_it(
     words, arguments, monkeypatch, capsys

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import pytest
@@ -217,3 +218,31 @@ def test_damage_ends_a_member_every_time_it_asks(world):
             with pytest.raises(CorruptLog):
                 taken(messages.messages(PATIENCE_S), 1)
     assert world.nodes.group().position == 0
+
+
+def test_a_member_that_ends_in_the_middle_of_a_range_closes_its_reader(world, monkeypatch):
+    """What it had open was left to the garbage collector, with the member that held it."""
+    closed, close = [], Subscriber.close
+    monkeypatch.setattr(Subscriber, "close", lambda reader: (closed.append(reader), close(reader)))
+    with world.member(group("a")) as messages:
+        assert len(taken(messages.messages(PATIENCE_S), 3)) == 3
+        assert not closed
+    assert len(closed) == 1
+
+
+def test_another_thread_closes_a_member_whose_copy_lags(world):
+    """A client's `close` does; its thread then looked at a watch that was closed."""
+    looking = threading.Event()
+
+    def read(messages):
+        for each in messages.messages(PATIENCE_S):
+            if each.payload == b"4":
+                looking.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        with world.member(group("a"), root=world.root / "stalled") as messages:
+            reading = threads.submit(read, messages)
+            assert looking.wait(PATIENCE_S)
+        assert reading.result(PATIENCE_S) is None
+    with pytest.raises(ValueError, match="closed file"):
+        messages._watch.fileno()

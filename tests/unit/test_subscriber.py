@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from zlib import crc32
 
 import pytest
@@ -259,6 +260,29 @@ def test_another_thread_stops_a_waiting_subscriber_at_once(tmp_path, watch):
         thread.join(PAUSE_S)
         assert not thread.is_alive()
         assert list(subscriber) == []
+
+
+@pytest.mark.parametrize("watch", ["inotify", "poll"])
+@pytest.mark.parametrize("looks", range(1, 5))
+def test_another_thread_closes_a_subscriber_that_looks_for_messages(tmp_path, watch, looks):
+    """A client's `close` does; the thread that iterated met a closed file, or left another open."""
+    publisher_of(tmp_path).close()
+    subscriber = subscriber_of(tmp_path, watch=watch)
+    left, looking, closed = iter(range(looks)), threading.Event(), threading.Event()
+
+    def idle():
+        if next(left, None) is None:
+            looking.set()
+            closed.wait(PAUSE_S)
+
+    subscriber.idle = idle
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(list, subscriber)
+        assert looking.wait(PAUSE_S)
+        subscriber.close()
+        closed.set()
+        assert reading.result(PAUSE_S) == []
+    assert (subscriber._waiter._watch, subscriber._waiter._wake.fileno()) == (None, -1)
 
 
 def test_a_stop_in_the_middle_of_a_batch_keeps_the_place(tmp_path, merged):

@@ -1,0 +1,65 @@
+"""InUse: what one thread uses and any other may close; the last of the two releases it."""
+
+import threading
+from collections.abc import Callable
+
+
+class InUse:
+    """Lets any thread close what another is using, without taking it away under that thread.
+
+    A descriptor that is closed under a thread may be another file's when it reads from it next.
+
+    Threads:
+        One at a time uses it, `with` this; any may call `stop` and `close`. `is_stopped` only ever
+        becomes true, and any may read it. `_lock` guards the rest; `_release` is called without it,
+        and once.
+
+    Examples:
+        >>> files = InUse(lambda: print("released"))
+        >>> with files:
+        ...     files.close()
+        ...     print("still there")
+        still there
+        released
+    """
+
+    __slots__ = ("_depth", "_is_closed", "_is_released", "_lock", "_release", "is_stopped")
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        """Prepare; `release` is called once it is closed and not in use."""
+        self.is_stopped = False
+        self._release = release
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._is_closed = False
+        self._is_released = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._depth += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            is_due = self._is_due()
+        if is_due:
+            self._release()
+
+    def stop(self) -> None:
+        """Ask the thread that uses it to end; a signal handler may call this."""
+        self.is_stopped = True
+
+    def close(self) -> None:
+        """Stop, and have it released: now, or by the thread that uses it. Idempotent."""
+        self.is_stopped = True
+        with self._lock:
+            self._is_closed = True
+            is_due = self._is_due()
+        if is_due:
+            self._release()
+
+    def _is_due(self) -> bool:
+        """Whether it is to be released now; true once. The lock is held."""
+        is_due = self._is_closed and not (self._depth or self._is_released)
+        self._is_released = self._is_released or is_due
+        return is_due
