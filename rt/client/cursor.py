@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rt.errors import CorruptLog, Misuse
+from rt.errors import CorruptLog, Misuse, Stopped
 from rt.format.checksum import crc32
 from rt.log.disk import Disk, OsDisk, read_small
 from rt.log.lock import take_lock
@@ -129,7 +129,7 @@ class LocalCursor:
     """One cursor, held by this process until it is closed.
 
     Threads:
-        `_state` and `_unstored` are guarded by `_lock`; any thread may acknowledge.
+        `_state`, `_unstored` and `_lock_fd` are guarded by `_lock`; any thread may acknowledge.
     """
 
     def __init__(
@@ -195,6 +195,7 @@ class LocalCursor:
         Raises:
             Misuse: the cursor belongs to another log: the stream was deleted and made again.
             OSError: it cannot be stored.
+            Stopped: the cursor was closed.
         """
         known = self._state.log_id
         if known and log_id and known != log_id:
@@ -224,8 +225,10 @@ class LocalCursor:
 
         Raises:
             OSError: it cannot be stored; the acknowledgement is kept in memory.
+            Stopped: the cursor was closed, and may have another reader.
         """
         with self._lock:
+            self._demand_open()
             known = self.state
             if position > known.position:
                 self._unstored = self._moved(position)
@@ -237,14 +240,18 @@ class LocalCursor:
 
     def close(self) -> None:
         """Store what is acknowledged and let another reader take the cursor. Idempotent."""
-        if self._lock_fd < 0:
-            return
-        try:
-            with self._lock:
+        with self._lock:
+            if self._lock_fd < 0:
+                return
+            try:
                 self._flush()
-        finally:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+            finally:
+                os.close(self._lock_fd)
+                self._lock_fd = -1
+
+    def _demand_open(self) -> None:
+        if self._lock_fd < 0:
+            raise Stopped(f"cursor {self.name!r} is closed")
 
     def _moved(self, position: Position, **changes: Any) -> CursorState:
         return replace(self._state, position=position, stored_ns=time.time_ns(), **changes)
@@ -254,6 +261,7 @@ class LocalCursor:
             self._store(self._unstored)
 
     def _store(self, state: CursorState) -> None:
+        self._demand_open()
         temporary = f"{self._path}.new"
         file = self._disk.open(temporary, create=True)
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from rt.client.cursor import CursorState
-from rt.errors import Fenced, Misuse, Refused, RtError, spoken
+from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
 from rt.names import parse_cursor
 from rt.position import START, Position
 
@@ -138,10 +138,13 @@ class RegisteredReader:
 
         Raises:
             Fenced: another reader has taken the cursor; nothing was acknowledged.
+            Stopped: it was closed; nothing was acknowledged.
             Refused: with `sync`, no majority decided it in time; it is sent again.
             RtError: with `sync`, no node answers, or none leads; it is sent again.
         """
         self.demand_held()
+        if self._closing.is_set():
+            raise Stopped(f"cursor {self.name!r} is closed")
         with self._lock:
             self._position = max(self._position, position)
         if sync:

@@ -1,12 +1,12 @@
 """Subscription: the messages of a stream under a name that is remembered."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final, Literal, Self
 
 from rt.client.cursor import LocalCursor
 from rt.client.registered import RegisteredReader
-from rt.errors import Misuse
+from rt.errors import Misuse, Stopped
 from rt.format.message import Batch, Message
 from rt.log.directory import LogDirectory
 from rt.position import Position
@@ -117,6 +117,7 @@ class Subscription:
 
         Raises:
             Fenced: another reader has taken the registered cursor.
+            Stopped: it was closed; a message that was not acknowledged before comes again.
             OSError: it cannot be stored now; it is kept, and tried with the next one.
         """
         if isinstance(upto, Message | Batch):
@@ -148,8 +149,8 @@ class Subscription:
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         try:
-            if kind is None and self._is_auto:
-                self.ack()
+            if kind is None:
+                self._ack_handed_out()
         finally:
             self.close()
 
@@ -167,9 +168,11 @@ class Subscription:
     def _at_end(self) -> None:
         """Acknowledge also what was passed over since, if all that was handed out is handled."""
         if self._handed_out is None or self.acked >= self._handed_out:
-            self._cursor.ack(self._subscriber.position)
+            with suppress(Stopped):
+                self._cursor.ack(self._subscriber.position)
         self._idle()
 
     def _ack_handed_out(self) -> None:
         if self._is_auto and self._handed_out is not None:
-            self._cursor.ack(self._handed_out)
+            with suppress(Stopped):  # closed meanwhile: it comes again
+                self._cursor.ack(self._handed_out)

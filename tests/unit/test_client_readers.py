@@ -4,6 +4,7 @@ import errno
 import gc
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster, connect
@@ -88,6 +89,30 @@ def test_what_cannot_be_closed_keeps_nothing_else_open(cluster, tmp_path, monkey
 def fail():
     """What a full disk does."""
     raise OSError(errno.ENOSPC, "the disk is full")
+
+
+@pytest.mark.parametrize("ack", ["auto", "explicit"])
+def test_a_cursor_that_was_closed_is_not_stored_over_its_next_reader(tmp_path, ack):
+    """A client was closed while a handler worked; the cursor had another reader by then."""
+    with MergedLog(str(tmp_path / STREAM / "out")) as log:
+        log.merge("jfk", [b"%d" % number for number in range(4)])
+    reader = rt.Subscriber(tmp_path, stream=STREAM, follow=False)
+    closed = LocalCursor(str(tmp_path), STREAM, "etl", interval_s=0.0)
+    late = rt.Subscription(reader, closed, ack)
+    messages = late.messages()
+    found = [next(messages), next(messages)]
+    late.close()
+    with closing(LocalCursor(str(tmp_path), STREAM, "etl")) as moved:
+        moved.move_to(Position(0))
+        before = read_cursors(str(tmp_path), STREAM)
+        if ack == "explicit":
+            with pytest.raises(Stopped, match="cursor 'etl' is closed"):
+                late.ack(found[1], sync=True)
+        assert next(messages, None) is None
+        with pytest.raises(Stopped, match="cursor 'etl' is closed"):
+            closed.open_at(Position(9), "")
+        late.__exit__(None, None, None)
+        assert read_cursors(str(tmp_path), STREAM) == before
 
 
 @pytest.mark.parametrize("ack", ["auto", "explicit"])
