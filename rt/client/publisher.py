@@ -10,7 +10,7 @@ from replicator.push import PushClient
 from rt.client.flight import Flight, FlightLimit
 from rt.client.receipts import Receipt, Receipts, shipped
 from rt.client.settings import ConnectionSettings
-from rt.errors import FlushTimeout, Misuse, Stopped
+from rt.errors import FlushTimeout, Misuse, Refused, Stopped
 from rt.events import Dropped
 from rt.log.batcher import Batching
 from rt.log.checked import Bytes, checked_seconds
@@ -27,6 +27,7 @@ _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 _CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
+_PASSING: Final = ("undecided", "busy", "stopping")  # what a node refuses for a while
 
 
 def checked_level(level: str | Level, argument: str) -> Level:
@@ -220,17 +221,19 @@ class ClientPublisher:
 
         Raises:
             TimeoutError: it has not; the message says how far it has come.
-            Refused: there is no such cursor, or the certificate may not look.
+            Refused: there is no such cursor, the certificate may not look, or nothing was decided
+                all that time.
             RtError: no node answers.
         """
         parse_cursor(cursor)
+        timeout_s = checked_seconds(timeout_s, "timeout_s")
         end_s, pause_s = time.monotonic() + timeout_s, _CONSUMED_FIRST_S
         while True:
             is_last = time.monotonic() + pause_s > end_s
             try:
                 found = self._ask({"do": "cursors", "name": cursor, "latest": True})["cursors"][0]
-            except NoLeader:
-                if is_last:
+            except (NoLeader, Refused) as error:
+                if is_last or not (isinstance(error, NoLeader) or error.code in _PASSING):
                     raise
             else:
                 reached = Position.parse(str(found.get("next", found["position"])))

@@ -18,7 +18,7 @@ from logs import MergedLog
 import rt
 from archiver.decide import RolledFile
 from rt.cli.link import look
-from rt.errors import Misuse, Refused
+from rt.errors import Misuse, Refused, Stopped
 from rt.format.manifest import Archived
 from rt.net.admin import NoLeader, ask, ask_any
 from rt.net.identity import CertificateRole, PeerIdentity
@@ -474,6 +474,32 @@ def test_a_publisher_waits_until_its_message_was_consumed(cluster, tmp_path):
         publisher.await_consumed(placed, "billing", PATIENCE_S)
         with pytest.raises(Refused, match="no cursor 'unknown' is registered"):
             publisher.await_consumed(placed, "unknown")
+        reader.close()
+        with pytest.raises(Stopped, match="cursor 'billing' is closed"):
+            reader.ack(message)
+
+
+def test_an_election_does_not_end_the_wait_for_a_cursor(cluster, tmp_path, monkeypatch):
+    """The node that was asked could not decide anything just then; the next one can."""
+    with connect(cluster, tmp_path / "a") as client:
+        publisher = client.publisher("elected")
+        client.subscriber(cursor=rt.Registered("patient"), sessions="numbers").close()
+        ask = publisher._ask
+        codes = ("undecided", "busy", "stopping")
+        errors = [NoLeader("no node leads now"), *(Refused(code, "not now") for code in codes)]
+
+        def troubled(request):
+            if errors:
+                raise errors.pop()
+            return ask(request)
+
+        monkeypatch.setattr(publisher, "_ask", troubled)
+        publisher.await_consumed(START, "patient", PATIENCE_S)
+        errors = [Refused("undecided", "no majority")] * 1000
+        with pytest.raises(Refused, match="no majority"):
+            publisher.await_consumed(START, "patient", 0.1)
+        with pytest.raises(Misuse, match="timeout_s is nan; use seconds"):
+            publisher.await_consumed(START, "patient", float("nan"))
 
 
 def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_path):
