@@ -12,7 +12,7 @@ from rt.events import Dropped
 from rt.format.dropped_notice import DroppedSpan
 from rt.limits import SMALL_BYTES
 from rt.log.batcher import Batcher, Batching
-from rt.log.checked import Bytes, as_bytes, checked_list, checked_times
+from rt.log.checked import Bytes, as_bytes, checked_list, checked_seconds, checked_times
 from rt.log.confirmations import ConfirmationsFile, Confirmed, Level
 from rt.log.disk import Disk
 from rt.log.disk_room import DiskLimit, DiskRoom
@@ -261,7 +261,7 @@ class Publisher:
             WriterFailed: the disk failed.
         """
         wanted = level if isinstance(level, Level) else Level.parse(level)
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + (timeout_s := checked_seconds(timeout_s, "timeout_s"))
         with self._lock:
             if self._size_max == _CLOSED:
                 raise self._refusal(0)

@@ -46,7 +46,8 @@ class ClientPublisher:
 
     Threads:
         Any thread may publish, flush and close. Futures complete on a thread of the receipts;
-        the nodes are dialled by threads of the push client. `_closing` makes `close` idempotent.
+        the nodes are dialled by threads of the push client. `_closing` makes `close` idempotent:
+        the one call that gets it sets `_drained`, which any may read.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ClientPublisher:
         )
         self._push.start()
         self._closing = threading.Lock()
+        self._drained = False  # by the call that closed it
 
     @property
     def name(self) -> str:
@@ -196,7 +198,7 @@ class ClientPublisher:
         """Wait until everything published so far has reached `level`; as `rt.Publisher.flush`."""
         wanted = self._confirm if level is None else checked_level(level, "level")
         try:
-            return self._publisher.flush(wanted, checked_seconds(timeout_s, "timeout_s"))
+            return self._publisher.flush(wanted, timeout_s)
         except FlushTimeout as error:
             raise shipped(error) from None
 
@@ -253,17 +255,21 @@ class ClientPublisher:
                 next publisher or `rt push` of this session ships it.
 
         Returns:
-            Whether a majority of the nodes has synced everything.
+            Whether a majority of the nodes has synced everything; False while another call closes.
+
+        Raises:
+            OSError: what was published last cannot be written; the session is released.
+            WriterFailed: the disk failed; the session is released.
         """
+        timeout_s = checked_seconds(timeout_s, "timeout_s")
         if not self._closing.acquire(blocking=False):
-            return True
+            return self._drained
         deadline = time.monotonic() + timeout_s
         self._receipts.wait_idle(timeout_s)
         self._receipts.close()
         try:
-            end = self._publisher.flush(Level.WRITTEN).position
-            self._publisher.close()
-            drained = self._await_replicated(end, deadline)
+            end = self._close_session()
+            drained = self._drained = self._await_replicated(end, deadline)
             reason = self._publisher.shipping_note
         finally:
             self._push.stop()
@@ -291,6 +297,13 @@ class ClientPublisher:
         if self._closing.locked():
             raise Stopped(f"publisher {self.name!r} is closed")
         return self._confirmations.read().merged
+
+    def _close_session(self) -> Position:
+        """Write the last messages, and release the session even where they cannot be written."""
+        try:
+            return self._publisher.flush(Level.WRITTEN).position
+        finally:
+            self._publisher.close()
 
     def _await_replicated(self, end: Position, deadline: float) -> bool:
         """Wait until a majority has everything, even if it is `rt push` that ships it."""

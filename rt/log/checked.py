@@ -1,5 +1,6 @@
 """Checked: what a caller publishes, as bytes and times."""
 
+import threading
 from array import array
 from collections.abc import Iterable
 from typing import Final
@@ -20,12 +21,14 @@ def as_bytes(value: object, noun: str = "a message") -> bytes:
 def checked_seconds(value: object, noun: str) -> float:
     """Return a time that is 0 or more; `Misuse`, with the noun, if it is not.
 
+    What is longer than the system can wait, such as infinity, is the longest that it can.
+
     >>> checked_seconds(1.5, "timeout_s")
     1.5
     """
-    if type(value) not in (int, float) or not float(str(value)) >= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise Misuse(f"{noun} is {repr(value)[:_SHOWN_LENGTH]}; use seconds, 0 or more")
-    return float(str(value))
+    return float(min(value, threading.TIMEOUT_MAX))
 
 
 def checked_count(value: object, noun: str, least: int) -> int:

@@ -1,12 +1,14 @@
 """A wrong argument of a client is a Misuse that names it, before it publishes or dials."""
 
 import asyncio
+import errno
 
 import pytest
 
 import rt
 from rt.client import aio
 from rt.errors import Misuse, Stopped
+from rt.log.writer import SessionWriter
 from tests.unit.test_unreachable import STREAM, certs, closed, connected
 
 __all__ = ["certs", "closed"]
@@ -92,6 +94,52 @@ def test_nothing_is_published_with_a_wrong_argument(certs, closed, tmp_path):
             publisher.flush(timeout_s=None)
         assert publisher.next_sequence == 0
         client.close(0)
+
+
+def test_without_end_is_a_time_that_a_caller_may_wait(certs, closed, tmp_path):
+    """It was an OverflowError, after the message was taken: the caller would publish it again."""
+    with connected(certs, closed, tmp_path, "jfk") as client:
+        publisher = client.publisher("jfk")
+        assert publisher.publish(b"x", confirm="synced", timeout_s=float("inf")) == 0
+        assert publisher.publish(b"x", confirm="synced", timeout_s=10**400) == 1
+        assert publisher.flush("synced", timeout_s=float("inf")).position
+        client.close(0)
+    with rt.Publisher(tmp_path, stream=STREAM, session="lga") as local:
+        local.publish(b"x")
+        assert local.flush("synced", timeout_s=float("inf")).position
+        with pytest.raises(Misuse, match="timeout_s is nan; use seconds"):
+            local.flush("merged", timeout_s=float("nan"))
+
+
+def test_what_was_not_shipped_is_not_said_to_be_by_a_second_close(certs, closed, tmp_path):
+    """`True` is a promise that a majority of the nodes has synced everything."""
+    with connected(certs, closed, tmp_path, "jfk") as client:
+        publisher = client.publisher("jfk")
+        publisher.publish(b"x")
+        assert [publisher.close(0), publisher.close(0)] == [False, False]
+        client.close(0)
+
+
+def test_a_publisher_that_cannot_write_its_last_messages_is_released(
+    certs, closed, tmp_path, monkeypatch
+):
+    """Its session had a live publisher until the process ended, whatever its caller tried."""
+    with connected(certs, closed, tmp_path, "jfk") as client:
+        publisher = client.publisher("jfk", batching=rt.Batching(linger_s=60))
+        publisher.publish(b"x")
+        publisher.publish(b"y")
+        with monkeypatch.context() as full:
+            full.setattr(SessionWriter, "write", fail)
+            with pytest.raises(OSError, match="the disk is full"):
+                publisher.close(0)
+        assert publisher.close(0) is False
+        client.publisher("jfk")
+        client.close(0)
+
+
+def fail(*_):
+    """What a full disk does."""
+    raise OSError(errno.ENOSPC, "the disk is full")
 
 
 def test_nothing_is_published_by_the_asyncio_twin_with_a_wrong_argument(certs, closed, tmp_path):
