@@ -10,6 +10,7 @@ from rt.cli.link import look, reading_answers
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes, show_seconds
+from rt.names import parse_peer
 from rt.text import counted, printable, time_text
 
 _HEADINGS: Final = (
@@ -209,6 +210,8 @@ def quota(
     rt session quota --bytes 20Mi --sessions 5 --config flights/clients.toml
     rt session quota jfk --bytes none --sessions default --config flights/clients.toml
     """  # noqa: D301 - click reads the backspace character
+    if publisher is not None:
+        parse_peer(publisher)  # an empty one, of a variable that is not set, is not all of them
     wanted = {"bytes_s": bytes_s, "sessions": sessions}
     given = {name: text for name, text in wanted.items() if text is not None}
     request: dict[str, Any] = {"do": "session-quota"}

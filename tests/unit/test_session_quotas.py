@@ -192,7 +192,10 @@ def test_wrong_quotas_are_refused_by_the_command(tmp_path, caplog):
     """Each with an exit code and a sentence, and only an operator may set any."""
     caplog.set_level(logging.ERROR)
     with ArchiveCluster(tmp_path) as cluster:
-        for words in (("--bytes", "1Ki"), ("--sessions", "many"), ("a/b", "--bytes", "2Mi")):
+        for words in (
+            ("--bytes", "1Ki"), ("--sessions", "many"), ("a/b", "--bytes", "2Mi"),
+            ("", "--bytes", "2Mi"), ("a/b",),
+        ):  # fmt: skip
             code, output = asked(cluster, "quota", *words)
             assert (code, "Traceback" in output) == (2, False), output
         assert asked(cluster, "quota", "--bytes", "2Mi", "--identity", "subscriber")[0] == 3
