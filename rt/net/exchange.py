@@ -13,6 +13,7 @@ from typing import Any, Final
 from rt.errors import PeerError
 
 _PART_BYTES: Final = 64 * 1024  # four TLS records: a slow reader is noticed between two of them
+_DEPTH_MAX: Final = 16  # of objects and lists within each other; a request has four
 _UNREADABLE: Final = (ValueError, RecursionError)  # what `json.loads` raises for hostile text
 
 Fields = dict[str, Any]
@@ -105,3 +106,24 @@ def decode_fields(data: bytes | str) -> Fields | None:
     except _UNREADABLE:
         return None
     return fields if isinstance(fields, dict) else None
+
+
+def decode_request(data: bytes) -> Fields | None:
+    """As `decode_fields`; None, too, if it is nested deeper than any request is.
+
+    Python reads and writes nested JSON by recursion: what could just be read may end the thread
+    that writes it to a log.
+
+    >>> decode_request(b'{"do": ' + b"[" * 20 + b"]" * 20 + b"}")
+    """
+    fields = decode_fields(data)
+    level: list[Any] = [fields]
+    for _ in range(_DEPTH_MAX):
+        level = [part for each in level for part in _parts(each)]
+    return None if level else fields
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []

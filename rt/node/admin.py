@@ -22,6 +22,7 @@ from rt.net.exchange import (
     Fields,
     address_of,
     decode_fields,
+    decode_request,
     receive_line,
     receive_line_or_end,
     send_all,
@@ -408,7 +409,7 @@ def _keeps(line: bytes) -> bool:
 
 
 def _parsed(line: bytes) -> Fields:
-    request = decode_fields(line)
+    request = decode_request(line)
     if request is None:
-        raise Misuse("a request is a JSON object")
+        raise Misuse("a request is a JSON object, of few levels")
     return request

@@ -29,9 +29,16 @@ _BUDGETS_MAX: Final = 1024  # what is beyond them shares one
 class _Budget:
     """Lines that may be written now, as of a time, and how many were left out for want of them."""
 
+    most: int
     lines: float
     at_s: float
     left_out: int = 0
+
+    def is_whole(self, now_s: float) -> bool:
+        """Refill it; return whether it is as if nothing had ever been written."""
+        self.lines = min(self.most, self.lines + (now_s - self.at_s) / _LINE_EVERY_S)
+        self.at_s = now_s
+        return self.lines == self.most
 
 
 class AuditLog:
@@ -79,10 +86,11 @@ class AuditLog:
             "outcome": outcome, **facts,
         }  # fmt: skip
         with self._lock:
-            is_done = outcome == "done"
-            budgets = [] if is_done else [self._budget(1, holder, str(asked.get("do")), outcome)]
+            is_done, now_s, budgets = outcome == "done", self._clock(), []
+            if not is_done:
+                budgets.append(self._budget(now_s, 1, holder, str(asked.get("do")), outcome))
             if is_client:
-                budgets.append(self._budget(_CLIENT_LINES, holder))
+                budgets.append(self._budget(now_s, _CLIENT_LINES, holder))
             left_out = _spend(budgets)
             if left_out is None:
                 return
@@ -93,15 +101,22 @@ class AuditLog:
             except OSError as error:
                 _log.error("%s: a decision was not recorded: %s", self.path, spoken(error))
 
-    def _budget(self, most: int, *kind: str) -> _Budget:
+    def _budget(self, now_s: float, most: int, *kind: str) -> _Budget:
         """Return what there is for a kind of lines: up to `most`, and one more each minute."""
-        now_s = self._clock()
         if kind not in self._budgets and len(self._budgets) >= _BUDGETS_MAX:
-            kind = ()
-        budget = self._budgets.setdefault(kind, _Budget(most, now_s))
-        budget.lines = min(most, budget.lines + (now_s - budget.at_s) / _LINE_EVERY_S)
-        budget.at_s = now_s
+            kind = kind if self._forget(now_s) else ()
+        budget = self._budgets.setdefault(kind, _Budget(most, most, now_s))
+        budget.is_whole(now_s)
         return budget
+
+    def _forget(self, now_s: float) -> bool:
+        """Forget the budgets that are whole, and not in use; return whether there were any."""
+        idle = ((kind, each) for kind, each in self._budgets.items() if kind and each.at_s < now_s)
+        whole = [kind for kind, each in idle if each.is_whole(now_s)]
+        shared = self._budgets.setdefault((), _Budget(1, 1, now_s))
+        for kind in whole:
+            shared.left_out += self._budgets.pop(kind).left_out
+        return bool(whole)
 
     def _append(self, data: bytes) -> None:
         flags = os.O_RDWR | os.O_CREAT | OPEN_FLAGS
@@ -120,6 +135,7 @@ class AuditLog:
 
 def _spend(budgets: Sequence[_Budget]) -> int | None:
     """Take a line from each; return how many were left out before it, None if it is too."""
+    budgets = list({id(each): each for each in budgets}.values())  # both may be the shared one
     for budget in budgets:
         if budget.lines < 1:
             budget.left_out += 1

@@ -20,6 +20,7 @@ from rt.net.exchange import decode_fields
 from rt.net.tls import Contexts, accept, connect, offering, server_context
 from rt.node import admin as node_admin_module
 from rt.node import cursors
+from rt.node.audit import AuditLog
 from rt.node.cluster import ask_status
 from rt.position import Position
 from sequencer.journal.ballot import decode_slot, encode_slot
@@ -78,6 +79,20 @@ def test_deep_text_inside_a_request_is_misuse():
     text = "[" * 7000
     line = json.dumps({"do": "offloaded", "text": text}).encode()
     assert json.loads(node_admin().answer(line, NODE))["code"] == "misuse"
+
+
+@pytest.mark.parametrize("nest", [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_deep_request_is_misuse_and_no_change_goes_unrecorded(tmp_path, nest):
+    """At some depths it could be read, was carried out, and then ended the thread at the audit."""
+    audit = AuditLog(str(tmp_path / "audit.jsonl"))
+    admin, done = node_admin(audit), 0
+    for depth in [*range(1, 20), *range(800, 1000)]:
+        line = b'{"do": "roll", "x": ' + nest[0] * depth + b"1" + nest[1] * depth + b"}"
+        answer = json.loads(admin.answer(line, NODE))
+        assert answer.get("code") in (("misuse",) if depth > 14 else (None,))
+        done += "rolled" in answer
+    with open(audit.path, "rb") as file:
+        assert (done, len(file.readlines())) == (14, 14)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,26 @@ def test_refusals_of_a_minute_are_one_line(tmp_path):
     assert len(lines(audit)) == 6
 
 
+def test_clients_that_were_refused_long_ago_take_no_lines_from_others(tmp_path, monkeypatch):
+    """Counts are kept of so many kinds; all beyond them shared a line a minute for good."""
+    monkeypatch.setattr(audit_module, "_BUDGETS_MAX", 8)
+    now = [0.0]
+    audit = AuditLog(str(tmp_path / "audit.jsonl"), lambda: now[0])
+    for number in range(12):
+        for _ in range(3):
+            audit.record({"do": "roll"}, f"subscriber {number}", "", "role")
+    assert len(lines(audit)) == 8 + 1, "those beyond the eighth share one"
+    now[0] += 61
+    for _ in range(5):
+        audit.record({"do": "lease"}, "subscriber nas", "", "done", is_client=True)
+    assert [each["by"] for each in lines(audit)[9:]] == ["subscriber nas"] * 5
+    assert len(audit._budgets) <= 8 + 1
+    audit.record({"do": "roll"}, "subscriber 1", "", "role")
+    monkeypatch.setattr(audit_module, "_BUDGETS_MAX", 0)
+    audit.record({"do": "roll"}, "subscriber last", "", "role", is_client=True)
+    assert lines(audit)[-1]["left_out"] == 8 * 2 + 4 * 3 - 1, "what was left out is said once"
+
+
 def test_a_client_that_asks_again_and_again_takes_little_of_the_audit_log(tmp_path):
     """A subscriber with leases rotated away what operators had done, in 18 minutes."""
     now = [0.0]
