@@ -116,6 +116,10 @@ class Newcomers:
             return verdict
         return None
 
+    def searched(self, session: str) -> Position | None:
+        """Return up to where the beginning of a session was searched in vain."""
+        return self._searched.get(session)
+
     def forget(self, session: str) -> None:
         """Forget what was found: the copy was replaced, or the session has joined its group."""
         self._searched.pop(session, None)

@@ -27,6 +27,7 @@ class Planner:
         self.ready_index = 0  # of the instruction from which on a new leader may plan
         self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last looked at
         self.idle: list[str] = []  # sessions in which the last plan found nothing to merge
+        self._searching: set[str] = set()  # and those in which the next one has more to look at
         self._turn = 0  # which session comes first next time, in case there is no room for all
 
     def plan(self, ledger: Ledger, durable: Mapping[str, Position], time_ns: int) -> Merge | None:
@@ -44,6 +45,7 @@ class Planner:
             CorruptLog: the copy of a session on this node is damaged.
         """
         self.idle = []
+        self._searching.clear()
         waiting = [name for name, end in durable.items() if end > ledger.merged_to(name)]
         if not waiting:
             return None
@@ -56,7 +58,8 @@ class Planner:
         for name in (waiting[start:] + waiting[:start])[:SLICES_MAX]:
             each = self._slice(ledger, name, durable[name], share)
             if each is None:
-                self.idle.append(name)
+                if name not in self._searching:
+                    self.idle.append(name)
             # Every slice moves its watermark, so a group gets one slice per instruction.
             elif each.watermark_name not in grouped:
                 grouped.add(each.watermark_name)
@@ -95,14 +98,18 @@ class Planner:
 
     def _joining(self, ledger: Ledger, made: Slice, durable: Position) -> Slice | None:
         """Return the first slice of a session, unless its group has merged other messages."""
+        name, before = made.session, self._newcomers.searched(made.session)
         stuck = self._newcomers.obstacle(ledger, made, durable)
         if stuck is None:
             return made
-        self.stuck[made.session] = stuck
+        self.stuck[name] = stuck
+        if self._newcomers.searched(name) != before:
+            self._searching.add(name)
         return None
 
     def forget(self, session: str) -> None:
         """Forget what was found in a copy: it was set aside."""
+        self.stuck.pop(session, None)
         self._newcomers.forget(session)
 
 

@@ -1,6 +1,7 @@
 """Proposals: which sessions a leader looks at when it plans an instruction."""
 
 from collections import Counter
+from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,13 +11,14 @@ from rt import Publisher
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.start import end_of
-from rt.position import Position
-from sequencer import planner
+from rt.position import START, Position
+from sequencer import newcomers, planner
 from sequencer.holdings import Holdings, Report, ReportKind, encode_report
 from sequencer.instruction import Merge, decode_instruction
 from sequencer.ledger import Ledger
 from sequencer.planner import Planner
 from sequencer.proposals import Proposals
+from sequencer.remembered import Sample
 from sequencer.session_log import SessionLog, SessionLogs
 
 IDLE = [f"idle{number}" for number in range(20)]
@@ -165,6 +167,37 @@ def test_a_session_at_rest_is_looked_at_again_without_news_of_it(tmp_path, monke
     assert not bench.proposals.stuck
 
 
+def test_a_session_that_joins_a_group_is_searched_on_without_a_rest(tmp_path, monkeypatch):
+    """A look reads 4 MiB of it: with a thousand sessions at rest, 1 GiB took twenty minutes."""
+    monkeypatch.setattr(newcomers, "_SEARCH_BYTES_MAX", 1)
+    bench = Bench(tmp_path, "a")
+    with Publisher(str(tmp_path), stream="s", session="jfk", group="g") as publisher:
+        for number in range(10):
+            publisher.publish(b"%d" % number)
+            publisher.flush("written")
+    bench.ledger.watermarks["group g"] = 10
+    samples = [Sample(9, blake2b(bytes(4) + b"9", digest_size=8).digest())]
+    bench.ledger.remembered.samples["g"] = samples
+    bench.hold("jfk", place(tmp_path, "jfk"))
+    for _ in range(10):
+        assert not bench.ledger.sessions
+        bench.propose()
+    assert bench.ledger.merged_to("jfk") == place(tmp_path, "jfk")
+
+
+def test_a_session_that_waits_for_its_group_rests(tmp_path, looked):
+    """Nothing of it is left to be searched."""
+    bench = Bench(tmp_path, "a")
+    with Publisher(str(tmp_path), stream="s", session="jfk", group="g") as publisher:
+        publisher.publish(b"0")
+    bench.ledger.watermarks["group g"] = 10
+    bench.ledger.remembered.samples["g"] = [Sample(9, bytes(8))]
+    bench.hold("jfk", place(tmp_path, "jfk"))
+    for _ in range(10):
+        bench.propose()
+    assert (set(bench.proposals.stuck), looked["jfk"] < 6) == ({"jfk"}, True)
+
+
 def test_a_session_that_was_dropped_is_not_stuck_any_more(tmp_path, monkeypatch):
     """Nothing of it is left to be merged."""
     bench = Bench(tmp_path, "a")
@@ -175,5 +208,21 @@ def test_a_session_that_was_dropped_is_not_stuck_any_more(tmp_path, monkeypatch)
     assert set(bench.proposals.stuck) == {"jfk"}
     bench.holdings.drop("jfk")
     bench.proposals.waiting.tick()
+    bench.propose()
+    assert not bench.proposals.stuck
+
+
+def test_a_session_whose_copy_was_set_aside_is_not_stuck_any_more(tmp_path, monkeypatch):
+    """Its publisher may be refused for it, and is the one that has to send it again."""
+    bench = Bench(tmp_path, "abc")
+    monkeypatch.setattr(planner, "obstacle", lambda *_about: "in its way")
+    leave_an_empty_file(tmp_path, "jfk")
+    bench.hold("jfk", NEXT_FILE)
+    for member in "bc":
+        bench.report(member, {"jfk": NEXT_FILE})
+    bench.propose()
+    assert set(bench.proposals.stuck) == {"jfk"}
+    bench.proposals.forget("jfk")
+    bench.hold("jfk", START)
     bench.propose()
     assert not bench.proposals.stuck
