@@ -217,16 +217,11 @@ class LocalCopy:
 
     def _mend(self, log: PulledLog, damage: CorruptLog) -> None:
         """Set the active file aside if it is damaged, so that it is copied again."""
-        file, log.damage = damage.position.file, None
-        if file in log.appender.manifest.rolled:
+        log.damage = None
+        if not set_end_aside(log.appender, damage):
             self.suspect(damage)
             return
-        _log.error("%s; it is set aside and copied again", damage)
         log.news.close()
-        log.appender.close()
-        for name in (file.file_name, file.file_name + SUFFIX):
-            with suppress(FileNotFoundError):
-                set_aside(self._disk, os.path.join(self.directory, name))
         self.log = self._open(log.appender.identity)
 
     def _run(self) -> None:
@@ -243,6 +238,27 @@ class LocalCopy:
                 _log.critical("%s", self.failure)
                 self._failed()
                 return
+
+
+def set_end_aside(copy: Appender, damage: CorruptLog) -> bool:
+    """Set aside the active file of a copy, which is damaged, so that it is copied again.
+
+    Args:
+        copy: is closed; open it again.
+        damage: in one of its files.
+
+    Returns:
+        Whether it was done: not if a file is damaged that has ended.
+    """
+    file = damage.position.file
+    if file in copy.manifest.rolled:
+        return False
+    _log.error("%s; it is set aside and copied again", damage)
+    copy.close()
+    for name in (file.file_name, file.file_name + SUFFIX):
+        with suppress(FileNotFoundError):
+            set_aside(copy.disk, os.path.join(copy.directory, name))
+    return True
 
 
 def _say_damaged(damage: CorruptLog) -> None:

@@ -1,11 +1,12 @@
 """CatchUp: copies the merged log from another node, as any subscriber would."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from replicator.pull import PullClient
-from rt.errors import DiskFailed, Refused
+from rt.errors import CorruptLog, DiskFailed, Refused
+from rt.log.appender import Appender
 from rt.log.disk import OsDisk, OsFile
 from rt.net.tls import Contexts
 from rt.node.guard import DiskGuard
@@ -26,6 +27,8 @@ class CatchUp:
         begin: Position,
         guard: DiskGuard,
         contexts: Contexts,
+        *,
+        suspect: Callable[[CorruptLog], None] = lambda _damage: None,
     ) -> None:
         """Begin to copy.
 
@@ -35,6 +38,8 @@ class CatchUp:
             begin: where the merged log here continues; the copy is useful once it is past this.
             guard: of the disk: while there is no room, the copy waits where it is.
             contexts: of the node, made at its start, so files that cannot be loaded now do no harm.
+            suspect: takes damage in a rolled file, which nothing but another one replaces: where
+                the copy ends in it, each node says that the copy is not of its log.
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
@@ -42,7 +47,13 @@ class CatchUp:
             settings.root, settings.stream, others, contexts, disk=GuardedDisk(guard)
         )
         self._begin = begin
+        self._pull.on_damage(suspect)
         self._pull.start()
+
+    @property
+    def log(self) -> Appender | None:
+        """What it writes; None before a node has said which log it is."""
+        return self._pull.log
 
     @property
     def position(self) -> Position:

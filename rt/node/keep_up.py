@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from rt.errors import Refused
+from rt.log.appender import Appender
 from rt.position import Position
 from sequencer.member import Member
 
@@ -15,6 +16,10 @@ _HAND_OVER_PART: Final = 4  # of `missing_s`: 0.5 s unless set, in which a node 
 
 class LogCopy(Protocol):
     """A copy under way, into the merged log that this node has closed."""
+
+    @property
+    def log(self) -> Appender | None:
+        """What it writes, or None if that is not open yet; any thread may ask."""
 
     @property
     def position(self) -> Position:

@@ -126,7 +126,9 @@ class Node:
         links = Links(
             self._send,
             self._pass_on,
-            lambda begin: CatchUp(settings, places, begin, directory.guard, contexts),
+            lambda begin: CatchUp(
+                settings, places, begin, directory.guard, contexts, suspect=self._suspect
+            ),
             places.follow,
             pulse,
         )
@@ -264,6 +266,10 @@ class Node:
             _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         else:
             self.pipeline.mend_merged(error)
+
+    def _suspect(self, damage: CorruptLog) -> None:
+        """Have a rolled file mended that the merged log's copy has met damage in."""
+        self.scrubber.suspect(damage)
 
     def stuck(self) -> str:
         """Return the name of a loop that has not come round for 30 s; "" if all have."""

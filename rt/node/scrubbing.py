@@ -40,8 +40,11 @@ def node_scrubber(
         return [each[0] for each in places.now.values()]
 
     def logs() -> list[Appender]:
-        merged = pipeline.member.executor.appender  # closed while it is copied
-        return [merged, *(each.appender for each in pipeline.inboxes.every())]
+        copy = pipeline.sequencer.view.waiting.copy
+        # closed while it is copied; a copy that has just ended is closed too
+        merged = pipeline.member.executor.appender if copy is None else copy.log
+        sessions = [each.appender for each in pipeline.inboxes.every()]
+        return sessions if merged is None else [merged, *sessions]
 
     def report(damage: CorruptLog, log: Appender) -> None:
         """Have a session's copy set aside, if other nodes have it; alone, keep what there is."""

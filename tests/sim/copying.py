@@ -1,15 +1,18 @@
 """Copies of the merged log that are pulled from node to node, by a node or by a subscriber."""
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from replicator.local_copy import PulledLog
+from replicator.local_copy import PulledLog, set_end_aside
 from rt.errors import CorruptLog, ManifestError, PeerError, Refused
-from rt.format.manifest import MERGED, LogIdentity
+from rt.format.manifest import MERGED, LogIdentity, Rolled
 from rt.log.appender import Appender
-from rt.log.archived import finish_archiving
+from rt.log.archived import finish_archiving, not_copied
+from rt.log.rolled_check import line_before
 from rt.position import START, Position
 
+from .checkers import Violation
 from .disk import SimDisk
 from .publisher import STREAM, Pipe
 from .stream import OUT
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 VISITING_SHARE = 0.3
 VISITING_HASTE = 10  # pieces at once
+PIECES_MAX = 10_000  # of a file that is fetched
+BROKEN_SHARE = 0.6  # of the connections that bring one where disks lose sectors
 IDENTITY = LogIdentity(MERGED, STREAM, OUT, "5" * 32, 0)
 
 
@@ -38,6 +43,9 @@ class Puller(Protocol):
     def caught_up(self, peer: "MergeNode", end: Position) -> None:
         """A node calls the copy complete."""
 
+    def suspect(self, damage: CorruptLog) -> None:
+        """A rolled file of the copy is damaged."""
+
 
 class Pull:
     """Copies the merged log from one node after the other, as `replicator.pull` does."""
@@ -45,10 +53,7 @@ class Pull:
     def __init__(self, puller: Puller, chance: Random, begin: int = 0) -> None:
         """Begin to copy; the copy is useful once it is past `begin`."""
         self._puller, self._chance = puller, chance
-        appender = Appender(puller.disk, OUT, IDENTITY)
-        appender.recover()
-        finish_archiving(puller.disk, OUT, appender.manifest)
-        self._copy = PulledLog(appender, lambda _entry: False, lambda _end: None)
+        self._copy = self._open()
         self._begin = begin
         self._pipe: Pipe | None = None
         self._peer: MergeNode | None = None
@@ -57,9 +62,16 @@ class Pull:
         self.has_ended = False
         self._turn = chance.randrange(len(puller.world.names))
 
+    def _open(self) -> PulledLog:
+        disk = self._puller.disk
+        appender = Appender(disk, OUT, IDENTITY)
+        appender.recover()
+        finish_archiving(disk, OUT, appender.manifest)
+        return PulledLog(appender, lambda _entry: False, lambda _end: None)
+
     @property
-    def appender(self) -> Appender:
-        """The end of the copy."""
+    def log(self) -> Appender:
+        """What it writes."""
         return self._copy.appender
 
     def step(self) -> None:
@@ -80,6 +92,8 @@ class Pull:
             assert self._peer is not None
             world.trace(f"{self._puller.name} cannot copy from {self._peer.name}: {error}")
             self._is_ahead = getattr(error, "code", "") == "behind"
+            if getattr(error, "code", "") == "diverged":
+                self._copy.doubted()  # as the connection does
             if not (self._puller.rotted or self._peer.rotted or "behind" in str(error.args)):
                 world.demand_behind(self._puller.name, self._peer.name, error)
             self.hang_up()
@@ -89,7 +103,7 @@ class Pull:
         if not all(peer.demand_unserved(pipe.step) for _ in range(self._puller.world.haste)):
             self._seen = news
         if pipe.caught_up and not was_caught_up:
-            self._puller.caught_up(peer, self.appender.next_place)
+            self._puller.caught_up(peer, self.log.next_place)
 
     def _connect(self) -> None:
         world = self._puller.world
@@ -98,6 +112,11 @@ class Pull:
         if peer is self._puller or not world.reaches(peer, self._puller):
             return
         self._peer, self._life = peer, peer.life
+        damage, self._copy.damage = self._copy.damage, None
+        if damage is not None and set_end_aside(self.log, damage):
+            self._copy = self._open()
+        elif damage is not None:
+            self._puller.suspect(damage)
         self._pipe = peer.feed_pipe(self._copy, relays=self._puller.relays)
         self._is_ahead = False
         self._seen = (-1, START, START)
@@ -113,12 +132,12 @@ class Pull:
         caught_up = self._pipe is not None and self._pipe.caught_up
         return (caught_up or self._is_ahead) and max(
             ledger_end, self._begin + 1
-        ) <= self._copy.appender.next_place
+        ) <= self.log.next_place
 
     @property
     def position(self) -> Position:
         """How far it is copied."""
-        return self._copy.appender.end
+        return self.log.end
 
     waits_for = ""
 
@@ -135,7 +154,62 @@ class Pull:
         self.hang_up()
         if sync:
             self._copy.sync()
-        self._copy.appender.close()
+        self.log.close()
+
+
+class NodeFiles:
+    """Where a node's files are fetched from (`replicator.mend.FileSource`): as `FileFetch` does.
+
+    The connection is the simulation's, from one log directory to another, within a turn.
+    """
+
+    def __init__(self, node: "MergeNode") -> None:
+        self._node = node
+
+    def nodes(self) -> Sequence[str]:
+        """All others."""
+        return [name for name in self._node.world.names if name != self._node.name]
+
+    def fetch(self, node: str, log: Appender, line: Rolled) -> str:
+        """Pull a file into a log of its own."""
+        target = self._node
+        peer = target.world.nodes[node]
+        is_broken = target.world.nemesis.active and target.draws(BROKEN_SHARE)
+        if is_broken or not target.world.reaches(peer, target):
+            raise Refused("unrepaired", "no answer")
+        target.fetches += 1
+        directory = f"{OUT}/repair.{target.life}.{target.fetches}"
+        copy = Appender(target.disk, directory, IDENTITY)
+        before = line_before(log.manifest, line)
+        if before is not None:
+            copy.skip_archived(before, not_copied(before))
+        try:
+            self._carry(peer, copy, line)
+        finally:
+            copy.close()
+        path = f"{directory}/{line.file.file_name}"
+        if target.is_writing_badly():
+            target.disk.rot([path], cut=False)
+        return path
+
+    def _carry(self, peer: "MergeNode", copy: Appender, line: Rolled) -> None:
+        pulled = PulledLog(copy, lambda _entry: False, lambda _end: None)
+        try:
+            pipe = peer.feed_pipe(pulled, relays=True)
+            for _ in range(PIECES_MAX):
+                peer.demand_unserved(pipe.step)
+                if line.file in copy.manifest.archived:
+                    raise Refused("archived", "it has archived the file")
+                if copy.next_place > line.file + line.end:
+                    return
+                if pipe.caught_up:
+                    break
+        except (CorruptLog, ManifestError, PeerError) as error:
+            raise Refused("corrupt", str(error)) from None
+        raise Refused("behind", "it does not have the file")
+
+    def clear(self) -> None:
+        """Leave it: simulated disks remove no directories."""
 
 
 class Subscriber:
@@ -163,6 +237,10 @@ class Subscriber:
         """A node calls the copy complete, so it is."""
         peer.demand_complete(end)
         self.is_complete = True
+
+    def suspect(self, damage: CorruptLog) -> None:
+        """No disk but a node's rots."""
+        raise Violation(str(damage))
 
     def connect_again(self) -> None:
         """Have a node say once more that the copy is complete."""
@@ -198,3 +276,7 @@ class Visitor:
         assert self._pull is not None
         self._pull.stop(sync=False)
         peer.demand_complete(end)
+
+    def suspect(self, damage: CorruptLog) -> None:
+        """No disk but a node's rots."""
+        raise Violation(str(damage))

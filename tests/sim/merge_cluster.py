@@ -402,7 +402,7 @@ class MergeCluster(Cluster):
         decided = len(self.checker.decided)
         done = all(node.has_all(decided) for node in self.nodes.values())
         copy, end = self.subscriber, self.stream.end
-        copied = copy.is_complete and copy.pull.appender.next_place >= end and self._has_lines()
+        copied = copy.is_complete and copy.pull.log.next_place >= end and self._has_lines()
         if (
             done
             and copied
@@ -426,7 +426,7 @@ class MergeCluster(Cluster):
 
     def _has_lines(self) -> bool:
         """Whether the subscriber knows of everything that is archived."""
-        known = self.subscriber.pull.appender.manifest
+        known = self.subscriber.pull.log.manifest
         return all(
             len(known.archived) >= len(node.member.executor.appender.manifest.archived)
             for node in self.nodes.values()
@@ -448,7 +448,7 @@ class MergeCluster(Cluster):
         logs = {node.name: node.member.executor.appender for node in self.nodes.values()}
         disks = {node.name: node.disk for node in self.nodes.values()}
         logs["subscriber"], disks["subscriber"] = (
-            self.subscriber.pull.appender,
+            self.subscriber.pull.log,
             self.subscriber.disk,
         )
         for name, disk in disks.items():

@@ -6,11 +6,13 @@ retention, both ends of a pipe. Here are fakes of what they act on, and eyes tha
 
 import errno
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from replicator.feeds import LogFeeds
 from replicator.host import Inbox
+from replicator.mend import mend_file
 from rt.errors import (
     CorruptLog,
     DiskFailed,
@@ -47,7 +49,7 @@ from sequencer.session_log import SessionLogs
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
 from .checkers import Violation
-from .copying import Pull
+from .copying import NodeFiles, Pull
 from .disk import PowerCut, is_dead
 from .node import PATH, SimNode
 from .publisher import SESSIONS, STREAM, Pipe, Publisher
@@ -162,6 +164,7 @@ class MergeNode(SimNode):
 
     def __init__(self, name: str, world: "MergeCluster", chance: Random) -> None:
         self.world = world
+        self.fetches = 0  # of rolled files
         self.rotted = False  # its disk was damaged once; only then may it speak of damage
         self.rotten_files: set[Position] = set()  # merged and rolled, damaged once
         self.has_been_full = False  # at least once
@@ -266,6 +269,21 @@ class MergeNode(SimNode):
         self.world.trace(f"{self.name}: {words}")
         if not self.rotted:
             raise Violation(f"{self.name} calls damaged what is not: {words}")
+
+    def suspect(self, damage: CorruptLog) -> None:
+        """Fetch a rolled file again in which a copy met damage, as scrubbing does."""
+        if self.copy is not None and not self.copy.has_ended:
+            log = self.copy.log
+            with suppress(Refused):  # no node answers; it is met again
+                mend_file(NodeFiles(self), log, log.manifest.rolled[damage.position.file])
+
+    def draws(self, _share: float) -> bool:
+        """Whether a connection that brings a file breaks."""
+        return False
+
+    def is_writing_badly(self) -> bool:
+        """Whether the disk loses what was just written."""
+        return False
 
     def strike(self, point: str) -> None:
         """Perhaps die here."""

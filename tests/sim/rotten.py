@@ -1,30 +1,25 @@
 """A world in which rolled files rot on a minority: they are found, not served, and repaired."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
-from replicator.local_copy import PulledLog
 from replicator.mend import Mended, mend_file
 from replicator.scrub import Scrub, ScrubPorts
 from replicator.scrub_record import ScrubRecord
-from rt.errors import CorruptLog, ManifestError, PeerError, Refused
+from rt.errors import CorruptLog
 from rt.format.manifest import Rolled
 from rt.log.appender import Appender
-from rt.log.archived import not_copied
-from rt.log.rolled_check import line_before
 from rt.node.damage import DamageFound
 from rt.position import Position
 
-from .copying import IDENTITY
+from .copying import NodeFiles
 from .merge_cluster import MergeCluster, MergeNemesis
 from .merge_node import MergeNode
 from .stream import OUT
 
 SCRUB_TICKS = 4  # between two turns
 TURN_BYTES = 2_000
-PIECES_MAX = 10_000  # of one file
 BAD_SECTOR_SHARE = 0.4  # of what is written for a repair
-BROKEN_SHARE = 0.6  # of the connections that bring it
 
 
 class RottenNemesis(MergeNemesis):
@@ -56,61 +51,6 @@ class RottenNemesis(MergeNemesis):
                 self.world.trace(f"{node.name} rots {done}")
 
 
-class NodeFiles:
-    """Where a node's files are fetched from (`replicator.mend.FileSource`): as `FileFetch` does.
-
-    The connection is the simulation's, from one log directory to another, within a turn.
-    """
-
-    def __init__(self, node: "RottenNode") -> None:
-        self._node = node
-
-    def nodes(self) -> Sequence[str]:
-        """All others."""
-        return [name for name in self._node.world.names if name != self._node.name]
-
-    def fetch(self, node: str, log: Appender, line: Rolled) -> str:
-        """Pull a file into a log of its own."""
-        target = self._node
-        peer = target.world.nodes[node]
-        is_broken = target.world.nemesis.active and target.draws(BROKEN_SHARE)
-        if is_broken or not target.world.reaches(peer, target):
-            raise Refused("unrepaired", "no answer")
-        target.fetches += 1
-        directory = f"{OUT}/repair.{target.life}.{target.fetches}"
-        copy = Appender(target.disk, directory, IDENTITY)
-        before = line_before(log.manifest, line)
-        if before is not None:
-            copy.skip_archived(before, not_copied(before))
-        try:
-            self._carry(peer, copy, line)
-        finally:
-            copy.close()
-        path = f"{directory}/{line.file.file_name}"
-        if target.is_writing_badly():
-            target.disk.rot([path], cut=False)
-        return path
-
-    def _carry(self, peer: MergeNode, copy: Appender, line: Rolled) -> None:
-        pulled = PulledLog(copy, lambda _entry: False, lambda _end: None)
-        try:
-            pipe = peer.feed_pipe(pulled, relays=True)
-            for _ in range(PIECES_MAX):
-                peer.demand_unserved(pipe.step)
-                if line.file in copy.manifest.archived:
-                    raise Refused("archived", "it has archived the file")
-                if copy.next_place > line.file + line.end:
-                    return
-                if pipe.caught_up:
-                    break
-        except (CorruptLog, ManifestError, PeerError) as error:
-            raise Refused("corrupt", str(error)) from None
-        raise Refused("behind", "it does not have the file")
-
-    def clear(self) -> None:
-        """Leave it: simulated disks remove no directories."""
-
-
 class RottenNode(MergeNode):
     """A node that scrubs, as its thread would: a little now and then."""
 
@@ -118,7 +58,7 @@ class RottenNode(MergeNode):
 
     def _start(self) -> None:
         super()._start()
-        self.fetches = self.rounds = 0
+        self.rounds = 0
         source = NodeFiles(self)
 
         def mend(log: Appender, line: Rolled) -> Mended | None:
@@ -141,7 +81,13 @@ class RottenNode(MergeNode):
 
     def _logs(self) -> list[Appender]:
         inboxes = sorted(self.inboxes.every(), key=lambda each: each.session)
-        return [self.member.executor.appender, *(each.appender for each in inboxes)]
+        copy = self.view.waiting.copy
+        merged = self.member.executor.appender if copy is None else copy.log
+        return [*([merged] if merged else []), *(each.appender for each in inboxes)]
+
+    def suspect(self, damage: CorruptLog) -> None:
+        """Read a file soon: a copy met damage in it."""
+        self.scrub.suspect(damage)
 
     def is_writing_badly(self) -> bool:
         """Whether a disk that loses sectors has lost what was just written."""

@@ -1,6 +1,7 @@
 """Bit rot in rolled files: found, not served, fetched from another node, and reported."""
 
 import os
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -190,6 +191,31 @@ def test_a_copy_that_ends_in_damage_goes_on_after_it_was_repaired(tmp_path, is_r
             assert client.wait_caught_up(PATIENCE_S), client.status()
             client.stop()
         assert log_bytes(cluster.out("sub"))[name] == log_bytes(cluster.out("n1"))[name]
+
+
+def test_a_node_that_copies_the_log_goes_on_where_the_end_of_what_it_has_rots(tmp_path, caplog):
+    """Each of the others said that the copy was not of its log, and merging waited for ever."""
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        cluster.push()
+        whole = fill(cluster)
+        member = cluster.nodes["n3"].pipeline.member
+        done = member.executor.ledger.index
+        assert eventually(lambda: member.engine.status().snapshot >= done, PATIENCE_S)
+        cluster.stop("n3")  # it repeats nothing of that
+        out = Path(cluster.out("n3"))
+        path, size = rolled_files(out)[1]
+        lines = (out / "manifest").read_bytes().splitlines(keepends=True)
+        ends = [place for place, line in enumerate(lines) if b"log.0.1" in line]
+        (out / "manifest").write_bytes(b"".join(lines[: ends[-1] + 1]))
+        for each in out.glob("log.*"):
+            if not each.name.startswith(("log.0.0", "log.0.1")):
+                each.unlink()
+        flip_bit(path, size - 200)
+        cluster.start("n3")
+        assert eventually(lambda: contents(out) == whole, PATIENCE_S)
+        assert eventually(lambda: not cluster.nodes["n3"].status()["copying_to"], PATIENCE_S)
+        assert scrub_of(cluster, "n3")["repaired"] == 1
+    assert "log.0.1: repaired with the copy of" in caplog.text
 
 
 def test_rt_verify_repairs_a_copy_and_says_what_it_did(tmp_path):
