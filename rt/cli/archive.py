@@ -5,13 +5,13 @@ import click
 from archiver.policy import parse_limit
 from rt.cli.console import print_json, say
 from rt.cli.groups import CommandGroup
-from rt.cli.link import reading_answers
 from rt.cli.offload import offload
 from rt.cli.options import click_options, json_option
 from rt.cli.plan import plan
 from rt.cli.policy import policy
 from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse
+from rt.net.admin import reading_answers
 from rt.text import time_text
 
 

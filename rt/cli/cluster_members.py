@@ -9,12 +9,11 @@ from typing import Any, Final
 import click
 
 from rt.cli.console import note, print_json, say
-from rt.cli.link import reading_answers
 from rt.cli.options import Seconds, click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse, Refused, RtError
 from rt.names import parse_node
-from rt.net.admin import AdminClient
+from rt.net.admin import AdminClient, reading_answers
 from rt.node.cluster import certify_node, write_member
 from rt.node.settings import parse_address
 from sequencer.raft.consensus import VOTERS_MAX

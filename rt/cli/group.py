@@ -6,11 +6,11 @@ import click
 
 from rt.cli.console import note, print_json, table
 from rt.cli.groups import CommandGroup
-from rt.cli.link import reading_answers
 from rt.cli.options import click_options, json_option
 from rt.cli.places import LAG_HEADINGS, Row, ask_rows, lag_cells, move, remove, show_rows, to_option
 from rt.client.settings import ConnectionSettings
 from rt.names import parse_cursor
+from rt.net.admin import reading_answers
 from rt.text import printable
 
 _HEADINGS: Final = ("group", "position", *LAG_HEADINGS, "claims", "members")

@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,8 +13,8 @@ from rt.cli.options import Seconds, reloaded
 from rt.cli.stop_signals import StopSignals
 from rt.client.settings import ConnectionSettings
 from rt.config.settings import changed
-from rt.errors import Misuse, PeerError, Refused, RtError, spoken
-from rt.net.admin import NoLeader
+from rt.errors import Misuse, Refused, RtError, spoken
+from rt.net.admin import PASSING, NoLeader
 from rt.net.contexts import Contexts
 from rt.node.http import HttpSettings
 from rt.web.server import WebServer
@@ -33,24 +32,12 @@ class ServiceSettings(ConnectionSettings):
     web: HttpSettings = field(default_factory=HttpSettings)
 
 
-@contextmanager
-def reading_answers() -> Iterator[None]:
-    """Turn an error while a node's answer is read into `PeerError`: the fault is the node's."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise PeerError(
-            f"a node's answer cannot be read ({reason}); does it run our version?"
-        ) from None
-
-
 def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:
     """Ask what the leader knows; without one, what any node does, and say so."""
     try:
         return settings.ask_latest(request)
     except (NoLeader, Refused) as error:
-        if isinstance(error, Refused) and error.code != "undecided":
+        if isinstance(error, Refused) and error.code not in PASSING:
             raise
         note(f"{error}; what follows is as one node knew it last")
         return settings.ask(request)

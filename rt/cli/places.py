@@ -6,10 +6,11 @@ from typing import Any, Final
 import click
 
 from rt.cli.console import note, print_json, table
-from rt.cli.link import look, reading_answers
+from rt.cli.link import look
 from rt.client.settings import ConnectionSettings
 from rt.log.start import parse_start
 from rt.names import parse_cursor
+from rt.net.admin import reading_answers
 from rt.text import printable
 
 LAG_HEADINGS: Final = ("messages behind", "bytes", "seconds")

@@ -12,12 +12,13 @@ from archiver.plan import Planned, archived_to, rolled_files
 from archiver.plan import plan as plan_files
 from archiver.policy import Policy, parse_policy
 from rt.cli.console import note, print_json, table
-from rt.cli.link import look, reading_answers
+from rt.cli.link import look
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
 from rt.log.directory import LogDirectory
+from rt.net.admin import reading_answers
 from rt.text import counted, parse_time, time_text
 
 _HEADINGS: Final = ("file", "bytes", "messages", "rolled", "goes", "why", "by time at")

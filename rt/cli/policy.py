@@ -8,11 +8,12 @@ import click
 from archiver.policy import parse_policy, policy_of
 from rt.cli.console import note, print_json, say
 from rt.cli.groups import CommandGroup
-from rt.cli.link import look, reading_answers
+from rt.cli.link import look
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
+from rt.net.admin import reading_answers
 from rt.text import time_text
 
 _FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has three rules

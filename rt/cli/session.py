@@ -6,11 +6,12 @@ import click
 
 from rt.cli.console import note, print_json, say, table
 from rt.cli.groups import CommandGroup
-from rt.cli.link import look, reading_answers
+from rt.cli.link import look
 from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes, show_seconds
 from rt.names import parse_peer
+from rt.net.admin import reading_answers
 from rt.text import counted, printable, time_text
 
 _HEADINGS: Final = (

@@ -11,6 +11,7 @@ from typing import Any, Final
 from rt.client.group import Group
 from rt.client.registered import Asking
 from rt.errors import PeerError, Refused, RtError, Stopped, spoken
+from rt.net.admin import reading_answers
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
@@ -247,10 +248,10 @@ class Claims:
             self._not_said(request, error, is_final=False)
         else:
             try:
-                self._take(request, answer)
-            except (KeyError, TypeError, ValueError) as error:
-                unreadable = PeerError(f"a node's answer cannot be read: {error}")
-                self._not_said(request, unreadable, is_final=False)
+                with reading_answers():
+                    self._take(request, answer)
+            except PeerError as error:
+                self._not_said(request, error, is_final=False)
 
     def _said(self) -> dict[str, Any]:
         with self._news:

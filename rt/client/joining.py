@@ -13,6 +13,7 @@ from rt.client.stream_copy import StreamCopy
 from rt.errors import Misuse
 from rt.log.start import Start, start_text
 from rt.log.watch import Watch
+from rt.net.admin import reading_answers
 from rt.position import Position
 
 Letters = Callable[[str, bytes, bytes], object]
@@ -49,7 +50,8 @@ def join(
     with ExitStack() as undo:
         undo.callback(asking.close)
         joined = asking.ask({"do": "group-join", "start": start_text(begin), **group.agreed_on()})
-        position, end = (Position.parse(str(joined[each])) for each in ("position", "merged_end"))
+        with reading_answers():
+            position, end = (Position.parse(str(joined[e])) for e in ("position", "merged_end"))
         copy.begin(position, wanted.timeout_s, follow=wanted.follow)
         os.makedirs(copy.directory, exist_ok=True)
         watch = Watch()

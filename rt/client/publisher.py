@@ -18,7 +18,7 @@ from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Le
 from rt.log.disk_room import DiskLimit
 from rt.log.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
-from rt.net.admin import NoLeader
+from rt.net.admin import PASSING, NoLeader, reading_answers
 from rt.net.tls import Contexts
 from rt.position import Position
 from rt.publisher import Publisher
@@ -27,7 +27,6 @@ _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 _CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
-_PASSING: Final = ("undecided", "busy", "stopping")  # what a node refuses for a while
 
 
 def checked_level(level: str | Level, argument: str) -> Level:
@@ -225,7 +224,7 @@ class ClientPublisher:
             TimeoutError: it has not; the message says how far it has come.
             Refused: there is no such cursor, the certificate may not look, or nothing was decided
                 all that time.
-            RtError: no node answers.
+            RtError: no node answers, or the answer cannot be read.
         """
         parse_cursor(cursor)
         timeout_s = checked_seconds(timeout_s, "timeout_s")
@@ -233,12 +232,14 @@ class ClientPublisher:
         while True:
             is_last = time.monotonic() + pause_s > end_s
             try:
-                found = self._ask({"do": "cursors", "name": cursor, "latest": True})["cursors"][0]
+                answer = self._ask({"do": "cursors", "name": cursor, "latest": True})
             except (NoLeader, Refused) as error:
-                if is_last or not (isinstance(error, NoLeader) or error.code in _PASSING):
+                if is_last or not (isinstance(error, NoLeader) or error.code in PASSING):
                     raise
             else:
-                reached = Position.parse(str(found.get("next", found["position"])))
+                with reading_answers():
+                    found = answer["cursors"][0]
+                    reached = Position.parse(str(found.get("next", found["position"])))
                 if reached >= position:
                     return
                 if is_last:

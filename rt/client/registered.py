@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from rt.client.cursor import CursorState
 from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
 from rt.names import parse_cursor
+from rt.net.admin import reading_answers
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
@@ -105,9 +106,10 @@ class RegisteredReader:
         with ExitStack() as undo:
             undo.callback(nodes.close)
             found = _taken(nodes, request, cursor.wait_s if cursor.takeover == "wait" else 0.0)
+            with reading_answers():
+                self._epoch = int(found["epoch"])
+                self._position = Position.parse(str(found["position"]))
             undo.pop_all()
-        self._epoch = int(found["epoch"])
-        self._position = Position.parse(str(found["position"]))
         self.is_new = self._position == START
         self._sent = _Sent(self._position, time.monotonic())
         self._fenced: Fenced | None = None

@@ -3,7 +3,8 @@
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
@@ -27,6 +28,8 @@ _PORT_MAX: Final = 65535
 _NUMBER_END: Final = 1 << 63
 _ACTIVE_NUMBERS: Final = 7  # of a `Rolled` line; a digest and session names may follow
 
+PASSING: Final = ("undecided", "busy", "stopping")  # what a node refuses for a while
+
 Address = tuple[str, int]
 
 _log = logging.getLogger(__name__)
@@ -34,6 +37,18 @@ _log = logging.getLogger(__name__)
 
 class NoLeader(RtError):  # noqa: N818
     """Nodes answered, and none of those that can be reached leads."""
+
+
+@contextmanager
+def reading_answers() -> Iterator[None]:
+    """Turn an error while a node's answer is read into `PeerError`: the fault is the node's."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise PeerError(
+            f"a node's answer cannot be read ({reason}); does it run our version?"
+        ) from None
 
 
 def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:

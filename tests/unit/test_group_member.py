@@ -4,6 +4,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
 from logs import MergedLog
@@ -12,8 +13,10 @@ from reading_groups import SPARK, Nodes
 from rt.client import shared
 from rt.client.claims import Claims
 from rt.client.group import DeadLetter, Group
+from rt.client.joining import join
+from rt.client.registered import Registered, RegisteredReader
 from rt.client.shared import Choice, GroupSubscriber, MemberReading, OnTrouble
-from rt.errors import CorruptLog, GapError
+from rt.errors import CorruptLog, GapError, PeerError
 from rt.format.manifest import Archived
 from rt.log.watch import Watch
 from rt.position import START
@@ -246,3 +249,43 @@ def test_another_thread_closes_a_member_whose_copy_lags(world):
         assert reading.result(PATIENCE_S) is None
     with pytest.raises(ValueError, match="closed file"):
         messages._watch.fileno()
+
+
+def test_answers_that_cannot_be_read_end_no_member(world, caplog):
+    """A number that is none ended the thread that asks, and the member waited for ever."""
+    nothing = {"lost": [], "claims": [], "position": "0.0.0", "is_done": False}
+    wrong = [
+        nothing | each
+        for each in (
+            {"lost": [1e999]},
+            {"lost": 5},
+            {"claims": [5]},
+            {"position": "x"},
+            {"claims": None},
+        )
+    ]
+    ask = world.ask
+
+    def troubled(request):
+        return wrong.pop() if wrong and request["do"] == "group-work" else ask(request)
+
+    world.ask = troubled
+    with world.member(group("a", silence_s=0.5)) as messages:
+        assert len(taken(messages.messages(PATIENCE_S), 3)) == 3
+    assert not wrong
+    assert "a node's answer cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"epoch": 1e999, "position": 0}, {"epoch": 1, "position": []}]
+)
+def test_whoever_opens_a_cursor_or_joins_a_group_names_the_node_that_answered_so(answer):
+    """A KeyError sends the programmer to the wrong end of the connection."""
+    closed = []
+    nodes = SimpleNamespace(ask=lambda _request: answer, close=lambda: closed.append(1))
+    with pytest.raises(PeerError, match="a node's answer cannot be read"):
+        RegisteredReader(nodes, Registered("etl"))
+    wanted = SimpleNamespace(ack="auto")
+    with pytest.raises(PeerError, match="a node's answer cannot be read"):
+        join(group("a"), "earliest", wanted, None, (nodes, None))
+    assert closed == [1, 1]

@@ -18,7 +18,7 @@ from logs import MergedLog
 import rt
 from archiver.decide import RolledFile
 from rt.cli.link import look
-from rt.errors import Misuse, Refused, Stopped
+from rt.errors import Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import Archived
 from rt.net.admin import NoLeader, ask, ask_any
 from rt.net.identity import CertificateRole, PeerIdentity
@@ -498,6 +498,9 @@ def test_an_election_does_not_end_the_wait_for_a_cursor(cluster, tmp_path, monke
         errors = [Refused("undecided", "no majority")] * 1000
         with pytest.raises(Refused, match="no majority"):
             publisher.await_consumed(START, "patient", 0.1)
+        monkeypatch.setattr(publisher, "_ask", lambda _request: {"cursors": []})
+        with pytest.raises(PeerError, match="a node's answer cannot be read"):
+            publisher.await_consumed(START, "patient", PATIENCE_S)
         with pytest.raises(Misuse, match="timeout_s is nan; use seconds"):
             publisher.await_consumed(START, "patient", float("nan"))
 
@@ -531,8 +534,10 @@ class WithoutLeader:
 
 
 @pytest.mark.parametrize(
-    "error", [NoLeader("n1: no node leads now"), Refused("undecided", "no majority decided it")]
-)
+    "error",
+    [NoLeader("n1: no node leads now"), Refused("undecided", "no majority decided it"),
+     Refused("busy", "no answer within 10 s")],
+)  # fmt: skip
 def test_without_a_leader_an_operator_still_sees_what_one_node_knew(error, capsys):
     """That is when most is asked."""
     assert look(WithoutLeader(error), {"do": "cursors"}) == {"cursors": []}
