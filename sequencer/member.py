@@ -241,17 +241,16 @@ class Member:
     def tick(self) -> None:
         """Let one unit of time pass."""
         self.greeting.tick()
-        ticks = self.greeting.ticks
         if self.greeting.is_over:
             self.engine.tick()
-        if ticks % WHOLE_REPORT_TICKS == 0:
+        if self.greeting.ticks % WHOLE_REPORT_TICKS == 0:
             self._report_all()
             self.holdings.round += 1
             self._send_all(_MEMBERS + self._membership.announcement())
             self._request_state()
         if self.engine.leads:
             self._proposals.waiting.tick()
-            if ticks % DIGEST_TICKS == 0:
+            if self.greeting.ticks % DIGEST_TICKS == 0:
                 self._send_digest()
             self._hand_over.tick()
 
@@ -315,7 +314,8 @@ class Member:
 
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last snapshot."""
-        return self._execution.plan_snapshot()
+        plan = self._execution.plan_snapshot()
+        return plan if plan is not None and self.engine.may_compact(plan.index) else None
 
     def save_snapshot(self, plan: SnapshotPlan) -> None:
         """Save a planned snapshot; the merged log is durable up to its end."""

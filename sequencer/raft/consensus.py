@@ -333,12 +333,19 @@ class Consensus(Protocol):
     def persisted(self, ready: Ready) -> None:
         """Record that everything `ready` wanted durable is durable."""
 
+    def may_compact(self, index: int) -> bool:
+        """Whether the members as of an entry are known: a snapshot of it has to list them.
+
+        They are not to a node that joins, or has lost its state, before its log says so.
+        """
+
     def compact(self, index: int, data: bytes) -> Snapshot | None:
         """Make a snapshot of the application's state as of the applied entry `index`.
 
         Returns:
             The snapshot, for the journal to save; until then a restart uses the older one. None if
-            there is a newer one already, such as one that the leader has just sent.
+            there is a newer one already, such as one that the leader has just sent, or if it must
+            not be made; see `may_compact`.
         """
 
     def read_index(self, ticket: int) -> None:

@@ -245,6 +245,10 @@ class Core:
         self.snapshots.receive(snapshot)
         self.commit = self._delivered = snapshot.index
 
+    def may_compact(self, index: int) -> bool:
+        """Whether a snapshot of this entry could say who the members are."""
+        return self.roster.is_known(index, self.name, self.incarnation)
+
     def compact(self, index: int, data: bytes, needed: int) -> Snapshot | None:
         """Make a snapshot of the applied entry `index` and drop entries that it covers.
 
@@ -254,7 +258,7 @@ class Core:
             needed: a peer still needs the entries after this index.
         """
         newest = self.snapshots.newest
-        if newest is not None and index <= newest.index:
+        if (newest is not None and index <= newest.index) or not self.may_compact(index):
             return None
         term = self.log.term_at(index)
         if term is None or index > min(self._delivered, self.log.durable):

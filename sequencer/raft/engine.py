@@ -69,8 +69,7 @@ class Raft:
         settings: Settings | None = None,
     ) -> None:
         state = state or EngineState()
-        self._chance = chance
-        self._settings = settings or Settings()
+        self._chance, self._settings = chance, settings or Settings()
         config = node_config(name, members, state, self._settings)
         self._core = Core(config, cluster, state)
         self._leader: Leader | None = None
@@ -257,6 +256,10 @@ class Raft:
         self._core.persisted(ready)
         if self._leader is not None:
             self._leader.advance_commit()
+
+    def may_compact(self, index: int) -> bool:
+        """Whether the members as of an entry are known."""
+        return self._core.may_compact(index)
 
     def compact(self, index: int, data: bytes) -> Snapshot | None:
         """Make a snapshot of the application's state and drop the entries that it covers."""

@@ -138,6 +138,15 @@ class Roster:
         before = [seats for start, seats in self._history if start <= index]
         return tuple(sorted(before[-1].items()))
 
+    def is_known(self, index: int, name: str, incarnation: int) -> bool:
+        """Whether the configuration as of an entry is more than what this node's file says.
+
+        A copy that did not found the cluster begins with that, in which it is a founder itself; its
+        log says later that it joined, or that the copy before it is suspended.
+        """
+        seat = dict(self.at(index)).get(name)
+        return incarnation == FOUNDER or seat is None or seat.incarnation != FOUNDER
+
     def admit(self, index: int, name: str, incarnation: int) -> None:
         """Apply an entry that suspends or admits a copy of a member's state."""
         seat = self.now.get(name)

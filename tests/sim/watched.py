@@ -30,7 +30,8 @@ class WatchedEngine:
         self.step, self.tick, self.status = raft.step, raft.tick, raft.status
         self.propose, self.transfer, self.hesitate = raft.propose, raft.transfer, raft.hesitate
         self.gone = raft.gone
-        self.compact, self.read_index, self.vouch = raft.compact, raft.read_index, raft.vouch
+        self.may_compact, self.compact = raft.may_compact, raft.compact
+        self.read_index, self.vouch = raft.read_index, raft.vouch
         self.add, self.promote = raft.add, raft.promote
         self.remove, self.move = raft.remove, raft.move
 

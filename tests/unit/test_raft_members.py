@@ -22,9 +22,14 @@ from sequencer.raft.consensus import (
     Snapshot,
 )
 from sequencer.raft.engine import Raft
-from sequencer.raft.entries import ADDRESS_BYTES_MAX, pack_configuration, unpack_configuration
+from sequencer.raft.entries import (
+    ADDRESS_BYTES_MAX,
+    pack_configuration,
+    pack_member,
+    unpack_configuration,
+)
 from sequencer.raft.messages import AppendReply, VoteReply
-from sequencer.raft.quorum import LEARNING
+from sequencer.raft.quorum import LEARNING, suspended
 from sequencer.raft.snapshots import decode_snapshot, encode_snapshot
 from tests.sim.disk import SimDisk
 
@@ -185,6 +190,27 @@ def test_a_snapshot_holds_the_configuration_of_its_own_entry() -> None:
     snapshot = node.compact(decided, b"")
     assert snapshot is not None
     assert [name for name, _ in snapshot.roster] == ["n1", "n2", "n3"]
+
+
+def test_a_node_that_joins_makes_no_snapshot_before_its_log_says_so() -> None:
+    """Until then it has the members from its file, and of eight that vote no state can be read."""
+    seats = {f"n{number}": Seat(0) for number in range(1, 8)}
+    joined = pack_configuration({**seats, "n8": Seat(LEARNING, False)})
+    entries = (Entry(1, 1, b"", EntryKind.NO_OP), Entry(2, 1, joined, EntryKind.CONFIGURATION))
+    state = EngineState(Ballot(1), None, entries, 77)
+    node = Raft("n8", [*seats, "n8"], chance=Random(1), state=state)
+    assert [node.may_compact(index) for index in range(3)] == [False, False, True]
+    assert node.compact(0, b"") is None
+
+
+def test_a_node_that_lost_its_state_makes_no_snapshot_before_its_log_says_so() -> None:
+    """The list would say that the lost copy counts."""
+    lost = pack_member("n1", suspended(0))
+    entries = (Entry(1, 1, b"", EntryKind.NO_OP), Entry(2, 1, lost, EntryKind.MEMBER))
+    state = EngineState(Ballot(1), None, entries, 77)
+    node = Raft("n1", FOUNDERS, chance=Random(1), state=state)
+    assert [node.may_compact(index) for index in range(3)] == [False, False, True]
+    assert Raft("n1", FOUNDERS, chance=Random(1)).may_compact(0), "a founder knows who they were"
 
 
 def test_a_cluster_shrinks_to_one_node_and_grows_again() -> None:
