@@ -118,6 +118,8 @@ class MemberNode(SimNode):
             members = dict.fromkeys(self._cluster.founders, "")
             found(self.disk, PATH, cluster="sim", node=self.name, directory=directory,
                   members=members)  # fmt: skip
+        else:
+            self.lacks_state = True  # a start that makes one may be interrupted
 
     def start(self) -> None:
         """Start, unless it was removed."""

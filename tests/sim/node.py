@@ -9,6 +9,7 @@ from sequencer.journal.journal import Opened, found, open_journal
 from sequencer.raft.consensus import EngineRole, Ready
 from sequencer.raft.engine import Raft
 
+from .checkers import Violation
 from .disk import PowerCut, SimDisk
 from .machine import Machine
 
@@ -28,6 +29,7 @@ class SimNode:
         self.name, self._cluster, self._chance = name, cluster, chance
         seed = chance.getrandbits(32)
         self.disk = SimDisk(Random(seed), cleans_failed_pages=self.cleans_failed_pages)
+        self.lacks_state = False  # it is new or was disowned, and no start has come through since
         self._found(chance.getrandbits(60) + 1)
         self.disk.settle_all()
         self.life = 0  # events of an earlier life of the process are void
@@ -68,6 +70,9 @@ class SimNode:
 
     def _make_engine(self, opened: Opened) -> None:
         self.journal, state = opened.journal, opened.state
+        if opened.damage and not (self.lost or self.lacks_state):
+            raise Violation(f"{self.name} lost its state by itself: {opened.damage}")
+        self.lacks_state = False
         self.lost = self.lost or bool(opened.damage)
         self._cluster.checker.durable(self.name, state.entries)
         self._cluster.checker.covered(self.name, state.snapshot.index if state.snapshot else 0)

@@ -21,6 +21,7 @@ QUICKEST = [
     "half-is-a-majority",
     "speaks-before-the-sync",
     "log-not-synced",
+    "failed-sync-forgiven",
     "slices-merged-on-any-state",
     "reads-without-asking",
     "any-append-cuts-the-log",

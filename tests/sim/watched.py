@@ -103,7 +103,7 @@ class WatchedJournal:
         node = self._node
         if not node.is_older_copy:
             raise Violation(f"{node.name} is called an older copy of itself: {why}")
-        node.is_older_copy = False
+        node.is_older_copy, node.lacks_state = False, True
         self._journal.disown(why)
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
