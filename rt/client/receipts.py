@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import cache, partial
 from typing import Final, NamedTuple
 
+from replicator.backoff import Complaint
 from rt.errors import FlushTimeout, MessagesDropped, RtError, Stopped, WriterFailed, spoken
 from rt.format.dropped_notice import DroppedSpan
 from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
@@ -71,8 +72,9 @@ class Receipts:
 
     Threads:
         `_new` and `_closing` are guarded by `_news`, which any thread may take through `future`,
-        `wait_idle` and `close`. `_waiting` and `_drops` belong to the thread of `_run` alone. A
-        future is completed by that thread, outside the lock, so a callback may publish again.
+        `wait_idle` and `close`. `_waiting`, `_drops` and `_complaint` belong to the thread of
+        `_run` alone. A future is completed by that thread, outside the lock, so a callback may
+        publish again.
     """
 
     def __init__(self, publisher: Publisher, confirmations: ConfirmationsFile) -> None:
@@ -85,6 +87,7 @@ class Receipts:
         self._late = {level: partial(self.late, level) for level in Level}
         self._waiting: dict[Level, deque[Pledge]] = {level: deque() for level in _OF_NODES}
         self._drops: tuple[DroppedSpan, ...] = ()  # whose futures have failed
+        self._complaint = Complaint(_log, f"session {publisher.name} waits")
         self._thread = threading.Thread(
             target=self._run, name=f"receipts {publisher.name}", daemon=True
         )
@@ -137,8 +140,10 @@ class Receipts:
     def _run(self) -> None:
         pause_s = _POLL_FIRST_S
         while (new := self._next(pause_s)) is not None:
+            had_new = bool(new)
             try:
                 self._write(new)
+                new = []  # they wait now
                 progressed = self._resolve(self._confirmations.read())
             except (WriterFailed, RtError) as error:
                 self._fail(error, new)
@@ -146,8 +151,9 @@ class Receipts:
             except OSError as error:
                 pause_s = self._put_back(new, error)
                 continue
+            self._complaint.reset()
             pause_s = min(_POLL_LAST_S, pause_s * _POLL_GROWTH)
-            if new or progressed:
+            if had_new or progressed:
                 pause_s = _POLL_FIRST_S
         reason = self._publisher.shipping_note
         words = f"publisher {self._publisher.name!r} was closed before that"
@@ -215,8 +221,8 @@ class Receipts:
         return span is not None
 
     def _put_back(self, new: list[Pledge], error: OSError) -> float:
-        """The disk is full, for now: the messages are kept, and tried again."""
-        _log.warning("session %s waits: %s", self._publisher.name, spoken(error))
+        """The disk is full, for now, say: the messages are kept, and tried again."""
+        self._complaint.say(spoken(error))
         with self._news:
             self._new[:0] = new
             self._news.wait_for(lambda: self._closing, _FULL_DISK_S)

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from archive_cluster import STREAM, held_bytes
@@ -15,6 +16,7 @@ from rt.errors import LimitReached, MessagesDropped, SessionFull
 from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
 from rt.log.sending import sending
 from rt.position import START, Position
+from tests.replicator_host import eventually
 
 KIB = 1 << 10
 LIMIT = 512 * KIB
@@ -152,6 +154,28 @@ def test_a_message_that_was_kept_is_confirmed_though_what_follows_it_was_dropped
         assert kept.result(PATIENCE_S).position == kept_to
         assert isinstance(lost.exception(PATIENCE_S), MessagesDropped)
         receipts.close()
+
+
+def test_confirmations_that_cannot_be_read_for_a_while_delay_futures_and_no_more(tmp_path, caplog):
+    """Each attempt took every future once more, and wrote a line: ten a second, for hours."""
+    looks, file = [], ConfirmationsFile(directory_in(tmp_path))
+
+    def read():
+        looks.append(len(receipts._waiting[Level.MERGED]))
+        if len(looks) < 5:
+            raise OSError(24, "Too many open files")
+        return file.read()
+
+    with publisher(tmp_path) as full:
+        receipts = Receipts(full, SimpleNamespace(read=read))
+        full.publish(b"x")
+        kept = receipts.future(Level.MERGED, 0)
+        assert eventually(lambda: len(looks) > 5, PATIENCE_S)
+        assert set(looks) == {1}
+        confirm(tmp_path, full.flush("written").position)
+        assert kept.result(PATIENCE_S).level is Level.MERGED
+        receipts.close()
+    assert caplog.text.count("session jfk waits: too many open files") == 1
 
 
 def test_a_session_that_is_put_back_from_a_backup_drops_nothing_of_it(tmp_path):
