@@ -87,8 +87,9 @@ class SimInboxes(Inboxes):
         """Remove copies that instructions ended."""
         known = {each: self.begun_after(each) for each in ended}
         if self.node is not None and any(ended[each].after > known[each] for each in ended):
-            executor = self.node.member.executor
-            self.node.world.stream.drops(self.node.name, self.node.disk, executor.appender.end)
+            log = self.node.member.executor.appender
+            if log.end.file not in log.manifest.archived:
+                self.node.world.stream.drops(self.node.name, self.node.disk, log.end)
         super().drop_all(ended, is_needed)
         for each, before in known.items():
             if self.node is not None and self.begun_after(each) > before:
