@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any, Final, Self
 
 from replicator.push import PushClient
@@ -90,19 +91,24 @@ class ClientPublisher:
             settings.root, stream=settings.stream, session=session, group=group,
             writer=writer, batching=batching, disk_limit=disk_limit,
         )  # fmt: skip
-        directory = session_directory(settings.root, settings.stream, session)
-        self._confirmations = ConfirmationsFile(directory)
-        if flight is not None:
-            taken = Flight(
-                flight, lambda: self._publisher.taken, self._written, self._merged,
-                drops=lambda: self._publisher.drops, kept=self._publisher.kept,
-            )  # fmt: skip
-            self._publisher.limit_flight(taken.admit)
-        self._receipts = Receipts(self._publisher, self._confirmations)
-        self._push = PushClient(
-            settings.root, settings.stream, settings.addresses(), contexts, [session]
-        )
-        self._push.start()
+        with ExitStack() as undo:  # or the session keeps a live publisher
+            undo.callback(self._publisher.close)
+            directory = session_directory(settings.root, settings.stream, session)
+            self._confirmations = ConfirmationsFile(directory)
+            if flight is not None:
+                taken = Flight(
+                    flight, lambda: self._publisher.taken, self._written, self._merged,
+                    drops=lambda: self._publisher.drops, kept=self._publisher.kept,
+                )  # fmt: skip
+                self._publisher.limit_flight(taken.admit)
+            self._receipts = Receipts(self._publisher, self._confirmations)
+            undo.callback(self._receipts.close)
+            self._push = PushClient(
+                settings.root, settings.stream, settings.addresses(), contexts, [session]
+            )
+            undo.callback(self._push.stop)
+            self._push.start()
+            undo.pop_all()
         self._closing = threading.Lock()
         self._drained = False  # by the call that closed it
 

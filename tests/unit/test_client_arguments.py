@@ -7,6 +7,7 @@ import pytest
 
 import rt
 from rt.client import aio
+from rt.client import publisher as publisher_module
 from rt.errors import Misuse, Stopped
 from rt.log.writer import SessionWriter
 from tests.unit.test_unreachable import STREAM, certs, closed, connected
@@ -137,7 +138,19 @@ def test_a_publisher_that_cannot_write_its_last_messages_is_released(
         client.close(0)
 
 
-def fail(*_):
+@pytest.mark.parametrize("part", ["PushClient", "Receipts"])
+def test_a_publisher_that_cannot_be_made_is_released(certs, closed, tmp_path, monkeypatch, part):
+    """A process without a descriptor left was refused its own session ever after."""
+    with connected(certs, closed, tmp_path, "jfk") as client:
+        with monkeypatch.context() as full:
+            full.setattr(publisher_module, part, fail)
+            with pytest.raises(OSError, match="the disk is full"):
+                client.publisher("jfk")
+        client.publisher("jfk")
+        client.close(0)
+
+
+def fail(*_, **_more):
     """What a full disk does."""
     raise OSError(errno.ENOSPC, "the disk is full")
 
