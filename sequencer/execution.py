@@ -43,18 +43,33 @@ class Committed(NamedTuple):
     instruction: Instruction | None
 
 
+class Readers(NamedTuple):
+    """Those who read the merged log here.
+
+    Attributes:
+        notify: called as soon as it has grown, so that it is served at once.
+        are_there: whether there is any now.
+    """
+
+    notify: Callable[[], None]
+    are_there: Callable[[], bool]
+
+
+NO_READERS: Final = Readers(lambda: None, lambda: False)
+
+
 class Execution:
     """Queues what was committed and executes it, unless the merged log is being copied."""
 
     def __init__(
-        self, executor: Executor, holdings: Holdings, merged: Callable[[], None] = lambda: None
+        self, executor: Executor, holdings: Holdings, readers: Readers = NO_READERS
     ) -> None:
         """Start with an empty queue.
 
         Args:
             executor: started from the latest snapshot.
             holdings: what this node holds of each session.
-            merged: called as soon as the merged log has grown, so that it is served at once.
+            readers: of the merged log here.
         """
         executor.held = holdings.own
         self.executor = executor
@@ -63,13 +78,18 @@ class Execution:
         self.suspended = False  # while the merged log is copied from another node
         self.queue: deque[Committed] = deque()
         self.done_index = executor.ledger.index  # the last entry that was executed
-        self._merged = merged
+        self._readers = readers
         self._sessions: list[str] = []  # merged further since `take_sessions` last returned
         # One less than the ledger's: whether the merged log is durable up to that point is not
         # known before the next sync.
         self._snapshot_index = executor.ledger.index - 1
         self._committed_index = executor.ledger.index  # the last entry that was put in the queue
         self._adopted_index = 0  # entries up to this one are part of a state taken over
+
+    @property
+    def is_read(self) -> bool:
+        """Whether someone here waits for what is executed."""
+        return self._readers.are_there()
 
     @property
     def missing(self) -> tuple[str, Position] | None:
@@ -116,7 +136,7 @@ class Execution:
             self.queue.popleft()
             self.digests.remember(self.executor.ledger)
         if len(self._sessions) > known:
-            self._merged()
+            self._readers.notify()
 
     def take_sessions(self) -> list[str]:
         """Return the sessions merged further since this was last called."""

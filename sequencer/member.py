@@ -8,7 +8,7 @@ from rt.errors import Diverged, PeerError
 from rt.latencies import Latencies
 from rt.position import START, Position
 from sequencer.digests import encode_digest
-from sequencer.execution import Execution, SnapshotPlan
+from sequencer.execution import NO_READERS, Execution, Readers, SnapshotPlan
 from sequencer.executor import Executor
 from sequencer.greeting import Greeting
 from sequencer.hand_over import HandOver
@@ -17,15 +17,14 @@ from sequencer.instruction import Instruction
 from sequencer.journal.journal import Journal
 from sequencer.membership import Dial, Membership
 from sequencer.newcomers import Stuck
+from sequencer.peer_notes import CONSENSUS
 from sequencer.planner import Planner
 from sequencer.proposals import Proposals
-from sequencer.raft import codec
-from sequencer.raft.consensus import Consensus, Entry, PeerMessage
+from sequencer.raft.consensus import Consensus, Entry, PeerMessage, Ready
 from sequencer.raft.starts import Reach
 from sequencer.reading import LatestReads
 
 _INDEX: Final = struct.Struct("<Q")
-_CONSENSUS: Final = b"\x01"
 _HOLDINGS: Final = b"\x02"
 _DIGEST: Final = b"\x03"
 _WANT_STATE: Final = b"\x04"
@@ -37,16 +36,6 @@ _MEMBERS: Final = b"\x09"
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that can reach this node has done so by then
 WHOLE_REPORT_TICKS: Final = 20  # reports may be lost, so everything is repeated this often
-
-
-def is_commit_note(data: bytes) -> bool:
-    """Whether a message of another member only says how far the leader has committed."""
-    return data[:1] == _CONSENSUS and codec.is_commit_note(data, 1)
-
-
-def is_plain_success(data: bytes) -> bool:
-    """Whether a message of another member only says that it has entries, or confirms a read."""
-    return data[:1] == _CONSENSUS and codec.is_plain_success(data, 1)
 
 
 class Member:
@@ -69,7 +58,7 @@ class Member:
         planner: Planner,
         send: Callable[[str, bytes], None],
         now_ns: Callable[[], int],
-        merged: Callable[[], None] = lambda: None,
+        readers: Readers = NO_READERS,
         hand_over_ticks: int = HAND_OVER_TICKS,
         dial: Dial = lambda _addresses: None,
     ) -> None:
@@ -85,7 +74,7 @@ class Member:
             planner: reads this node's copies of sessions.
             send: takes a message for a member; may lose it.
             now_ns: the clock that merge times are taken from.
-            merged: called as soon as the merged log has grown, so that it is served at once.
+            readers: of the merged log here.
             hand_over_ticks: how long this node goes on leading while a majority holds bytes that
                 it lacks.
             dial: takes the addresses of all other nodes, by name, whenever they change.
@@ -97,7 +86,7 @@ class Member:
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
         self._journal = journal
         self._send = send
-        self._execution = Execution(executor, self.holdings, merged)
+        self._execution = Execution(executor, self.holdings, readers)
         self._proposals = Proposals(engine, self.holdings, self._execution, planner, now_ns)
         self._membership = Membership(name, engine, self.holdings, greeting, dial)
         self._hand_over = HandOver(engine, self.holdings, self._proposals, hand_over_ticks)
@@ -214,7 +203,7 @@ class Member:
             WriterFailed: this node is an older copy of itself; it has to end.
         """
         kind, body = data[:1], data[1:]
-        if kind == _CONSENSUS:
+        if kind == CONSENSUS:
             if self.greeting.is_over:
                 self.engine.step(sender, body)
         elif kind == _MEMBERS:
@@ -295,15 +284,14 @@ class Member:
             self._membership.follow()  # before anything is sent to a member that is new
             if ready.early:
                 self._post(ready.early)
-            if ready.must_persist:
-                self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
-            self.engine.persisted(ready)
-            if ready.messages:
-                self._post(ready.messages)
-            if ready.snapshot is not None:
-                self._execution.restore(ready.snapshot)
-            if ready.committed:
-                self._take_committed(ready.committed)
+            # a reader here waits for it; the leader can do with the reply of another member
+            settled = ready.settled if self._execution.is_read else ()
+            try:
+                if settled:
+                    self._take_committed(settled)
+                    self._execute()
+            finally:
+                self._perform(ready, len(settled))
             self.reads.take(ready.reads)
             self._execute()
         if self._membership.greeting.is_due:
@@ -323,6 +311,18 @@ class Member:
         if snapshot is not None:
             self._journal.save_snapshot(snapshot)
         self._execution.saved(plan)
+
+    def _perform(self, ready: Ready, taken: int) -> None:
+        """Persist, then speak, then take what was committed, but for the first so many entries."""
+        if ready.must_persist:
+            self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
+        self.engine.persisted(ready)
+        if ready.messages:
+            self._post(ready.messages)
+        if ready.snapshot is not None:
+            self._execution.restore(ready.snapshot)
+        if len(ready.committed) > taken:
+            self._take_committed(ready.committed[taken:])
 
     def _take_committed(self, entries: Sequence[Entry]) -> None:
         self._execution.append(map(self._proposals.decode, entries))
@@ -413,7 +413,7 @@ class Member:
 
     def _post(self, messages: Sequence[PeerMessage]) -> None:
         for message in messages:
-            self._send(message.to, _CONSENSUS + message.data)
+            self._send(message.to, CONSENSUS + message.data)
 
     def _send_all(self, data: bytes) -> None:
         for member in self.holdings.others:

@@ -14,6 +14,7 @@ from rt.names import MERGED_NAME
 from rt.node.directory import MERGED, NodeDirectory
 from rt.node.engine import engine_of
 from rt.node.settings import NodeSettings
+from sequencer.execution import Readers
 from sequencer.executor import Executor
 from sequencer.greeting import Greeting
 from sequencer.journal.journal import Opened
@@ -34,7 +35,7 @@ def build_member(
     opened: Opened,
     *,
     send: Callable[[str, bytes], None],
-    merged: Callable[[], None],
+    readers: Readers,
     dial: Dial,
 ) -> Member:
     """Return a node's member, with its state and its merged log recovered.
@@ -44,7 +45,7 @@ def build_member(
         directory: holds the copies of sessions and the merged log.
         opened: the journal and the state it recovered.
         send: takes a message for another member; may lose it.
-        merged: called as soon as the merged log has grown.
+        readers: of the merged log.
         dial: takes the addresses of all other nodes, by name, whenever they change.
 
     Raises:
@@ -72,7 +73,7 @@ def build_member(
         send=send,
         dial=dial,
         now_ns=time.time_ns,
-        merged=merged,
+        readers=readers,
     )  # fmt: skip
 
 

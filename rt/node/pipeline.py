@@ -29,9 +29,10 @@ from rt.node.snapshots import NodeSnapshots
 from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 from rt.position import START, Position
+from sequencer.execution import Readers
 from sequencer.journal.journal import Opened
-from sequencer.member import is_commit_note, is_plain_success
 from sequencer.membership import Dial
+from sequencer.peer_notes import is_commit_note, is_plain_success
 
 _log: Final = logging.getLogger("rt.node")
 _LAG_MAX: Final = 2  # entries on their way to a member that keeps up
@@ -102,7 +103,8 @@ class NodePipeline:
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
-            send=links.send, merged=self._serve_merged, dial=links.dial,
+            send=links.send, dial=links.dial,
+            readers=Readers(self._serve_merged, lambda: self.feeds.has_readers),
         )  # fmt: skip
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
         if opened.state.snapshot is not None and not self.member.executor.lacks_log:

@@ -115,7 +115,7 @@ class Read:
 
 
 class Ready(NamedTuple):
-    """The duties of a node, in the order in which they must be performed.
+    """The duties of a node, in the order in which they must be performed, but for `settled`.
 
     Attributes:
         early: messages that promise nothing about this node's disk; send them at once.
@@ -146,6 +146,17 @@ class Ready(NamedTuple):
         """Whether anything has to be written."""
         has_state = self.ballot is not None or self.snapshot is not None
         return bool(self.entries) or has_state or self.disowned or self.removed
+
+    @property
+    def settled(self) -> tuple[Entry, ...]:
+        """Those of `committed`, from the first on, that may be applied before anything is synced.
+
+        They come before `entries` in the log, so they are durable here already.
+        """
+        if not self.entries or self.snapshot is not None or self.disowned or self.removed:
+            return ()
+        first = self.entries[0].index
+        return tuple([each for each in self.committed if each.index < first])
 
 
 @dataclass(frozen=True, slots=True)

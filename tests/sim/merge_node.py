@@ -35,6 +35,7 @@ from rt.node.relay import held_copy
 from rt.node.session_watch import SessionWatch
 from rt.position import START, Position
 from sequencer import execution
+from sequencer.execution import Readers
 from sequencer.greeting import Greeting
 from sequencer.holdings import decode_report
 from sequencer.instruction import Instruction
@@ -250,7 +251,10 @@ class MergeNode(SimNode):
             journal=WatchedJournal(self, opened.journal), greeting=greeting,
             executor=WatchedExecutor(self, ledger, logs),
             planner=Planner(logs), send=self._send, now_ns=self._now_ns,
-            merged=lambda: self._serve(self.member.executor.ledger.end),
+            readers=Readers(
+                lambda: self._serve(self.member.executor.ledger.end),
+                lambda: self.life % 2 == 1,  # someone reads here in every other life
+            ),
             hand_over_ticks=HAND_OVER_TICKS,
         )  # fmt: skip
         member.node = self

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rt.position import START, Position
-from sequencer.execution import SLICE, Committed
+from sequencer.execution import NO_READERS, SLICE, Committed, Readers
 from sequencer.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
@@ -69,13 +69,13 @@ class Executor:
         self.ledger = ledger
 
 
-def member_of(engine, executor):
+def member_of(engine, executor, *, persist=lambda _ready: None, readers=NO_READERS):
     """Return a member of three that does what the engine says."""
-    journal = SimpleNamespace(persist=lambda _ready: None)
+    journal = SimpleNamespace(persist=persist)
     greeting = SimpleNamespace(is_over=True, is_due=False, follow=lambda *_lists: None)
     return Member(
         "a", "abc", engine=engine, journal=journal, greeting=greeting, executor=executor,
-        planner=None, send=lambda _to, _data: None, now_ns=lambda: 1,
+        planner=None, send=lambda _to, _data: None, now_ns=lambda: 1, readers=readers,
     )  # fmt: skip
 
 
@@ -204,3 +204,57 @@ def test_a_state_is_not_asked_for_or_taken_over_without_need(copying):
     assert not execution.needs_state
     execution.adopt(Ledger(index=8).encode())
     assert copying.executor.ledger.index == 0
+
+
+class Order:
+    """A member of which someone reads, or no one; notes what it does, in which order."""
+
+    def __init__(self, *duties, is_read, room=100):
+        self.done = []
+        self.executor = Executor(room)
+        self.member = member_of(
+            Engine(*duties), self.executor, persist=lambda _ready: self.done.append("persist"),
+            readers=Readers(lambda: self.done.append("serve"), lambda: is_read),
+        )  # fmt: skip
+
+
+def two_rounds():
+    """Return duties that hold what was decided of one entry, and the next one to be synced."""
+    first, second = merges()
+    return Ready(entries=(second,), committed=(first,)), Ready(committed=(second,))
+
+
+def test_what_was_decided_is_served_before_the_next_entry_is_synced():
+    """At 1,000 messages a second the two arrive together; the subscriber would wait for a sync."""
+    order = Order(*two_rounds(), is_read=True)
+    assert order.member.run() == ["jfk", "lga"]
+    assert order.done == ["serve", "persist", "serve"]
+
+
+def test_without_a_reader_the_next_entry_is_synced_and_acknowledged_first():
+    """Then only the leader waits for this node."""
+    order = Order(*two_rounds(), is_read=False)
+    assert order.member.run() == ["jfk", "lga"]
+    assert order.done == ["persist", "serve", "serve"]
+
+
+def test_an_entry_is_not_executed_before_it_is_durable_here():
+    """A node that was away is sent entries and, with them, that they are decided."""
+    entries = tuple(merges())
+    order = Order(Ready(entries=entries[1:], committed=entries), is_read=True)
+    assert order.member.run() == ["jfk", "lga"]
+    assert order.done == ["serve", "persist", "serve"]
+    order = Order(Ready(entries=entries, committed=entries), is_read=True)
+    assert order.member.run() == ["jfk", "lga"]
+    assert order.done == ["persist", "serve"]
+
+
+def test_a_full_disk_does_not_keep_the_next_entry_from_being_synced():
+    """The node goes on voting and acknowledging; merging resumes once there is room."""
+    first, second = merges()
+    order = Order(Ready(entries=(second,), committed=(first, second)), is_read=True, room=0)
+    with pytest.raises(OSError, match="No space"):
+        order.member.run()
+    assert order.done == ["persist"]
+    order.executor.room = 100
+    assert order.member.run() == ["jfk", "lga"]
