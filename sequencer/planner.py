@@ -1,11 +1,11 @@
 """Planner: turns what a majority holds durably into the next instruction."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rt.format.manifest import LogIdentity
 from rt.limits import MIB
-from rt.position import Position
+from rt.position import START, Position
 from sequencer.founded import obstacle
 from sequencer.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger import Ledger
@@ -21,14 +21,42 @@ INSTRUCTION_BYTES_MAX: Final = 32 * MIB
 class Planner:
     """Plans on the current ledger, so at most one instruction may be under way."""
 
-    def __init__(self, logs: SessionLogs) -> None:
+    def __init__(
+        self, logs: SessionLogs, received: Callable[[str], Position] = lambda _session: START
+    ) -> None:
+        """Plan on the copies of this node.
+
+        Args:
+            logs: the copies.
+            received: returns up to where a session was written here. It need not be durable yet:
+                a majority has it durably before it is planned.
+        """
         self._logs = logs
+        self._received = received
         self._newcomers = Newcomers(logs)
         self.ready_index = 0  # of the instruction from which on a new leader may plan
         self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last looked at
         self.idle: list[str] = []  # sessions in which the last plan found nothing to merge
         self._searching: set[str] = set()  # and those in which the next one has more to look at
         self._turn = 0  # which session comes first next time, in case there is no room for all
+
+    def readable(
+        self, agreed: Mapping[str, Position], own: Mapping[str, Position]
+    ) -> dict[str, Position]:
+        """Return how much of what a majority holds durably can be read here, by session.
+
+        Args:
+            agreed: by session, up to where a majority holds it durably.
+            own: by session, up to where this node does.
+        """
+        found = {}
+        for session, end in agreed.items():
+            here = own.get(session, START)
+            if START < here < end:  # its sync may take longer than those of the majority
+                here = max(here, self._received(session))
+            if here:
+                found[session] = min(end, here)
+        return found
 
     def plan(self, ledger: Ledger, durable: Mapping[str, Position], time_ns: int) -> Merge | None:
         """Return the next instruction, or None if there is nothing to merge.

@@ -165,9 +165,9 @@ class Proposals:
         self.waiting.keep(agreed)
         if not agreed:
             return None
-        own = self._holdings.own  # the planner reads headers, so it plans only what is here
-        mine = {each: min(end, own[each]) for each, end in agreed.items() if each in own}
+        # A majority has it durably; the planner reads headers, so it plans only what is here.
+        mine = self._planner.readable(agreed, self._holdings.own)
         merge = self._planner.plan(ledger, mine, self._now_ns())
         # Of others, this node waits for its copy to grow.
-        self.waiting.rest(each for each in self._planner.idle if own[each] >= agreed[each])
+        self.waiting.rest(each for each in self._planner.idle if mine[each] >= agreed[each])
         return merge

@@ -337,6 +337,11 @@ class Inboxes:
         with self._lock:
             return self._inboxes.get(session)
 
+    def received(self, session: str) -> Position:
+        """Return where the copy of a session ends, which may not be durable yet."""
+        inbox = self.get(session)
+        return START if inbox is None else inbox.appender.end
+
     def every(self) -> Collection[NodeInbox]:
         """Return all copies."""
         with self._lock:

@@ -14,6 +14,7 @@ from rt.names import MERGED_NAME
 from rt.node.directory import MERGED, NodeDirectory
 from rt.node.engine import engine_of
 from rt.node.settings import NodeSettings
+from rt.position import Position
 from sequencer.execution import Readers
 from sequencer.executor import Executor
 from sequencer.greeting import Greeting
@@ -36,6 +37,7 @@ def build_member(
     *,
     send: Callable[[str, bytes], None],
     readers: Readers,
+    received: Callable[[str], Position],
     dial: Dial,
 ) -> Member:
     """Return a node's member, with its state and its merged log recovered.
@@ -46,6 +48,7 @@ def build_member(
         opened: the journal and the state it recovered.
         send: takes a message for another member; may lose it.
         readers: of the merged log.
+        received: returns up to where a session was written here; it may not be durable yet.
         dial: takes the addresses of all other nodes, by name, whenever they change.
 
     Raises:
@@ -69,7 +72,7 @@ def build_member(
             directory.disk_of(MERGED), directory.merged, merged_identity(settings), ledger, logs,
             alone=not engine.members.keys() - {settings.name},
         ),
-        planner=Planner(logs),
+        planner=Planner(logs, received),
         send=send,
         dial=dial,
         now_ns=time.time_ns,

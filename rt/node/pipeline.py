@@ -103,7 +103,7 @@ class NodePipeline:
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
-            send=links.send, dial=links.dial,
+            send=links.send, dial=links.dial, received=self.inboxes.received,
             readers=Readers(self._serve_merged, lambda: self.feeds.has_readers),
         )  # fmt: skip
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))

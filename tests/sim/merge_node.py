@@ -250,7 +250,7 @@ class MergeNode(SimNode):
             self.name, self.world.names, engine=WatchedEngine(self),
             journal=WatchedJournal(self, opened.journal), greeting=greeting,
             executor=WatchedExecutor(self, ledger, logs),
-            planner=Planner(logs), send=self._send, now_ns=self._now_ns,
+            planner=Planner(logs, self.inboxes.received), send=self._send, now_ns=self._now_ns,
             readers=Readers(
                 lambda: self._serve(self.member.executor.ledger.end),
                 lambda: self.life % 2 == 1,  # someone reads here in every other life

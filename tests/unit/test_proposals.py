@@ -55,7 +55,11 @@ class Bench:
         self.leader, self.holdings = Leader(self.ledger), Holdings("a", members)
         executor = SimpleNamespace(ledger=self.ledger)
         self.execution = SimpleNamespace(executor=executor, queue=(), done_index=1 << 40)
-        self.planner = Planner(SessionLogs(OsDisk(), str(self.top)))
+        self.received: dict[str, Position] = {}
+        self.planner = Planner(
+            SessionLogs(OsDisk(), str(self.top)),
+            lambda session: self.received.get(session, START),
+        )
         self.proposals = Proposals(
             self.leader, self.holdings, self.execution, self.planner, lambda: 1
         )  # type: ignore[arg-type]
@@ -226,3 +230,50 @@ def test_a_session_whose_copy_was_set_aside_is_not_stuck_any_more(tmp_path, monk
     bench.hold("jfk", START)
     bench.propose()
     assert not bench.proposals.stuck
+
+
+def test_a_leader_plans_what_it_has_received_once_the_others_hold_it_durably(tmp_path):
+    """Its own sync may be the last of all; it merges, as others do, once that is done."""
+    bench, ends = Bench(tmp_path, "abc"), []
+    with Publisher(str(tmp_path), stream="s", session="jfk") as publisher:
+        for _ in range(2):
+            publisher.publish(b"one")
+            publisher.flush("written")
+            ends.append(place(tmp_path, "jfk"))
+    bench.hold("jfk", ends[0])
+    for member in "bc":
+        bench.report(member, {"jfk": ends[1]})
+    bench.propose()
+    assert bench.ledger.merged_to("jfk") == ends[0]  # the rest has not come yet
+    bench.received["jfk"] = ends[1]
+    bench.report("c", {"jfk": ends[1]})
+    bench.propose()
+    assert bench.ledger.merged_to("jfk") == ends[1]
+
+
+def test_bytes_that_only_the_leader_has_are_not_planned(tmp_path):
+    """A power cut of one node may take them."""
+    bench = Bench(tmp_path, "abc")
+    with Publisher(str(tmp_path), stream="s", session="jfk") as publisher:
+        publisher.publish(b"one")
+        publisher.flush("written")
+        first = place(tmp_path, "jfk")
+        publisher.publish(b"two")
+        publisher.flush("written")
+    bench.hold("jfk", first)
+    bench.received["jfk"] = place(tmp_path, "jfk")
+    bench.report("b", {"jfk": first})
+    bench.propose()
+    assert bench.ledger.merged_to("jfk") == first
+
+
+def test_a_copy_of_which_nothing_is_known_to_be_durable_is_not_planned(tmp_path):
+    """It may be of the session's next log, which this node's state does not know yet."""
+    bench = Bench(tmp_path, "abc")
+    with Publisher(str(tmp_path), stream="s", session="jfk") as publisher:
+        publisher.publish(b"one")
+    end = bench.received["jfk"] = place(tmp_path, "jfk")
+    for member in "bc":
+        bench.report(member, {"jfk": end})
+    bench.propose()
+    assert not bench.ledger.merged_to("jfk")
