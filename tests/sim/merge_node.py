@@ -89,7 +89,7 @@ class SimInboxes(Inboxes):
         known = {each: self.begun_after(each) for each in ended}
         if self.node is not None and any(ended[each].after > known[each] for each in ended):
             log = self.node.member.executor.appender
-            if log.end.file not in log.manifest.archived:
+            if log.is_open:  # else its rest is copied from another node, or about to be
                 self.node.world.stream.drops(self.node.name, self.node.disk, log.end)
         super().drop_all(ended, is_needed)
         for each, before in known.items():

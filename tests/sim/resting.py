@@ -137,8 +137,11 @@ class RestingCluster(MergeCluster):
         )  # fmt: skip
 
     def demand_even(self, leader: RestingNode) -> None:
-        """While a leader rests, the members that are there have durably what is committed."""
+        """While a leader rests, all is decided, and the members that are there have it durably."""
         core, away = leader.raft._core, leader.duties._rest.away
+        if core.commit < core.log.last:
+            last = core.log.last
+            raise Violation(f"{leader.name} rests at {core.commit}, its log ends at {last}")
         self.rests += 1
         self.short_rests += bool(away)
         for node in self.nodes.values():
