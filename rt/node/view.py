@@ -22,7 +22,8 @@ class Waiting:
         confirmations: how many more nodes have to confirm that this node is the newest copy of
             itself before it takes part in the consensus.
         undecided: the last entry that its log held when it started, until it knows that one to be
-            committed, or replaced: it may have merged that far before. Then 0.
+            committed, or replaced: it may have merged that far before. Then 0. Of an empty log,
+            the first entry that it gets.
         older_copy: why this node was an older copy of itself when it started, or "".
         fork: why this node merges nothing any more.
         stuck: on the leader, the sessions that it cannot merge, and why.

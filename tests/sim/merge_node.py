@@ -78,9 +78,8 @@ class SimInboxes(Inboxes):
             world = self.node.world  # a node without a copy takes the next log before the reset
             if not world.publishers[session].lives and session not in world.stream.begun_again:
                 self.node.alarm(f"gives up {session}")
-            repeated = self.node.member.executor.ledger.index
-            if diverged and self.begun_after(session) > repeated:
-                raise Violation(f"{self.node.name}: {session} is of the next log")
+            if diverged:
+                self.node.demand_begun_before(session)
             self.node.world.stream.loses(self.node.name, session)
         super().give_up(session, diverged=diverged)
 
@@ -98,11 +97,10 @@ class SimInboxes(Inboxes):
 
     def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
         """Remove copies of other logs than the agreed ones."""
-        logs = {each: inbox.appender.identity.id for each, inbox in self._inboxes.items()}
         removed = super().bind(changed, index)
-        if self.node is not None:
-            for session in removed:
-                self.node.world.stream.removes(self.node.name, session, logs[session])
+        for session in removed if self.node is not None else ():
+            self.node.demand_begun_before(session)
+            self.node.world.stream.loses(self.node.name, session)
         return removed
 
     def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
@@ -281,6 +279,11 @@ class MergeNode(SimNode):
             log = self.copy.log
             with suppress(Refused):  # no node answers; it is met again
                 mend_file(NodeFiles(self), log, log.manifest.rolled[damage.position.file])
+
+    def demand_begun_before(self, session: str) -> None:
+        """A copy that is given up is not one of the log that follows what is repeated here."""
+        if self.inboxes.begun_after(session) > self.member.executor.ledger.index:
+            raise Violation(f"{self.name} gives up its copy of the next log of {session}")
 
     def draws(self, _share: float) -> bool:
         """Whether a connection that brings a file breaks."""

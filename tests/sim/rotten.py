@@ -39,7 +39,11 @@ class RottenNemesis(MergeNemesis):
         if not frail:
             return
         known = frail[0].member.executor.appender.manifest
-        files = [file for file in known.order if file not in known.archived]
+        files = [
+            file
+            for file in known.order
+            if file not in known.archived and self._is_elsewhere(file, known.rolled[file].end)
+        ]
         if not files:
             return
         file = self._chance.choice(files)
@@ -49,6 +53,10 @@ class RottenNemesis(MergeNemesis):
                 node.rotted = True
                 node.rotten_files.add(file)
                 self.world.trace(f"{node.name} rots {done}")
+
+    def _is_elsewhere(self, _file: Position, _end: int) -> bool:
+        """Whether others have a file that is about to rot: no directory is lost here."""
+        return True
 
 
 class RottenNode(MergeNode):

@@ -96,13 +96,6 @@ class Stream:
         """A node has set its copy of a session aside."""
         self._holds[name, session] = START
 
-    def removes(self, name: str, session: str, log: str) -> None:
-        """A node removes its copy of a log: it is not the one that was agreed on last."""
-        latest = self._ledgers[max(self._ledgers)].remembered.opened.get(session)
-        if latest is not None and latest.log == log:
-            raise Violation(f"{name} removes its copy of {session}, whose log is the agreed one")
-        self.loses(name, session)
-
     def reports(self, name: str, session: str, end: Position) -> None:
         """A node tells the leader that it has a session durably up to `end`."""
         if end > self._holds.get((name, session), START) and session not in self.begun_again:

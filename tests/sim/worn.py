@@ -7,6 +7,7 @@ what they had sent or are restored from backups, and a node joins, is moved and 
 from random import Random
 
 from rt.errors import Refused
+from rt.position import Position
 
 from .cluster import Cluster
 from .joined import NEWCOMER, JoinedCluster
@@ -14,6 +15,7 @@ from .member_cluster import MemberNode
 from .node import SimNode
 from .restored import RestoredCluster, RestoredNemesis
 from .rotten import RottenCluster, RottenNemesis, RottenNode
+from .stream import OUT
 
 
 class WornNemesis(RestoredNemesis, RottenNemesis):
@@ -28,6 +30,12 @@ class WornNemesis(RestoredNemesis, RottenNemesis):
     def _may_rot(self, node: SimNode) -> bool:
         """Rolled files of the merged log only, which the other nodes have, whatever was sent."""
         return node.name in self.world.frail
+
+    def _is_elsewhere(self, file: Position, end: int) -> bool:
+        """Whether others have it: two of three may be copying the log when the third rots."""
+        path = f"{OUT}/{file.file_name}"
+        sound = [each for each in self.world.nodes.values() if each.name not in self.world.frail]
+        return any(len(each.disk.durable(path)) >= end for each in sound)
 
     def _change_members(self) -> None:
         leader = self._leader()

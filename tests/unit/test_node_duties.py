@@ -209,6 +209,19 @@ def test_an_order_is_proposed_in_the_term_it_was_given_in_and_in_no_other():
     assert bench.orders == [now]
 
 
+def test_a_node_with_an_empty_log_knows_nothing_before_its_first_entry_is_committed():
+    """A replaced machine without a leader sent pullers home with nothing, and exit code 0."""
+    bench = Bench()
+    bench.last = bench.commit = 0
+    duties = bench.duties()
+    assert duties.view().waiting.undecided == 1
+    assert duties.step(1.0, Mail()).view.waiting.undecided == 1
+    bench.last = 1
+    assert duties.step(2.0, Mail()).view.waiting.undecided == 1
+    bench.commit = 1
+    assert duties.step(3.0, Mail()).view.waiting.undecided == 0
+
+
 @pytest.mark.parametrize("kept", [7, 5])
 def test_what_the_log_held_at_a_start_is_undecided_until_it_is_committed_or_replaced(kept):
     """A cluster whose power failed sent pullers home with what was in its last snapshot."""
