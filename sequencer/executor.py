@@ -187,7 +187,7 @@ class Executor:
             return
         log, position = self._logs[session], tail.position
         if log.is_archived(position.file):
-            has_tail = not log.ends_before(Position(position + 1))
+            has_tail = not log.ends_before(self.ledger.merged_to(session))  # where it ends
         else:
             has_tail = tail.is_of(log.header_at(position))
         self._logs.forget(session)  # many are checked at a start, and most are not read again

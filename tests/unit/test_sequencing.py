@@ -3,7 +3,7 @@
 import itertools
 import shutil
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ from sequencer.instruction import (
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.planner import SLICE_BYTES_MAX, Planner
 from sequencer.remembered import Remembered, Sample
-from sequencer.session_log import SessionLogs
+from sequencer.session_log import SessionLog, SessionLogs
 from tests.logs import make_frame
 
 IDENTITY = LogIdentity(MERGED, "s", "out", "0" * 32, 1)
@@ -470,6 +470,22 @@ def test_a_copy_begun_again_is_checked_against_the_last_frame_that_was_merged(di
     with pytest.raises(SessionDiverged, match="another frame was merged"):
         ours.executor.check_copy("a")
     assert decode_ledger(theirs.ledger.encode()).tails == theirs.ledger.tails
+
+
+@pytest.mark.parametrize(("shorter", "is_ours"), [(0, True), (8, False)])
+def test_an_archived_file_that_ends_within_the_last_merged_frame_is_of_another_log(
+    diverged, monkeypatch, shorter, is_ours
+):
+    """After a power cut its publisher had ended the file earlier, and heard that all was merged."""
+    theirs, _, merge = diverged
+    theirs.executor.execute(1, 1, merge)
+    log, size = theirs.logs["a"], theirs.ledger.merged_to("a").offset - shorter
+    assert theirs.ledger.tails["a"].position.offset < size
+    monkeypatch.setattr(SessionLog, "is_archived", lambda _log, start: start == START)
+    monkeypatch.setattr(SessionLog, "ends_before", lambda _log, end: size < end.offset)
+    assert log.is_archived(START)
+    with nullcontext() if is_ours else pytest.raises(SessionDiverged, match="another frame"):
+        theirs.executor.check_copy("a")
 
 
 def test_a_copy_that_continues_where_the_agreed_file_ended_differs(tmp_path):
