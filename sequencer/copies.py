@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from rt.errors import CorruptLog, ManifestError, spoken
-from rt.position import START
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
+from sequencer.remembered import Tail
 
 _log: Final = logging.getLogger("rt.node")
 
@@ -23,7 +23,9 @@ class Copies:
         self._executor = executor
         self._holdings = holdings
         self._checked: set[str] = set()
-        self._unchecked: dict[str, None] = {}  # a dict, for its order
+        # With the last frame that was merged while they were in doubt; repeats make it forgotten.
+        self._unchecked: dict[str, Tail | None] = {}
+        self._passed: list[str] = []
         self._unreadable: set[str] = set()  # so that each is logged once
         self.dropped = dict.fromkeys(executor.ledger.remembered.begun)  # see `take_dropped`
         self.owned = dict.fromkeys(executor.ledger.remembered.opened)  # see `take_owned`
@@ -31,7 +33,7 @@ class Copies:
     def hold(self, session: str) -> None:
         """A copy was opened, or has grown."""
         if session not in self._checked:
-            self._unchecked[session] = None
+            self._unchecked.setdefault(session, None)
 
     def lose(self, session: str) -> None:
         """A copy was set aside; another one begins in its place."""
@@ -46,6 +48,8 @@ class Copies:
         self._holdings.drop(session)
         self._executor.begin_again(session)
         self.lose(session)
+        if session in self._unchecked:
+            self._unchecked[session] = None  # its next log has another last frame
 
     def take_dropped(self) -> list[str]:
         """Return the sessions that were dropped since this was last called."""
@@ -67,7 +71,8 @@ class Copies:
         """More was merged of these sessions, and not from the copies here: they may be others."""
         for session in sessions:
             self._checked.discard(session)
-            self._unchecked[session] = None
+            tail = self._executor.ledger.tails.get(session)
+            self._unchecked[session] = tail or self._unchecked.get(session)
 
     def doubt_all(self) -> None:
         """The ledger is another node's now: none of it was merged from the copies here."""
@@ -88,10 +93,16 @@ class Copies:
             return
         for session in list(self._unchecked):
             merged_to = self._executor.ledger.merged_to(session)
-            is_here = self._holdings.own.get(session, START) >= merged_to
+            is_here = self._executor.copy_end(session) >= merged_to
             if is_here and self._is_agreed(session) and self._was_read(session):
                 del self._unchecked[session]
                 self._checked.add(session)
+                self._passed.append(session)
+
+    def take_passed(self) -> list[str]:
+        """Return the sessions whose copies were found right since this was last called."""
+        passed, self._passed = self._passed, []
+        return passed
 
     def _is_agreed(self, session: str) -> bool:
         """Whether the copy may be the one that was merged from: it may be of the next log."""
@@ -107,7 +118,7 @@ class Copies:
     def _was_read(self, session: str) -> bool:
         """Check one copy; False if it cannot be read now, and is to be checked at the next call."""
         try:
-            self._executor.check_copy(session)
+            self._executor.check_copy(session, self._unchecked[session])
         except OSError as error:
             if session not in self._unreadable:
                 _log.warning("session %s cannot be checked, and waits: %s", session, spoken(error))

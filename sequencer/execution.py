@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
+from rt.limits import MIB
 from rt.position import Position
 from sequencer.copies import Copies
 from sequencer.digests import Digests
@@ -21,6 +22,7 @@ SLICE: Final = 100
 # Instructions that wait while the merged log is copied: at 740 bytes of memory each, 37 MB. With
 # more than this, a node takes over the state of another one, and drops those that led to it.
 WAITING_MAX: Final = 50_000
+WAITING_BYTES_MAX: Final = 64 * MIB  # of what they carry
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,28 @@ class Committed(NamedTuple):
 
     entry: Entry
     instruction: Instruction | None
+
+
+class CommittedQueue(deque[Committed]):
+    """Committed entries in their order, and how many bytes their commands have."""
+
+    bytes = 0
+
+    def append(self, each: Committed) -> None:
+        """Put an entry at the end."""
+        self.bytes += len(each.entry.command)
+        super().append(each)
+
+    def popleft(self) -> Committed:
+        """Take the first entry."""
+        first = super().popleft()
+        self.bytes -= len(first.entry.command)
+        return first
+
+    def clear(self) -> None:
+        """Take all entries."""
+        self.bytes = 0
+        super().clear()
 
 
 class Readers(NamedTuple):
@@ -75,8 +99,9 @@ class Execution:
         self.executor = executor
         self.copies = Copies(executor, holdings)
         self.digests = Digests()
+        self.carries = False  # whether the last merge brought bytes along
         self.suspended = False  # while the merged log is copied from another node
-        self.queue: deque[Committed] = deque()
+        self.queue = CommittedQueue()
         self.done_index = executor.ledger.index  # the last entry that was executed
         self._readers = readers
         self._sessions: list[str] = []  # merged further since `take_sessions` last returned
@@ -103,7 +128,8 @@ class Execution:
 
     @property
     def _is_overfull(self) -> bool:
-        return self.suspended and len(self.queue) > WAITING_MAX
+        is_much = len(self.queue) > WAITING_MAX or self.queue.bytes > WAITING_BYTES_MAX
+        return self.suspended and is_much
 
     @property
     def can_continue(self) -> bool:
@@ -251,6 +277,7 @@ class Execution:
                 self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
             self._sessions += [each.session for each in instruction.slices]
+            self.carries = any(each.carried for each in instruction.slices)
         for session in dict.fromkeys(life.session for life in lives_of(instruction)):
             self._sessions.append(session)
             self.copies.own([session])

@@ -2,11 +2,11 @@
 
 import os
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rt.errors import CorruptLog, ManifestError, SessionDiverged
-from rt.format.frame import HEADER_BYTES, Encoded, body_matches
+from rt.format.frame import HEADER_BYTES, Encoded
 from rt.format.manifest import Archived, LogIdentity, session_list
 from rt.format.ranges import Range, range_bytes
 from rt.limits import KIB
@@ -14,12 +14,15 @@ from rt.log.appender import Appender, Durable
 from rt.log.disk import Disk, Span, set_aside
 from rt.position import START, Position, file_position
 from rt.traffic import Traffic
+from sequencer.carried import frames_of
 from sequencer.disagreement import disagreement
+from sequencer.emptied import end_of_emptied
 from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger import Ledger
 from sequencer.newcomers import new_samples
+from sequencer.remembered import Tail
 from sequencer.session_events import change_sessions
-from sequencer.session_log import Heading, SessionLog, SessionLogs, is_header, merged_headers
+from sequencer.session_log import Heading, SessionLogs, changed_frame, is_header, merged_headers
 
 # Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
@@ -31,8 +34,8 @@ _RETRIES: Final = 1
 class Executor:
     """Writes the merged log. One thread uses it.
 
-    After a crash the merged log may be ahead of the ledger: instructions that are repeated are
-    compared with what is there, and written only from where it ends.
+    After a crash the log may be ahead of the ledger: instructions that are repeated are compared
+    with what is there, and written only from where it ends.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Executor:
         ledger: Ledger,
         logs: SessionLogs,
         *,
+        received: Callable[[str], Position] = lambda _session: START,
         alone: bool = True,
     ) -> None:
         """Open the merged log and recover its end.
@@ -53,6 +57,7 @@ class Executor:
             identity: of the merged log, in case it has to be created.
             ledger: the state to continue from.
             logs: the copies of the sessions.
+            received: returns up to where a session was written here; it may not be durable yet.
             alone: whether there is no other node to copy missing bytes from.
 
         Raises:
@@ -63,12 +68,12 @@ class Executor:
         self.held: Mapping[str, Position] = {}  # up to where each session is held durably here
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
-        self._logs = logs
+        self._logs, self._received = logs, received
         self._place = (disk, directory, identity)
         self._unproven: dict[str, None] = {}  # merged further, and not from the copy here
         self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
         self.appender = self._opened()
-        self._emptied_end = self._end_of_emptied()
+        self._emptied_end = end_of_emptied(self.appender)
         if self.alone and self.lacks_log:
             path = f"{directory}/{ledger.end.file_name}"
             raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
@@ -132,7 +137,7 @@ class Executor:
         self.appender.close()
 
     def lacking(self, merge: Merge) -> Slice | None:
-        """Return the first slice whose bytes are here neither as input nor as output.
+        """Return the first slice whose bytes are here neither as input nor as output, nor carried.
 
         Output may be here before an instruction is executed: from before a crash, or copied from
         another node.
@@ -145,17 +150,26 @@ class Executor:
             if end.offset and end.offset + size > self.ledger.file_bytes_max:
                 end = end.next_file()
             end = Position(end + size)
-            if self.appender.end < end and not self._is_held(each):
+            if self.appender.end < end and not (self._is_held(each) or frames_of(each)):
                 return each
         return None
 
     def _is_held(self, each: Slice) -> bool:
         """Whether the input of a slice is here and not archived, and has not kept differing."""
+        durable = self.held.get(each.session, START)
         return (
-            self.held.get(each.session, START) >= each.end
+            (self.copy_end(each.session) if each.carried else durable) >= each.end
             and self._differing.get(each.session, 0) <= _RETRIES
             and not self._logs[each.session].is_archived(each.first.file)
         )  # fmt: skip
+
+    def copy_end(self, session: str) -> Position:
+        """Return up to where this node's copy of a session can be read; not all need be durable.
+
+        A copy of which nothing is durable may be of the session's next log.
+        """
+        end = self.held.get(session, START)
+        return max(end, self._received(session)) if end else end
 
     def take_unproven(self) -> list[str]:
         """Return the sessions merged since the last call whose output was here already."""
@@ -176,13 +190,13 @@ class Executor:
             if self.ledger.accepts(each) and each.after < end < each.first and end.offset:
                 raise self._diverged(each.session, each.after, "the agreed file ends here")
 
-    def check_copy(self, session: str) -> None:
-        """Check that a copy has the frame that was last merged of its session.
+    def check_copy(self, session: str, known: Tail | None = None) -> None:
+        """Check that a copy has the frame that was last merged of its session, or one `known`.
 
         Raises:
             SessionDiverged: it has another one.
         """
-        tail = self.ledger.tails.get(session)
+        tail = self.ledger.tails.get(session) or known
         if tail is None:
             return
         log, position = self._logs[session], tail.position
@@ -228,28 +242,10 @@ class Executor:
         """
         return self.ledger.end < self._emptied_end
 
-    def _end_of_emptied(self) -> Position:
-        """Where the last archived file ends that is not whole here.
-
-        A power cut may bring back a part of a file that a copy was told to empty; it is useless.
-        """
-        known = self.appender.manifest
-        for file in reversed(known.archived):
-            end = file + known.rolled[file].end if file in known.rolled else START
-            if end > file and not self._is_there(Position(end - 1)):
-                return Position(end)
-        return START
-
-    def _is_there(self, position: Position) -> bool:
-        try:
-            return bool(self.appender.read(position, 1))
-        except FileNotFoundError:
-            return False  # folded into the manifest, or never copied
-
     def reopen(self) -> None:
         """Open the merged log again after a copy has appended to it."""
         self.appender = self._opened()
-        self._emptied_end = self._end_of_emptied()
+        self._emptied_end = end_of_emptied(self.appender)
 
     def forget(self, session: str) -> None:
         """Forget the copy of a session: it was set aside, and another begins in its place."""
@@ -311,21 +307,29 @@ class Executor:
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
-        log = self._logs[each.session]
-        if log.ends_before(each.end) or log.lacks_file(each.first):
-            raise self._diverged(each.session, each.first, "the leader has more of this file")
-        try:
-            headings = log.headers(each.first, each.end, each.length)
-        except CorruptLog:
-            self._count_difference(each.session)  # damaged, or its frames begin elsewhere
-            raise
+        headings = None if self._is_held(each) else frames_of(each)
+        if is_carried := headings is not None:
+            self._unproven[each.session] = None
+        else:
+            headings = self._read(each)
         raw = b"".join(heading.raw for heading in headings)
         if not each.agrees_with(raw):
             raise self._diverged(each.session, each.first, "the leader has other frames here")
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
         frame = merged.frame(self.ledger.end)
-        self._append(frame, merged, log, headings)
+        self._append(frame, merged, headings, each.carried if is_carried else b"")
         return merged, raw
+
+    def _read(self, each: Slice) -> list[Heading]:
+        """Read the headers of a slice from the copy here."""
+        log = self._logs[each.session]
+        if log.ends_before(each.end) or log.lacks_file(each.first):
+            raise self._diverged(each.session, each.first, "the leader has more of this file")
+        try:
+            return log.headers(each.first, each.end, each.length)
+        except CorruptLog:
+            self._count_difference(each.session)  # damaged, or its frames begin elsewhere
+            raise
 
     def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
         """Prove that the range that is here already is the one that was agreed on."""
@@ -356,7 +360,8 @@ class Executor:
                 each.session, each.first, "the nodes merged other frames from here"
             )
 
-    def _append(self, frame: Encoded, merged: Range, log: SessionLog, read: list[Heading]) -> None:
+    def _append(self, frame: Encoded, merged: Range, read: list[Heading], carried: bytes) -> None:
+        """Append a range: what an instruction carried, checked before, or from the copy here."""
         appender, position = self.appender, self.ledger.end
         if appender.end > position:
             appender.cut(position)
@@ -369,32 +374,24 @@ class Executor:
             after.step(header)
         every, length = (frame.header, *headers), merged.length
         if length < _COPY_FROM_BYTES:
-            data = log.take_bytes(merged.first, length)
-            self._check_frames(data, merged, read)
+            data = carried or self._taken(merged, read)
             appender.append((*frame.parts, data), every, after)
             return
+        log = self._logs[merged.session]
         try:
             span = Span(log.file(merged.first.file), merged.first.offset, length)
             appender.append(frame.parts, every, after, span)
         except EOFError as error:
             raise self._corrupt(merged, merged.first, str(error)) from None
 
-    def _check_frames(self, data: bytes, merged: Range, frames: list[Heading]) -> None:
-        """Check that bytes that were whole when they arrived, perhaps a while ago, still are.
-
-        Longer ranges are copied unseen: every reader of the merged log checks them.
-        """
+    def _taken(self, merged: Range, read: list[Heading]) -> bytes:
+        """Return the bytes of a range from the copy here, checked once more."""
+        data = self._logs[merged.session].take_bytes(merged.first, merged.length)
         if len(data) < merged.length:
             raise self._corrupt(merged, merged.first, "the file ends before the range does")
-        offset, view = 0, memoryview(data)
-        for header, raw in frames:
-            body = offset + HEADER_BYTES
-            padding, end = body + header.length, offset + header.size
-            is_whole = view[offset:body] == raw and body_matches(header, view[body:padding])
-            if not is_whole or any(view[padding:end]):
-                reason = "the frame has changed since it arrived"
-                raise self._corrupt(merged, header.position, reason)
-            offset = end
+        if (changed := changed_frame(data, read)) is not None:
+            raise self._corrupt(merged, changed, "the frame has changed since it arrived")
+        return data
 
     def _corrupt(self, merged: Range, position: int, reason: str) -> CorruptLog:
         path = self._logs[merged.session].log.file_path(merged.first.file)

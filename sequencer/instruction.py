@@ -1,11 +1,12 @@
-"""Instruction: the command that Raft agrees on; byte ranges of sessions, never a payload."""
+"""Instruction: the command that Raft agrees on: byte ranges of sessions, small ones with bytes."""
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
+from rt.limits import KIB
 from rt.names import parse_session
 from rt.position import Position
 from sequencer.life import Life, decode_life, encode_life
@@ -19,13 +20,18 @@ _MERGE: Final = 5
 _LIFE: Final = 6
 _NOTE_IF: Final = 7
 _LIVES: Final = 8
+_MERGE_CARRIED: Final = 9  # slices with digests, each followed by its bytes or by none
 _HEAD: Final = struct.Struct("<BqH")  # kind, time, number of slices, files or bytes
 _SLICE: Final = struct.Struct("<QQIIIQQBB")
 _FILE: Final = struct.Struct("<QB")
 _LIFE_LENGTH: Final = struct.Struct("<B")  # 169 at most
+_CARRIED: Final = struct.Struct("<I")  # bytes that follow
 SLICE_DIGEST_BYTES: Final = 16
 # Of 46 + 16 bytes and two names of up to 63 each: at most 3/4 of COMMAND_BYTES_MAX.
 SLICES_MAX: Final = 4096
+# In one instruction, of all slices together. It is kept in memory, and in the journal, until the
+# next snapshot.
+CARRIED_BYTES_MAX: Final = 16 * KIB
 # Recording a file takes some 20 us: this many delay merging by 5 ms and one sync.
 FILES_MAX: Final = 256
 LIVES_MAX: Final = 256  # an event takes some 30 us: less than 10 ms
@@ -52,6 +58,8 @@ class Slice:
         group: sessions of one group publish the same numbered messages and share a watermark;
             "" is a group of its own.
         digest: `slice_digest` of the frames' headers, as the leader has them; b"" if unknown.
+        carried: the frames themselves, if the slice was planned before a majority held them; their
+            checksums were right. Otherwise b"".
     """
 
     session: str
@@ -64,6 +72,7 @@ class Slice:
     next_sequence: int
     group: str = ""
     digest: bytes = b""
+    carried: bytes = field(default=b"", repr=False)  # payloads never reach a log line
 
     @property
     def end(self) -> Position:
@@ -201,10 +210,9 @@ def decode_instruction(command: bytes) -> Instruction:
             return decode_life(time_ns, command[_HEAD.size :])
         if what == _LIVES:
             return Lives(time_ns, _decode_lives(command, time_ns, count))
-        if what not in {_MERGE, _MERGE_BARE} or count > SLICES_MAX:
+        if what not in {_MERGE, _MERGE_BARE, _MERGE_CARRIED} or count > SLICES_MAX:
             raise PeerError(f"an instruction of an unknown kind ({what})")
-        digest_bytes = SLICE_DIGEST_BYTES if what == _MERGE else 0
-        return Merge(time_ns, _decode_slices(command, count, digest_bytes))
+        return Merge(time_ns, _decode_slices(command, count, what))
     except (struct.error, UnicodeDecodeError, Misuse) as error:
         raise PeerError(f"unreadable instruction: {error}") from None
 
@@ -212,6 +220,8 @@ def decode_instruction(command: bytes) -> Instruction:
 def _encode_merge(merge: Merge) -> bytes:
     """Lay out a merge; without digests if a slice has none."""
     kind = _MERGE if all(each.digest for each in merge.slices) else _MERGE_BARE
+    if any(each.carried for each in merge.slices):
+        kind = _MERGE_CARRIED
     parts = [_HEAD.pack(kind, merge.time_ns, len(merge.slices))]
     for each in merge.slices:
         name, group = each.session.encode(), each.group.encode()
@@ -219,7 +229,9 @@ def _encode_merge(merge: Merge) -> bytes:
             each.after, each.first, each.length, each.messages, each.skip, each.watermark,
             each.next_sequence, len(name), len(group),
         )  # fmt: skip
-        parts += (fixed, each.digest if kind == _MERGE else b"", name, group)
+        parts += (fixed, each.digest if kind != _MERGE_BARE else b"", name, group)
+        if kind == _MERGE_CARRIED:
+            parts += (_CARRIED.pack(len(each.carried)), each.carried)
     command = b"".join(parts)
     if len(command) > COMMAND_BYTES_MAX:
         raise Misuse(f"an instruction of {len(merge.slices)} slices is too large")
@@ -288,8 +300,9 @@ def _decode_note(command: bytes, time_ns: int, length: int, digest_bytes: int) -
     return Note(time_ns, command[begin:end].decode(), command[end:].decode(), expected)
 
 
-def _decode_slices(command: bytes, count: int, digest_bytes: int) -> tuple[Slice, ...]:
-    slices, offset = [], _HEAD.size
+def _decode_slices(command: bytes, count: int, kind: int) -> tuple[Slice, ...]:
+    slices, offset, left = [], _HEAD.size, CARRIED_BYTES_MAX
+    digest_bytes = 0 if kind == _MERGE_BARE else SLICE_DIGEST_BYTES
     for _ in range(count):
         *numbers, name_length, group_length = _SLICE.unpack_from(command, offset)
         names = offset + _SLICE.size + digest_bytes
@@ -297,22 +310,31 @@ def _decode_slices(command: bytes, count: int, digest_bytes: int) -> tuple[Slice
         offset = names + name_length + group_length
         name = command[names : names + name_length].decode("ascii")
         group = command[names + name_length : offset].decode("ascii")
-        slices.append(_checked(name, group, digest, numbers))
+        carried = b""
+        if kind == _MERGE_CARRIED:
+            [length] = _CARRIED.unpack_from(command, offset)
+            begin, offset = offset + _CARRIED.size, offset + _CARRIED.size + length
+            carried, left = command[begin:offset], left - length
+        slices.append(_checked(name, group, digest, carried, numbers))
     if offset != len(command):
         raise PeerError("an instruction is followed by bytes that do not belong to it")
+    if left < 0:
+        raise PeerError(f"an instruction carries more than {CARRIED_BYTES_MAX} bytes")
     return tuple(slices)
 
 
-def _checked(name: str, group: str, digest: bytes, numbers: list[int]) -> Slice:
+def _checked(name: str, group: str, digest: bytes, carried: bytes, numbers: list[int]) -> Slice:
     after, first, length, messages, skip, watermark, next_sequence = numbers
     if max(after, first) >= 1 << 63 or first < after or not length or length % 8:
         raise PeerError("a slice names impossible bytes")
     if skip > messages or next_sequence < watermark:
         raise PeerError("a slice has impossible message counts")
+    if carried and len(carried) != length:
+        raise PeerError("a slice carries other bytes than it names")
     name = parse_session(name)
     if group:
         parse_session(group)
     return Slice(
         name, Position(after), Position(first), length, messages, skip, watermark,
-        next_sequence, group, digest,
+        next_sequence, group, digest, carried,
     )  # fmt: skip

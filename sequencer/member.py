@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import Diverged, PeerError
-from rt.latencies import Latencies
 from rt.position import START, Position
 from sequencer.digests import encode_digest
 from sequencer.execution import NO_READERS, Execution, Readers, SnapshotPlan
@@ -87,9 +86,9 @@ class Member:
         self._journal = journal
         self._send = send
         self._execution = Execution(executor, self.holdings, readers)
-        self._proposals = Proposals(engine, self.holdings, self._execution, planner, now_ns)
+        self.proposals = Proposals(engine, self.holdings, self._execution, planner, now_ns)
         self._membership = Membership(name, engine, self.holdings, greeting, dial)
-        self._hand_over = HandOver(engine, self.holdings, self._proposals, hand_over_ticks)
+        self._hand_over = HandOver(engine, self.holdings, self.proposals, hand_over_ticks)
         self._leader = ""
 
     @property
@@ -110,7 +109,7 @@ class Member:
     @property
     def stuck(self) -> Mapping[str, Stuck]:
         """The sessions that cannot be merged, and why, as far as this node leads."""
-        return self._proposals.stuck
+        return self.proposals.stuck
 
     @property
     def suspended(self) -> bool:
@@ -129,7 +128,7 @@ class Member:
     @property
     def is_executing(self) -> bool:
         """Whether something was proposed or committed that was not executed here yet."""
-        return bool(self._execution.queue) or self._proposals.is_undecided
+        return bool(self._execution.queue) or self.proposals.is_undecided
 
     @property
     def is_behind(self) -> bool:
@@ -144,28 +143,23 @@ class Member:
     @property
     def has_orders(self) -> bool:
         """Whether an order was not proposed yet, or not executed."""
-        return self._proposals.has_orders
+        return self.proposals.has_orders
 
-    @property
-    def agreed_ns(self) -> Sequence[int]:
-        """How long the latest instructions took from being proposed here to being committed."""
-        return self._proposals.agreed_ns.copy()
-
-    @property
-    def agreement(self) -> Latencies:
-        """How long instructions take from being proposed here to being committed."""
-        return self._proposals.agreement
+    def receive(self, session: str) -> None:
+        """This node was sent more of `session`, and has not synced it."""
+        if self.engine.leads:
+            self.proposals.waiting.notice([session])
 
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
         self.holdings.hold(session, end)
         self._execution.copies.hold(session)
-        self._proposals.waiting.notice([session])
+        self.proposals.waiting.notice([session])
 
     def lose(self, session: str) -> None:
         """This node's copy of `session` was damaged, or differed, and was set aside."""
         self.executor.forget(session)
-        self._proposals.forget(session)
+        self.proposals.forget(session)
         self._execution.copies.lose(session)
         self.hold(session, START)
 
@@ -238,7 +232,7 @@ class Member:
             self._send_all(_MEMBERS + self._membership.announcement())
             self._request_state()
         if self.engine.leads:
-            self._proposals.waiting.tick()
+            self.proposals.waiting.tick()
             if self.greeting.ticks % DIGEST_TICKS == 0:
                 self._send_digest()
             self._hand_over.tick()
@@ -256,14 +250,14 @@ class Member:
         Raises:
             Refused: this node does not lead.
         """
-        self._proposals.order(instruction, first=first)
+        self.proposals.order(instruction, first=first)
 
     def send(self, member: str, kind: bytes, body: bytes) -> None:
         """Send a message to the handler of its kind at another member; it may be lost."""
         self._send(member, kind + body)
 
     def run(self) -> list[str]:
-        """Do everything that can be done now; return the sessions merged further since last time.
+        """Do everything that can be done now; return the sessions merged further, or found right.
 
         Raises:
             WriterFailed: the journal's disk failed; this node has to end.
@@ -277,7 +271,7 @@ class Member:
         self._follow_leader()
         self._report_changes()
         while True:
-            self._proposals.propose()
+            self.proposals.propose()
             ready = self.engine.ready()
             if ready is None:
                 break
@@ -298,7 +292,7 @@ class Member:
             self._greet()
         self._execute()
         self._execution.copies.check()
-        return self._execution.take_sessions()
+        return [*self._execution.take_sessions(), *self._execution.copies.take_passed()]
 
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last snapshot."""
@@ -325,14 +319,14 @@ class Member:
             self._take_committed(ready.committed[taken:])
 
     def _take_committed(self, entries: Sequence[Entry]) -> None:
-        self._execution.append(map(self._proposals.decode, entries))
-        self._proposals.committed(entries[-1].index)
+        self._execution.append(map(self.proposals.decode, entries))
+        self.proposals.committed(entries[-1].index)
 
     def _execute(self) -> None:
         try:
             self._execution.run()
         finally:
-            self._proposals.executed(self._execution.done_index)
+            self.proposals.executed(self._execution.done_index)
 
     # What nodes send each other
 
@@ -363,7 +357,7 @@ class Member:
         leader = self.engine.leader
         if leader != self._leader:
             self._leader = leader
-            self._proposals.change_leader()
+            self.proposals.change_leader()
             self._report_all()
 
     def _report_changes(self) -> None:
@@ -385,7 +379,7 @@ class Member:
         [index] = _INDEX.unpack_from(body)
         outdated = self.executor.ledger.remembered.dropped_after(index)
         reported = self.holdings.take_report(sender, body[_INDEX.size :], outdated)
-        self._proposals.waiting.notice_reported(reported)
+        self.proposals.waiting.notice_reported(reported)
 
     def _request_state(self) -> None:
         """Ask every member: the leader need not be the one that has the state."""

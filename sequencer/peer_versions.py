@@ -11,9 +11,10 @@ from rt.version import SOFTWARE
 # Newest first; a connection speaks the newest that both sides list. Version 2: slices carry a
 # digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and one that is
 # not answered takes no part. Version 4: the members may change. Version 6: a list of members has
-# the term of its entry. Version 7: reports say how many sessions
-# their other parts hold. Version 8: a node that dials introduces itself.
-PEER_VERSIONS: Final = (8, 7)
+# the term of its entry. Version 7: reports say how many sessions their other parts hold. Version 8:
+# a node that dials introduces itself. Version 9: instructions may carry the bytes that they merge.
+PEER_VERSIONS: Final = (9, 8, 7)
+CARRYING: Final = 9  # since this version
 INTRODUCED: Final = 8  # since this version
 SOFTWARE_BYTES_MAX: Final = 64
 _NAME: Final = "rt-peer"

@@ -177,6 +177,7 @@ class Peers:
     Threads:
         _lock: of `_serving` and `_versions`.
         _serving, _versions: any connection's thread, with the lock held.
+        spoken: any connection's thread sets an item, with the lock held; any thread may read one.
         _outboxes: replaced whole by the thread that calls `follow`, and never changed; any thread
             may read it. An outbox has rules of its own.
         _stopping: set by `stop`, and never reset; any thread may read it.
@@ -209,6 +210,7 @@ class Peers:
         self.follow(addresses)
         self._serving: dict[str, ssl.SSLSocket] = {}  # by member
         self._versions: dict[str, PeerVersion] = {}  # of the same
+        self.spoken: dict[str, int] = {}  # by member, the protocol of its last connection
         self._lock = threading.Lock()
 
     def send(self, to: str, data: bytes) -> None:
@@ -318,6 +320,7 @@ class Peers:
         with self._lock:
             if self._serving.get(sender) is sock:
                 self._versions[sender] = version
+                self.spoken[sender] = version.protocol
         if version.differs:
             _log.info("node %s: %s", sender, version.differs)
 

@@ -6,6 +6,7 @@ from typing import Final
 from rt.format.manifest import LogIdentity
 from rt.limits import MIB
 from rt.position import START, Position
+from sequencer.carried import Carrier
 from sequencer.founded import obstacle
 from sequencer.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger import Ledger
@@ -22,17 +23,22 @@ class Planner:
     """Plans on the current ledger, so at most one instruction may be under way."""
 
     def __init__(
-        self, logs: SessionLogs, received: Callable[[str], Position] = lambda _session: START
+        self,
+        logs: SessionLogs,
+        received: Callable[[str], Position] = lambda _session: START,
+        may_carry: Callable[[], bool] = lambda: False,
     ) -> None:
         """Plan on the copies of this node.
 
         Args:
             logs: the copies.
             received: returns up to where a session was written here. It need not be durable yet:
-                a majority has it durably before it is planned.
+                a majority has it durably before it is planned, or the instruction carries it.
+            may_carry: whether every member can read an instruction that carries bytes.
         """
         self._logs = logs
         self._received = received
+        self.carrier = Carrier(logs, received, may_carry)
         self._newcomers = Newcomers(logs)
         self.ready_index = 0  # of the instruction from which on a new leader may plan
         self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last looked at
@@ -41,18 +47,24 @@ class Planner:
         self._turn = 0  # which session comes first next time, in case there is no room for all
 
     def readable(
-        self, agreed: Mapping[str, Position], own: Mapping[str, Position]
+        self,
+        agreed: Mapping[str, Position],
+        own: Mapping[str, Position],
+        is_checked: Callable[[str], bool],
     ) -> dict[str, Position]:
         """Return how much of what a majority holds durably can be read here, by session.
 
         Args:
             agreed: by session, up to where a majority holds it durably.
             own: by session, up to where this node does.
+            is_checked: whether the copy here is known to hold what was merged of a session.
         """
         found = {}
         for session, end in agreed.items():
             here = own.get(session, START)
-            if START < here < end:  # its sync may take longer than those of the majority
+            if START < here < end and is_checked(
+                session
+            ):  # its sync may take longer than those of the majority
                 here = max(here, self._received(session))
             if here:
                 found[session] = min(end, here)

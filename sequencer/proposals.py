@@ -68,6 +68,14 @@ class Proposals:
         return bool(self._orders) or is_order
 
     @property
+    def carries(self) -> bool:
+        """Whether small updates are merged before they are synced: instructions carry them.
+
+        On a follower, as far as the last instruction that merged any tells.
+        """
+        return self._planner.carrier.is_allowed() if self._engine.leads else self._execution.carries
+
+    @property
     def stuck(self) -> Mapping[str, Stuck]:
         """The sessions that this node cannot merge, and why, while it leads."""
         return self._planner.stuck if self._engine.leads else {}
@@ -154,20 +162,23 @@ class Proposals:
         return self._orders.popleft() if self._order_was_last else merge
 
     def _next_merge(self) -> Merge | None:
-        ledger = self._execution.executor.ledger
-        agreed: dict[str, Position] = {}
-        for session in self.waiting:
-            end = self._holdings.agreed(session)
+        ledger, planner, own = self._execution.executor.ledger, self._planner, self._holdings.own
+        is_checked = self._execution.copies.is_checked
+        agreed = {session: self._holdings.agreed(session) for session in self.waiting}
+        carried = planner.carrier.ends(agreed, own, ledger.merged_to, is_checked)
+        due = dict[str, Position]()
+        for session, held in agreed.items():
+            end = max(held, carried.get(session, START))
             if end > ledger.merged_to(session):
-                agreed[session] = end
+                due[session] = end
             else:
-                self._planner.stuck.pop(session, None)
-        self.waiting.keep(agreed)
-        if not agreed:
+                planner.stuck.pop(session, None)
+        self.waiting.keep([*planner.carrier.left_over, *due])
+        if not due:
             return None
-        # A majority has it durably; the planner reads headers, so it plans only what is here.
-        mine = self._planner.readable(agreed, self._holdings.own)
-        merge = self._planner.plan(ledger, mine, self._now_ns())
+        # The planner reads headers, so it plans only what is here.
+        mine = planner.readable(due, own, is_checked)
+        merge = planner.plan(ledger, mine, self._now_ns())
         # Of others, this node waits for its copy to grow.
-        self.waiting.rest(each for each in self._planner.idle if mine[each] >= agreed[each])
-        return merge
+        self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
+        return merge and planner.carrier.fill(merge, agreed)

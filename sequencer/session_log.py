@@ -1,11 +1,11 @@
 """SessionLog: a session's copy on a node, as the sequencer reads it: headers, no payload."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, FrameError
-from rt.format.frame import HEADER_BYTES, Header, parse_header
+from rt.format.frame import HEADER_BYTES, Header, body_matches, parse_header
 from rt.format.ranges import Range
 from rt.format.walk import Walk
 from rt.log.appender import Appender
@@ -224,6 +224,23 @@ def merged_headers(appender: Appender, begin: Position, merged: Range) -> bytes:
             raise CorruptLog(path, at, str(error)) from None
         parts.append(raw)
     return b"".join(parts)
+
+
+def changed_frame(data: bytes, frames: Sequence[Heading]) -> Position | None:
+    """Return where the first of these frames is that is not what its header says; None if all are.
+
+    They were whole when they arrived, perhaps a while ago. Long ranges are copied unseen: every
+    reader of the merged log checks them.
+    """
+    offset, view = 0, memoryview(data)
+    for header, raw in frames:
+        body = offset + HEADER_BYTES
+        padding, end = body + header.length, offset + header.size
+        is_whole = view[offset:body] == raw and body_matches(header, view[body:padding])
+        if not is_whole or any(view[padding:end]):
+            return Position(header.position)
+        offset = end
+    return None
 
 
 def is_header(raw: bytes) -> bool:

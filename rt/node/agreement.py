@@ -35,6 +35,13 @@ class AgreementSettings:
             "help": "Wait this long for a publisher's bytes; after half of it, ask a node for them."
         },
     )
+    carry: bool = field(
+        default=True,
+        metadata={
+            "help": "Agree on small updates before they are synced, by sending them along. To go "
+            "back to a version that cannot read that, switch it off on every node first."
+        },
+    )
     on_role: str = field(
         default="",
         metadata={

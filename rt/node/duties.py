@@ -81,6 +81,7 @@ class Mail:
     """
 
     synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
+    received: dict[str, None] = field(default_factory=dict)
     heard: deque[tuple[str, bytes]] = field(default_factory=deque)
     damaged: deque[DamageFound] = field(default_factory=deque)
     orders: list[tuple[int, Instruction]] = field(default_factory=list)
@@ -88,7 +89,8 @@ class Mail:
     is_stirred: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.synced or self.heard or self.damaged or self.orders or self.gone)
+        has_bytes = bool(self.synced or self.received)
+        return has_bytes or bool(self.heard or self.damaged or self.orders or self.gone)
 
 
 class Stepped(NamedTuple):
@@ -184,7 +186,12 @@ class Duties:
         away = self._rest.away
         has_returned = bool(away) and any(sender in away for sender, _ in mail.heard)
         return has_returned or bool(
-            mail.synced or mail.orders or mail.damaged or mail.gone or mail.is_stirred
+            mail.synced
+            or mail.received
+            or mail.orders
+            or mail.damaged
+            or mail.gone
+            or mail.is_stirred
         )
 
     def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
@@ -220,6 +227,7 @@ class Duties:
         return NodeView(
             self._shown, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
             ledger.digest, ledger.archived_to, ledger.notes, member.is_executing, member.is_behind,
+            member.proposals.carries,
         )  # fmt: skip
 
     def _take(self, mail: Mail) -> None:
@@ -228,6 +236,8 @@ class Duties:
             held = self._ports.sessions.get(session)
             if held is not None and self._is_known(session):  # else it was set aside since
                 member.hold(session, held.durable)
+        for session in mail.received:
+            member.receive(session)
         for sender, data in mail.heard:
             try:
                 member.hear(sender, data)
@@ -258,7 +268,7 @@ class Duties:
         status = member.engine.status()
         waiting = self._look_at(_undecided(status, before.undecided))
         report_stuck(waiting.stuck, before.stuck, self._ports.sessions)
-        self._shown = TickView(status, waiting, tuple(member.agreed_ns))
+        self._shown = TickView(status, waiting, tuple(member.proposals.agreed_ns))
         self._forks.look(now_s, member.engine.fork)
         self._wanting.turn(now_s, waiting.missing)
         self._ports.snapshots.turn(now_s)
@@ -301,7 +311,8 @@ class Duties:
             return  # the copy, and so the publisher's log, may hold other bytes than were merged
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._replicated(session), merged)
-        held.confirm(Confirmations(held.durable, replicated, merged, merged_at))
+        received = max(held.durable, min(merged, held.appender.end))  # or the journal has it
+        held.confirm(Confirmations(received, replicated, merged, merged_at))
 
     def _is_known(self, session: str) -> bool:
         """Whether the copy here is of the session as the ledger has it, and not of a later one.

@@ -1,6 +1,7 @@
 """NodeInbox: a node's copy of one session, and the connection that fills it."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger("rt.node")
+_PASSED_OVER_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,10 @@ class NodeInbox:
 
     Threads:
         The connection that fills it calls `written`, `needs` and `release`, and appends. `durable`
-        is set by the thread that syncs, `merged` and `confirmations` by the sequencing thread; the
-        three only move forward, so any thread may read them. Any thread may set `leave`. `Inboxes`
-        calls `claim` under its lock. `peer` and `_wake` are cleared without it: other threads read
-        each of them once.
+        and `passed_over_s` are set by the thread that syncs, `merged` and `confirmations` by the
+        sequencing thread; all only move forward, so any thread may read them. Any thread may set
+        `leave`. `Inboxes` calls `claim` under its lock. `peer` and `_wake` are cleared without it:
+        other threads read each of them once.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class NodeInbox:
         self.merged: Position = START  # how far the session is merged, whatever this copy holds
         self.peer = ""  # the peer that fills it now; empty without one
         self._relays = False  # whether that peer is a node rather than the publisher
+        self.passed_over_s = float("-inf")  # when no instruction had carried what it got
         self.leave: Refused | None = None  # why the connection that fills it has to leave
         self._wake: Bell | None = None
 
@@ -81,6 +84,16 @@ class NodeInbox:
     def unsynced(self) -> int:
         """Bytes of the active file that are not durable yet."""
         return self.appender.end - self.durable
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of the active file that are neither durable nor merged."""
+        return self.appender.end - max(self.durable, self.merged)
+
+    @property
+    def is_passed_over(self) -> bool:
+        """Whether no instruction carried what it got, a moment ago: the leader may not get it."""
+        return time.monotonic() - self.passed_over_s < _PASSED_OVER_S
 
     def confirmed(self) -> Confirmations:
         """Return the session's progress on this node."""

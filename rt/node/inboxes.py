@@ -355,6 +355,16 @@ class Inboxes:
         """Sync what a connection appended, or leave it to `run`; see `InboxSyncer.settle`."""
         return self._syncer.settle()
 
+    def put_off(self) -> list[str] | None:
+        """Have what a connection appended synced a little later; see `InboxSyncer.put_off`."""
+        return self._syncer.put_off()
+
+    def flush(self) -> None:
+        """Make durable all that was appended, without reporting it; `OSError` if a disk fails."""
+        for inbox in self.every():
+            if inbox.durable < inbox.appender.end:
+                inbox.appender.sync()
+
     def stop(self) -> None:
         """Let `run` sync what was appended, and end."""
         self._syncer.stop()

@@ -15,6 +15,7 @@ from rt.node.directory import MERGED, NodeDirectory
 from rt.node.engine import engine_of
 from rt.node.settings import NodeSettings
 from rt.position import Position
+from sequencer.carried import JOURNAL_BYTES_MAX
 from sequencer.execution import Readers
 from sequencer.executor import Executor
 from sequencer.greeting import Greeting
@@ -38,6 +39,7 @@ def build_member(
     send: Callable[[str, bytes], None],
     readers: Readers,
     received: Callable[[str], Position],
+    may_carry: Callable[[], bool],
     dial: Dial,
 ) -> Member:
     """Return a node's member, with its state and its merged log recovered.
@@ -49,6 +51,7 @@ def build_member(
         send: takes a message for another member; may lose it.
         readers: of the merged log.
         received: returns up to where a session was written here; it may not be durable yet.
+        may_carry: whether every member can read an instruction that carries bytes.
         dial: takes the addresses of all other nodes, by name, whenever they change.
 
     Raises:
@@ -70,9 +73,11 @@ def build_member(
         journal=opened.journal, greeting=_greeting(settings, directory, opened),
         executor=Executor(
             directory.disk_of(MERGED), directory.merged, merged_identity(settings), ledger, logs,
-            alone=not engine.members.keys() - {settings.name},
+            received=received, alone=not engine.members.keys() - {settings.name},
         ),
-        planner=Planner(logs, received),
+        planner=Planner(
+            logs, received, lambda: may_carry() and opened.journal.size < JOURNAL_BYTES_MAX
+        ),
         send=send,
         dial=dial,
         now_ns=time.time_ns,

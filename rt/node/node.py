@@ -48,7 +48,7 @@ from rt.node.state import open_state
 from rt.node.status import STATUS_ALPN, STATUS_S, node_status, without_directories
 from rt.position import Position
 from sequencer.journal.journal import Opened
-from sequencer.peer_versions import alpns_of
+from sequencer.peer_versions import CARRYING, alpns_of
 from sequencer.peers import Peers
 
 _log: Final = logging.getLogger("rt.node")
@@ -131,7 +131,11 @@ class Node:
             ),
             places.follow,
             pulse,
+            lambda member: (
+                self._peers is not None and self._peers.spoken.get(member, 0) >= CARRYING
+            ),
         )
+        self._peers: Peers | None = None  # before there is a pipeline that they call
         self.pipeline = NodePipeline(settings, directory, opened, links, self._ending)
         self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
@@ -146,7 +150,7 @@ class Node:
         return Watched(
             lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
             member.executor.traffic, self._port.served.record, self._peers, self.directory.guard,
-            self._leadership, {"agreement": member.agreement, **self.directory.syncs},
+            self._leadership, {"agreement": member.proposals.agreement, **self.directory.syncs},
             lambda: self.scrubber.state, self._port.late,
         )  # fmt: skip
 

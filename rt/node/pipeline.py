@@ -48,6 +48,7 @@ class Links:
         copy_log: starts copying the merged log from other nodes, from a position on.
         dial: takes the addresses of all other nodes, by name, whenever they change.
         pulse: tells the other nodes, and hears from them, who rests.
+        reads_carried: whether a node is known to read instructions that carry bytes.
     """
 
     send: Callable[[str, bytes], None]
@@ -55,6 +56,7 @@ class Links:
     copy_log: CopyLog
     dial: Dial
     pulse: Pulse
+    reads_carried: Callable[[str], bool]
 
 
 class NodePipeline:
@@ -104,6 +106,8 @@ class NodePipeline:
         self.member = build_member(
             settings, directory, opened,
             send=links.send, dial=links.dial, received=self.inboxes.received,
+            may_carry=lambda: settings.agreement.carry
+            and all(map(links.reads_carried, self.member.holdings.others)),
             readers=Readers(self._serve_merged, lambda: self.feeds.has_readers),
         )  # fmt: skip
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
@@ -111,8 +115,9 @@ class NodePipeline:
             self.sweeper.saved(opened.state.snapshot.data)
         self.retention = Retention(settings, self.member, self.sweeper)
         self._snapshots = NodeSnapshots(
-            self.member, opened.journal, self.sweeper, self.retention, pause_s=storage.snapshot_s
-        )
+            self.member, opened.journal, self.sweeper, self.retention,
+            flush=self.inboxes.flush, pause_s=storage.snapshot_s,
+        )  # fmt: skip
         self.watch = SessionWatch(self.member, self.inboxes, self.retention)
         ports = Ports(
             self.inboxes, self._snapshots, self.retention, self.watch,
@@ -224,7 +229,17 @@ class NodePipeline:
         self.sequencer.hold(session)
 
     def _settle(self) -> None:
-        if self.inboxes.settle():
+        """Have what a connection appended merged before it is synced, if it is little.
+
+        The leader puts it into an instruction; a follower gets that in a moment, and has nothing to
+        do before.
+        """
+        view = self.sequencer.view
+        if view.carries and (sessions := self.inboxes.put_off()) is not None:
+            if view.leads and sessions:
+                self.sequencer.receive(sessions)
+                self.sequencer.turn()
+        elif self.inboxes.settle():
             self.sequencer.turn()
 
     def _sync(self) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -72,6 +72,11 @@ class NodeSequencer:
         """Take note that a session was synced; `turn` or `wake` makes use of it."""
         with self._lock:
             self._mail.synced[session] = None
+
+    def receive(self, sessions: Iterable[str]) -> None:
+        """Take note that a little came of sessions and was not synced; `turn` makes use of it."""
+        with self._lock:
+            self._mail.received.update(dict.fromkeys(sessions))
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
         """Take note of another node's messages; `turn` or `wake` makes use of them."""

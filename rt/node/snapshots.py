@@ -1,6 +1,7 @@
 """NodeSnapshots: when a node saves the state its instructions led to, and drops those."""
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -36,6 +37,7 @@ class NodeSnapshots:
         sweeper: NodeSweeper,
         archiver: Retention,
         *,
+        flush: Callable[[], None],
         pause_s: float,
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
@@ -46,6 +48,8 @@ class NodeSnapshots:
             journal: keeps the instructions until a snapshot is saved.
             sweeper: is notified of what was saved, and may ask for a snapshot early.
             archiver: reports what is durable here, and knows what a majority has.
+            flush: makes the copies of sessions durable: instructions that carried what they lack
+                are about to be dropped.
             pause_s: between two snapshots.
             kept_bytes_max: of instructions; above this a snapshot no longer waits for a majority.
         """
@@ -53,6 +57,7 @@ class NodeSnapshots:
         self._journal = journal
         self._sweeper = sweeper
         self._archiver = archiver
+        self._flush = flush
         self._pause_s = pause_s
         self._kept_bytes_max = kept_bytes_max
         self._pool = ThreadPoolExecutor(1, "snapshot")
@@ -88,7 +93,7 @@ class NodeSnapshots:
     def end(self) -> None:
         """Save a last snapshot, if the other nodes have everything; errors as `turn`."""
         self.await_sync()
-        durable, plan = self._member.executor.sync(), self._member.plan_snapshot()
+        durable, plan = self._sync_all(), self._member.plan_snapshot()
         if plan is not None and plan.has_log:
             self._take_synced(plan, durable)
 
@@ -108,7 +113,11 @@ class NodeSnapshots:
         return now_s >= self._next_s
 
     def _sync(self) -> Future[Durable]:
-        return self._pool.submit(self._member.executor.sync)
+        return self._pool.submit(self._sync_all)
+
+    def _sync_all(self) -> Durable:
+        self._flush()
+        return self._member.executor.sync()
 
     def _take_synced(self, plan: SnapshotPlan, durable: Durable) -> None:
         self._plan = self._synced = None

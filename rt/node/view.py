@@ -68,6 +68,7 @@ class NodeView(NamedTuple):
         notes: the stream's agreed notes, such as its policy and leases.
         is_executing: whether something proposed or committed was not executed here yet.
         is_behind: whether something committed was not executed here yet, or its log is not here.
+        carries: whether instructions carry small updates, which are synced later then.
     """
 
     tick: TickView
@@ -81,6 +82,7 @@ class NodeView(NamedTuple):
     notes: Mapping[str, str]
     is_executing: bool
     is_behind: bool
+    carries: bool
 
     @property
     def engine(self) -> Status:

@@ -1,6 +1,7 @@
 """What archives on a simulated node: the real archiver and sweeper, on its clocks and its disk."""
 
 import errno
+from collections.abc import Callable
 from concurrent.futures import Future
 from random import Random
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ from rt.node.sweep import Sweep
 from rt.node.sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.execution import SnapshotPlan
-from sequencer.executor import Executor
 from sequencer.journal.journal import Journal
 from sequencer.ledger import decode_ledger
 
@@ -83,14 +83,16 @@ class SimSnapshots(NodeSnapshots):
     """Takes snapshots by chance."""
 
     def __init__(self, node: "MergeNode", journal: Journal, chance: Random) -> None:
-        super().__init__(node.member, journal, node.sweeper, node.archiver, pause_s=0)
+        super().__init__(
+            node.member, journal, node.sweeper, node.archiver, flush=node.inboxes.flush, pause_s=0
+        )
         self._node, self._chance = node, chance
 
     def _is_time(self, now_s: float) -> bool:
         return self._chance.random() < self._node.world.snapshot_chance * STEPS_A_TICK
 
     def _sync(self) -> Future[Durable]:
-        return _Sync(self._member.executor, self._chance)
+        return _Sync(self._sync_all, self._chance)
 
     def _take_synced(self, plan: SnapshotPlan, durable: Durable) -> None:
         if durable >= plan.end:
@@ -102,9 +104,9 @@ class SimSnapshots(NodeSnapshots):
 class _Sync(Future[Durable]):
     """Is done sooner or later, as by another thread, or when somebody waits for it."""
 
-    def __init__(self, executor: Executor, chance: Random) -> None:
+    def __init__(self, sync: Callable[[], Durable], chance: Random) -> None:
         super().__init__()
-        self._executor, self._chance = executor, chance
+        self._sync, self._chance = sync, chance
 
     def done(self) -> bool:
         """Whether it is durable."""
@@ -119,7 +121,7 @@ class _Sync(Future[Durable]):
 
     def _finish(self) -> None:
         if not super().done():
-            self.set_result(self._executor.sync())
+            self.set_result(self._sync())
 
 
 class SimRetention(Retention):

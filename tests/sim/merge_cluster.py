@@ -219,6 +219,8 @@ class MergeCluster(Cluster):
             self.clock.after(RESETS_US // 20, self._reset)
         may_leave = not self.has_cuts and not self._has_resets
         self.leaving = Leaving(self, self.seed, may=may_leave)
+        # and in half of them instructions carry small updates, which are synced late
+        self.carries = Random(f"{self.seed} carries").random() < 0.5
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
         MergeNemesis.world = self  # of the one cluster that lives at a time

@@ -5,7 +5,7 @@ retention, both ends of a pipe. Here are fakes of what they act on, and eyes tha
 """
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -38,13 +38,13 @@ from sequencer import execution
 from sequencer.execution import Readers
 from sequencer.greeting import Greeting
 from sequencer.holdings import decode_report
-from sequencer.instruction import Instruction
+from sequencer.instruction import Instruction, Merge, Slice, decode_instruction
 from sequencer.journal.journal import Opened
 from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.planner import Planner
-from sequencer.raft.consensus import EngineRole
+from sequencer.raft.consensus import EngineRole, Entry, EntryKind
 from sequencer.remembered import Ownership
 from sequencer.session_log import SessionLogs
 
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
 
 HAND_OVER_TICKS = 10
+PUT_OFF = 20  # how much later what an instruction may carry is synced
 CONSENSUS, HOLDINGS = b"\x01", b"\x02"
 
 
@@ -145,6 +146,15 @@ def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:
     vars(inbox)["confirm"] = watched
 
 
+def carried_slices(entries: Sequence[Entry]) -> Iterator[Slice]:
+    """What entries hold besides naming it."""
+    for entry in entries:
+        if entry.kind is EntryKind.COMMAND:
+            instruction = decode_instruction(entry.command)
+            if isinstance(instruction, Merge):
+                yield from (each for each in instruction.slices if each.carried)
+
+
 class Guard:
     """Refuses new data while the disk is full."""
 
@@ -186,6 +196,8 @@ class MergeNode(SimNode):
         self.disk.fault = world.nemesis.disk_fault(self)
         opened = self._open_journal()
         self._make_engine(opened)
+        for each in carried_slices(opened.state.entries):
+            world.stream.carries(self.name, each)
         if self.lost or self.is_older_copy:
             self.known_end = world.stream.end
         self.pipes: dict[str, Pipe] = {}
@@ -248,7 +260,8 @@ class MergeNode(SimNode):
             self.name, self.world.names, engine=WatchedEngine(self),
             journal=WatchedJournal(self, opened.journal), greeting=greeting,
             executor=WatchedExecutor(self, ledger, logs),
-            planner=Planner(logs, self.inboxes.received), send=self._send, now_ns=self._now_ns,
+            planner=Planner(logs, self.inboxes.received, lambda: self.world.carries),
+            send=self._send, now_ns=self._now_ns,
             readers=Readers(
                 lambda: self._serve(self.member.executor.ledger.end),
                 lambda: self.life % 2 == 1,  # someone reads here in every other life
@@ -462,6 +475,10 @@ class MergeNode(SimNode):
             self.hang_up(session)
         if self.inboxes.is_dirty:
             delay = int(self.disk_delay_us * (0.5 + 3 * self._chance.random()))
+            if self.view.carries and (sessions := self.inboxes.put_off()) is not None:
+                self._mail.received.update(dict.fromkeys(sessions if self.view.leads else ()))
+                self.wake()
+                delay *= PUT_OFF
             self.world.clock.after(delay, self._sync, self.life)
 
     def _refuse(self, session: str, error: Exception) -> None:

@@ -7,8 +7,11 @@ from rt.log import active_file as active_files
 from rt.log.appender import Appender, Durable
 from rt.node.inbox import NodeInbox
 from rt.node.inbox_syncer import InboxSyncer
+from rt.node.inboxes import Inboxes
 from rt.position import Position
+from sequencer import executor as executors
 from sequencer import planner
+from sequencer.carried import Carrier
 from sequencer.copies import Copies
 from sequencer.execution import Execution
 from sequencer.executor import Executor
@@ -157,7 +160,7 @@ def slice_digest_not_compared() -> list[Patch]:
 @merging
 def copy_begun_again_is_believed() -> list[Patch]:
     """A restarted copy is planned from and confirmed, whatever was merged of its session before."""
-    return [(Executor, "check_copy", lambda self, session: None)]
+    return [(Executor, "check_copy", lambda self, session, known=None: None)]
 
 
 @merging
@@ -169,7 +172,7 @@ def copies_are_checked_once() -> list[Patch]:
 @merging
 def frames_not_checked() -> list[Patch]:
     """Data that rotted after its arrival is merged."""
-    return [(Executor, "_check_frames", lambda self, *_: None)]
+    return [(executors, "changed_frame", lambda data, frames: None)]
 
 
 @merging
@@ -234,3 +237,51 @@ def doubted_and_believed() -> list[Patch]:
 def suspended_and_executes() -> list[Patch]:
     """Instructions are executed while the merged log is being copied."""
     return [(Execution, "suspended", property(lambda self: False, lambda self, value: None))]
+
+
+# What instructions carry
+
+
+@merging
+def plans_what_it_received_without_its_bytes() -> list[Patch]:
+    """A leader forgets to put into an instruction what no majority holds."""
+    return [(Carrier, "fill", lambda self, merge, agreed: merge)]
+
+
+@merging
+def carries_from_a_copy_that_may_differ() -> list[Patch]:
+    """A leader carries from a copy that was not compared with what was merged of its session."""
+    right = Carrier.ends
+
+    def ends(self: Carrier, agreed: Any, own: Any, merged_to: Any, is_checked: Any) -> Any:
+        del is_checked
+        return right(self, agreed, own, merged_to, lambda _session: True)
+
+    return [(Carrier, "ends", ends)]
+
+
+@merging
+def what_was_carried_vouches_for_the_copy() -> list[Patch]:
+    """A copy counts as what was merged, though an instruction brought that along."""
+    right = Executor._write
+
+    def write(self: Executor, merged: Any, each: Slice) -> Any:
+        before = dict(self._unproven)
+        try:
+            return right(self, merged, each)
+        finally:
+            self._unproven = before
+
+    return [(Executor, "_write", write)]
+
+
+@merging
+def a_copy_of_the_next_log_is_read() -> list[Patch]:
+    """What came of a session is read, whether it is of the log that an instruction names or not."""
+    return [(Executor, "copy_end", lambda self, session: self._received(session))]
+
+
+@merging
+def snapshot_before_the_copies_are_synced() -> list[Patch]:
+    """Instructions are dropped that carried what copies hold only in memory."""
+    return [(Inboxes, "flush", lambda self: None)]

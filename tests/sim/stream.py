@@ -14,6 +14,7 @@ from rt.format.manifest import Manifest
 from rt.format.ranges import Range, decode_range
 from rt.node.retention import leases_of_notes
 from rt.position import START, Position
+from sequencer.carried import frames_of
 from sequencer.instruction import Archive, Slice
 from sequencer.ledger import GrowingFile, Ledger
 from sequencer.raft.consensus import Entry
@@ -54,6 +55,7 @@ class Stream:
         self._archived_to = START
         self._decided: dict[str, Position] = {}  # merged up to here by whole or half instructions
         self._held: dict[str, dict[str, Position]] = {}  # per log of a session, and node
+        self._carried: dict[str, dict[str, Position]] = {}  # the same, in entries
         self.logs: dict[str, str] = {}  # per session, the log that is merged now
         self.next_logs: dict[str, str] = {}  # and the one that follows its reset
         self._holds: dict[tuple[str, str], Position] = {}  # per node and session, at this time
@@ -82,15 +84,28 @@ class Stream:
     def takes(self, name: str, disk: SimDisk, entry: Entry, each: Slice, ledger: Ledger) -> None:
         """A node has an uncommitted entry in its log: the bytes that a slice names are on its disk.
 
-        Or a majority has them, or they are merged and every node leaves the slice out.
+        Or in the entry, or a majority has them, or they are merged and every node leaves the slice
+        out.
         """
         session, end = each.session, each.end
+        if each.carried:
+            self.carries(name, each)
+            return
         if session in self.begun_again:
             return  # a leader that was cut off may still name bytes of the log before the reset
         there = len(disk.durable(f"in/{session}/{end.file_name}"))
         is_over = ledger.merged_to(session) >= end or self._is_archived(disk, session, end)
         if there < end.offset and not is_over:
             self._demand_held(f"named by entry {entry.index} of {name}", session, end)
+
+    def carries(self, name: str, each: Slice) -> None:
+        """A node has an entry durably that holds the bytes it names."""
+        if frames_of(each) is None:
+            raise Violation(f"an entry of {name} carries other bytes of {each.session}")
+        log = self.logs[each.session]  # or of the next one, once the reset is executed
+        for one in {log, self.next_logs.get(each.session, log)}:
+            carried = self._carried.setdefault(one, {})
+            carried[name] = max(carried.get(name, START), each.end)
 
     def loses(self, name: str, session: str) -> None:
         """A node has set its copy of a session aside."""
@@ -106,8 +121,9 @@ class Stream:
         return text in disk.durable(f"in/{session}/manifest")
 
     def _demand_held(self, what: str, session: str, end: Position) -> None:
-        held = self._held.get(self.logs[session], {})
-        holders = [name for name, there in held.items() if there >= end]
+        log = self.logs[session]
+        everywhere = *self._held.get(log, {}).items(), *self._carried.get(log, {}).items()
+        holders = {name for name, there in everywhere if there >= end}
         # Before the reset, copies of the next log count for the last one, see ADR 11.
         awaits_reset = self.next_logs.get(session, self.logs[session]) != self.logs[session]
         if end == START or awaits_reset:

@@ -124,7 +124,8 @@ class WatchedExecutor(Executor):
         self._node = node
         self._checked = ledger.end
         alone = len(node.world.names) == 1
-        super().__init__(node.disk, OUT, IDENTITY, ledger, logs, alone=alone)
+        received = node.inboxes.received
+        super().__init__(node.disk, OUT, IDENTITY, ledger, logs, received=received, alone=alone)
 
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
         """Carry out an instruction."""

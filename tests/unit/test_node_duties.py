@@ -67,7 +67,8 @@ class Bench:
         self.orders, self.handed_to = [], []
         self.held = {}
         self.leads, self.term, self.leader = True, 7, "n1"
-        self.suspended, self.missing, self.agreed_ns, self.is_executing = False, None, (), False
+        self.suspended, self.missing, self.is_executing = False, None, False
+        self.proposals = SimpleNamespace(agreed_ns=(), carries=False)
         self.is_behind = False
         self.handlers, self.engine, self.has_backlog, self.stuck = {}, self, False, {}
         self.greeting = SimpleNamespace(waits_for=0, finding="")
@@ -194,7 +195,7 @@ class Bench:
         self.sessions[session] = SimpleNamespace(
             session=session, durable=Position(durable), confirmations=Confirmations(), is_fed=True,
             confirm=lambda _told: None,
-            appender=SimpleNamespace(identity=SimpleNamespace(name=session)),
+            appender=SimpleNamespace(identity=SimpleNamespace(name=session), end=Position(durable)),
         )  # fmt: skip
 
 
@@ -654,7 +655,7 @@ def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for():
     bench.executor.sync = sync
     bench.plan_snapshot = lambda: SnapshotPlan(1, b"", Position(8))
     fake = SimpleNamespace(has_durable=told.append, settled_index=0, size=0)
-    snapshots = NodeSnapshots(bench, fake, fake, fake, pause_s=5)
+    snapshots = NodeSnapshots(bench, fake, fake, fake, flush=lambda: None, pause_s=5)
     duties = bench.duties(snapshots)
     snapshots.turn(0.0)
     bench.executor.lacks_log = True

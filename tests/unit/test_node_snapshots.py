@@ -22,7 +22,9 @@ class Fake:
         self.executor = SimpleNamespace(
             ledger=SimpleNamespace(end=Position(0)), sync=lambda: self.synced_to
         )
-        self.snapshots = NodeSnapshots(self, self, self, self, pause_s=5, kept_bytes_max=1000)
+        self.snapshots = NodeSnapshots(
+            self, self, self, self, flush=lambda: None, pause_s=5, kept_bytes_max=1000
+        )
 
     def merge(self, index):
         """Execute up to an instruction that ends at ten times its number."""

@@ -54,7 +54,10 @@ class Bench:
         self.top, self.ledger = top / "s", Ledger()
         self.leader, self.holdings = Leader(self.ledger), Holdings("a", members)
         executor = SimpleNamespace(ledger=self.ledger)
-        self.execution = SimpleNamespace(executor=executor, queue=(), done_index=1 << 40)
+        copies = SimpleNamespace(is_checked=lambda _session: True)
+        self.execution = SimpleNamespace(
+            executor=executor, copies=copies, queue=(), done_index=1 << 40
+        )
         self.received: dict[str, Position] = {}
         self.planner = Planner(
             SessionLogs(OsDisk(), str(self.top)),

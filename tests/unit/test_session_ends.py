@@ -265,6 +265,7 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
     ledger.tails.pop("b")  # as after a slice of repeats
     ledger.remembered.opened["b"] = Ownership("alice", "f" * 32, 1)
     copies = Copies(bench.executor, holdings)
+    bench.executor.held = holdings.own
     holdings.hold("b", ledger.merged_to("b"))
     copies.hold("b")
     copies.check()

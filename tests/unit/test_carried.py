@@ -1,0 +1,354 @@
+"""Small updates travel inside the instruction that merges them: nothing else has to be synced."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rt import Publisher
+from rt.errors import CorruptLog, PeerError, SessionDiverged
+from rt.limits import KIB
+from rt.log.directory import LogDirectory
+from rt.log.disk import OsDisk
+from rt.log.start import end_of
+from rt.node import inbox_syncer
+from rt.node.inbox_syncer import InboxSyncer, PutOff
+from rt.position import START, Position
+from sequencer.carried import Carrier, frames_of
+from sequencer.copies import Copies
+from sequencer.executor import Executor
+from sequencer.holdings import Holdings
+from sequencer.instruction import (
+    CARRIED_BYTES_MAX,
+    Merge,
+    decode_instruction,
+    encode_instruction,
+)
+from sequencer.ledger import Ledger
+from sequencer.planner import Planner
+from sequencer.session_log import SessionLogs
+from tests.unit.test_sequencing import IDENTITY
+
+
+class Bench:
+    """A leader's copies of sessions, what is durable of them, and what it plans."""
+
+    def __init__(self, top: Path) -> None:
+        self.top, self.ledger, self.may_carry = top / "s", Ledger(), True
+        self.holdings = Holdings("n1", ["n1", "n2", "n3"])
+        self.logs = SessionLogs(OsDisk(), str(self.top))
+        self.carrier = Carrier(self.logs, self.place, lambda: self.may_carry)
+
+    def place(self, session: str) -> Position:
+        """Where the copy of a session ends, durable or not."""
+        return end_of(LogDirectory(str(self.top / session)))
+
+    def publish(self, *messages: bytes, session: str = "jfk") -> None:
+        """Publish messages in a frame each; the first of all is durable."""
+        with Publisher(str(self.top.parent), stream="s", session=session) as publisher:
+            for message in messages:
+                publisher.publish(message)
+                publisher.flush("written")
+                if session not in self.holdings.own:
+                    self.holdings.hold(session, self.place(session))
+
+    def ends(self, *sessions: str, checked: bool = True) -> dict[str, Position]:
+        """Up to where sessions can be planned by carrying them."""
+        agreed = {each: self.holdings.agreed(each) for each in sessions or ["jfk"]}
+        return self.carrier.ends(
+            agreed, self.holdings.own, self.ledger.merged_to, lambda _name: checked
+        )
+
+    def plan(self) -> Merge:
+        """Plan what was received, and carry it."""
+        merge = Planner(self.logs).plan(self.ledger, self.ends(*self.holdings.own), 1)
+        assert merge is not None
+        return self.carrier.fill(merge, {})
+
+    def executor(self, top: Path, *, received: Position = START) -> Executor:
+        """Another node, with no copies of its own unless they are there."""
+        logs = SessionLogs(OsDisk(), str(top))
+        return Executor(
+            OsDisk(), str(top / "out"), IDENTITY, Ledger(), logs,
+            received=lambda _session: received, alone=False,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A leader that has received two messages, the first of them durably."""
+    made = Bench(tmp_path)
+    made.publish(b"one", b"two")
+    return made
+
+
+def test_what_only_the_leader_has_is_planned_with_its_bytes(bench):
+    """Its entry makes them durable on a majority: no node has to sync or report them before."""
+    assert bench.ends() == {"jfk": bench.place("jfk")}
+    [each] = bench.plan().slices
+    assert each.end == bench.place("jfk")
+    assert frames_of(each) is not None
+    assert decode_instruction(encode_instruction(bench.plan())) == bench.plan()
+
+
+def test_what_a_majority_has_is_planned_without_bytes(bench):
+    """They would cross the network twice."""
+    merge = Planner(bench.logs).plan(bench.ledger, bench.ends(), 1)
+    assert bench.carrier.fill(merge, {"jfk": bench.place("jfk")}) is merge
+    assert not merge.slices[0].carried
+
+
+def test_what_the_leader_has_synced_meanwhile_is_carried_still(bench):
+    """The others have not synced it: they wait for the instruction."""
+    bench.holdings.hold("jfk", bench.place("jfk"))
+    assert bench.ends() == {"jfk": bench.place("jfk")}
+
+
+def test_nothing_is_carried_before_every_member_can_read_it(bench):
+    """A member of an earlier version would stop at such an instruction."""
+    bench.may_carry = False
+    assert not bench.ends()
+
+
+def test_a_copy_that_was_not_compared_is_not_carried_from(bench):
+    """Its publisher may have lost what was merged, and sent other messages."""
+    assert not bench.ends(checked=False)
+
+
+def test_a_copy_of_which_nothing_is_durable_is_not_carried_from(bench):
+    """It may be of the session's next log."""
+    bench.holdings.drop("jfk")
+    assert not bench.ends()
+
+
+def test_much_waits_for_its_sync(bench):
+    """Memory and journal hold what is carried until the next snapshot."""
+    bench.publish(b"first", b"x" * CARRIED_BYTES_MAX, session="lga")
+    assert bench.ends("jfk", "lga") == {"jfk": bench.place("jfk")}
+
+
+def test_what_has_no_room_in_one_instruction_is_carried_by_the_next(bench):
+    """Each of many sessions has little, and none may wait for its sync on account of the others."""
+    for session in ("lga", "ewr"):
+        bench.publish(b"first", b"x" * 9 * KIB, session=session)
+    assert set(bench.ends("jfk", "lga", "ewr")) == {"jfk", "lga"}
+    assert bench.carrier.left_over == ["ewr"]
+
+
+def test_rot_in_the_leaders_copy_does_not_get_into_an_instruction(bench):
+    """Every node would have to believe it."""
+    merge = Planner(bench.logs).plan(bench.ledger, bench.ends(), 1)
+    bench.logs.forget("jfk")
+    file = bench.top / "jfk" / START.file_name
+    data = bytearray(file.read_bytes())
+    data[data.index(b"two")] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptLog, match="a frame has changed since it arrived"):
+        bench.carrier.fill(merge, {})
+
+
+@pytest.mark.parametrize("place", ["header", "body", "end"])
+def test_carried_bytes_are_checked(bench, place):
+    """An entry comes from another machine."""
+    [each] = bench.plan().slices
+    data = bytearray(each.carried)
+    data[{"header": 20, "body": data.index(b"two"), "end": len(data) - 1}[place]] ^= 1
+    assert frames_of(replace(each, carried=bytes(data))) is None
+
+
+def test_carried_frames_are_those_that_the_slice_names(bench):
+    """A digest is of the headers, and a header names its session and its place."""
+    [each] = bench.plan().slices
+    assert frames_of(replace(each, session="lga")) is None
+    assert frames_of(replace(each, first=Position(each.first + 8))) is None
+    assert frames_of(replace(each, digest=b"0" * 16)) is None
+    assert frames_of(replace(each, carried=b"")) is None
+
+
+def test_an_instruction_carries_all_of_a_slice_or_nothing_and_not_too_much(bench):
+    """What a member sends must not fill the memory of the others."""
+    [each] = bench.plan().slices
+    short = Merge(1, (replace(each, carried=each.carried[:-8]),))
+    with pytest.raises(PeerError, match="carries other bytes than it names"):
+        decode_instruction(encode_instruction(short))
+    size = CARRIED_BYTES_MAX + 8
+    with pytest.raises(PeerError, match="carries more than 16384 bytes"):
+        decode_instruction(
+            encode_instruction(Merge(1, (replace(each, length=size, carried=bytes(size)),)))
+        )
+
+
+def test_no_payload_is_in_the_words_for_an_instruction(bench):
+    """They go into log lines."""
+    assert "two" in str(bench.plan().slices[0].carried)
+    assert "two" not in f"{bench.plan()}{bench.plan()!r}"
+
+
+def merged_by(executor: Executor, merge: Merge) -> bytes:
+    """Execute an instruction; return the merged log."""
+    assert executor.lacking(merge) is None
+    executor.execute(1, 1, merge)
+    executor.close()
+    return (Path(executor.appender.directory) / START.file_name).read_bytes()
+
+
+def test_a_node_without_a_copy_merges_what_is_carried_and_vouches_for_nothing(bench, tmp_path):
+    """What its publisher brings later was not compared with it."""
+    merge = bench.plan()
+    leader = bench.executor(tmp_path / "s", received=bench.place("jfk"))
+    leader.held = bench.holdings.own
+    other = bench.executor(tmp_path / "other")
+    assert merged_by(leader, merge) == merged_by(other, merge) != b""
+    assert (leader.take_unproven(), other.take_unproven()) == ([], ["jfk"])
+
+
+def test_without_the_bytes_a_node_waits_for_its_copy(bench, tmp_path):
+    """Bytes that are not what the instruction names count as none."""
+    [each] = bench.plan().slices
+    other = bench.executor(tmp_path / "other")
+    for carried in (b"", bytes(each.length)):
+        assert other.lacking(Merge(1, (replace(each, carried=carried),))) is not None
+    other.close()
+
+
+def test_a_copy_that_differs_from_what_is_carried_is_found(bench, tmp_path):
+    """Its publisher sent different bytes to different nodes; then the carried ones are merged."""
+    merge, other = bench.plan(), Bench(tmp_path / "other")
+    shutil.copytree(bench.top, other.top)
+    shutil.rmtree(other.top / "jfk")
+    other.publish(b"one", b"2nd")
+    executor = other.executor(other.top, received=other.place("jfk"))
+    executor.held = other.holdings.own
+    with pytest.raises(SessionDiverged, match="the leader has other frames here"):
+        executor.execute(1, 1, merge)
+    executor.held = {}
+    executor.execute(1, 1, merge)
+    assert executor.take_unproven() == ["jfk"]
+    executor.close()
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_copy_that_came_after_what_was_carried_is_compared_before_it_counts(
+    bench, tmp_path, repeats
+):
+    """Else its publisher would hear "merged" of messages that no node has, also after repeats."""
+    merge, other = bench.plan(), Bench(tmp_path / "other")
+    executor = other.executor(other.top)
+    executor.held = other.holdings.own
+    copies = Copies(executor, other.holdings)
+    executor.execute(1, 1, merge)
+    copies.doubt(executor.take_unproven())
+    other.publish(b"one", b"2nd")
+    executor._received = other.place  # type: ignore[method-assign]
+    if repeats:
+        executor.ledger.tails.pop("jfk")
+    with pytest.raises(SessionDiverged, match="another frame was merged from here"):
+        copies.check()
+    executor.close()
+
+
+# When the copies are synced
+
+
+class Written:
+    """A copy, as the syncer sees it."""
+
+    def __init__(self, session: str, end: int, durable: int = 8, merged: int = 0) -> None:
+        self.session, self.durable, self.merged = session, Position(durable), Position(merged)
+        self.appender = SimpleNamespace(end=Position(end))
+        self.is_passed_over = False
+
+    @property
+    def unsynced(self) -> int:
+        """Bytes that are not durable."""
+        return self.appender.end - self.durable
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes that are neither durable nor merged."""
+        return self.appender.end - max(self.durable, self.merged)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock that the test sets."""
+    at = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(inbox_syncer.time, "monotonic", lambda: at.s)
+    return at
+
+
+def syncer_of(*written: Written) -> InboxSyncer:
+    """Return a syncer of copies that were written."""
+    syncer = InboxSyncer(lambda _inbox, _end: None)
+    for each in written:
+        syncer.mark(each)  # type: ignore[arg-type]
+    return syncer
+
+
+def put_off(*written: Written) -> list[str] | None:
+    """Return what is put off of copies that were written."""
+    return syncer_of(*written).put_off()
+
+
+def test_a_little_is_synced_later():
+    """An instruction is to carry it."""
+    assert put_off() == []
+    assert put_off(Written("jfk", 500), Written("lga", 500)) == ["jfk", "lga"]
+    assert put_off(Written("jfk", 9 + CARRIED_BYTES_MAX, merged=64)) == ["jfk"]
+    assert put_off(Written("jfk", 500), Written("lga", 500, merged=500)) == ["jfk"]
+
+
+def test_what_cannot_be_carried_is_synced_at_once():
+    """A flood; the first bytes of a copy; what the leader does not get."""
+    assert put_off(Written("jfk", 500, durable=0)) is None
+    assert put_off(Written("jfk", 9 + CARRIED_BYTES_MAX)) is None
+    passed_over = Written("jfk", 500)
+    passed_over.is_passed_over = True
+    assert put_off(passed_over) is None
+
+
+def test_one_that_cannot_wait_or_many_that_do_are_synced_together_and_the_rest_is_carried():
+    """An update must not wait for the syncs of other sessions."""
+    flood, many = (
+        Written("lga", 1 << 20),
+        [Written(f"s{number}", 500, merged=500) for number in range(32)],
+    )
+    for others in ([flood], many):
+        syncer = syncer_of(Written("jfk", 500), *others)
+        assert syncer.put_off() == ["jfk"]
+        assert syncer._is_to_go_on()
+
+
+def test_a_syncer_does_not_spin_when_what_was_put_off_is_dropped(clock):
+    """It took a processor until the next byte came."""
+    syncer = syncer_of(Written("jfk", 500))
+    syncer.put_off()
+    syncer.forget("jfk")
+    clock.s += 60
+    assert not syncer._is_to_go_on()
+    assert syncer._pause_s() is None
+
+
+def test_what_no_instruction_has_carried_in_time_is_synced(clock):
+    """No node leads, say; the others have to hear what this one holds."""
+    written = {"jfk": Written("jfk", 500)}
+    waits = PutOff(written)  # type: ignore[arg-type]
+    assert not waits.is_over(written)  # type: ignore[arg-type]
+    clock.s += 0.021
+    assert waits.is_over(written)  # type: ignore[arg-type]
+    assert written["jfk"].passed_over_s == clock.s
+
+
+def test_what_was_carried_is_synced_once_a_second(clock):
+    """A sync for each update is what is saved."""
+    written = {"jfk": Written("jfk", 500, merged=500)}
+    waits, looks = PutOff(written), 0  # type: ignore[arg-type]
+    while not waits.is_over(written):  # type: ignore[arg-type]
+        assert waits.pause_s() <= 0.021
+        clock.s += 0.021
+        looks += 1
+    assert 0.95 < clock.s - 100.0 < 1.05
+    assert looks > 40
