@@ -149,10 +149,7 @@ class Ready(NamedTuple):
 
     @property
     def settled(self) -> tuple[Entry, ...]:
-        """Those of `committed`, from the first on, that may be applied before anything is synced.
-
-        They come before `entries` in the log, so they are durable here already.
-        """
+        """Those of `committed` that may be applied before the sync: `entries` come after them."""
         if not self.entries or self.snapshot is not None or self.disowned or self.removed:
             return ()
         first = self.entries[0].index
@@ -168,8 +165,7 @@ class EngineState:
         snapshot: the newest one, or None.
         entries: those after the snapshot.
         incarnation: which copy of the node's state this is.
-        founders: the members that the cluster was founded with and their addresses, by name; empty
-            if this copy was not founded, or by an earlier version.
+        founders: the cluster's first members and their addresses, by name; empty if not known.
     """
 
     ballot: Ballot = Ballot()
@@ -231,6 +227,7 @@ class Status:
         peers: the others, by name.
         refusal: why messages of peers are refused, or "".
         members: the configuration as of the last entry of its log.
+        is_current: a leader has spoken since the start or a snapshot; all it has committed is here.
     """
 
     name: str
@@ -244,6 +241,7 @@ class Status:
     peers: tuple[Peer, ...]
     refusal: str
     members: Configuration
+    is_current: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,8 @@ from sequencer.raft.receive import forked_at, take_append, take_snapshot
 class Raft:
     """One node's engine; see `sequencer.raft.consensus.Consensus` for how to drive it.
 
-    A node leads (`_leader`), campaigns (`_election`) or does neither; its core holds the state of
-    every role. The rules are those of Ongaro's thesis, with pre-vote (9.6), a leader that steps
-    down when it hears no majority (6.2), ReadIndex (6.4) and leadership transfer (3.10).
+    A node leads (`_leader`), campaigns (`_election`) or does neither. The rules are those of
+    Ongaro's thesis, with pre-vote (9.6), check quorum (6.2), ReadIndex (6.4) and transfer (3.10).
 
     Args:
         name: this node.
@@ -281,6 +280,7 @@ class Raft:
             peers=tuple(self._leader.peers()) if self._leader else (),
             refusal="; ".join(self._refusals.values()),
             members=core.roster.now,
+            is_current=self._leader is not None or core.snapshots.is_followed,
         )
 
     def _role(self) -> EngineRole:

@@ -19,6 +19,7 @@ def take_append(core: Core, message: AppendEntries) -> AppendReply:
         return AppendReply(message.term, False, message.prev_index, message.round, *hint)
     _merge(core, message.entries)
     core.commit_to(min(message.commit, end))
+    core.snapshots.is_followed = core.snapshots.is_followed or message.commit <= end
     return AppendReply(message.term, True, end, message.round)
 
 
@@ -80,6 +81,7 @@ def _install(core: Core, message: InstallSnapshot, blob: bytes) -> None:
         core.commit_to(snapshot.index)
     else:
         core.install(snapshot)
+        core.snapshots.is_followed = False
 
 
 def _checked(message: InstallSnapshot, blob: bytes) -> Snapshot:

@@ -99,14 +99,17 @@ class SnapshotStore:
         newest: made here or received, or None.
         to_install: received from the leader and not yet handed to the application.
         assembly: the parts of the one that is being received.
+        is_followed: whether a leader has said how far its log was committed since this start, and
+            since a snapshot was received, and this node has all of that.
     """
 
-    __slots__ = ("assembly", "newest", "to_install")
+    __slots__ = ("assembly", "is_followed", "newest", "to_install")
 
     def __init__(self, newest: Snapshot | None) -> None:
         self.newest = newest
         self.to_install: Snapshot | None = None
         self.assembly = Assembly()
+        self.is_followed = False
 
     def keep(self, snapshot: Snapshot) -> Snapshot:
         """Make a snapshot of this node's own the newest; return it."""

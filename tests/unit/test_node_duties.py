@@ -67,6 +67,7 @@ class Bench:
         self.orders, self.handed_to = [], []
         self.held = {}
         self.leads, self.term, self.leader = True, 7, "n1"
+        self.snapshot, self.is_current = 0, True
         self.suspended, self.missing, self.is_executing = False, None, False
         self.proposals = SimpleNamespace(agreed_ns=(), carries=False)
         self.is_behind = False
@@ -156,7 +157,7 @@ class Bench:
         peers = [SimpleNamespace(name=name, counts=True) for name in self.holdings.others]
         return SimpleNamespace(
             term=self.term, leader=self.leader, peers=peers, fork=self.fork,
-            commit=self.commit, last=self.last,
+            commit=self.commit, last=self.last, snapshot=self.snapshot, is_current=self.is_current,
         )  # fmt: skip
 
     def hesitate(self, *, yes):
@@ -221,6 +222,18 @@ def test_a_node_with_an_empty_log_knows_nothing_before_its_first_entry_is_commit
     assert duties.step(2.0, Mail()).view.waiting.undecided == 1
     bench.commit = 1
     assert duties.step(3.0, Mail()).view.waiting.undecided == 0
+
+
+def test_a_node_that_was_sent_a_snapshot_knows_nothing_before_the_leaders_next_message():
+    """It called what the snapshot covers complete, and sent pullers home with that."""
+    bench = Bench()
+    bench.last = bench.commit = 0
+    duties = bench.duties()
+    bench.last = bench.commit = bench.snapshot = 5
+    bench.is_current = False
+    assert duties.step(1.0, Mail()).view.waiting.undecided == 5
+    bench.is_current = True
+    assert duties.step(2.0, Mail()).view.waiting.undecided == 0
 
 
 @pytest.mark.parametrize("kept", [7, 5])

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from rt.errors import Misuse, PeerError, Refused
 from rt.format.checksum import crc32
 from sequencer.raft.codec import MessageCodec
-from sequencer.raft.consensus import Ballot, EngineRole, EngineState, Entry, EntryKind, Seat
+from sequencer.raft.consensus import (
+    Ballot,
+    EngineRole,
+    EngineState,
+    Entry,
+    EntryKind,
+    Seat,
+    Snapshot,
+)
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
 from sequencer.raft.entries import pack_configuration, pack_member
@@ -26,6 +34,7 @@ from sequencer.raft.messages import (
     VoteReply,
 )
 from sequencer.raft.quorum import LEARNING, Roster, majority_of, reached, suspended
+from sequencer.raft.snapshots import encode_snapshot
 
 MEMBERS = ("n1", "n2", "n3")
 CODEC = MessageCodec("", MEMBERS, 0)
@@ -156,6 +165,21 @@ def test_own_copy_counts_only_once_it_is_durable() -> None:
     after = node.ready()
     assert after is not None
     assert after.committed == (entry,)
+
+
+def test_a_follower_that_was_sent_a_snapshot_is_current_once_the_leader_says_what_follows() -> None:
+    """It may be any number of committed entries."""
+    late = Raft("n3", MEMBERS, chance=Random(3))
+    assert not late.status().is_current
+    roster = tuple((name, Seat(0)) for name in MEMBERS)
+    blob = encode_snapshot(Snapshot(2, 1, roster, b"state"))
+    late.step("n1", CODEC.encode(InstallSnapshot(1, 2, 1, 0, len(blob), 0, blob)))
+    settle(late)
+    assert (late.status().last, late.status().is_current) == (2, False)
+    for commit in (3, 2):
+        late.step("n1", CODEC.encode(AppendEntries(1, 2, 1, commit, 0, (), heartbeat=True)))
+        assert late.status().is_current == (commit == 2)
+    assert a_leader().status().is_current
 
 
 def test_a_snapshot_older_than_the_newest_is_not_made() -> None:
