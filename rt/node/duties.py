@@ -311,8 +311,7 @@ class Duties:
             return  # the copy, and so the publisher's log, may hold other bytes than were merged
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._replicated(session), merged)
-        received = max(held.durable, min(merged, held.appender.end))  # or the journal has it
-        held.confirm(Confirmations(received, replicated, merged, merged_at))
+        held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
 
     def _is_known(self, session: str) -> bool:
         """Whether the copy here is of the session as the ledger has it, and not of a later one.

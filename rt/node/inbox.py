@@ -91,6 +91,11 @@ class NodeInbox:
         return self.appender.end - max(self.durable, self.merged)
 
     @property
+    def safe(self) -> Position:
+        """Up to where the session is durable here: in this copy, or in what carried it."""
+        return max(self.durable, min(self.merged, self.appender.end))
+
+    @property
     def is_passed_over(self) -> bool:
         """Whether no instruction carried what it got, a moment ago: the leader may not get it."""
         return time.monotonic() - self.passed_over_s < _PASSED_OVER_S

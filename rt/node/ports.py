@@ -30,6 +30,10 @@ class HeldSession(Protocol):
         """Up to where the copy is synced."""
 
     @property
+    def safe(self) -> Position:
+        """Up to where its session is durable here, in the copy or with what carried it."""
+
+    @property
     def confirmations(self) -> Confirmations:
         """What its publisher last heard."""
 

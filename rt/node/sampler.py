@@ -111,7 +111,7 @@ class NodeSampler:
 
     def _session(self, inbox: NodeInbox, now_ns: int, now_s: float, passed_s: float) -> SessionView:
         seen, peer, merged = self._seen.get(inbox.session, _UNSEEN), inbox.peer, inbox.merged
-        durable, received, now = inbox.durable, inbox.appender.end, inbox.traffic
+        durable, received, now = inbox.safe, inbox.appender.end, inbox.traffic
         before, bytes_per_s, last_ns = seen.traffic, seen.bytes_per_s, seen.last_ns
         traffic = before if now == before else Traffic(now.bytes, now.messages, now.frames)
         if traffic.bytes < before.bytes:

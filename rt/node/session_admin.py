@@ -311,7 +311,7 @@ class SessionAdmin:
                 "session": each,
                 **_owned(opened.get(each)),
                 "merged": str(ledger.merged_to(each)),
-                "replicated": str(holdings.agreed(each)),
+                "replicated": str(max(holdings.agreed(each), ledger.merged_to(each))),
                 "durable": {
                     node: str(end)
                     for node in (*holdings.others, member.name)

@@ -139,7 +139,7 @@ def _sessions(
             "pushed_by": inbox.peer,
             "owner": opened[inbox.session].owner if inbox.session in opened else "",
             "closed_ns": opened[inbox.session].closed_ns if inbox.session in opened else 0,
-            "durable": str(inbox.durable),
+            "durable": str(inbox.safe),
             "merged": str(inbox.merged),
             "stuck": stuck[inbox.session].words if inbox.session in stuck else "",
             "poisoned": poisoned.get(inbox.appender.identity.id, ""),

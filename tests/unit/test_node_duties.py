@@ -195,8 +195,8 @@ class Bench:
         """Let a session be synced up to here."""
         self.sessions[session] = SimpleNamespace(
             session=session, durable=Position(durable), confirmations=Confirmations(), is_fed=True,
-            confirm=lambda _told: None,
-            appender=SimpleNamespace(identity=SimpleNamespace(name=session), end=Position(durable)),
+            confirm=lambda _told: None, safe=Position(durable),
+            appender=SimpleNamespace(identity=SimpleNamespace(name=session)),
         )  # fmt: skip
 
 
