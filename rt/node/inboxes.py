@@ -365,6 +365,11 @@ class Inboxes:
             if inbox.durable < inbox.appender.end:
                 inbox.appender.sync()
 
+    def hold(self, inbox: NodeInbox) -> None:
+        """Sync a copy before any thread does, and report it; `OSError` if that fails."""
+        inbox.durable = inbox.appender.sync()
+        self._tell(inbox, inbox.durable)
+
     def stop(self) -> None:
         """Let `run` sync what was appended, and end."""
         self._syncer.stop()

@@ -20,6 +20,7 @@ from rt.node.inboxes import Inboxes
 from rt.node.keep_up import CopyLog
 from rt.node.member import build_member
 from rt.node.ports import Ports
+from rt.node.put_back import put_back
 from rt.node.rest import Pulse
 from rt.node.retention import Retention
 from rt.node.sequencer import NodeSequencer
@@ -93,6 +94,7 @@ class NodePipeline:
         """
         disk, guard, storage = directory.disk, directory.guard, settings.storage
         self._is_founded_alone = settings.is_alone
+        self._carried = opened.state.entries if settings.is_alone else ()  # which copies may lack
         self._ending = ending
         self.feeds = LogFeeds(
             directory.merged,
@@ -142,6 +144,8 @@ class NodePipeline:
         )
         for sentence in damaged:
             _log.error("%s", sentence)
+        put_back(self.inboxes, self._carried)
+        self._carried = ()
         for thread in self._threads:
             thread.start()
         self.sweeper.start(self._ending.fail)

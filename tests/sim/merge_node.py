@@ -31,6 +31,7 @@ from rt.node.duties import Duties, Mail
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.ports import Ports
+from rt.node.put_back import put_back
 from rt.node.relay import held_copy
 from rt.node.session_watch import SessionWatch
 from rt.position import START, Position
@@ -241,6 +242,8 @@ class MergeNode(SimNode):
         self.alive = True
         for words in self.inboxes.open_all(self._proven, ledger.index):
             self.alarm(words)
+        if len(world.names) == 1:
+            put_back(self.inboxes, opened.state.entries)
         self.wake()
 
     def _proven(self, session: str) -> Position:

@@ -1,6 +1,7 @@
 """Small updates travel inside the instruction that merges them: nothing else has to be synced."""
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +11,16 @@ import pytest
 
 from rt import Publisher
 from rt.errors import CorruptLog, PeerError, SessionDiverged
+from rt.format.frame import parse_header
 from rt.limits import KIB
+from rt.log.appender import Appender
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.start import end_of
 from rt.node import inbox_syncer
 from rt.node.inbox_syncer import InboxSyncer, PutOff
+from rt.node.inboxes import Inboxes
+from rt.node.put_back import put_back
 from rt.position import START, Position
 from sequencer.carried import Carrier, frames_of
 from sequencer.copies import Copies
@@ -29,6 +34,7 @@ from sequencer.instruction import (
 )
 from sequencer.ledger import Ledger
 from sequencer.planner import Planner
+from sequencer.raft.consensus import Entry, EntryKind
 from sequencer.session_log import SessionLogs
 from tests.unit.test_sequencing import IDENTITY
 
@@ -248,6 +254,48 @@ def test_a_copy_that_came_after_what_was_carried_is_compared_before_it_counts(
     with pytest.raises(SessionDiverged, match="another frame was merged from here"):
         copies.check()
     executor.close()
+
+
+def inboxes_of(bench: Bench, top: Path, *, end: Position) -> Inboxes:
+    """Return the copies of a node that has lost what it had after `end`."""
+    log = LogDirectory(str(bench.top / "jfk"))
+    log.refresh()
+    assert log.manifest.identity is not None
+    data = (bench.top / "jfk" / START.file_name).read_bytes()[: end.offset]
+    with closing(Appender(OsDisk(), str(top / "jfk"), log.manifest.identity)) as appender:
+        appender.begin_file(START)
+        header, after = parse_header(data), appender.walk.copy()
+        after.step(header)
+        appender.append((data,), (header,), after)
+    guard: Any = SimpleNamespace(demand_room=lambda: None)
+    return Inboxes(OsDisk(), str(top), "s", lambda _end, _session: None, guard)
+
+
+def test_a_node_alone_puts_back_what_a_power_cut_took_of_a_copy(bench, tmp_path):
+    """It took what was merged to be there: the session was refused as damaged at the next start."""
+    end, top = bench.holdings.own["jfk"], tmp_path / "copies"
+    command = encode_instruction(bench.plan())
+    inboxes = inboxes_of(bench, top, end=end)
+    assert inboxes.open_all(lambda _session: end) == []
+    put_back(
+        inboxes, [Entry(1, 1, command), Entry(2, 1, command), Entry(3, 1, b"", EntryKind.NO_OP)]
+    )
+    assert inboxes.get("jfk").durable == bench.place("jfk")
+    inboxes.close()
+    assert (top / "jfk" / START.file_name).read_bytes() == (
+        bench.top / "jfk" / START.file_name
+    ).read_bytes()
+
+
+def test_nothing_is_put_back_into_the_copy_of_the_next_log(bench, tmp_path, monkeypatch):
+    """The instruction is from before the reset."""
+    end = bench.holdings.own["jfk"]
+    inboxes = inboxes_of(bench, tmp_path / "copies", end=end)
+    inboxes.open_all(lambda _session: START)
+    monkeypatch.setattr(inboxes, "begun_after", lambda _session: 2)
+    put_back(inboxes, [Entry(1, 1, encode_instruction(bench.plan()))])
+    assert inboxes.get("jfk").appender.end == end
+    inboxes.close()
 
 
 # When the copies are synced
