@@ -62,9 +62,8 @@ class Planner:
         found = {}
         for session, end in agreed.items():
             here = own.get(session, START)
-            if START < here < end and is_checked(
-                session
-            ):  # its sync may take longer than those of the majority
+            # its sync may take longer than those of the majority
+            if START < here < end and is_checked(session):
                 here = max(here, self._received(session))
             if here:
                 found[session] = min(end, here)

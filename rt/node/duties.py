@@ -390,10 +390,10 @@ class Duties:
 def _undecided(status: Status, first_last: int) -> int:
     """Return what is left of the log of a start whose last entry this was: 0 once it is decided.
 
-    A node without an entry may have lost all that it had; what a leader first appends tells, or, if
-    that is a snapshot, its next message.
+    A node may have lost all that it had, or a part, and be sent that again entry by entry: before
+    it has all that a leader calls committed, it does not know where the merged log ends.
     """
-    if not status.last or (status.last == status.snapshot and not status.is_current):
+    if not status.last or not status.is_current:
         return max(status.last, 1)
     last = min(first_last, status.last)  # what was replaced was not committed
     return last if last > status.commit else 0

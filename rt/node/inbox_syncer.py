@@ -63,8 +63,8 @@ class InboxSyncer:
     Threads:
         `_lock` guards `_dirty`, `_put_off`, `_syncing`, `_stopping` and `_has_failed`,
         and is not held during a sync or while `_synced` is called; `_changed` is its condition.
-        Connections call `mark` and `settle`, one thread calls `run`, and any thread may call
-        `forget` and `stop`. Whichever thread sets `_syncing` syncs the batch. After a failure
+        Connections call `mark`, `settle` and `put_off`, one thread calls `run`, and any thread may
+        call `forget` and `stop`. Whichever thread sets `_syncing` syncs the batch. After a failure
         `_syncing` remains set, so that nothing else is synced. Only that thread uses `_pool`;
         `close` is called once it has ended.
     """

@@ -236,6 +236,19 @@ def test_a_node_that_was_sent_a_snapshot_knows_nothing_before_the_leaders_next_m
     assert duties.step(2.0, Mail()).view.waiting.undecided == 0
 
 
+def test_a_node_that_is_sent_its_log_entry_by_entry_knows_nothing_before_it_has_all_of_it():
+    """Once its first entry was committed it called its log complete."""
+    bench = Bench()
+    bench.last = bench.commit = 0
+    duties = bench.duties()
+    bench.is_current = False
+    for last in (1, 2, 3):
+        bench.last = bench.commit = last
+        assert duties.step(float(last), Mail()).view.waiting.undecided == last
+    bench.is_current = True
+    assert duties.step(4.0, Mail()).view.waiting.undecided == 0
+
+
 @pytest.mark.parametrize("kept", [7, 5])
 def test_what_the_log_held_at_a_start_is_undecided_until_it_is_committed_or_replaced(kept):
     """A cluster whose power failed sent pullers home with what was in its last snapshot."""
