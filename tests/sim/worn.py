@@ -31,11 +31,24 @@ class WornNemesis(RestoredNemesis, RottenNemesis):
         """Rolled files of the merged log only, which the other nodes have, whatever was sent."""
         return node.name in self.world.frail
 
-    def _is_elsewhere(self, file: Position, end: int) -> bool:
+    def _is_elsewhere(self, file: Position, end: int, but: str = "") -> bool:
         """Whether others have it: two of three may be copying the log when the third rots."""
         path = f"{OUT}/{file.file_name}"
-        sound = [each for each in self.world.nodes.values() if each.name not in self.world.frail]
-        return any(len(each.disk.durable(path)) >= end for each in sound)
+        return any(
+            len(node.disk.durable(path)) >= end
+            for node in self.world.nodes.values()
+            if node.name not in {*self.world.frail, but} and not node.is_older_copy
+        )
+
+    def _is_known(self) -> bool:
+        """Also wait until others than the victim have what rotted: what it has is emptied."""
+        return super()._is_known() and all(
+            self._is_elsewhere(file, line.end, but=self._victim_name)
+            for node in self.world.nodes.values()
+            for known in [node.member.executor.appender.manifest]
+            for file, line in known.rolled.items()
+            if file in node.rotten_files and file not in known.archived
+        )
 
     def _change_members(self) -> None:
         leader = self._leader()
