@@ -325,12 +325,12 @@ class Publisher:
         return self._next_sequence, self._pending.taken
 
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:
-        """Return what keeps the limit; `Misuse`, with the session released, if it is too large."""
+        """Return what keeps the limit; any error that it raises has released the session."""
         if limit is None:
             return None
         try:
             limit.demand_disk(self._writer.directory)
-        except Misuse:
+        except (Misuse, OSError):
             self._batcher.stop()
             self._writer.close()
             raise

@@ -1,5 +1,6 @@
 """The disk of a session: a limit that refuses or waits, and the lifetime of a local queue."""
 
+import errno
 import os
 import shutil
 import threading
@@ -120,6 +121,21 @@ def test_a_limit_larger_than_the_disk_is_refused(tmp_path):
             rt.DiskLimit(**wrong)
     with pytest.raises(Misuse, match="keep_s and keep_bytes"):
         rt.WriterSettings(keep_s=-1.0)
+
+
+def test_a_publisher_that_cannot_learn_how_large_the_disk_is_releases_its_session(
+    tmp_path, monkeypatch
+):
+    """It had a live writer until the program ended, and another attempt was refused."""
+
+    def fails(_directory):
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "statvfs", fails)
+        with pytest.raises(OSError, match="input/output error"):
+            publisher(tmp_path, limit=rt.DiskLimit(256 * KIB))
+    publisher(tmp_path).close()
 
 
 def test_a_local_queue_gives_up_its_oldest_files(tmp_path):
