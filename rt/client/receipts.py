@@ -28,13 +28,18 @@ class Receipt(Future[Confirmed]):
     """A future of a message's confirmation; its time-out says what the message waits for.
 
     Attributes:
-        late: makes that error, a `FlushTimeout`, after so many seconds.
+        end: where the message ends in its session at the latest; the start before it is synced.
     """
 
-    def __init__(self, late: Callable[[float], FlushTimeout]) -> None:
+    def __init__(self, late: Callable[[Position, float], FlushTimeout]) -> None:
         """Wait for a confirmation; made by `Receipts.future`."""
         super().__init__()
-        self.late = late
+        self.end = START
+        self._late = late
+
+    def late(self, timeout_s: float) -> FlushTimeout:
+        """Return the error that it is not there after so many seconds."""
+        return self._late(self.end, timeout_s)
 
     def result(self, timeout: float | None = None) -> Confirmed:
         """Return the confirmation, or raise what keeps it; as of any future."""
@@ -56,12 +61,11 @@ class Receipt(Future[Confirmed]):
 
 
 class Pledge(NamedTuple):
-    """A future, and the message that it is for: its number, and where it ends at the latest."""
+    """A future, and the number of the message that it is for."""
 
     level: Level
     receipt: Receipt
     sequence: int
-    end: Position = START
 
 
 class Receipts:
@@ -73,8 +77,8 @@ class Receipts:
     Threads:
         `_new` and `_closing` are guarded by `_news`, which any thread may take through `future`,
         `wait_idle` and `close`. `_waiting`, `_drops` and `_complaint` belong to the thread of
-        `_run` alone. A future is completed by that thread, outside the lock, so a callback may
-        publish again.
+        `_run` alone. It alone sets a future's `end`, and completes the future outside the lock, so
+        a callback may publish again.
     """
 
     def __init__(self, publisher: Publisher, confirmations: ConfirmationsFile) -> None:
@@ -84,7 +88,7 @@ class Receipts:
         self._new: list[Pledge] = []
         self._closing = False
         self._is_idle = True
-        self._late = {level: partial(self.late, level) for level in Level}
+        self._errors = {level: partial(self._late, level) for level in Level}
         self._waiting: dict[Level, deque[Pledge]] = {level: deque() for level in _OF_NODES}
         self._drops: tuple[DroppedSpan, ...] = ()  # whose futures have failed
         self._complaint = Complaint(_log, f"session {publisher.name} waits")
@@ -103,7 +107,7 @@ class Receipts:
         Raises:
             Stopped: the publisher is closed.
         """
-        receipt = Receipt(self._late[level])
+        receipt = Receipt(self._errors[level])
         with self._news:
             if self._closing:
                 raise Stopped(f"publisher {self._publisher.name!r} is closed")
@@ -112,17 +116,17 @@ class Receipts:
             self._news.notify_all()
         return receipt
 
-    def late(self, level: Level, timeout_s: float) -> FlushTimeout:
-        """Return the error for a level that was not reached in time."""
-        reached, reason = self._reached().name, self._publisher.shipping_note
+    def _late(self, level: Level, end: Position, timeout_s: float) -> FlushTimeout:
+        """Return the error for a level that a message has not reached in time."""
+        reached, reason = self._reached(end).name, self._publisher.shipping_note
         return shipped(FlushTimeout(reached, level.name, timeout_s, reason))
 
-    def _reached(self) -> Level:
-        """The highest level that everything published so far has reached."""
-        end, known = self._publisher.flush(Level.WRITTEN).position, self._confirmations.read()
-        return max(
-            (each for each in _OF_NODES if known.reached(each) >= end), default=Level.WRITTEN
-        )
+    def _reached(self, end: Position) -> Level:
+        """Return the highest level of a synced message that ends there; the start is for others."""
+        here = Level.SYNCED if end else Level.WRITTEN
+        end = end or self._publisher.flush(Level.WRITTEN).position  # it holds the message, too
+        known = self._confirmations.read()
+        return max((each for each in _OF_NODES if known.reached(each) >= end), default=here)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no future is open; False if the time ran out first."""
@@ -182,7 +186,8 @@ class Receipts:
             if each.level not in self._waiting:
                 _complete(each.receipt, Confirmed(each.level, local.position, None))
             elif not self._was_dropped(each):
-                self._waiting[each.level].append(each._replace(end=local.position))
+                each.receipt.end = local.position
+                self._waiting[each.level].append(each)
 
     def _resolve(self, confirmed: Confirmations) -> bool:
         """Complete what the nodes have confirmed; return whether that was any."""
@@ -191,9 +196,9 @@ class Receipts:
         for level, waiting in self._waiting.items():
             reached = confirmed.reached(level)
             merged_at = confirmed.merged_at if level is Level.MERGED else None
-            while waiting and waiting[0].end <= reached:
-                each = waiting.popleft()
-                _complete(each.receipt, Confirmed(level, each.end, merged_at))
+            while waiting and waiting[0].receipt.end <= reached:
+                receipt = waiting.popleft().receipt
+                _complete(receipt, Confirmed(level, receipt.end, merged_at))
                 progressed = True
         return progressed
 
@@ -207,11 +212,11 @@ class Receipts:
         while (drops := self._publisher.drops) is not self._drops:
             self._drops, kept = drops, cache(self._publisher.kept)
             for level, waiting in self._waiting.items():
-                self._waiting[level] = deque(
-                    each._replace(end=kept(each.end))
-                    for each in waiting
-                    if not self._was_dropped(each)
+                left = self._waiting[level] = deque(
+                    each for each in waiting if not self._was_dropped(each)
                 )
+                for each in left:
+                    each.receipt.end = kept(each.receipt.end)
 
     def _was_dropped(self, pledge: Pledge) -> bool:
         """Whether a message was dropped, so that its future has failed now."""

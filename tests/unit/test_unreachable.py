@@ -2,14 +2,19 @@
 
 import asyncio
 import socket
+import threading
 import time
+from contextlib import closing
 
 import pytest
+from faulty import FaultyDisk
 
 import rt
 from replicator import shipping_notes
 from rt.client import aio
+from rt.client.receipts import Receipts
 from rt.errors import FlushTimeout, Stopped
+from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
 from rt.net.certificates import init_authority, issue
 from rt.net.identity import CertificateRole
 from tests.replicator_host import eventually
@@ -75,6 +80,35 @@ def test_publishing_to_an_address_without_a_node_says_so_once_and_goes_on(
     shipping, closing = caplog.messages
     assert shipping == f"push to {closed}: no answer (connection refused); trying again"
     assert f"({closed}: no answer (connection refused))" in closing
+
+
+def test_a_late_confirmation_names_the_level_of_its_own_message(tmp_path):
+    """It said "only written" of a message that was safe on a majority, as others came after it."""
+    with rt.Publisher(tmp_path, stream=STREAM, session="jfk") as publisher:
+        confirmations = ConfirmationsFile(str(tmp_path / STREAM / "jfk"))
+        with closing(confirmations), closing(Receipts(publisher, confirmations)) as receipts:
+            late = receipts.future(Level.MERGED, publisher.publish(b"first"))
+            assert eventually(lambda: late.end)
+            with pytest.raises(FlushTimeout, match="only synced"):
+                late.result(0.01)
+            confirmations.write(Confirmations(late.end, late.end))
+            publisher.publish(b"later")
+            with pytest.raises(FlushTimeout, match="only replicated"):
+                late.result(0.01)
+
+
+def test_a_late_confirmation_promises_no_sync_before_it_is_done(tmp_path):
+    """A power cut may still take the message."""
+    disk, gate = FaultyDisk(), threading.Semaphore(0)
+    with rt.Publisher(tmp_path, stream=STREAM, session="jfk", disk=disk) as publisher:
+        disk.step = lambda call: gate.acquire(timeout=30) if call == "sync" else None
+        with closing(
+            Receipts(publisher, ConfirmationsFile(str(tmp_path / STREAM / "jfk")))
+        ) as receipts:
+            late = receipts.future(Level.MERGED, publisher.publish(b"first"))
+            with pytest.raises(FlushTimeout, match="only written"):
+                late.result(0.01)
+            gate.release(1000)
 
 
 def test_an_awaited_publisher_names_the_node_that_it_waits_for(certs, closed, tmp_path):
