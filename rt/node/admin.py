@@ -92,8 +92,10 @@ class NodeAdmin:
     that it leads, and it has executed all that was decided before. Every change, done or refused,
     is a line of the audit log.
 
-    Threads: any connection's. `_lock` admits one lease at a time, so that each sees the others.
-        `_member`, but for its `reads`, and `_archiver` are used only inside `_sequencer.ask`.
+    Threads: any connection's. `_lock` admits one at a time that writes a note, whatever it held: a
+        lease sees the others, and each sees its own text before another is written. A change that
+        is compared and set does without. `_member`, but for its `reads`, and `_archiver` are used
+        only inside `_sequencer.ask`.
     """
 
     def __init__(
@@ -335,17 +337,17 @@ class NodeAdmin:
 
     def _note(self, name: str, text: str) -> None:
         wanted = text or None
-        self._decide(
-            Note(time.time_ns(), name, text),
-            lambda: self._sequencer.view.notes.get(name) == wanted,
-        )
+        with self._lock:
+            self._decide(
+                Note(time.time_ns(), name, text),
+                lambda: self._sequencer.view.notes.get(name) == wanted,
+            )
 
     def _decide(self, instruction: Instruction, is_done: Callable[[], bool]) -> None:
-        with self._lock:
-            if is_done():  # as far as is known here: another leader may have changed it since
-                self._await_latest()
-            self._sequencer.order(instruction)
-            self._await(is_done)
+        if is_done():  # as far as is known here: another leader may have changed it since
+            self._await_latest()
+        self._sequencer.order(instruction)
+        self._await(is_done)
 
     def _settle(self, index: int) -> None:
         """Wait until a majority has durably what was merged up to an instruction."""

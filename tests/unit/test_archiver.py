@@ -24,11 +24,12 @@ from rt.node.retention import LEASE_NOTE, Machine, Retention, leases_of_notes
 from rt.node.retention_reports import decode_retention_report
 from rt.node.sweeper import NodeSweeper, Saved
 from rt.position import START, Position
-from sequencer.instruction import Note
+from sequencer.instruction import Note, Roll
 from sequencer.ledger import Ledger
 from sequencer.member import Member
 from tests.commands import run
 from tests.control_fuzz import Confirmed
+from tests.replicator_host import eventually
 
 NOW = 10**18
 MINUTE = MINUTE_NS
@@ -387,6 +388,20 @@ def test_a_request_that_no_instruction_can_express_is_refused_at_once(do, reques
     with pytest.raises(Misuse, match="a note"):
         getattr(admin, do)(request_, node)
     assert not orders
+
+
+def test_a_change_that_is_not_decided_does_not_hold_up_the_others():
+    """Every cursor's acknowledgement waited ten seconds for a roll that no majority decided."""
+    orders, decided = [], threading.Event()
+    admin = NodeAdmin(None, Sequencing(orders.append), None, None)
+    slow = threading.Thread(target=admin._decide, args=[Roll(NOW), decided.is_set], daemon=True)
+    slow.start()
+    assert eventually(lambda: orders)
+    acknowledged = Note(NOW, "cursor.etl", "0.0.64")
+    admin._decide(acknowledged, lambda: acknowledged in orders)
+    assert slow.is_alive()
+    decided.set()
+    slow.join()
 
 
 def test_a_plan_for_the_beginning_of_time_is_not_one_for_now(monkeypatch):
