@@ -28,7 +28,8 @@ _PORT_MAX: Final = 65535
 _NUMBER_END: Final = 1 << 63
 _ACTIVE_NUMBERS: Final = 7  # of a `Rolled` line; a digest and session names may follow
 
-PASSING: Final = ("undecided", "busy", "stopping")  # what a node refuses for a while
+PASSING: Final = ("undecided", "busy")  # what a node refuses for a while
+_ELSEWHERE: Final = ("not-leader", "stopping")  # another node leads, or is about to
 
 Address = tuple[str, int]
 
@@ -72,7 +73,7 @@ def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -
     some seconds.
 
     Raises:
-        Refused: a node refused for a reason other than that another node leads.
+        Refused: a node refused for a reason other than that another node leads, or that it stops.
         NoLeader: the nodes that answer have no leader.
         RtError: no node answers.
     """
@@ -123,7 +124,7 @@ class AdminClient:
             try:
                 return self._ask(address, request)
             except Refused as error:
-                if error.code != "not-leader":
+                if error.code not in _ELSEWHERE:
                     raise
                 reasons.append(str(error))
                 failure = NoLeader

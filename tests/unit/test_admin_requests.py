@@ -263,6 +263,21 @@ def test_a_change_waits_for_an_election(monkeypatch):
     assert asked.count(("live", 1)) == 3
 
 
+def test_a_node_that_is_stopping_is_passed_over(monkeypatch):
+    """The others have a leader within a second; an operator got an error, and had to ask again."""
+
+    def answers(address, _contexts, request):
+        if address == ("stops", 1):
+            raise Refused("stopping", "this node is stopping")
+        return {"did": request["do"]}
+
+    monkeypatch.setattr(admin_client, "ask", answers)
+    assert ask_any([("stops", 1), ("leads", 1)], None, {"do": "roll"}) == {"did": "roll"}
+    monkeypatch.setattr(admin_client, "_ELECTION_S", 0.01)
+    with pytest.raises(NoLeader, match="this node is stopping"):
+        ask_any([("stops", 1)], None, {"do": "roll"})
+
+
 def test_a_change_does_not_wait_where_no_node_answers(monkeypatch):
     """There is no election to wait for; an election that does not end is said as such."""
 

@@ -485,7 +485,7 @@ def test_an_election_does_not_end_the_wait_for_a_cursor(cluster, tmp_path, monke
         publisher = client.publisher("elected")
         client.subscriber(cursor=rt.Registered("patient"), sessions="numbers").close()
         ask = publisher._ask
-        codes = ("undecided", "busy", "stopping")
+        codes = ("undecided", "busy")
         errors = [NoLeader("no node leads now"), *(Refused(code, "not now") for code in codes)]
 
         def troubled(request):
