@@ -60,9 +60,10 @@ class Dialer:
     """Dials, greets, lets `serve` use the connection, and dials again when it ends.
 
     Threads: the dialer's thread runs `_run` and everything below it, `serve` included, and alone
-    writes `node`, `holder`, `error` and `_sock`, and uses `_complaints`. `start` is called once;
-    `wake` may be set, `stop`, `join` and `progressed` called, and `node`, `error` and `stopping`
-    read from any thread: each is one reference or flag, replaced as a whole.
+    writes `node`, `holder`, `error` and `_sock`, and uses `_complaints`; it drops `_destination`
+    when it ends. `start` is called once; `wake` may be set, `stop`, `join` and `progressed` called,
+    and `node`, `error` and `stopping` read from any thread: each is one reference or flag, replaced
+    as a whole.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class Dialer:
             if attempt % len(nodes) == 0:
                 self._rest(self._backoff.next_s())
         self.wake.close()
+        del self._destination  # the certificates may be removed now without a warning
 
     def _use(self, node: Address) -> None:
         began_s = time.monotonic()

@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -300,6 +301,18 @@ def test_a_process_warns_about_its_certificate_once(site, caplog):
     time.sleep(0.5)
     assert sum("rt certs renew" in each.message for each in caplog.records) == 1
     assert "publisher.pem: expires on" in contexts.warning()
+
+
+@pytest.mark.parametrize("kind", [PullClient, PushClient])
+def test_a_client_that_has_stopped_does_not_miss_its_certificate(site, kind):
+    """A program that had removed its directory was told to run `rt certs init`."""
+    contexts = Contexts(client_files(site, "subscriber"), client_context)
+    client = kind(site.path("copy"), STREAM, [site.address], contexts)
+    reminded = weakref.ref(contexts)
+    del contexts
+    client.start()
+    client.stop()
+    assert eventually(lambda: reminded() is None)
 
 
 def test_a_certificate_is_read_again_only_when_its_file_has_changed(site, monkeypatch):
