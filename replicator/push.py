@@ -66,7 +66,7 @@ class PushClient:
         ]
         self._watcher = SessionWatcher(self._book, self._connections, gather)
         self._releaser = Releaser(self._book, release)
-        self._notes = ShippingNotes(self._book, self._connections, self._statuses)
+        self._notes = ShippingNotes(self._book, self._connections, self._errors)
         self._guard = ForkGuard("a PushClient", self._abandon)
         self._blocked_since_s: dict[str, float] = {}  # by session
 
@@ -170,20 +170,14 @@ class PushClient:
         return bool(archived_to) and self._book.progress(session).lacks_beginning(archived_to)
 
     def _statuses(self, session: str) -> list[SessionStatus]:
-        return [self._status(session, each) for each in self._connections]
+        errors = self._errors(session)
+        return [self._status(session, each, errors[each.name]) for each in self._connections]
 
-    def _status(self, session: str, connection: PushConnection) -> SessionStatus:
+    def _status(self, session: str, connection: PushConnection, error: str) -> SessionStatus:
         position, left = connection.sent(session)
         progress = self._book.progress(session)
         durable, known = progress.reached(connection.name).durable, progress.known
-        is_open, error = position is not None, connection.error(session)
-        if not error and self._lacks(session):
-            archived_to = connection.archived_to(session)
-            error = (
-                f"session {session} is archived up to {archived_to}, which no node has merged: "
-                "it was shipped to another cluster, or this one has lost its state; rt session "
-                f"adopt {session} lets it continue with what is there"
-            )
+        is_open = position is not None
         if position is None:
             position = durable or known.received
             left = self._book.bytes_after(session, position)
@@ -191,3 +185,15 @@ class PushClient:
         return SessionStatus(
             session, connection.name, is_open, position, durable, left, error, replicated
         )
+
+    def _errors(self, session: str) -> dict[str, str]:
+        """Return, by node, why a session is not shipped to it; "" where it is."""
+        errors = {each.name: each.error(session) for each in self._connections}
+        if self._lacks(session):
+            for each in self._connections:
+                errors[each.name] = errors[each.name] or (
+                    f"session {session} is archived up to {each.archived_to(session)}, which no "
+                    "node has merged: it was shipped to another cluster, or this one has lost its "
+                    f"state; rt session adopt {session} lets it continue with what is there"
+                )
+        return errors

@@ -12,6 +12,7 @@ from replicator.dialer import Destination, Dialer, address_text
 from replicator.gather import GatherWindow
 from replicator.link import HEARTBEAT_S, Link
 from replicator.messages import Ack
+from replicator.pace import SessionSweep
 from replicator.source_channel import SourceChannel
 from replicator.source_connection import SourceConnection
 from rt.errors import CorruptLog, Refused, spoken
@@ -65,9 +66,9 @@ class PushConnection:
 
     Threads: the dialer's thread runs `_serve`. `_turn` guards `_side`, `_channels` and what they
     hold, and `_errors`: it is held by the connection's thread during a turn and tried by `offer`,
-    which any thread may call. `_hints` and `_is_to_look` are set by any thread and cleared during a
-    turn. `traffic` is added to during a turn, and read by any. `all_sent`, `sent` and `error` read
-    without the turn: they see whole entries.
+    which any thread may call. Any thread adds to `_hints` and asks for a `_sweep`; both are used
+    during a turn. `traffic` is added to during a turn, and read by any. `all_sent`, `sent` and
+    `error` read without the turn: they see whole entries.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class PushConnection:
         self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
         self._channels: dict[str, SourceChannel] = {}  # by session
         self._hints: set[str] = set()  # sessions to be looked at
-        self._is_to_look = False  # at all of them
+        self._sweep = SessionSweep()  # over all of them
         self.traffic = Traffic()  # what was sent
         self._turn = threading.Lock()
         self._side: SourceConnection | None = None
@@ -118,9 +119,9 @@ class PushConnection:
         elif not self._errors.get(session):  # else it is retried when all are looked at
             self.look()
 
-    def look(self) -> None:
-        """Announce that any session may have changed, or be new."""
-        self._is_to_look = True
+    def look(self, *, urgent: bool = True) -> None:
+        """Announce that any session may have changed, or be new; not urgent if that is unlikely."""
+        self._sweep.ask(urgent=urgent)
         if self._side is not None:  # else all are looked at as soon as it is connected
             self._dialer.wake.set()
 
@@ -164,7 +165,7 @@ class PushConnection:
     def _begin(self, link: Link) -> SourceConnection:
         self._errors.reconnected()
         self._book.answered(self.name, self._dialer.holder)
-        self._is_to_look = True
+        self._sweep.ask(urgent=True)
         self._side = SourceConnection(
             link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic
         )
@@ -182,9 +183,11 @@ class PushConnection:
         """Do what there is to do; return how long to wait then."""
         look_s = self._book.look_s
         with self._turn:
-            if self._is_to_look or look_s is not None:
-                self._is_to_look = False
-                self._look_at_all(side)
+            if look_s is not None:
+                self._sweep.ask(urgent=True)
+            if self._sweep.is_asked:
+                self._begin_sweep()
+            self._look_at_some(side)
             hinted: list[tuple[str, SourceChannel, Position]] = []
             while self._hints:
                 session = self._hints.pop()
@@ -196,7 +199,7 @@ class PushConnection:
             for session, channel, before in hinted:
                 if channel.position > before:
                     self._gather.sent(session, channel.position)
-            return 0.0 if side.busy else look_s or HEARTBEAT_S
+            return 0.0 if side.busy else self._sweep.wait_s(look_s or HEARTBEAT_S)
 
     def _sent_now(self, session: str, frame: WrittenFrame | None) -> bool:
         if not self._turn.acquire(blocking=False):
@@ -212,17 +215,25 @@ class PushConnection:
         finally:
             self._turn.release()
 
-    def _look_at_all(self, side: SourceConnection) -> None:
-        """Find what changed without a notification, and what is new."""
-        for session, channel in self._channels.items():
+    def _begin_sweep(self) -> None:
+        self._sweep.answer()
+        names = self._book.names()
+        new = [each for each in names if each not in self._channels and self._errors.is_due(each)]
+        self._sweep.begin(new, self._channels)
+
+    def _look_at_some(self, side: SourceConnection) -> None:
+        """Find what changed without a notification, and what is new, at a few sessions."""
+        for session in self._sweep.some():
+            channel = self._channels.get(session)
+            if channel is None:
+                if self._errors.is_due(session):  # it may have been refused meanwhile
+                    self._open(side, session)
+                continue
             self._note(session, whole=True)
             if channel.has_news():
                 side.mark(channel)
             else:
                 channel.rest()
-        for name in self._book.names():
-            if name not in self._channels and self._errors.is_due(name):
-                self._open(side, name)
 
     def _open(self, side: SourceConnection, session: str) -> None:
         found = self._book.open(session)

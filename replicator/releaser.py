@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Final
 
+from replicator.pace import paced
 from replicator.progress import Release
 from replicator.sessions import SessionBook
 from rt.errors import RtError
@@ -22,7 +23,9 @@ _LOOK_S: Final = 1.0
 
 
 class Releaser:
-    """Looks once a second; a live publisher archives its own files, as its `confirmed` file says.
+    """Looks once a second, or, at a thousand sessions, every few.
+
+    A live publisher archives its own files, as its `confirmed` file says.
 
     Threads: the releaser's thread runs `look`; `start` and `stop` are called by the owner. Only
     `_stopping` is shared.
@@ -65,7 +68,7 @@ class Releaser:
         except OSError as error:
             _log.warning("no session is archived: %s", error)
             return
-        for session in sessions:
+        for session in paced(sessions, self._stopping):
             try:
                 self._look_at(session)
             except (RtError, OSError) as error:

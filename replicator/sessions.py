@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 from replicator.messages import Ack
@@ -58,7 +59,7 @@ class SessionBook:
         self.directory = stream_directory(root, stream)
         self.stream = stream
         self._root = root
-        self._globs = globs
+        self._globs = tuple(globs)
         self._nodes = nodes
         self._release = release
         self._progress: dict[str, SessionProgress] = {}
@@ -74,11 +75,7 @@ class SessionBook:
 
     def ships(self, name: str) -> bool:
         """Whether this is the name of a session that is to be shipped."""
-        try:
-            session = parse_session(name)
-        except Misuse:
-            return False  # `in`, `out`, `state`, or a directory of another program
-        return any(glob_matches(glob, session) for glob in self._globs)
+        return _is_shipped(name, self._globs)
 
     def path(self, session: str) -> str:
         """Return the directory of a session."""
@@ -143,3 +140,12 @@ class SessionBook:
             made = SessionProgress(self.path(session), self._nodes, self._release)
             known = self._progress.setdefault(session, made)
         return known
+
+
+@lru_cache(1 << 16)
+def _is_shipped(name: str, globs: tuple[NameGlob, ...]) -> bool:
+    try:
+        session = parse_session(name)
+    except Misuse:
+        return False  # `in`, `out`, `state`, or a directory of another program
+    return any(glob_matches(glob, session) for glob in globs)

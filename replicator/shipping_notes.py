@@ -2,12 +2,12 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from replicator.backoff import Complaint
 from replicator.dialer import without
-from replicator.progress import SessionStatus
+from replicator.pace import paced
 from replicator.push_connection import PushConnection
 from replicator.sessions import SessionBook
 from rt.errors import spoken
@@ -21,7 +21,9 @@ _SENDING: Final = "it is being sent, and no node has confirmed more for a second
 
 
 class ShippingNotes:
-    """Looks once a second at why each session is not merged as far as it was published.
+    """Looks at why each session is not merged as far as it was published.
+
+    It does so once a second, or, at a thousand sessions, every few.
 
     Threads: its own thread runs `look`, and alone touches `_noted` and `_merged`; `start` and
     `stop` are called by the owner. Only `_stopping` is shared.
@@ -31,17 +33,17 @@ class ShippingNotes:
         self,
         book: SessionBook,
         connections: Sequence[PushConnection],
-        status: Callable[[str], Sequence[SessionStatus]],
+        errors: Callable[[str], Mapping[str, str]],
     ) -> None:
         """Do nothing before `start`.
 
         Args:
             book: the sessions.
             connections: to the nodes.
-            status: returns the status of a session with each node.
+            errors: returns, by node, why a session is not shipped; "" where it is.
         """
         self._book = book
-        self._status = status
+        self._errors = errors
         self._connections = connections
         self._noted: set[str] = set()
         self._merged: dict[str, Position] = {}  # as of the last look
@@ -70,7 +72,7 @@ class ShippingNotes:
 
     def look(self) -> None:
         """Write, renew or remove the note of each session."""
-        for session in self._book.names():
+        for session in paced(self._book.names(), self._stopping):
             if self._book.has_log(session):
                 self._note(session, self._reason(session))
 
@@ -85,9 +87,9 @@ class ShippingNotes:
 
     def _reason(self, session: str) -> str:
         by_error: dict[str, list[str]] = {}
-        for each in self._status(session):
-            if each.error:
-                by_error.setdefault(without(each.node, each.error), []).append(each.node)
+        for node, error in self._errors(session).items():
+            if error:
+                by_error.setdefault(without(node, error), []).append(node)
         said = [f"{', '.join(nodes)}: {error}" for error, nodes in by_error.items()]
         return "; ".join(said) or self._standstill(session)
 
@@ -96,8 +98,10 @@ class ShippingNotes:
         progress = self._book.progress(session)
         merged = max(progress.reached(each.name).merged for each in self._connections)
         before, self._merged[session] = self._merged.get(session), merged
-        ends = [each.all_sent(session) for each in self._connections]
-        sent = max((end for end in ends if end is not None), default=None)
-        if merged != before or (sent is not None and merged >= sent):
+        if merged != before:
+            return ""
+        ends = (each.all_sent(session) for each in self._connections)
+        sent = next((end for end in ends if end is not None), None)
+        if sent is not None and merged >= sent:
             return ""
         return _SENDING if sent is None else _SENT

@@ -20,7 +20,7 @@ from rt.log.local_news import News, NewsPlace, WrittenFrame, local_news
 from rt.log.watch import Wake, Watch
 
 _log: Final = logging.getLogger(__name__)
-_SWEEP_S: Final = 1.0  # how often to look at every session, for a lost notification
+_SWEEP_S: Final = 1.0  # how often to look for new sessions, and begin a look at all
 _SWEEP_ONLY_S: Final = 0.05  # the same where the file system sends none
 
 
@@ -105,11 +105,13 @@ class SessionWatcher:
             has_events = watch.fileno() >= 0
             if has_events:
                 poller.register(watch.fileno(), select.POLLIN)
+            is_urgent = True
             while not self._stopping:
-                self._look_at_all(watch)
-                self._follow(watch, poller, _SWEEP_S if has_events else _SWEEP_ONLY_S)
+                self._look_at_all(watch, urgent=is_urgent)
+                is_told = self._follow(watch, poller, _SWEEP_S if has_events else _SWEEP_ONLY_S)
+                is_urgent = not (has_events and is_told)
 
-    def _look_at_all(self, watch: Watch) -> None:
+    def _look_at_all(self, watch: Watch, *, urgent: bool) -> None:
         """Watch what is new before the connections look at it, so that no change is missed."""
         for name in self._book.names():
             if self._is_announced(name):
@@ -122,29 +124,30 @@ class SessionWatcher:
                 self._watched.add(name)
                 self._announcing.discard(name)
         for connection in self._connections:
-            connection.look()
+            connection.look(urgent=urgent)
 
     def _is_announced(self, name: str) -> bool:
         return local_news.is_written(NewsPlace(self._stream, name))
 
-    def _follow(self, watch: Watch, poller: select.poll, sweep_s: float) -> None:
-        """Announce changes until a session is new or it is time to look at all."""
+    def _follow(self, watch: Watch, poller: select.poll, sweep_s: float) -> bool:
+        """Announce changes until it is time to look at all; return False if it is so at once."""
         began_s = time.monotonic()
         while (left_s := began_s + sweep_s - time.monotonic()) > 0:
             ready = dict(poller.poll(left_s * 1000))
             if not ready or self._stopping:
-                return
+                return True
             if self._wake.fileno() in ready:
                 self._wake.clear()
             changed = self._changed(watch, has_events=watch.fileno() in ready)
             if changed is None:
-                return
+                return False
             if changed:
                 if (gap_s := self._gap_s()) > 0:
                     time.sleep(gap_s)  # what arrives meanwhile is sent with it
                 self._due -= changed
                 for name in changed:
                     self._announce(name, self._gathered.take(name))
+        return True
 
     def _changed(self, watch: Watch, *, has_events: bool) -> set[str] | None:
         """Return the sessions that grew; None if all have to be looked at."""

@@ -106,7 +106,7 @@ class Publisher:
         self._pending = PendingFrame(frame_bytes)
         self._batcher = Batcher(
             self._lock, self._pending, batching.linger_s, self._write_pending,
-            self._writer.roll_if_old,
+            self._writer.roll_if_old if self._writer.settings.file_age_s else None,
         )  # fmt: skip
         self._gate = self._gate_of(disk_limit)
         self._guard = ForkGuard("a Publisher", self._abandon)

@@ -31,6 +31,11 @@ def released_files(known: Manifest, released: Position, at_ns: int) -> list[Arch
     ]
 
 
+def has_kept_file(known: Manifest) -> bool:
+    """Whether a rolled file was not archived yet."""
+    return any(file not in known.archived for file in _after_archived(known))
+
+
 def is_dropped(known: Manifest, file: Position) -> bool:
     """Whether a full session dropped a file, which no node was sent; files around it may be kept.
 

@@ -67,7 +67,7 @@ class Batcher:
         pending: PendingFrame,
         linger_s: float,
         write: Callable[[], object],
-        roll_if_old: Callable[[], None],
+        roll_if_old: Callable[[], None] | None = None,
     ) -> None:
         """Start the thread.
 
@@ -76,7 +76,7 @@ class Batcher:
             pending: the messages that wait.
             linger_s: how long one waits for company.
             write: writes the pending frame and clears it; may raise `OSError`, and is called again.
-            roll_if_old: called about once a second while nothing waits.
+            roll_if_old: called about once a second while nothing waits, if files roll with age.
         """
         self.is_idle = True
         self._closing = False
@@ -130,8 +130,9 @@ class Batcher:
         pending, linger_s = self._pending, self._linger_s
         if not pending.payloads:
             self.is_idle = True
-            self._wake.wait(linger_s + 1)
-            self._roll_if_old()
+            self._wake.wait(linger_s + 1 if self._roll_if_old else None)
+            if self._roll_if_old:
+                self._roll_if_old()
             return
         oldest, due_s = pending.payloads[0], time.monotonic() + linger_s
         while pending.payloads and not self._closing and (left_s := due_s - time.monotonic()) > 0:

@@ -11,7 +11,7 @@ from rt.errors import DiskFailed, Misuse, WriterFailed
 from rt.format.manifest import Archived
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
-from rt.log.archived import given_up_files, released_files
+from rt.log.archived import given_up_files, has_kept_file, released_files
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.shipping import ShippingNote
 from rt.position import FILE_BYTES_MAX
@@ -84,11 +84,15 @@ class Syncer:
     """Syncs a log when its settings say so or when a thread waits for it.
 
     A slow disk thus delays no message. The same thread archives, about once a second, what the
-    pusher has released. A failed sync ends the writer and is never retried.
+    pusher has released. It rests while there is nothing to sync and nothing to archive: a process
+    may have a thousand sessions, most of them silent. A failed sync ends the writer and is never
+    retried.
 
     Threads:
-        `_changed` guards `durable`, `failure`, `_wanted` and `_closing`. The writer and `wait` set
-        `_wanted`, `_closing` and `failure`; the syncing thread sets `durable` and `failure`.
+        `_changed` guards `durable`, `failure`, `_wanted`, `_closing` and `_is_resting`. The writer
+        and `wait` set `_wanted`, `_closing` and `failure`; the syncing thread sets `durable` and
+        `failure`, and `_is_resting` before it looks whether to rest, so that the writer, which
+        reads it without the lock once it has written, misses nothing.
         `durable` and `failure` may be read without the lock: the first only grows, the second is
         set once. `_archives_at_s` belongs to the syncing thread. `_log` may be synced and archived
         by this thread while the writer appends.
@@ -112,15 +116,21 @@ class Syncer:
         self._changed = threading.Condition()
         self._wanted = durable  # a thread waits for a sync up to here
         self._closing = False
+        self._is_resting = False
         self._archives_at_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"sync {name}", daemon=True)
         self._thread.start()
 
     def written(self) -> None:
         """More was appended: under `Fsync.ALWAYS` it is synced at once."""
-        if self._settings.fsync is Fsync.ALWAYS:
-            with self._changed:
-                self._changed.notify_all()
+        policy = self._settings.fsync
+        if policy is Fsync.ALWAYS or (self._is_resting and policy is Fsync.INTERVAL):
+            self._rouse()
+
+    def rolled(self) -> None:
+        """A file was rolled, and may be archived some day."""
+        if self._is_resting:
+            self._rouse()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until everything appended so far is durable; False if the time ran out first.
@@ -176,15 +186,18 @@ class Syncer:
         if self.failure:
             raise self.failure
 
+    def _rouse(self) -> None:
+        with self._changed:
+            self._is_resting = False
+            self._changed.notify_all()
+
     def _run(self) -> None:
-        policy, interval_s = self._settings.fsync, self._settings.fsync_interval_s
         while True:
             with self._changed:
-                wait_s = interval_s if policy is Fsync.INTERVAL else _ARCHIVE_S
-                is_asked = self._changed.wait_for(self._is_due, wait_s)
+                self._await_work()
                 if self._closing or self.failure:
                     return
-                is_asked = is_asked or policy is Fsync.INTERVAL
+                is_asked = self._wanted > self.durable or self._settings.fsync is not Fsync.NEVER
                 is_due = is_asked and self._log.end > self.durable
             try:
                 durable = self._log.sync() if is_due else self.durable
@@ -194,8 +207,23 @@ class Syncer:
                 return
             self.reached(durable)
 
+    def _await_work(self) -> None:
+        """Wait until something is to be synced, or may have to be archived."""
+        self._is_resting = True
+        if not self._is_behind() and not has_kept_file(self._log.manifest):
+            self._changed.wait_for(lambda: self._is_due() or not self._is_resting)
+        self._is_resting = False
+        by_itself = self._settings.fsync is Fsync.INTERVAL
+        self._changed.wait_for(
+            self._is_due, self._settings.fsync_interval_s if by_itself else _ARCHIVE_S
+        )
+
+    def _is_behind(self) -> bool:
+        """Whether something is to be synced without being asked, now or later."""
+        return self._settings.fsync is not Fsync.NEVER and self._log.end > self.durable
+
     def _is_due(self) -> bool:
-        if self._closing or self._wanted > self.durable:
+        if self._closing or self.failure or self._wanted > self.durable:
             return True
         return self._settings.fsync is Fsync.ALWAYS and self._log.end > self.durable
 

@@ -251,6 +251,7 @@ class SessionWriter:
         following = self._appender.end.next_file()
         self._appender.roll(time.time_ns())
         self._next_file = following
+        self._syncer.rolled()
 
     def roll(self) -> None:
         """Roll the active file, if it holds messages; errors as of `roll_if_old`."""

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 
+from replicator import watcher as watcher_module
 from replicator.gather import GatherWindow
 from replicator.progress import Release
 from replicator.sessions import SessionBook
@@ -36,16 +37,16 @@ class Connection:
     def __init__(self):
         self.offers = []
         self.frames = []
-        self.looks = 0
+        self.looks = []  # whether each was urgent
 
     def offer(self, session, frame):
         """Take a session that grew, and the thread that says so."""
         self.offers.append((session, threading.get_ident()))
         self.frames.append(frame)
 
-    def look(self):
-        """Count how often all sessions are to be looked at."""
-        self.looks += 1
+    def look(self, *, urgent):
+        """Take when all sessions are to be looked at."""
+        self.looks.append(urgent)
 
 
 def wait_for(ready):
@@ -247,3 +248,30 @@ def test_a_subscriber_is_abandoned_in_a_child_though_a_thread_held_the_registry(
             abandoning.start()
             abandoning.join(10.0)
             assert not abandoning.is_alive()
+
+
+def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(tmp_path, monkeypatch):
+    """At the start and when a session is new; else each is looked at in its turn, at leisure."""
+    monkeypatch.setattr(watcher_module, "_SWEEP_S", 0.01)
+    (tmp_path / "s").mkdir()
+    watcher, connection = watching(tmp_path)
+    try:
+        wait_for(lambda: connection.looks[-2:] == [False, False])
+        assert connection.looks[0]
+        del connection.looks[:]
+        (tmp_path / "s" / "new").mkdir()
+        wait_for(lambda: True in connection.looks)
+        wait_for(lambda: connection.looks[-2:] == [False, False])
+    finally:
+        watcher.stop()
+
+
+def test_every_look_is_urgent_where_the_file_system_says_nothing(tmp_path, monkeypatch):
+    """Looking is the only way there to learn of a message."""
+    monkeypatch.setattr(Watch, "fileno", lambda _self: -1)
+    watcher, connection = watching(tmp_path)
+    try:
+        wait_for(lambda: len(connection.looks) >= 3)
+        assert all(connection.looks)
+    finally:
+        watcher.stop()

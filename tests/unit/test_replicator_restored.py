@@ -494,7 +494,8 @@ def test_what_was_still_to_be_noted_of_a_log_is_not_noted_in_the_backup(tmp_path
     push._take_ack(channel, said(channel.position, channel.position))
     put_back(source, backup, way)
     before = ConfirmationsFile(str(source)).read()
-    push._look_at_all(SimpleNamespace(mark=lambda _channel: None))
+    push._begin_sweep()
+    push._look_at_some(SimpleNamespace(mark=lambda _channel: None))
     push._take_refusal(channel, LogReplaced(str(source)))
     assert ConfirmationsFile(str(source)).read() == before
     assert not before.released

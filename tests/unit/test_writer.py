@@ -232,6 +232,40 @@ def test_always_syncs_unasked_and_many_writes_share_one(tmp_path):
     writer.close()
 
 
+def until(ready):
+    """Wait until a condition holds; return whether it does."""
+    deadline = time.monotonic() + 10
+    while not (is_ready := ready()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return is_ready
+
+
+def test_a_silent_writer_rests_and_syncs_unasked_once_more_is_written(tmp_path):
+    """A thousand silent sessions cost nothing: the thread of each once woke five times a second."""
+    writer = opened(tmp_path, WriterSettings(fsync_interval_s=0.01))
+    for _ in range(3):
+        write(writer, b"a")
+        assert until(lambda: writer.durable >= writer._appender.end)
+        assert until(lambda: writer._syncer._is_resting)
+    writer.close()
+    assert len(read(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.INTERVAL, Fsync.ALWAYS])
+def test_a_roll_ends_the_rest_since_the_file_may_be_archived_some_day(tmp_path, monkeypatch, fsync):
+    """Nothing else would wake the thread of a session that rolled its last file with age."""
+    monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.01)
+    writer = opened(tmp_path, WriterSettings(fsync=fsync, fsync_interval_s=0.01))
+    write(writer, b"a")
+    assert writer.sync(30)
+    assert until(lambda: writer._syncer._is_resting)
+    writer.roll()
+    release(writer, writer._appender.end)
+    assert until(lambda: writer._appender.manifest.archived)
+    assert until(lambda: writer._syncer._is_resting), "nothing is left that may be archived"
+    writer.close()
+
+
 def test_a_failed_sync_ends_the_writer_and_is_never_retried(tmp_path):
     """The kernel calls a second try good though the data is gone."""
     disk, syncs = FaultyDisk(), []
@@ -377,10 +411,7 @@ def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, mon
     assert writer.sync(30)
     write(writer, b"a")
     release(writer, Position.of(0, 2, 0))
-    deadline = time.monotonic() + 10
-    while len(writer._appender.manifest.archived) < 2 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert len(writer._appender.manifest.archived) == 2
+    assert until(lambda: len(writer._appender.manifest.archived) == 2)
     time.sleep(0.05)
     assert fsync is Fsync.ALWAYS or writer.durable < writer.end, "no sync was asked for"
     writer.close()

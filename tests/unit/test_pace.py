@@ -1,0 +1,118 @@
+"""Sessions without number are looked at again and again, and no message waits for that."""
+
+import threading
+import time
+
+from replicator.pace import SessionSweep, paced
+from rt.log.confirmations import Level
+from rt.log.shipping import FRESH_S
+from tests.archive_cluster import ArchiveCluster
+
+NAMES = [f"s{number}" for number in range(50)]
+
+
+def test_a_paced_look_is_at_all_of_them_and_rests(monkeypatch):
+    """It gives the interpreter to others now and then; when it is to stop it goes on at once."""
+    rests = []
+    stopping = threading.Event()
+    monkeypatch.setattr(stopping, "wait", rests.append)
+    assert list(paced(NAMES, stopping)) == NAMES
+    assert len(rests) == 3
+    assert sum(rests) < 0.5
+
+
+def test_looking_at_very_many_does_not_take_long_for_its_rests(monkeypatch):
+    """A reader of the notes calls one stale that was not renewed for ten seconds."""
+    rests = []
+    stopping = threading.Event()
+    monkeypatch.setattr(stopping, "wait", rests.append)
+    assert len(list(paced(range(100_000), stopping))) == 100_000
+    assert sum(rests) < FRESH_S / 2
+
+
+def begun(names, *, urgent, new=()):
+    """Return a sweep that was asked for."""
+    sweep = SessionSweep()
+    sweep.ask(urgent=urgent)
+    sweep.answer()
+    sweep.begin(new, names)
+    return sweep
+
+
+def rest_of(sweep):
+    """Take the rest of a sweep, with its rests."""
+    seen = []
+    while sweep.wait_s(1.0) < 1.0:
+        seen += sweep.some()
+    return seen
+
+
+def test_an_urgent_sweep_takes_new_sessions_first_and_forgets_none():
+    """What was left of the last one comes next, or a busy connection would never come to it."""
+    sweep = begun(NAMES, urgent=True)
+    seen = sweep.some()
+    assert seen == NAMES[: len(seen)]
+    sweep.ask(urgent=True)
+    sweep.begin(["new"], NAMES)
+    assert sweep.wait_s(1.0) == 0.0, "a new session does not wait"
+    assert sweep.some() == ["new"]
+    again = rest_of(sweep)
+    assert again[0] == NAMES[len(seen)]
+    assert sorted(again) == sorted(NAMES)
+
+
+def test_a_sweep_that_is_not_urgent_is_ended_before_the_next_begins():
+    """It is asked for every second, and may take longer."""
+    sweep = begun(NAMES, urgent=False)
+    seen = sweep.some()
+    sweep.ask(urgent=False)
+    sweep.begin([], NAMES)
+    assert seen + rest_of(sweep) == NAMES
+    sweep.begin([], NAMES)
+    assert rest_of(sweep) == NAMES
+
+
+def test_a_sweep_rests_before_it_goes_on():
+    """A connection that is woken by each message must not sweep in each of those turns."""
+    sweep = begun(NAMES, urgent=False)
+    began_s = time.monotonic()
+    assert sweep.some()
+    assert not sweep.some()
+    rest_s = sweep.wait_s(1.0)
+    assert 0.0 < rest_s < 1.0
+    while not sweep.some():
+        pass
+    assert time.monotonic() - began_s >= rest_s
+
+
+def test_what_may_have_been_missed_is_looked_at_at_once():
+    """A look that was begun at leisure does not hold it up."""
+    sweep = begun(NAMES, urgent=False)
+    assert sweep.some()
+    assert sweep.wait_s(1.0) > 0.0
+    sweep.ask(urgent=True)
+    sweep.begin([], NAMES)
+    assert sweep.wait_s(1.0) == 0.0
+    assert sweep.some()
+
+
+def test_a_session_that_is_gone_is_not_looked_at():
+    """What is left of the last sweep may have been refused, or ended, since."""
+    sweep = begun(NAMES, urgent=True)
+    assert len(sweep.some()) > 1
+    sweep.begin([], NAMES[-1:])
+    assert rest_of(sweep) == NAMES[-1:]
+
+
+def test_more_sessions_than_one_turn_looks_at_are_merged_in_whatever_order_they_begin(tmp_path):
+    """Those that were there before the pusher, and those that came after it."""
+    with ArchiveCluster(tmp_path) as cluster:
+        early = [cluster.publisher(f"early{number}") for number in range(40)]
+        for publisher in early:
+            publisher.publish(b"one")
+        cluster.push()
+        late = [cluster.publisher(f"late{number}") for number in range(40)]
+        for publisher in [*early, *late]:
+            publisher.publish(b"two")
+        for publisher in [*early, *late]:
+            publisher.flush(Level.MERGED, 30)
