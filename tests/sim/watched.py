@@ -175,11 +175,15 @@ class WatchedMember(Member):
     node: "MergeNode"
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
-        """Have an instruction proposed: nothing that is pushed to the leader is closed."""
+        """Have an instruction proposed: nothing that is pushed to the leader is closed.
+
+        Unless a stranger pushes it who was asked to leave, as after its name was handed over.
+        """
         for life in lives_of(instruction):
             pipe = self.node.pipes.get(life.session)
             is_end = life.change in {SessionChange.CLOSED, SessionChange.EXPIRED}
-            if is_end and pipe is not None and pipe.inbox.is_fed:
+            is_pushed = pipe is not None and pipe.inbox.is_fed and pipe.inbox.leave is None
+            if is_end and is_pushed:
                 raise Violation(f"{self.name} leads, and closes {life.session}, which is pushed")
         super().order(instruction, first=first)
 
