@@ -381,14 +381,14 @@ class Publisher:
     ) -> Confirmed:
         pause_s = _POLL_FIRST_S
         while True:
-            confirmed = self._confirmations.read()
-            if confirmed.reached(level) >= self._writer.kept(target):
+            confirmed, end = self._confirmations.read(), self._writer.kept(target)
+            if confirmed.reached(level) >= end:
                 merged_at = confirmed.merged_at if level is Level.MERGED else None
                 return Confirmed(level, target, merged_at)
             if time.monotonic() >= deadline:
                 reached = [
                     each for each in Level if each >= Level.RECEIVED
-                    and confirmed.reached(each) >= target
+                    and confirmed.reached(each) >= end
                 ]  # fmt: skip
                 best = max(reached, default=Level.SYNCED)
                 raise FlushTimeout(best.name, level.name, timeout_s, self.shipping_note)

@@ -15,7 +15,7 @@ from replicator.cursor_file import CursorFile
 from replicator.progress import Release
 from replicator.releaser import Releaser
 from replicator.sessions import SessionBook
-from rt.errors import MessagesDropped, Misuse
+from rt.errors import FlushTimeout, MessagesDropped, Misuse
 from rt.format.dropped_notice import NOTICE_BYTES
 from rt.log.confirmations import Confirmations, ConfirmationsFile
 from rt.log.directory import LogDirectory
@@ -340,6 +340,29 @@ def test_what_a_pusher_may_have_begun_to_send_is_kept(tmp_path):
         with pytest.raises(rt.SessionFull):
             fill(full, 600)
         assert full.dropped() == []
+
+
+def test_a_late_flush_names_the_level_that_all_has_reached_that_was_kept(tmp_path, monkeypatch):
+    """What is dropped while it waits reaches no level, and none has to wait for it."""
+    directory = str(tmp_path / STREAM / "jfk")
+    with publisher(tmp_path) as full, closing(ConfirmationsFile(directory)) as confirmed:
+        fill(full, 10)
+        kept = full.flush("written").position
+        full._writer.roll()
+        mark(directory, kept.file.next_file())
+        confirmed.write(Confirmations(received=kept, replicated=kept))
+        sync = full._writer.sync
+
+        def sync_late(_timeout_s):
+            fill(full, 1000)  # after the flush has noted where its messages end
+            return sync(PATIENCE_S)
+
+        fill(full, 1)
+        monkeypatch.setattr(full._writer, "sync", sync_late)
+        with pytest.raises(FlushTimeout, match="only replicated"):
+            full.flush("merged", 0.001)
+        monkeypatch.undo()
+        assert full.dropped()[0].first == 10
 
 
 def test_what_was_there_before_is_kept(tmp_path):
