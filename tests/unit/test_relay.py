@@ -26,10 +26,13 @@ from rt.position import START, Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
 from sequencer.holdings import Holdings, encode_reports
+from sequencer.instruction import CARRIED_BYTES_MAX
 from sequencer.ledger import Ledger
 from sequencer.wants import Wants
 
 PATIENCE_S = 20
+# If the node that a publisher reaches led, it would carry the messages to those without a copy.
+RELAYED = {"carry": False}
 A, B = Position(1_000), Position(2_000)
 
 
@@ -336,24 +339,54 @@ def numbers(cluster, name, count):
 
 def test_a_publisher_that_reaches_one_node_is_merged_on_all(tmp_path):
     """As long as a majority lives its messages are delivered, whatever is in between."""
-    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+    with ArchiveCluster(tmp_path, nodes=3, **RELAYED) as cluster:
         cluster.push(cluster.addresses[2:])
-        publisher = cluster.publisher()
-        for number in range(500):
-            publisher.publish(b"%d" % number)
-        publisher.flush(Level.MERGED, PATIENCE_S)
-        for name in ("n1", "n2", "n3"):
-            assert numbers(cluster, name, 500) == list(range(500))
-        assert {pushed_by(cluster, name) for name in ("n1", "n2")} <= {"n1", "n2", "n3"}
+        publisher, count = cluster.publisher(), itertools.count()
 
+        def publish(messages=1):
+            for number in itertools.islice(count, messages):
+                publisher.publish(b"%d" % number)
+            publisher.flush(Level.MERGED, PATIENCE_S)
+
+        def are_relayed():
+            publish()  # a node that copied what was merged asks for nothing before there is more
+            found = [*fillers(cluster, "n1"), *fillers(cluster, "n2")]
+            return len(found) == 2 and set(found) <= {"n1", "n2", "n3"}
+
+        publish(500)
+        assert eventually(are_relayed)
         cluster.push(cluster.addresses[:2])  # the way is open again
-        for number in range(500, 1000):
-            publisher.publish(b"%d" % number)
-        publisher.flush(Level.MERGED, PATIENCE_S)
+        publish(500)
         assert eventually(lambda: pushed_by(cluster, "n1") == pushed_by(cluster, "n2"))
         assert eventually(lambda: pushed_by(cluster, "n1") == "publisher")
+        last = next(count)
         for name in ("n1", "n2", "n3"):
-            assert numbers(cluster, name, 1000) == list(range(1000))
+            assert numbers(cluster, name, last) == list(range(last))
+
+
+def test_a_session_that_was_carried_is_relayed_once_an_update_is_too_large(tmp_path):
+    """Until then the others need no copy; what no instruction carries, a majority has to hold."""
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+        assert eventually(lambda: leaders(cluster))
+        [leader, *_] = leaders(cluster)
+        others = [name for name in cluster.nodes if name != leader]
+        cluster.push([cluster.addresses[list(cluster.nodes).index(leader)]])
+        publisher = cluster.publisher()
+        for number in range(3):
+            publisher.publish(b"%d" % number)
+            publisher.flush(Level.MERGED, PATIENCE_S)
+        publisher.publish(b"3".rjust(CARRIED_BYTES_MAX))
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        assert any(fillers(cluster, name) for name in others)
+        publisher.publish(b"4")
+        publisher.flush(Level.MERGED, PATIENCE_S)
+        for name in cluster.nodes:
+            assert numbers(cluster, name, 5) == list(range(5))
+
+
+def leaders(cluster):
+    """Return the nodes that lead, or believe it: none, or mostly one."""
+    return [name for name, node in cluster.nodes.items() if node.pipeline.sequencer.view.leads]
 
 
 def test_a_session_goes_on_when_one_of_the_two_nodes_that_it_reaches_dies(tmp_path):
@@ -388,7 +421,7 @@ def test_a_node_of_another_cluster_does_not_fill_sessions(tmp_path):
 
 def test_a_session_is_relayed_again_when_the_copy_was_set_aside(tmp_path):
     """The publisher fills another copy, and a node served by relay must not wait for the old."""
-    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+    with ArchiveCluster(tmp_path, nodes=3, **RELAYED) as cluster:
         for name in ("n1", "n2"):
             cluster.nodes[name]._relay.stop()  # so that both get it from the third
         cluster.push(cluster.addresses[2:])
