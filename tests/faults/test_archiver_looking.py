@@ -55,7 +55,7 @@ def test_a_status_request_reads_none_of_the_sequencers_files(tmp_path, monkeypat
     """Two threads that read one manifest take its lines twice and then miss the next."""
     asked = []
 
-    def lacking(_executor, _merge, _held):
+    def lacking(_executor, _merge):
         asked.append(threading.current_thread())
         return Slice("jfk", START, START, 8, 1, 0, 0, 1)
 

@@ -1,16 +1,22 @@
-"""What nodes send each other: ranges of bytes, never the bytes."""
+"""What nodes send each other: ranges of bytes, and the bytes of small updates at most."""
 
 import pytest
 from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
+from sequencer.instruction import CARRIED_BYTES_MAX
+
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize("size", [100, 10_000])
-def test_no_message_goes_over_the_links_between_nodes(tmp_path, size):
-    """Consensus that carried payloads would be as slow as the largest message."""
-    with ArchiveCluster(tmp_path, nodes=3, missing_s=60) as cluster:
+@pytest.mark.parametrize(
+    ("size", "carry"), [(100, False), (10_000, False), (CARRIED_BYTES_MAX, True)]
+)
+def test_no_message_goes_over_the_links_between_nodes_that_is_not_to_be_carried(
+    tmp_path, size, carry
+):
+    """Consensus that carried every payload would be as slow as the largest message."""
+    with ArchiveCluster(tmp_path, nodes=3, missing_s=60, carry=carry) as cluster:
         cluster.push()
         publisher = cluster.publisher()
         publisher.publish(b"first")
