@@ -97,7 +97,8 @@ class SimSnapshots(NodeSnapshots):
     def _take_synced(self, plan: SnapshotPlan, durable: Durable) -> None:
         if durable >= plan.end:
             node = self._node
-            node.world.stream.has(node.name, node.disk, decode_ledger(plan.data))
+            ledger = decode_ledger(plan.data)
+            node.world.stream.has(node.name, node.disk, ledger, node.rotten_files)
         super()._take_synced(plan, durable)
 
 

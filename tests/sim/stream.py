@@ -152,10 +152,15 @@ class Stream:
         if data and data[position.offset : position.offset + HEADER_BYTES] != header:
             raise Violation(f"{publisher.name} hears {merged}, but other bytes were merged there")
 
-    def has(self, name: str, disk: SimDisk, ledger: Ledger) -> None:
-        """A node says that everything up to an instruction is durable in its merged log."""
+    def has(
+        self, name: str, disk: SimDisk, ledger: Ledger, rotten: Collection[Position] = ()
+    ) -> None:
+        """A node says that everything up to an instruction is durable in its merged log.
+
+        Except for files of it that rotted: one may be set aside while a state is being saved.
+        """
         there, end = len(disk.durable(f"{OUT}/{ledger.end.file_name}")), ledger.end
-        if there < end.offset and end.file >= self._archived_to:
+        if there < end.offset and end.file >= self._archived_to and end.file not in rotten:
             raise Violation(f"{name} has the log up to {end}; durable are {there} bytes")
         self._has[name] = max(self._has.get(name, 0), ledger.index)
         self._durable_ends[name] = max(self._durable_ends.get(name, START), end)
