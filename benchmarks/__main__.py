@@ -15,6 +15,7 @@ SUITES: dict[str, str] = {
     "stream": "benchmarks.stream:rows",
     "cluster": "benchmarks.cluster:rows",
     "clients": "benchmarks.clients:rows",
+    "sessions": "benchmarks.sessions:rows",
     "latest": "benchmarks.latest:rows",
     "http": "benchmarks.http:rows",
     "idle": "benchmarks.idle:rows",
