@@ -7,25 +7,20 @@ from itertools import islice
 from typing import Final
 
 _AT_ONCE: Final = 16  # sessions: some 0.5 ms in which other threads get little of the interpreter
-_REST_S: Final = 0.004  # then
-_HASTE_S: Final = 0.5  # the rests of an urgent look in all, however many sessions there are
-_LOOKS_A_SECOND: Final = 300  # of a look that is not urgent
-_LEISURE_S: Final = 4.0  # its rests in all: well below `rt.log.shipping.FRESH_S`
+# The longest rest after them, and of all rests of one look, however many sessions there are.
+_URGENT_S: Final = (0.004, 0.5)
+_AT_LEISURE_S: Final = (0.05, 4.0)  # well below `rt.log.shipping.FRESH_S`
 
 
-def _urgent_rest_s(count: int) -> float:
-    return min(_REST_S, _HASTE_S * _AT_ONCE / max(count, 1))
-
-
-def _rest_s(count: int) -> float:
-    """Return how long to rest after `_AT_ONCE` of so many, where one look follows the other."""
-    whole_s = min(count / _LOOKS_A_SECOND, _LEISURE_S)
-    return max(_urgent_rest_s(count), whole_s * _AT_ONCE / max(count, 1)) if count else 0.0
+def _rest_s(count: int, longest: tuple[float, float]) -> float:
+    """Return how long to rest after `_AT_ONCE` of `count` sessions."""
+    one_s, all_s = longest
+    return min(one_s, all_s * _AT_ONCE / max(count, 1))
 
 
 def paced(sessions: Collection[str], stopping: threading.Event) -> Iterator[str]:
     """Yield all of them, resting now and then until `stopping` is set."""
-    rest_s = _rest_s(len(sessions))
+    rest_s = _rest_s(len(sessions), _AT_LEISURE_S)
     for turn, session in enumerate(sessions, 1):
         yield session
         if turn % _AT_ONCE == 0:
@@ -62,10 +57,10 @@ class SessionSweep:
         if self._is_urgent:
             self._is_urgent = False
             left += known
-            self._rest_s, self._due_s = _urgent_rest_s(len(left)), 0.0
+            self._rest_s, self._due_s = _rest_s(len(left), _URGENT_S), 0.0
         elif not left:
             left += known
-            self._rest_s = _rest_s(len(left))
+            self._rest_s = _rest_s(len(left), _AT_LEISURE_S)
         self._left = dict.fromkeys(left)
 
     def some(self) -> list[str]:

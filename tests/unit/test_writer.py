@@ -17,6 +17,7 @@ from rt.log import syncer as syncer_module
 from rt.log.confirmations import Confirmations, ConfirmationsFile
 from rt.log.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import RUN_END, Position
+from tests.replicator_host import eventually
 
 NEVER = WriterSettings(fsync=Fsync.NEVER)
 
@@ -232,21 +233,13 @@ def test_always_syncs_unasked_and_many_writes_share_one(tmp_path):
     writer.close()
 
 
-def until(ready):
-    """Wait until a condition holds; return whether it does."""
-    deadline = time.monotonic() + 10
-    while not (is_ready := ready()) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return is_ready
-
-
 def test_a_silent_writer_rests_and_syncs_unasked_once_more_is_written(tmp_path):
     """A thousand silent sessions cost nothing: the thread of each once woke five times a second."""
     writer = opened(tmp_path, WriterSettings(fsync_interval_s=0.01))
     for _ in range(3):
         write(writer, b"a")
-        assert until(lambda: writer.durable >= writer._appender.end)
-        assert until(lambda: writer._syncer._is_resting)
+        assert eventually(lambda: writer.durable >= writer._appender.end)
+        assert eventually(lambda: writer._syncer._is_resting)
     writer.close()
     assert len(read(tmp_path)) == 3
 
@@ -258,11 +251,11 @@ def test_a_roll_ends_the_rest_since_the_file_may_be_archived_some_day(tmp_path, 
     writer = opened(tmp_path, WriterSettings(fsync=fsync, fsync_interval_s=0.01))
     write(writer, b"a")
     assert writer.sync(30)
-    assert until(lambda: writer._syncer._is_resting)
+    assert eventually(lambda: writer._syncer._is_resting)
     writer.roll()
     release(writer, writer._appender.end)
-    assert until(lambda: writer._appender.manifest.archived)
-    assert until(lambda: writer._syncer._is_resting), "nothing is left that may be archived"
+    assert eventually(lambda: writer._appender.manifest.archived)
+    assert eventually(lambda: writer._syncer._is_resting), "nothing is left that may be archived"
     writer.close()
 
 
@@ -411,7 +404,7 @@ def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, mon
     assert writer.sync(30)
     write(writer, b"a")
     release(writer, Position.of(0, 2, 0))
-    assert until(lambda: len(writer._appender.manifest.archived) == 2)
+    assert eventually(lambda: len(writer._appender.manifest.archived) == 2)
     time.sleep(0.05)
     assert fsync is Fsync.ALWAYS or writer.durable < writer.end, "no sync was asked for"
     writer.close()
