@@ -1,4 +1,4 @@
-"""Syncer: makes what a session's writer appends durable, in a thread of its own."""
+"""Syncer: makes what a session's writer appends durable, in another thread."""
 
 import errno
 import threading
@@ -14,7 +14,8 @@ from rt.log.appender import Appender, Durable
 from rt.log.archived import given_up_files, has_kept_file, released_files
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.shipping import ShippingNote
-from rt.position import FILE_BYTES_MAX
+from rt.log.sync_threads import sync_threads
+from rt.position import FILE_BYTES_MAX, Position
 
 _ARCHIVE_S: Final = 1.0
 SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -83,31 +84,31 @@ class WriterSettings:
 class Syncer:
     """Syncs a log when its settings say so or when a thread waits for it.
 
-    A slow disk thus delays no message. The same thread archives, about once a second, what the
-    pusher has released. It rests while there is nothing to sync and nothing to archive: a process
-    may have a thousand sessions, most of them silent. A failed sync ends the writer and is never
-    retried.
+    A slow disk thus delays no message. The same threads archive, about once a second, what the
+    pusher has released. Nothing is done while there is nothing to sync and nothing to archive: a
+    process may have a thousand sessions, most of them silent. A failed sync ends the writer and is
+    never retried.
 
     Threads:
-        `_changed` guards `durable`, `failure`, `_wanted`, `_closing` and `_is_resting`. The writer
-        and `wait` set `_wanted`, `_closing` and `failure`; the syncing thread sets `durable` and
-        `failure`, and `_is_resting` before it looks whether to rest, so that the writer, which
-        reads it without the lock once it has written, misses nothing.
+        `_changed` guards `durable`, `failure`, `_wanted` and `_closing`. The writer and `wait` set
+        `_wanted`, `_closing` and `failure`; `turn`, which one thread at a time calls, sets
+        `durable` and `failure`, and `_is_resting` before it looks whether to rest, so that the
+        writer, which reads and clears it once it has written, misses nothing.
         `durable` and `failure` may be read without the lock: the first only grows, the second is
-        set once. `_archives_at_s` belongs to the syncing thread. `_log` may be synced and archived
-        by this thread while the writer appends.
+        set once. `_archives_at_s` belongs to `turn`. `_log` may be synced and archived by its
+        thread while the writer appends.
     """
 
-    def __init__(
-        self, log: Appender, settings: WriterSettings, durable: Durable, name: str
-    ) -> None:
-        """Start the thread.
+    def __init__(self, log: Appender, settings: WriterSettings, durable: Durable) -> None:
+        """Take the log up.
 
         Args:
             log: the session's log, recovered.
             settings: when to sync.
             durable: where the log ends, as recovery made it durable.
-            name: of the session, for the thread.
+
+        Raises:
+            RuntimeError: the system allows no further thread.
         """
         self.durable = durable
         self.failure: WriterFailed | None = None
@@ -116,21 +117,25 @@ class Syncer:
         self._changed = threading.Condition()
         self._wanted = durable  # a thread waits for a sync up to here
         self._closing = False
-        self._is_resting = False
+        self._is_resting = True  # no sync is planned
         self._archives_at_s = 0.0
-        self._thread = threading.Thread(target=self._run, name=f"sync {name}", daemon=True)
-        self._thread.start()
+        self._threads = sync_threads(log.directory)
+        self._threads.join(self)
+        self.rolled()  # what was left to archive
 
     def written(self) -> None:
         """More was appended: under `Fsync.ALWAYS` it is synced at once."""
         policy = self._settings.fsync
-        if policy is Fsync.ALWAYS or (self._is_resting and policy is Fsync.INTERVAL):
-            self._rouse()
+        if policy is Fsync.ALWAYS:
+            self._threads.ask(self)
+        elif self._is_resting and policy is Fsync.INTERVAL:
+            self._is_resting = False
+            self._threads.ask(self, self._settings.fsync_interval_s)
 
     def rolled(self) -> None:
         """A file was rolled, and may be archived some day."""
-        if self._is_resting:
-            self._rouse()
+        if has_kept_file(self._log.manifest):
+            self._threads.ask(self, _ARCHIVE_S)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until everything appended so far is durable; False if the time ran out first.
@@ -143,20 +148,23 @@ class Syncer:
             timeout_s = min(timeout_s, threading.TIMEOUT_MAX)  # infinity is allowed
         with self._changed:
             self._wanted = max(self._wanted, Durable(target))
-            self._changed.notify_all()
-            done = self._changed.wait_for(lambda: self.failure or self.durable >= target, timeout_s)
+            if not self._is_done(target):
+                self._threads.ask(self)
+            done = self._changed.wait_for(lambda: self._is_done(target), timeout_s)
             self.check()
-            return bool(done)
+            return done
+
+    def _is_done(self, target: Position) -> bool:
+        return self.failure is not None or self.durable >= target
 
     def stop(self) -> None:
-        """End the thread, after the sync that it may be in."""
+        """Sync no more, after the sync that may be under way."""
         with self._changed:
             self._closing = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._threads.leave(self)
 
     def abandon(self) -> None:
-        """In a forked child: the thread is not there, and its lock may be held for good."""
+        """In a forked child: the threads are not there, and the lock may be held for good."""
         self._closing = True
         self._changed = threading.Condition()
 
@@ -186,46 +194,31 @@ class Syncer:
         if self.failure:
             raise self.failure
 
-    def _rouse(self) -> None:
+    def turn(self) -> float | None:
+        """Sync and archive what is due; return when to be called again, in seconds."""
         with self._changed:
-            self._is_resting = False
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._await_work()
-                if self._closing or self.failure:
-                    return
-                is_asked = self._wanted > self.durable or self._settings.fsync is not Fsync.NEVER
-                is_due = is_asked and self._log.end > self.durable
-            try:
-                durable = self._log.sync() if is_due else self.durable
+            if self._closing or self.failure:
+                return None
+            is_asked = self._wanted > self.durable or self._settings.fsync is not Fsync.NEVER
+        try:
+            if is_asked and self._log.end > self.durable:
+                self.reached(self._log.sync())
+            is_kept = has_kept_file(self._log.manifest)
+            if is_kept:
                 self._archive_released()
-            except OSError as error:
-                self.failed(error)
-                return
-            self.reached(durable)
-
-    def _await_work(self) -> None:
-        """Wait until something is to be synced, or may have to be archived."""
+        except OSError as error:
+            self.failed(error)
+            return None
         self._is_resting = True
-        if not self._is_behind() and not has_kept_file(self._log.manifest):
-            self._changed.wait_for(lambda: self._is_due() or not self._is_resting)
-        self._is_resting = False
-        by_itself = self._settings.fsync is Fsync.INTERVAL
-        self._changed.wait_for(
-            self._is_due, self._settings.fsync_interval_s if by_itself else _ARCHIVE_S
-        )
+        if self._is_behind():
+            self._is_resting = False
+            by_itself = self._settings.fsync is Fsync.INTERVAL
+            return self._settings.fsync_interval_s if by_itself else 0.0
+        return _ARCHIVE_S if is_kept else None
 
     def _is_behind(self) -> bool:
         """Whether something is to be synced without being asked, now or later."""
         return self._settings.fsync is not Fsync.NEVER and self._log.end > self.durable
-
-    def _is_due(self) -> bool:
-        if self._closing or self.failure or self._wanted > self.durable:
-            return True
-        return self._settings.fsync is Fsync.ALWAYS and self._log.end > self.durable
 
     def _archive_released(self) -> None:
         """Archive what the pusher says that the nodes have merged."""

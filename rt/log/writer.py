@@ -94,7 +94,7 @@ class SessionWriter:
         level = self.settings.compression
         self._compressor = zstandard.ZstdCompressor(level=level) if level else None
         self._rolls_at_s = float("inf")
-        self._syncer = Syncer(self._appender, self.settings, Durable(self._appender.end), session)
+        self._syncer = Syncer(self._appender, self.settings, Durable(self._appender.end))
         self.news = Announcer(self.directory)
         self._guard = ForkGuard("a Publisher", self._abandon)
 

@@ -184,8 +184,8 @@ def test_a_waiting_sync_is_satisfied_by_the_one_that_closes_the_writer(
 ):
     """A flush during another thread's close waited for its whole timeout, and then failed."""
     disk, waits, told = FaultyDisk(), threading.Event(), []
-    monkeypatch.setattr(syncer_module.Syncer, "_is_due", lambda syncer: syncer._closing)
     writer = opened(tmp_path, NEVER, disk)
+    monkeypatch.setattr(writer._syncer._threads, "ask", lambda *_: None)
     write(writer, b"a")
     wait_for = writer._syncer._changed.wait_for
     monkeypatch.setattr(

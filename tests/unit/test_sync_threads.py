@@ -1,0 +1,207 @@
+"""SyncThreads: a few threads call the jobs of any number of sessions, each when it is due."""
+
+import os
+import threading
+
+import pytest
+
+from rt import Fsync, Publisher, WriterSettings
+from rt.log import sync_threads as module
+from rt.log.sync_threads import SyncThreads, sync_threads
+from tests.replicator_host import eventually
+
+LONG_S = 3600.0
+
+
+class Job:
+    """A job that notes its turns, and can be held in one."""
+
+    def __init__(self, name="", calls=None, rest_s=None):
+        self.name, self.rest_s = name, rest_s
+        self.calls = [] if calls is None else calls
+        self.begun, self.gate = threading.Semaphore(0), threading.Event()
+        self.gate.set()
+        self.inside = self.most = 0
+
+    def turn(self):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.calls.append(self.name)
+        self.begun.release()
+        assert self.gate.wait(30)
+        self.inside -= 1
+        return self.rest_s
+
+    def hold(self):
+        self.gate.clear()
+
+    def demand_turn(self):
+        assert self.begun.acquire(timeout=30)
+
+
+@pytest.fixture
+def threads():
+    """Return threads of no disk in particular."""
+    return SyncThreads()
+
+
+def joined(threads, *jobs):
+    """Return the jobs, taken up."""
+    for job in jobs:
+        threads.join(job)
+    return jobs
+
+
+def sync_names():
+    """Return the names of the threads there are."""
+    return [each.name for each in threading.enumerate() if each.name.startswith("sync sessions")]
+
+
+def test_what_is_planned_for_later_is_called_at_once_when_it_is_asked_for(threads):
+    """And what was asked for is not put off by a later plan."""
+    (job,) = joined(threads, Job())
+    threads.ask(job, LONG_S)
+    threads.ask(job)
+    job.demand_turn()
+    assert eventually(lambda: threads._due_s[job] is None), "the later plan has gone with it"
+    job.hold()
+    threads.ask(job)
+    job.demand_turn()
+    threads.ask(job)
+    threads.ask(job, LONG_S)
+    job.gate.set()
+    job.demand_turn()
+    threads.leave(job)
+    assert job.calls == [""] * 3
+
+
+def test_a_job_is_in_one_turn_at_a_time_and_is_called_again_if_it_was_asked_for_meanwhile(threads):
+    """What was written after a sync began is not covered by that sync."""
+    busy, other = joined(threads, Job(), Job())
+    busy.hold()
+    threads.ask(busy)
+    busy.demand_turn()
+    for _ in range(5):
+        threads.ask(busy)
+        threads.ask(other)
+        other.demand_turn()
+    busy.gate.set()
+    busy.demand_turn()
+    threads.leave(busy)
+    threads.leave(other)
+    assert (len(busy.calls), busy.most) == (2, 1)
+
+
+def test_a_job_says_when_it_wants_its_next_turn(threads):
+    """A session that is written all the time is synced again and again."""
+    (job,) = joined(threads, Job(rest_s=0.001))
+    threads.ask(job)
+    for _ in range(10):
+        job.demand_turn()
+    threads.leave(job)
+
+
+def test_what_a_thread_waits_for_comes_first_but_starves_nothing(threads, monkeypatch):
+    """A flush does not wait until a thousand sessions are synced that are due."""
+    monkeypatch.setattr(module, "_THREADS_MAX", 1)
+    calls = []
+    busy, due, late, asked = joined(threads, *(Job(each, calls) for each in "bdla"))
+    busy.hold()
+    threads.ask(busy)
+    busy.demand_turn()
+    threads.ask(due, 0.0)
+    threads.ask(late, -2 * module._HEAD_START_S)  # it has been due for long
+    threads.ask(asked)
+    busy.gate.set()
+    due.demand_turn()
+    assert calls == ["b", "l", "a", "d"]
+    for job in (busy, due, late, asked):
+        threads.leave(job)
+
+
+def test_a_disk_that_hangs_in_one_sync_does_not_hold_up_the_next(threads):
+    """Another thread starts where all are busy."""
+    jobs = joined(threads, *(Job() for _ in range(module._THREADS_MAX)))
+    for job in jobs:
+        job.hold()
+        threads.ask(job)
+        job.demand_turn()
+    for job in jobs:
+        job.gate.set()
+        threads.leave(job)
+
+
+def test_leaving_waits_for_the_turn_and_ends_the_threads_with_the_last_job(threads):
+    """The file may be closed then, and no thread is left behind."""
+    (job,) = joined(threads, Job())
+    job.hold()
+    threads.ask(job)
+    job.demand_turn()
+    leaving = threading.Thread(target=threads.leave, args=(job,))
+    leaving.start()
+    assert eventually(lambda: job not in threads._due_s)
+    assert leaving.is_alive()
+    threads.ask(job)  # too late
+    job.gate.set()
+    leaving.join(30)
+    assert not leaving.is_alive()
+    assert eventually(lambda: not threads._threads)
+    assert len(job.calls) == 1
+
+
+def test_a_job_that_fails_takes_only_its_own_turn_with_it(threads, monkeypatch):
+    """More threads than there may be have ended by then."""
+    ended = threading.Semaphore(0)
+    monkeypatch.setattr(threading, "excepthook", lambda _failure: ended.release())
+
+    class Broken(Job):
+        def turn(self):
+            super().turn()
+            raise ValueError("a fault of ours")
+
+    broken, sound = joined(threads, Broken(), Job())
+    for _ in range(module._THREADS_MAX + 2):
+        threads.ask(broken)
+        assert ended.acquire(timeout=30)
+    threads.ask(sound)
+    sound.demand_turn()
+    threads.leave(broken)
+    threads.leave(sound)
+
+
+@pytest.mark.parametrize("fsync", list(Fsync))
+def test_a_hundred_publishers_share_a_few_threads(tmp_path, fsync):
+    """Each once had a thread of its own, which woke twice for each sync."""
+    settings = WriterSettings(fsync=fsync, fsync_interval_s=0.01)
+    publishers = [
+        Publisher(tmp_path, stream="s", session=f"p{number}", writer=settings)
+        for number in range(100)
+    ]
+    for publisher in publishers:
+        publisher.publish(b"message")
+    for publisher in publishers:
+        publisher.flush("synced", 30)
+    assert 0 < len(sync_names()) <= module._THREADS_MAX
+    for publisher in publishers:
+        publisher.close()
+    assert eventually(lambda: not sync_threads(str(tmp_path))._threads)
+
+
+def test_a_forked_child_has_threads_of_its_own(tmp_path):
+    """Those of its parent do not exist there, and a lock may be held for good."""
+    with Publisher(tmp_path, stream="s", session="parent") as parent:
+        parent.publish(b"message")
+        parent.flush("synced", 30)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                with Publisher(tmp_path, stream="s", session="child") as publisher:
+                    publisher.publish(b"message")
+                    publisher.flush("synced", 10)
+                    status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        parent.publish(b"another")
+        parent.flush("synced", 30)
