@@ -219,6 +219,7 @@ def test_a_failed_sync_ends_its_stream_and_no_other(process, monkeypatch, caplog
     monkeypatch.setattr(type(failing.pipeline.inboxes), "settle", lambda self: (
         broken() if self is failing.pipeline.inboxes else False
     ))  # fmt: skip
+    monkeypatch.setattr(type(failing.pipeline.inboxes), "put_off", lambda self: None)
     with Publisher(f"{process.root}/pub", stream="trains", session="jfk") as publisher:
         publisher.publish(b"lost")
         assert eventually(lambda: failing.failure is not None, PATIENCE_S)
