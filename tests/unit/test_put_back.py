@@ -8,6 +8,7 @@ import pytest
 
 from rt import NewRun, Publisher, ReplacedLog, Subscriber, WriterSettings
 from rt.limits import KIB
+from rt.log import watch
 
 STREAM, SESSION = "flights", "jfk"
 PATIENCE_S = 20.0
@@ -55,9 +56,10 @@ def synchronize(backup, directory):
 @pytest.mark.parametrize("more", [1, 20], ids=["a message", "files"])
 @pytest.mark.parametrize("runs", [0, 1, 2])
 def test_a_reader_of_a_log_that_is_put_back_hears_so_and_reads_no_number_twice(
-    tmp_path, put_back, more, runs
+    tmp_path, monkeypatch, put_back, more, runs
 ):
     """The numbers of what is published now are those of messages that it has handled."""
+    monkeypatch.setattr(watch, "POLL_S", 0.02)  # it looks for another log every few polls
     directory, backup = tmp_path / STREAM / SESSION, tmp_path / "backup"
     publish(tmp_path, range(10))
     if not runs:

@@ -22,6 +22,7 @@ from rt.errors import Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import Archived
 from rt.net.admin import NoLeader, ask, ask_any
 from rt.net.identity import CertificateRole, PeerIdentity
+from rt.node import sequencer
 from rt.node.cursors import NodeCursors
 from rt.node.registered_cursor import (
     CURSOR_NOTE,
@@ -505,8 +506,9 @@ def test_an_election_does_not_end_the_wait_for_a_cursor(cluster, tmp_path, monke
             publisher.await_consumed(START, "patient", float("nan"))
 
 
-def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_path):
+def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_path, monkeypatch):
     """One that has not executed it yet would show a cursor as it was before."""
+    monkeypatch.setattr(sequencer, "_ANSWER_S", 1.0)  # of the node that is held up
     late = next(each for each in cluster.nodes.values() if not each.pipeline.sequencer.view.leads)
     first = next(n for n, each in enumerate(cluster.nodes.values()) if each is late)
     addresses = cluster.addresses[first:] + cluster.addresses[:first]

@@ -12,6 +12,7 @@ from logs import MergedLog
 from replicator_host import eventually, log_bytes
 from rot import contents, flip_bit, rolled_files, rot
 
+from replicator import scrubber
 from replicator.copy_scrubber import copy_scrubber
 from replicator.pull import PullClient
 from rt.errors import CorruptLog
@@ -23,6 +24,12 @@ from rt.subscriber import Subscriber
 
 PATIENCE_S = 60
 FAST = {"scrub_bytes_s": 1 << 30, "scrub_every_s": 0.05}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Have nodes look again at once when all was read, and not after five seconds."""
+    monkeypatch.setattr(scrubber, "_IDLE_S", 0.1)
 
 
 def fill(cluster, count=600):
