@@ -40,10 +40,13 @@ class ChannelBell:
 
     def set(self) -> None:
         """Acknowledge the channel, or make the connection look at it."""
-        if not self._schedule.note(self._channel) or get_ident() == self._thread:
+        schedule = self._schedule
+        if not schedule.note(self._channel) or get_ident() == self._thread:
             return  # the connection's own thread looks before it waits
-        if not self._acknowledge(self._channel):
-            self._schedule.wake.set()
+        if schedule.is_woken or self._acknowledge(self._channel):
+            return
+        schedule.is_woken = True
+        schedule.wake.set()
 
 
 class AckSchedule:
@@ -51,7 +54,9 @@ class AckSchedule:
 
     Threads: `note` may be called from any thread; everything else while the connection's `turn` is
     held. `_news` is a set that one side adds to and the other removes from, both atomic; `note`
-    only tests for membership of `_waiting`.
+    only tests for membership of `_waiting`. `is_woken` is set before the wake, by a thread that has
+    noted its news, and cleared by `look` before the news is read: nobody who finds it set has to
+    wake the connection.
     """
 
     def __init__(
@@ -74,16 +79,17 @@ class AckSchedule:
         """
         self.wake = wake
         self.turn = Lock()
+        self.is_woken = False  # and has not looked since
         self._patience_s = patience_s
         self._later_s = patience_s if later_s is None else later_s
         self._is_first = is_first
         self._news: set[int] = set()
         self._waiting: dict[int, float] = {}  # channels to acknowledge at a time, if not before
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is to be acknowledged."""
-        return not (self._news or self._waiting)
+    def look(self) -> bool:
+        """Return whether something is to be acknowledged; for the connection's own thread."""
+        self.is_woken = False  # first: news from now on wakes it again
+        return bool(self._news or self._waiting)
 
     @property
     def pause_s(self) -> float:

@@ -102,9 +102,10 @@ class SinkConnection:
                 self._take(message)
             self._settle_written()
             self._link.beat()  # first: what was posted has to go before there is room for more
-            if not self._schedule.is_empty and self._link.can_send():
-                for channel in self._schedule.due(self._channels):
-                    self._acknowledge(channel)
+            if self._schedule.look() and self._link.can_send():
+                due = map(self._acknowledgement, self._schedule.due(self._channels))
+                if acks := b"".join(due):
+                    self._link.send(acks)
 
     @property
     def pause_s(self) -> float:
@@ -234,15 +235,17 @@ class SinkConnection:
         else:
             self._refuse(channel.channel, _name(channel), _refusal(error))
 
-    def _acknowledge(self, number: int) -> None:
+    def _acknowledgement(self, number: int) -> bytes:
+        """Return what to send of a channel's news; one that has to leave ends instead."""
         channel = self._channels.get(number)
         if channel is None:
-            return
+            return b""
         if (why := channel.inbox.leave) is not None:
             self._end(channel)
             self._refuse(number, _name(channel), why)
         elif (ack := channel.news()) is not None:
-            self._link.send(encode(ack))
+            return encode(ack)
+        return b""
 
     def _refuse(self, channel: int, log: str, why: Refused) -> None:
         self._link.send(encode(messages.Refusal(channel, why.code, str(why))))

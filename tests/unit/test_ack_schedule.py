@@ -1,0 +1,76 @@
+"""AckSchedule: what a connection is woken for, and what it sends when it has looked."""
+
+import threading
+
+from replicator.ack_schedule import AckSchedule, ChannelBell
+from tests.dialogue import Dialogue, Log, NoWake
+
+CHANNELS = 5
+
+
+class Bells:
+    """A schedule, and a bell for each of a few channels; `ring` rings them in another thread."""
+
+    def __init__(self) -> None:
+        self.schedule, self.tried = AckSchedule(NoWake()), list[int]()
+        self.bells = [ChannelBell(each, self.schedule, self.leave) for each in range(CHANNELS)]
+
+    def leave(self, channel: int) -> bool:
+        """Leave a channel to the connection's thread."""
+        self.tried.append(channel)
+        return False
+
+    def ring(self, *channels: int) -> None:
+        """Say that these channels have news."""
+        thread = threading.Thread(target=lambda: [self.bells[each].set() for each in channels])
+        thread.start()
+        thread.join()
+
+
+def test_a_connection_is_woken_once_for_the_news_of_many_channels():
+    """A thousand sessions are merged together; a system call for each would be half the work."""
+    bells = Bells()
+    bells.ring(*range(CHANNELS))
+    assert bells.schedule.wake.sets == 1
+    assert bells.tried == [0], "the thread that was woken acknowledges them all"
+    assert bells.schedule.look()
+    assert sorted(bells.schedule.due({})) == [*range(CHANNELS)]
+
+
+def test_news_after_a_look_wakes_the_connection_again():
+    """Also if the look found nothing: another thread had acknowledged what it was woken for."""
+    bells = Bells()
+    bells.ring(0)
+    bells.schedule.due({})
+    assert not bells.schedule.look()
+    bells.ring(1)
+    assert bells.schedule.wake.sets == 2
+    assert bells.schedule.look()
+
+
+def test_news_that_comes_while_the_peer_has_no_room_is_looked_at_again(tmp_path):
+    """What was noted before the look, and not sent in it, wakes nobody a second time."""
+    dialogue = Dialogue(Log(tmp_path / "log").write(100).directory, tmp_path / "copy").talk()
+    schedule, ring = dialogue.sink._schedule, threading.Thread(target=dialogue.inbox.bell.set)
+    dialogue.sink_pipe.can_send = lambda: False
+    dialogue.inbox.merged = dialogue.outlet.position
+    ring.start()
+    ring.join()
+    dialogue.sink.turn()
+    assert not schedule.is_woken
+    assert dialogue.sink.pause_s < 0.1
+    dialogue.close()
+
+
+def test_what_is_due_of_many_channels_is_sent_at_once(tmp_path):
+    """Each write is a TLS record and a system call, whatever its length."""
+    names = [str(number) for number in range(CHANNELS)]
+    dialogue = Dialogue(Log(tmp_path / "log" / "0").write(100).directory, tmp_path / "copy")
+    sink, pipe, written = dialogue.sink, dialogue.sink_pipe, list[int]()
+    sink._acknowledgement = lambda number: names[number].encode()
+    pipe.send = lambda data: written.append(bytes(data))
+    for number in range(CHANNELS):
+        sink._schedule.note(number)
+    sink.turn()
+    assert [sorted(each) for each in written] == [sorted("".join(names).encode())]
+    dialogue.close()
