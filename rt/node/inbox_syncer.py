@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -14,7 +15,7 @@ from sequencer.instruction import CARRIED_BYTES_MAX
 
 # One journal commit of the file system serves all syncs that wait for it, so many files are
 # synced side by side; more threads than this did not make 1,000 files faster.
-_SYNC_THREADS: Final = 8
+_SYNC_THREADS: Final = 8  # with the one that syncs the batch
 # Up to this much is synced by the connection that wrote it: for a lone message, waking the syncer
 # and being woken by it costs as much as the sync. With more, a connection receives meanwhile.
 _SETTLE_BYTES: Final = 64 * KIB
@@ -81,7 +82,7 @@ class InboxSyncer:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._stopping = self._syncing = self._has_failed = False
-        self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync")
+        self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "sync")
 
     def mark(self, inbox: NodeInbox) -> None:
         """Have an inbox synced: bytes were appended to it."""
@@ -208,10 +209,31 @@ class InboxSyncer:
                 self._changed.notify()
 
     def _sync(self, batch: list[NodeInbox]) -> None:
-        if len(batch) == 1:
-            ends = [batch[0].appender.sync()]
-        else:
-            ends = list(self._pool.map(lambda inbox: inbox.appender.sync(), batch))
-        for inbox, end in zip(batch, ends, strict=True):
+        left = deque(batch)
+        others = min(len(batch), _SYNC_THREADS) - 1
+        shares = [self._pool.submit(_sync_left, left) for _ in range(others)]
+        ends = _sync_left(left)
+        for share in shares:
+            ends += share.result()  # before anything is reported: a share may have failed
+        for inbox, end in ends:
             inbox.durable = end
             self._synced(inbox, end)
+
+
+def _sync_left(left: deque[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
+    """Sync inboxes until none is left, as several threads do at once; return those synced here.
+
+    Raises:
+        OSError: a sync failed; none is left for the other threads either.
+    """
+    ends = list[tuple[NodeInbox, Durable]]()
+    while True:
+        try:
+            inbox = left.popleft()  # atomic: each goes to one thread
+        except IndexError:
+            return ends
+        try:
+            ends.append((inbox, inbox.appender.sync()))
+        except OSError:
+            left.clear()
+            raise

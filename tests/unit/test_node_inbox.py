@@ -1,6 +1,7 @@
 """Inboxes: the copies of sessions on a node, filled by one connection each, synced by any."""
 
 import errno
+import itertools
 import os
 import shutil
 import threading
@@ -417,3 +418,44 @@ def test_a_node_that_relays_needs_no_name_of_its_own_and_brings_only_the_agreed_
     inboxes.claim(following, "n2", NoBell(), START, relays=True)
     inboxes.bind({"jfk": None}, 8)
     assert inboxes.opened == {}
+
+
+def synced_together(tmp_path, disk, names):
+    """Return inboxes with unsynced bytes each, and what their syncer reports of them."""
+    told = {}
+    inboxes = opened(tmp_path, disk, lambda end, session: told.update({session: end}))
+    for name in names:
+        inbox = inboxes.claim(identity(name), "p", NoBell(), START)
+        inbox.appender.begin_file(START)
+        inbox.written()
+    told.clear()
+    return inboxes, told
+
+
+def test_each_inbox_of_a_batch_is_synced_once_and_reported(tmp_path):
+    """Several threads take from one batch; one of them may be slower than all others together."""
+    disk, names = FaultyDisk(), [f"s{number}" for number in range(50)]
+    inboxes, told = synced_together(tmp_path, disk, names)
+    syncs = []
+    disk.step = lambda call: syncs.append(call) if call == "sync" else None
+    inboxes.stop()
+    inboxes.run(lambda: None)
+    assert len(syncs) == len(names)
+    assert sorted(told) == sorted(names)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 9, 30])
+def test_nothing_of_a_batch_is_reported_if_any_of_its_syncs_failed(tmp_path, nth):
+    """Whichever thread it failed in: what the disk has kept is unknown."""
+    disk, syncs = FaultyDisk(), itertools.count(1)
+    inboxes, told = synced_together(tmp_path, disk, [f"s{number}" for number in range(30)])
+
+    def step(call):
+        if call == "sync" and next(syncs) == nth:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk.step = step
+    with pytest.raises(OSError, match="Input/output"):
+        inboxes.run(lambda: None)
+    inboxes.close()
+    assert not told
