@@ -95,16 +95,17 @@ class Sweep:
             index: this instruction; it says nothing of a copy that was begun after it.
         """
         for each in self._inputs.every():
-            target = merged_to.get(each.session, START)
-            if self._inputs.begun_after(each.session) > index:
+            if not each.appender.manifest.order or self.is_stopping:
+                continue  # most sessions have one file, which is not rolled
+            session = each.session
+            target = merged_to.get(session, START)
+            if self._inputs.begun_after(session) > index:
                 continue
-            log, swept_to = self._swept.get(each.session, (None, START))
-            is_new = log is not each.appender or target > swept_to
-            has_rolled = bool(each.appender.manifest.order)  # most sessions have one file
-            if target > START and is_new and has_rolled and not self.is_stopping:
+            log, swept_to = self._swept.get(session, (None, START))
+            if target > START and (log is not each.appender or target > swept_to):
                 self._finish(each.appender)
                 self._archive_input(each.appender, target)
-                self._swept[each.session] = (each.appender, target)
+                self._swept[session] = (each.appender, target)
 
     def _finish(self, log: Appender) -> None:
         """Empty the archived files that the last process left, once for each log."""
