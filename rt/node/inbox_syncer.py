@@ -209,15 +209,20 @@ class InboxSyncer:
                 self._changed.notify()
 
     def _sync(self, batch: list[NodeInbox]) -> None:
-        left = deque(batch)
-        others = min(len(batch), _SYNC_THREADS) - 1
-        shares = [self._pool.submit(_sync_left, left) for _ in range(others)]
-        ends = _sync_left(left)
-        for share in shares:
-            ends += share.result()  # before anything is reported: a share may have failed
+        [inbox, *others] = batch
+        ends = self._sync_together(batch) if others else [(inbox, inbox.appender.sync())]
         for inbox, end in ends:
             inbox.durable = end
             self._synced(inbox, end)
+
+    def _sync_together(self, batch: list[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
+        """Sync several inboxes at once; return them all with their ends, in any order."""
+        left, threads = deque(batch), min(len(batch), _SYNC_THREADS)
+        shares = [self._pool.submit(_sync_left, left) for _ in range(threads - 1)]
+        ends = _sync_left(left)
+        for share in shares:
+            ends += share.result()
+        return ends
 
 
 def _sync_left(left: deque[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
@@ -227,13 +232,14 @@ def _sync_left(left: deque[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
         OSError: a sync failed; none is left for the other threads either.
     """
     ends = list[tuple[NodeInbox, Durable]]()
-    while True:
+    while left:
         try:
             inbox = left.popleft()  # atomic: each goes to one thread
         except IndexError:
-            return ends
+            break  # another thread took the last one
         try:
             ends.append((inbox, inbox.appender.sync()))
         except OSError:
             left.clear()
             raise
+    return ends
