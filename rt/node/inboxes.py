@@ -38,6 +38,7 @@ class Inboxes:
         `_lock` guards `_inboxes` and `_barred`, and is not held while a copy is opened, closed or
         set aside: a session in `_barred` belongs to the thread that does that. It is held while
         `_told` reports a sync, so that a copy given up by another thread is not reported after it.
+        `get` goes without: looking up one name is atomic, and its copy may go right after anyway.
         `_syncer` has a lock of its own, and neither lock is taken while the other is held. The
         other fields never change. The main thread calls `open_all` and `close`; any thread may call
         the rest.
@@ -334,8 +335,7 @@ class Inboxes:
 
     def get(self, session: str) -> NodeInbox | None:
         """Return the copy of a session, or None without one."""
-        with self._lock:
-            return self._inboxes.get(session)
+        return self._inboxes.get(session)
 
     def received(self, session: str) -> Position:
         """Return where the copy of a session ends, which may not be durable yet."""
