@@ -103,9 +103,8 @@ class Decoder:
             Refused: it is large, and too many others are on their way.
         """
         have = self._end - self._start
-        if have < PREFIX_BYTES:
-            self._needed = PREFIX_BYTES
-            return None
+        if have < self._needed and (self._is_counted or self._needed <= _COUNTED_BYTES):
+            return None  # its prefix was checked, if that is here, and it is accounted for
         kind, length = decode_prefix(self._buffer, self._start)
         if self.greeting and kind not in GREETINGS:
             raise PeerError(f"a message of type {kind} came before a Hello")
