@@ -50,6 +50,20 @@ def parse_session(text: str) -> SessionName:
     return SessionName(_parse("session", text))
 
 
+@lru_cache(4096)  # of 0.2 KB each; nodes name their sessions to each other in every report
+def decode_session(data: bytes) -> SessionName:
+    """Return the session that a peer's bytes name.
+
+    Raises:
+        UnicodeDecodeError: they are not ASCII.
+        Misuse: as for `parse_session`.
+
+    >>> decode_session(b"jfk")
+    'jfk'
+    """
+    return parse_session(data.decode("ascii"))
+
+
 def parse_stream(text: str) -> StreamName:
     """Return `text` as a stream name; `Misuse` as for `parse_session`."""
     return StreamName(_parse("stream", text))

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
-from rt.names import parse_session
+from rt.names import decode_session
 from rt.position import START, Position
 from sequencer.presence import Presence
 from sequencer.raft.quorum import majority_of, reached
@@ -224,9 +224,9 @@ def decode_report(data: bytes) -> Report:
             end, length = _ITEM.unpack_from(data, offset)
             if end >= _END_MAX:
                 raise PeerError("a report of a position that no log has")
-            name = data[offset + _ITEM.size : offset + _ITEM.size + length].decode("ascii")
-            items[str(parse_session(name))] = Position(end)
-            offset += _ITEM.size + length
+            begin = offset + _ITEM.size
+            offset = begin + length
+            items[decode_session(data[begin:offset])] = Position(end)
     except (struct.error, UnicodeDecodeError, Misuse) as error:
         raise PeerError(f"unreadable report: {error}") from None
     if len(items) != count:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
 from rt.limits import KIB
-from rt.names import parse_session
+from rt.names import decode_session
 from rt.position import Position
 from sequencer.life import Life, decode_life, encode_life
 from sequencer.raft.consensus import COMMAND_BYTES_MAX
@@ -308,8 +308,8 @@ def _decode_slices(command: bytes, count: int, kind: int) -> tuple[Slice, ...]:
         names = offset + _SLICE.size + digest_bytes
         digest = command[names - digest_bytes : names]
         offset = names + name_length + group_length
-        name = command[names : names + name_length].decode("ascii")
-        group = command[names + name_length : offset].decode("ascii")
+        name = decode_session(command[names : names + name_length])
+        group = decode_session(command[names + name_length : offset]) if group_length else ""
         carried = b""
         if kind == _MERGE_CARRIED:
             [length] = _CARRIED.unpack_from(command, offset)
@@ -331,9 +331,6 @@ def _checked(name: str, group: str, digest: bytes, carried: bytes, numbers: list
         raise PeerError("a slice has impossible message counts")
     if carried and len(carried) != length:
         raise PeerError("a slice carries other bytes than it names")
-    name = parse_session(name)
-    if group:
-        parse_session(group)
     return Slice(
         name, Position(after), Position(first), length, messages, skip, watermark,
         next_sequence, group, digest, carried,

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError
-from rt.names import parse_peer, parse_session
+from rt.names import decode_session, parse_peer
 
 _HEAD: Final = struct.Struct("<BII")  # whether it is the first part, sessions in it, and after it
 _ITEM: Final = struct.Struct("<BB16s")  # lengths of session and peer, id of the log; both follow
@@ -147,9 +147,9 @@ def decode_part(data: bytes) -> PresencePart:
         for _ in range(count):
             name_length, peer_length, log = _ITEM.unpack_from(data, offset)
             middle = offset + _ITEM.size + name_length
-            name = data[offset + _ITEM.size : middle].decode("ascii")
+            name = decode_session(data[offset + _ITEM.size : middle])
             peer = data[middle : middle + peer_length].decode("ascii")
-            found[parse_session(name)] = Pushed(parse_peer(peer), log.hex())
+            found[name] = Pushed(parse_peer(peer), log.hex())
             offset = middle + peer_length
     except (struct.error, UnicodeDecodeError, Misuse) as error:
         raise PeerError(f"unreadable report of what is pushed: {error}") from None

@@ -239,3 +239,12 @@ def test_glob_agrees_with_a_regular_expression(glob, name):
 def test_glob_of_many_stars_takes_no_longer_than_a_plain_one():
     """Thirty-one stars over sixty-three letters would keep a backtracking matcher busy for ever."""
     assert not names.glob_matches(names.parse_glob("*a" * 31), "a" * 62 + "b")
+
+
+@pytest.mark.parametrize("data", [b"", b"JFK", b"log", b"../x", b"a" * 64, b"jfk\xe9"])
+def test_bytes_that_name_no_session_are_refused_however_often_they_come(data):
+    """What was read once is remembered, and a peer may repeat what is wrong."""
+    for _ in range(3):
+        with pytest.raises((Misuse, UnicodeDecodeError)):
+            names.decode_session(data)
+        assert names.decode_session(b"jfk") == "jfk"
