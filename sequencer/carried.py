@@ -61,11 +61,13 @@ class Carrier:
         if not self.is_allowed():
             return found
         for session, held in agreed.items():
-            here = self._received(session)
-            size = here - merged_to(session)
+            durable, merged = own.get(session, START), merged_to(session)
             # without a durable byte it may be a copy of a log that is not agreed on yet
-            is_held = not own.get(session) or held >= here
-            if not is_held and 0 < size <= CARRIED_BYTES_MAX and is_checked(session):
+            if not durable or durable - merged > CARRIED_BYTES_MAX:
+                continue
+            here = self._received(session)
+            size = here - merged
+            if held < here and 0 < size <= CARRIED_BYTES_MAX and is_checked(session):
                 if size > left:
                     self.left_over.append(session)
                 else:

@@ -81,6 +81,8 @@ class Holdings:
         self._others = tuple(name for name in names if name != self._name)
         self._voters = tuple(voters)
         self._majority = majority_of(len(self._voters))
+        # What `agreed` reads for each session; a node without voters agrees on nothing.
+        self._voted = [self._held[voter] for voter in voters] or [{}]
 
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
@@ -89,8 +91,21 @@ class Holdings:
 
     def agreed(self, session: str) -> Position:
         """Up to where a majority holds `session` durably."""
-        held = [self._held[voter].get(session, START) for voter in self._voters]
-        return Position(reached(held, self._majority))
+        held = sorted([ends.get(session, START) for ends in self._voted])
+        return held[-self._majority]  # as `reached`, in a third of the calls
+
+    def short(self, sessions: Iterable[str]) -> list[str]:
+        """Return the sessions a majority holds more of durably than this node."""
+        others = [ends for ends in self._voted if ends is not self.own]
+        found = list[str]()
+        for session in sessions:  # for each that waits, 50 times a second
+            here, ahead = self.own.get(session, START), 0
+            for ends in others:
+                if ends.get(session, START) > here:
+                    ahead += 1
+            if ahead >= self._majority:
+                found.append(session)
+        return found
 
     def reached_by_majority(self, values: Mapping[str, int]) -> int:
         """Return the largest number that a majority of the members has reached.

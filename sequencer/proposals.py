@@ -7,7 +7,7 @@ from typing import Final
 
 from rt.errors import Refused
 from rt.latencies import Latencies
-from rt.position import START, Position
+from rt.position import Position
 from sequencer.execution import Committed, Execution
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
@@ -148,12 +148,8 @@ class Proposals:
     def short_sessions(self) -> list[str]:
         """Return the sessions a majority holds more of than this node can plan."""
         holdings, ledger = self._holdings, self._execution.executor.ledger
-        return [
-            session
-            for session in self.waiting
-            if holdings.agreed(session)
-            > max(holdings.own.get(session, START), ledger.merged_to(session))
-        ]
+        short = holdings.short(self.waiting)
+        return [each for each in short if holdings.agreed(each) > ledger.merged_to(each)]
 
     def _next_instruction(self) -> Instruction | None:
         """Take orders and merges in turn, so that neither delays the other."""
@@ -168,10 +164,10 @@ class Proposals:
         carried = planner.carrier.ends(agreed, own, ledger.merged_to, is_checked)
         due = dict[str, Position]()
         for session, held in agreed.items():
-            end = max(held, carried.get(session, START))
+            end = carried.get(session, held)
             if end > ledger.merged_to(session):
                 due[session] = end
-            else:
+            elif planner.stuck:
                 planner.stuck.pop(session, None)
         self.waiting.keep([*planner.carrier.left_over, *due])
         if not due:

@@ -33,15 +33,16 @@ class WaitingSessions:
     def notice(self, sessions: Iterable[str]) -> None:
         """Look at these sessions: this node's copy grew."""
         for session in sessions:
-            self._resting.pop(session, None)
             self._due[session] = None
+            if self._resting:  # few do, and many are noticed
+                self._resting.pop(session, None)
 
     def notice_reported(self, sessions: Iterable[str]) -> None:
         """Look at these sessions if a majority holds more of them than at the last look."""
         resting, agreed = self._resting, self._holdings.agreed
-        for session in sessions:
-            if session not in resting or resting[session] != agreed(session):
-                self.notice([session])
+        self.notice(
+            [each for each in sessions if each not in resting or resting[each] != agreed(each)]
+        )
 
     def tick(self) -> None:
         """Look at a few of those at rest: what was in the way of a session may be gone."""

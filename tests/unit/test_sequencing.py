@@ -31,7 +31,7 @@ from rt.node.fork import first_range_from
 from rt.position import START
 from sequencer.disagreement import disagreement
 from sequencer.executor import Executor
-from sequencer.holdings import Holdings, decode_report
+from sequencer.holdings import Holdings, Report, ReportKind, decode_report, encode_report
 from sequencer.instruction import (
     Instruction,
     Merge,
@@ -110,6 +110,30 @@ def test_a_majority_holds_what_enough_members_reported():
     assert leader.agreed("jfk") == 500
     leader.take_report("b", *Holdings("b", "abc").whole())
     assert leader.agreed("jfk") == 0
+
+
+@given(
+    st.integers(1, 7).flatmap(
+        lambda count: st.lists(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    )
+)
+def test_a_node_is_short_of_what_a_majority_holds_more_of(sessions):
+    """The leader asks this of each session that waits, and `agreed` is slower."""
+    names = [f"n{number}" for number in range(7)]
+    voters = names[: len(sessions[0])] if sessions else names
+    for learns in (False, True):  # then this node has no vote
+        node = Holdings("me" if learns else "n0", voters)
+        node.follow(voters)
+        for number, ends in enumerate(sessions):
+            for voter, end in zip(voters, ends, strict=True):
+                report = Report(ReportKind.CHANGES, {f"s{number}": Position(end)})
+                if voter == "n0" and not learns:
+                    node.hold(f"s{number}", Position(end))
+                else:
+                    node.take_report(voter, encode_report(report))
+        asked = [f"s{number}" for number in range(len(sessions))]
+        short = [each for each in asked if node.agreed(each) > node.own.get(each, START)]
+        assert node.short(asked) == short
 
 
 def test_a_report_of_any_number_of_sessions_is_accepted():
