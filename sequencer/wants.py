@@ -1,6 +1,6 @@
 """Wants: which sessions other nodes have and this one lacks, and which node to ask."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rt.position import START, Position
@@ -25,7 +25,7 @@ class Wants:
         ledger: Ledger,
         *,
         missing: str = "",
-        fed: Container[str] = (),
+        is_fed: Callable[[str], bool] = lambda _session: False,
     ) -> dict[str, list[str]]:
         """Return which sessions to ask which member for now.
 
@@ -36,7 +36,8 @@ class Wants:
             holdings: what every member holds.
             ledger: this node's state; what was merged here is not needed any more.
             missing: the session that the next instruction needs more of.
-            fed: sessions whose publisher is connected, or seems to be; they get more time.
+            is_fed: whether a session's publisher is connected, or seems to be; then it gets more
+                time.
         """
         behind, asked = {}, dict[str, list[str]]()
         held = {name: holdings.of(name) for name in holdings.others}
@@ -45,7 +46,7 @@ class Wants:
             before, looks = self._behind.get(session, (own, -1))
             looks = looks + 1 if before == own else 0
             behind[session] = (own, looks)
-            patience = self._patience * (_PATIENCE_WITH_PUBLISHERS if session in fed else 1)
+            patience = self._patience * (_PATIENCE_WITH_PUBLISHERS if is_fed(session) else 1)
             if looks >= patience:
                 turn = (looks // patience).bit_length() - 1
                 asked.setdefault(holders[turn % len(holders)], []).append(session)
@@ -76,10 +77,11 @@ def _holders(
 ) -> dict[str, list[str]]:
     """Return the members that hold more of a needed session than this one, the most first."""
     more: dict[str, list[tuple[Position, str]]] = {}
+    here, merged_to = own.get, ledger.merged_to
     for member, ends in held.items():
         for session, end in ends.items():
-            is_more = end > own.get(session, START)
-            if is_more and (session == missing or end > ledger.merged_to(session)):
+            is_more = end > here(session, START)
+            if is_more and (session == missing or end > merged_to(session)):
                 more.setdefault(session, []).append((end, member))
     return {
         session: [member for _, member in sorted(ends, key=lambda each: each[0], reverse=True)]

@@ -1,7 +1,6 @@
 """Wanting: asking other nodes for sessions whose publishers do not reach this one."""
 
 import logging
-from collections.abc import Collection
 from typing import Final, Protocol
 
 from rt.position import START, Position
@@ -16,10 +15,6 @@ class Fed(Protocol):
     """What asking for a session needs to know of its copy."""
 
     @property
-    def session(self) -> str:
-        """The session's name."""
-
-    @property
     def is_fed(self) -> bool:
         """Whether its publisher is connected."""
 
@@ -27,8 +22,8 @@ class Fed(Protocol):
 class FedSessions(Protocol):
     """All copies of sessions on this node."""
 
-    def every(self) -> Collection[Fed]:
-        """Return all copies."""
+    def get(self, session: str) -> Fed | None:
+        """Return the copy of a session, or None."""
 
 
 class Wanting:
@@ -65,13 +60,17 @@ class Wanting:
             member.holdings,
             member.executor.ledger,
             missing=missing[0] if missing else "",
-            fed={each.session for each in self._sessions.every() if each.is_fed},
+            is_fed=self._is_fed,
         )
         for holder, sessions in asked.items():
             own = member.holdings.own
             items = {session: own.get(session, START) for session in sessions}
             member.send(holder, WANT, encode_report(Report(ReportKind.CHANGES, items)))
         self._say({session: holder for holder in asked for session in asked[holder]})
+
+    def _is_fed(self, session: str) -> bool:
+        copy = self._sessions.get(session)
+        return copy is not None and copy.is_fed
 
     def _say(self, asked: dict[str, str]) -> None:
         for session, holder in asked.items():

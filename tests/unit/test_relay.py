@@ -85,7 +85,7 @@ def test_what_was_merged_is_asked_for_only_if_the_next_instruction_needs_it():
 def test_a_session_that_its_publisher_fills_is_waited_for_longer():
     """The connection may have been cut silently, but most often it is only slow."""
     wants, known = Wants(1), holdings(n2={"jfk": A, "lga": A}, n3={})
-    asked = [wants.look(known, Ledger(), fed={"jfk"}) for _ in range(5)]
+    asked = [wants.look(known, Ledger(), is_fed="jfk".__eq__) for _ in range(5)]
     assert asked == [{}, *[{"n2": ["lga"]}] * 3, {"n2": ["jfk", "lga"]}]
 
 
