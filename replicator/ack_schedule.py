@@ -55,8 +55,8 @@ class AckSchedule:
     Threads: `note` may be called from any thread; everything else while the connection's `turn` is
     held. `_news` is a set that one side adds to and the other removes from, both atomic; `note`
     only tests for membership of `_waiting`. `is_woken` is set before the wake, by a thread that has
-    noted its news, and cleared by `look` before the news is read: nobody who finds it set has to
-    wake the connection.
+    noted its news, and cleared by `look` before the news is read: a thread that finds it set need
+    not wake the connection.
     """
 
     def __init__(

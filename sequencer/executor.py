@@ -142,26 +142,30 @@ class Executor:
         Output may be here before an instruction is executed: from before a crash, or copied from
         another node.
         """
-        end = self.ledger.end
+        ledger, end, is_ahead = self.ledger, self.ledger.end, self.appender.end > self.ledger.end
         for each in merge.slices:
-            if not self.ledger.accepts(each) or each.skip == each.messages:
+            if not ledger.accepts(each) or each.skip == each.messages:
                 continue
-            size = range_bytes(each.session) + each.length
-            if end.offset and end.offset + size > self.ledger.file_bytes_max:
-                end = end.next_file()
-            end = Position(end + size)
-            if self.appender.end < end and not (self._is_held(each) or frames_of(each)):
+            if is_ahead:  # else the output of none is here
+                size = range_bytes(each.session) + each.length
+                if end.offset and end.offset + size > ledger.file_bytes_max:
+                    end = end.next_file()
+                end = Position(end + size)
+                if self.appender.end >= end:
+                    continue
+            if not (self._is_held(each) or frames_of(each)):
                 return each
         return None
 
     def _is_held(self, each: Slice) -> bool:
         """Whether the input of a slice is here and not archived, and has not kept differing."""
-        durable = self.held.get(each.session, START)
+        session = each.session
+        end = self.copy_end(session) if each.carried else self.held.get(session, START)
         return (
-            (self.copy_end(each.session) if each.carried else durable) >= each.end
-            and self._differing.get(each.session, 0) <= _RETRIES
-            and not self._logs[each.session].is_archived(each.first.file)
-        )  # fmt: skip
+            end >= each.end
+            and self._differing.get(session, 0) <= _RETRIES
+            and not self._logs[session].is_archived(each.first.file)
+        )
 
     def copy_end(self, session: str) -> Position:
         """Return up to where this node's copy of a session can be read; not all need be durable.
@@ -307,7 +311,7 @@ class Executor:
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
-        headings = None if self._is_held(each) else frames_of(each)
+        headings = frames_of(each) if each.carried and not self._is_held(each) else None
         if is_carried := headings is not None:
             self._unproven[each.session] = None
         else:
@@ -325,8 +329,9 @@ class Executor:
         log = self._logs[each.session]
         if log.ends_before(each.end) or log.lacks_file(each.first):
             raise self._diverged(each.session, each.first, "the leader has more of this file")
+        is_taken = each.length < _COPY_FROM_BYTES
         try:
-            return log.headers(each.first, each.end, each.length)
+            return log.headers(each.first, each.end, each.length, is_taken=is_taken)
         except CorruptLog:
             self._count_difference(each.session)  # damaged, or its frames begin elsewhere
             raise

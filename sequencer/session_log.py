@@ -90,7 +90,9 @@ class SessionLog:
             file.close()
 
     def ends_before(self, end: Position) -> bool:
-        """Whether the file of a position was rolled before it."""
+        """Whether the file of a position was rolled before it, as of the last `is_archived`."""
+        if not self.log.is_there:
+            self.log.refresh()  # it was forgotten since: too many others were read
         rolled = self.log.manifest.rolled_end(end.file)
         return rolled is not None and rolled < end.offset
 
@@ -102,7 +104,9 @@ class SessionLog:
             return bool(self.log.disk.names(self.log.path))
         return False
 
-    def headers(self, first: Position, end: Position, limit: int) -> list[Heading]:
+    def headers(
+        self, first: Position, end: Position, limit: int, *, is_taken: bool = False
+    ) -> list[Heading]:
         """Return the headers of the frames between two places of one file.
 
         The latest result is cached, since a leader executes what it has just planned.
@@ -111,13 +115,15 @@ class SessionLog:
             first: position of the first frame.
             end: where the last frame ends at the latest.
             limit: bytes of frames to stop after; the first frame is taken whatever its size.
+            is_taken: whether `take_bytes` will follow: then the frames are read with their headers.
 
         Raises:
             CorruptLog: there is no frame of this session where there must be one.
         """
         self._data = b""
         if self._first != first or not self._holds(end, limit):
-            self._first, self._headings = first, list(self._read(first, end, limit))
+            ahead = limit if is_taken else _READ_BYTES
+            self._first, self._headings = first, list(self._read(first, end, limit, ahead))
         length = 0
         taken: list[Heading] = []
         for heading in self._headings:
@@ -133,14 +139,14 @@ class SessionLog:
             end, (self._first or 0) + limit
         )
 
-    def _read(self, first: Position, end: Position, limit: int) -> Iterator[Heading]:
+    def _read(self, first: Position, end: Position, limit: int, ahead: int) -> Iterator[Heading]:
         file, walk = self.file(first.file), Walk(first, merged=False)
         data, base = b"", first.offset
         while walk.position < end and walk.position - first <= limit:
             at = walk.position.offset - base
             if at + HEADER_BYTES > len(data):
                 base, at = walk.position.offset, 0
-                data = file.pread(_READ_BYTES, base)  # a frame that straddles `end` is no damage
+                data = file.pread(ahead, base)  # a frame that straddles `end` is no damage
                 self._data = data if base == first.offset else b""
             try:
                 header = parse_header(data, at)
@@ -153,8 +159,8 @@ class SessionLog:
     def take_bytes(self, first: Position, length: int) -> bytes:
         """Return the bytes of frames after `headers`; fewer at the end of the file.
 
-        Small frames were just read with their headers. If those were known already, from planning,
-        they are read now. Nothing is kept: of 100,000 sessions that would be 400 MB.
+        They may have been read with their headers. If those were known already, from planning, they
+        are read now. Nothing is kept: of 100,000 sessions that would be 400 MB.
         """
         data, self._data = self._data, b""
         if self._first == first and length <= len(data):

@@ -49,7 +49,7 @@ def test_news_after_a_look_wakes_the_connection_again():
 
 
 def test_news_that_comes_while_the_peer_has_no_room_is_looked_at_again(tmp_path):
-    """What was noted before the look, and not sent in it, wakes nobody a second time."""
+    """What was noted before the look, and not sent in it, needs no second wake."""
     dialogue = Dialogue(Log(tmp_path / "log").write(100).directory, tmp_path / "copy").talk()
     schedule, ring = dialogue.sink._schedule, threading.Thread(target=dialogue.inbox.bell.set)
     dialogue.sink_pipe.can_send = lambda: False

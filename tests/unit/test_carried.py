@@ -16,7 +16,7 @@ from rt.format.frame import parse_header
 from rt.limits import KIB
 from rt.log.appender import Appender, Durable
 from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
+from rt.log.disk import OsDisk, OsFile
 from rt.log.start import end_of
 from rt.node import inbox_syncer
 from rt.node.inbox import NodeInbox
@@ -393,3 +393,20 @@ def test_what_was_carried_is_synced_once_a_second(clock):
         looks += 1
     assert 0.95 < clock.s - 100.0 < 1.05
     assert looks > 40
+
+
+def test_a_small_slice_is_read_with_its_headers(tmp_path, monkeypatch):
+    """It is copied whole: to read its headers first would cost a system call for each slice."""
+    bench, reads = Bench(tmp_path), list[int]()
+    bench.publish(b"x" * 20_000)
+    merge = Planner(bench.logs).plan(bench.ledger, {"jfk": bench.place("jfk")}, 1)
+    assert merge is not None
+    follower, read = bench.executor(bench.top), OsFile.pread
+    monkeypatch.setattr(
+        OsFile, "pread", lambda self, length, at: reads.append(length) or read(self, length, at)
+    )
+    follower.execute(1, 1, merge)
+    [manifest, *frames] = reads
+    assert manifest < KIB
+    assert frames == [merge.slices[0].length]
+    follower.close()
