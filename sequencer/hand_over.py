@@ -22,13 +22,13 @@ class HandOver:
 
     def tick(self) -> None:
         """Let a unit of time pass while this node leads."""
-        short = self._proposals.short_sessions()
+        short = self._proposals.short_session()
         self._short_ticks = self._short_ticks + 1 if short else 0
         if self._short_ticks < self._patience_ticks:
             return
         self._short_ticks = 0
         holdings = self._holdings
         others = [each for each in holdings.voters if each in holdings.others]
-        best = max(others, key=lambda each: holdings.of(each).get(short[0], START))
+        best = max(others, key=lambda each: holdings.of(each).get(short, START))
         with suppress(Refused):  # it does not lead any more, or is handing over already
             self._engine.transfer(best)

@@ -1,7 +1,7 @@
 """Holdings: up to where each node holds each session durably, and what a majority holds."""
 
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import islice
 from typing import Final, NamedTuple
@@ -94,18 +94,16 @@ class Holdings:
         held = sorted([ends.get(session, START) for ends in self._voted])
         return held[-self._majority]  # as `reached`, in a third of the calls
 
-    def short(self, sessions: Iterable[str]) -> list[str]:
-        """Return the sessions a majority holds more of durably than this node."""
+    def short(self, sessions: Iterable[str]) -> Iterator[str]:
+        """Yield the sessions a majority holds more of durably than this node."""
         others = [ends for ends in self._voted if ends is not self.own]
-        found = list[str]()
         for session in sessions:  # for each that waits, 50 times a second
             here, ahead = self.own.get(session, START), 0
             for ends in others:
                 if ends.get(session, START) > here:
                     ahead += 1
             if ahead >= self._majority:
-                found.append(session)
-        return found
+                yield session
 
     def reached_by_majority(self, values: Mapping[str, int]) -> int:
         """Return the largest number that a majority of the members has reached.

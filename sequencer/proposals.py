@@ -145,11 +145,13 @@ class Proposals:
         if self._undecided is not None and self._undecided[0].index <= index:
             self._undecided = None
 
-    def short_sessions(self) -> list[str]:
-        """Return the sessions a majority holds more of than this node can plan."""
+    def short_session(self) -> str:
+        """Return a session a majority holds more of than this node can plan; "" without one."""
         holdings, ledger = self._holdings, self._execution.executor.ledger
-        short = holdings.short(self.waiting)
-        return [each for each in short if holdings.agreed(each) > ledger.merged_to(each)]
+        for each in holdings.short(self.waiting):
+            if holdings.agreed(each) > ledger.merged_to(each):
+                return each
+        return ""
 
     def _next_instruction(self) -> Instruction | None:
         """Take orders and merges in turn, so that neither delays the other."""

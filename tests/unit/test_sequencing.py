@@ -133,7 +133,7 @@ def test_a_node_is_short_of_what_a_majority_holds_more_of(sessions):
                     node.take_report(voter, encode_report(report))
         asked = [f"s{number}" for number in range(len(sessions))]
         short = [each for each in asked if node.agreed(each) > node.own.get(each, START)]
-        assert node.short(asked) == short
+        assert [*node.short(asked)] == short
 
 
 def test_a_report_of_any_number_of_sessions_is_accepted():
