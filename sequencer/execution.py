@@ -12,7 +12,7 @@ from sequencer.copies import Copies
 from sequencer.digests import Digests
 from sequencer.executor import Executor
 from sequencer.holdings import Holdings
-from sequencer.instruction import Instruction, Merge, lives_of
+from sequencer.instruction import Instruction, Merge, Slice, lives_of
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.raft.consensus import Entry, Snapshot
 
@@ -49,6 +49,7 @@ class CommittedQueue(deque[Committed]):
     """Committed entries in their order, and how many bytes their commands have."""
 
     bytes = 0
+    lacking: Slice | None = None  # of the first, when last looked at
 
     def append(self, each: Committed) -> None:
         """Put an entry at the end."""
@@ -57,13 +58,13 @@ class CommittedQueue(deque[Committed]):
 
     def popleft(self) -> Committed:
         """Take the first entry."""
-        first = super().popleft()
+        first, self.lacking = super().popleft(), None
         self.bytes -= len(first.entry.command)
         return first
 
     def clear(self) -> None:
         """Take all entries."""
-        self.bytes = 0
+        self.bytes, self.lacking = 0, None
         super().clear()
 
 
@@ -119,7 +120,11 @@ class Execution:
     @property
     def missing(self) -> tuple[str, Position] | None:
         """The session the next instruction needs bytes of, and up to where; None if none."""
-        return self._lacking(self.queue[0]) if self.queue else None
+        if not self.queue or self.executor.lacks_log:
+            return None
+        merge = self.queue[0].instruction
+        each = self._lacking(merge) if isinstance(merge, Merge) else None
+        return None if each is None else (each.session, each.end)
 
     @property
     def needs_state(self) -> bool:
@@ -139,7 +144,7 @@ class Execution:
         merge = self.queue[0].instruction
         if not isinstance(merge, Merge):
             return True
-        return self.executor.lacking(merge) is None
+        return self._lacking(merge) is None
 
     def append(self, committed: Iterable[Committed]) -> None:
         """Queue entries in the order in which they were committed."""
@@ -286,8 +291,14 @@ class Execution:
                 self.copies.drop(session)
         self.done_index = entry.index
 
-    def _lacking(self, committed: Committed) -> tuple[str, Position] | None:
-        if not isinstance(committed.instruction, Merge) or self.executor.lacks_log:
-            return None
-        each = self.executor.lacking(committed.instruction)
-        return None if each is None else (each.session, each.end)
+    def _lacking(self, merge: Merge) -> Slice | None:
+        """Return a slice of the first entry whose bytes are not here, if there is one.
+
+        What lacked at the last look is looked at first: there may be 4,096 slices, and a look comes
+        with each message and each sync. A slice that lacks as the only one of an entry lacks as a
+        later one too, where its output would end further on.
+        """
+        known, executor = self.queue.lacking, self.executor
+        if known is None or executor.lacking(Merge(merge.time_ns, (known,))) is None:
+            self.queue.lacking = executor.lacking(merge)
+        return self.queue.lacking

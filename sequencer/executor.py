@@ -191,7 +191,7 @@ class Executor:
         """
         for each in merge.slices:
             end = self.held.get(each.session, START)
-            if self.ledger.accepts(each) and each.after < end < each.first and end.offset:
+            if each.after < end < each.first and end.offset and self.ledger.accepts(each):
                 raise self._diverged(each.session, each.after, "the agreed file ends here")
 
     def check_copy(self, session: str, known: Tail | None = None) -> None:

@@ -111,6 +111,36 @@ def test_a_member_is_behind_until_what_was_committed_is_executed():
     assert member.is_behind
 
 
+def test_what_an_entry_lacked_is_looked_at_before_all_its_slices():
+    """A look at all of 4,096 with each message that comes would take longer than the messages."""
+    parts = tuple(Slice(f"s{n}", START, START, 8, 1, 0, 0, 1) for n in range(50))
+    entry = Entry(1, 1, encode_instruction(Merge(1, parts)), EntryKind.COMMAND)
+    executor, here, looked = Executor(), {"s7", "s9"}, list[int]()
+
+    def lacking(merge):
+        looked.append(len(merge.slices))
+        return next((each for each in merge.slices if each.session not in here), None)
+
+    executor.lacking = lacking
+    member = member_of(Engine(Ready(committed=(entry,))), executor)
+    here.update(f"s{n}" for n in range(40))
+    member.run()
+    assert member.missing[0] == "s40"
+    looked.clear()
+    assert (member.missing[0], member.has_backlog) == ("s40", False)
+    assert looked == [1, 1]
+    here.update(f"s{n}" for n in range(49))
+    assert member.missing[0] == "s49"
+    here.remove("s3")
+    assert not member.has_backlog
+    here.add("s49")
+    assert member.missing[0] == "s3", "all of them are looked at once that one is here"
+    here.add("s3")
+    assert member.missing is None
+    member.run()
+    assert not member.is_behind
+
+
 def test_what_another_nodes_state_says_is_merged_is_reported():
     """A session that is quiet since then would hear of it only with its next message."""
     ledger = Ledger(index=9, sessions=dict(ENDS))
