@@ -37,12 +37,15 @@ class Wake:
         Any thread, and a signal handler, may call `set`; `_lock` keeps `close` from closing the
         descriptor during it, since its number may then be a log's. The lock is reentrant, because a
         signal handler may interrupt its own thread there. The waiting thread calls the rest.
+        `_is_set` is raised before the descriptor is written and lowered after it was read: where it
+        is raised, a wait that has not begun will end at once.
     """
 
-    __slots__ = ("_fd", "_lock", "_poller")
+    __slots__ = ("_fd", "_is_set", "_lock", "_poller")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._is_set = False
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = select.poll()
         self._poller.register(self._fd, select.POLLIN)
@@ -56,17 +59,22 @@ class Wake:
         return self._fd
 
     def set(self) -> None:
-        """End the current wait, or the next one; does nothing after `close`."""
+        """End the current wait, or the next one; does nothing after `close`.
+
+        A thread that is woken many times before it waits again costs one system call.
+        """
+        if self._is_set:
+            return
         with self._lock:
             if self._fd >= 0:
+                self._is_set = True
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
         """Forget every `set` so far."""
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
-        except BlockingIOError:
-            return
+        self._is_set = False
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it is set, or was since it was cleared last, and clear it."""

@@ -143,6 +143,50 @@ def test_another_thread_ends_the_wait(mode, tmp_path):
     wake.close()
 
 
+def test_a_thread_that_is_woken_often_before_it_waits_costs_one_write(monkeypatch):
+    """Each system call hands the interpreter on, and each update wakes all of them."""
+    written = []
+
+    def counted(fd, value):
+        written.append(value)
+        return eventfd_write(fd, value)
+
+    eventfd_write = os.eventfd_write
+    monkeypatch.setattr(os, "eventfd_write", counted)
+    wake = Wake()
+    for turn in range(1, 4):
+        wake.set()
+        wake.set()
+        assert len(written) == turn
+        began_s = time.monotonic()
+        wake.wait(10)
+        assert time.monotonic() - began_s < 5
+    wake.clear()
+    wake.set()
+    assert len(written) == 4
+    wake.close()
+
+
+def test_no_update_is_lost_between_a_wake_and_its_clearing():
+    """What was announced before `set` is seen after the wait that it ends, however they meet."""
+    wake, announced, total = Wake(), [], 20_000
+    threads = [
+        threading.Thread(target=lambda: [(announced.append(1), wake.set()) for _ in range(total)])
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    seen = 0
+    while seen < 3 * total:
+        began_s = time.monotonic()
+        wake.wait(30)
+        assert time.monotonic() - began_s < 20
+        seen = len(announced)
+    for thread in threads:
+        thread.join()
+    wake.close()
+
+
 def test_no_wait_is_longer_than_the_poll_interval(tmp_path):
     """Events may be lost, and a network file system sends none: the net under everything."""
     with Watch("inotify") as eyes:
