@@ -14,7 +14,7 @@ from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
-from rt.log.watch import directories_in
+from rt.log.subdirectories import Subdirectories
 from rt.names import (
     NameGlob,
     glob_matches,
@@ -60,6 +60,7 @@ class SessionBook:
         self.stream = stream
         self._root = root
         self._globs = tuple(globs)
+        self._found = Subdirectories(self.directory, self.ships)
         self._nodes = nodes
         self._release = release
         self._progress: dict[str, SessionProgress] = {}
@@ -69,9 +70,9 @@ class SessionBook:
         """Keep connections open even when there is no session, so that its first is fast."""
         return True
 
-    def names(self) -> list[str]:
+    def names(self) -> Sequence[str]:
         """Return the sessions there are now."""
-        return [name for name in directories_in(self.directory) if self.ships(name)]
+        return self._found.names()
 
     def ships(self, name: str) -> bool:
         """Whether this is the name of a session that is to be shipped."""

@@ -1,0 +1,65 @@
+"""Subdirectories: the directories in a directory, listed again only after it has changed."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from rt.log.watch import directories_in
+
+# The clock of a file system ticks every few milliseconds, of some every two seconds: a change that
+# is not older may hide a second one.
+_SURE_S: Final = 2.5
+
+
+class _Listing(NamedTuple):
+    """What was listed.
+
+    Attributes:
+        status: device, inode and time of change of the directory, read before its entries.
+        since_s: when it was first seen with this status.
+        is_sure: whether a change since would show in its status.
+        names: of the directories in it that count.
+    """
+
+    status: tuple[int, int, int]
+    since_s: float
+    is_sure: bool
+    names: Sequence[str]
+
+
+_NOTHING: Final = _Listing((0, 0, 0), 0.0, is_sure=False, names=())
+
+
+class Subdirectories:
+    """The directories in a directory whose names count.
+
+    Threads: any thread may call any method; `_last` is replaced as a whole.
+    """
+
+    def __init__(self, path: str, counts: Callable[[str], bool]) -> None:
+        """List nothing yet.
+
+        Args:
+            path: of the directory, which need not exist.
+            counts: whether a name counts, which never changes.
+        """
+        self._path = path
+        self._counts = counts
+        self._last = _NOTHING
+
+    def names(self) -> Sequence[str]:
+        """Return their names; one system call if nothing has changed for a while."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return ()
+        now_s, last = time.monotonic(), self._last
+        status = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        is_same = status == last.status
+        if is_same and last.is_sure:
+            return last.names
+        since_s = last.since_s if is_same else now_s
+        names = tuple(each for each in directories_in(self._path) if self._counts(each))
+        self._last = _Listing(status, since_s, now_s - since_s >= _SURE_S, names)
+        return names

@@ -1,0 +1,95 @@
+"""Subdirectories: who asks every second which sessions there are pays for what has changed."""
+
+import os
+import shutil
+
+import pytest
+
+from rt.log import subdirectories
+from rt.log.subdirectories import Subdirectories
+
+
+class Clock:
+    """A clock that is moved by hand, and how often the directory was listed."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.listed = 0
+
+    def monotonic(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return the clock."""
+    made, listed = Clock(), subdirectories.directories_in
+
+    def counted(path):
+        made.listed += 1
+        return listed(path)
+
+    monkeypatch.setattr(subdirectories.time, "monotonic", made.monotonic)
+    monkeypatch.setattr(subdirectories, "directories_in", counted)
+    return made
+
+
+def settled(found, clock):
+    """Ask until the listing is sure; return the names."""
+    names = found.names()
+    clock.now_s += 3
+    assert sorted(found.names()) == sorted(names)
+    return sorted(names)
+
+
+def test_a_directory_that_does_not_change_is_listed_no_more(tmp_path, clock):
+    """Five threads of a pusher ask every second, and a thousand names are looked at each time."""
+    for name in ("jfk", "lga", "in"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    found = Subdirectories(str(tmp_path), lambda name: name != "in")
+    assert settled(found, clock) == ["jfk", "lga"]
+    before = clock.listed
+    for _ in range(10):
+        clock.now_s += 1
+        assert sorted(found.names()) == ["jfk", "lga"]
+    assert clock.listed == before
+
+
+def test_what_is_made_moved_or_removed_is_found_at_once(tmp_path, clock):
+    """A new session must not wait for a second look."""
+    found = Subdirectories(str(tmp_path / "stream"), lambda _name: True)
+    assert settled(found, clock) == []
+    (tmp_path / "stream" / "jfk").mkdir(parents=True)
+    assert settled(found, clock) == ["jfk"]
+    (tmp_path / "lga").mkdir()
+    (tmp_path / "lga").rename(tmp_path / "stream" / "lga")
+    assert settled(found, clock) == ["jfk", "lga"]
+    (tmp_path / "stream" / "jfk").rmdir()
+    assert settled(found, clock) == ["lga"]
+    shutil.rmtree(tmp_path / "stream")
+    assert settled(found, clock) == []
+
+
+def test_a_second_change_within_one_tick_of_the_file_system_is_found(tmp_path, clock):
+    """Its clock may tick every two seconds, and be another machine's."""
+    found = Subdirectories(str(tmp_path), lambda _name: True)
+    settled(found, clock)
+    for number in range(3):
+        (tmp_path / f"s{number}").mkdir()
+        os.utime(tmp_path, ns=(1, 1))
+        assert len(found.names()) == number + 1
+        clock.now_s += 0.7
+
+
+def test_a_directory_in_its_place_is_another(tmp_path, clock):
+    """A stream may be moved away, and restored with the times that it had."""
+    stream = tmp_path / "stream"
+    (stream / "jfk").mkdir(parents=True)
+    found = Subdirectories(str(stream), lambda _name: True)
+    assert settled(found, clock) == ["jfk"]
+    was = stream.stat()
+    stream.rename(tmp_path / "old")
+    (stream / "lga").mkdir(parents=True)
+    os.utime(stream, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert settled(found, clock) == ["lga"]
