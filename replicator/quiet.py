@@ -49,18 +49,18 @@ class QuietLog:
         _, self._listed_ns = _status(self._log.path)
 
     def has_changed(self, cursor: Position, *, ended: bool, follows: Callable[[], bool]) -> bool:
-        """Whether there may be more to send now; three `stat` calls.
+        """Whether there may be more to send now; two `stat` calls, or three.
 
         Args:
             cursor: up to where the log was sent.
             ended: whether its file has ended; a next one may then appear.
             follows: lists the files, and returns whether one follows.
         """
-        known = self._size, self._log.manifest.length  # before asking whether they change
+        known = self._size  # before asking whether it changes
         if not self.is_quiet:
             return True
         size, _ = _status(self._log.file_path(cursor))
-        if (size, self._manifest_size()) != known:
+        if size != known or not self._log.is_as_read():
             return True
         if not ended:
             return False
@@ -75,7 +75,15 @@ class QuietLog:
 
     def is_rolling(self) -> bool:
         """Whether the manifest has grown, so that the file may have ended."""
-        return self._manifest_size() != self._log.manifest.length
+        return not self._log.is_as_read()
+
+    def refresh(self) -> None:
+        """Read what is new in the manifest; compare it first, where another may be in its place."""
+        is_as_read = self._log.is_as_read()
+        if self.has_rested or not is_as_read:
+            self.demand_same_log()
+        if not (is_as_read and self._log.has_inodes):
+            self._log.refresh()
 
     def demand_same_log(self) -> None:
         """Raise `LogReplaced` if the log there now is not the one that was read so far.
@@ -99,9 +107,6 @@ class QuietLog:
         """Return how many bytes its file has after a position."""
         size, _ = _status(self._log.file_path(position))
         return max(0, size - position.offset)
-
-    def _manifest_size(self) -> int:
-        return self._log.manifest_size()
 
 
 def _status(path: str) -> tuple[int, int]:

@@ -306,9 +306,7 @@ class SourceChannel:
         size = 0 if file is None else file.size()
         self._quiet.looked(size)
         limit = None if file is None else self._served(start, size)
-        if self._quiet.has_rested or self._quiet.is_rolling():
-            self._quiet.demand_same_log()
-        self.log.refresh()  # after the size: what the manifest says last is what counts
+        self._quiet.refresh()  # after the size: what the manifest says last is what counts
         rolled = self.log.manifest.rolled.get(start)
         archived = self.log.manifest.archived.get(start)
         not_here = archived is not None and is_own_choice(archived)

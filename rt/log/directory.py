@@ -1,7 +1,7 @@
 """LogDirectory: what a reader knows about a log: its manifest so far, and its files."""
 
 import os
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Final
 
 from rt.errors import CorruptLog, ManifestError
@@ -26,6 +26,7 @@ class LogDirectory:
         self, path: str, disk: Disk | None = None, damaged: DamagedFiles | None = None
     ) -> None:
         self.path = path
+        self._begin = os.path.join(path, "")  # of the paths of its files
         self.damaged = damaged or DamagedFiles()  # of its files, those that are not served
         self.disk = disk or OsDisk()
         self.manifest = Manifest()
@@ -86,7 +87,7 @@ class LogDirectory:
         return False
 
     def _open_manifest(self) -> File:
-        return self.disk.open_read(os.path.join(self.path, FILE_NAME))
+        return self.disk.open_read(self._begin + FILE_NAME)
 
     def _is_same(self) -> bool:
         """Whether the manifest that is there now names this log; False if there is none.
@@ -110,14 +111,20 @@ class LogDirectory:
         """Whether the manifest that is there now is the one that was read; it may have grown.
 
         It is not if the directory was deleted, or put back from a backup: the log's own writer
-        never replaces its manifest.
+        never replaces its manifest. After `close` it stays open: while it is, no other file can get
+        its inode.
         """
         try:
             file = self._open_manifest()
         except FileNotFoundError:
             return False
-        with closing(file):
-            return self._continues(file)
+        with ExitStack() as undo:
+            undo.callback(file.close)
+            is_same = self._continues(file)
+            if is_same and self._manifest_file is None:
+                self._manifest_file = file
+                undo.pop_all()
+            return is_same
 
     def is_replaced(self) -> bool:
         """Whether there is a manifest, and not the one that was read; as for `is_continued`."""
@@ -132,22 +139,29 @@ class LogDirectory:
         """Whether the manifest has neither been replaced nor become shorter; one system call."""
         if self._inode is None:
             return True  # of a disk without inodes
-        try:
-            status = os.stat(os.path.join(self.path, FILE_NAME))
-        except FileNotFoundError:
-            return False
-        is_same = (status.st_dev, status.st_ino) == self._inode
-        return is_same and status.st_size >= self.manifest.length
+        inode, size = self._manifest_status()
+        return inode == self._inode and size >= self.manifest.length
 
-    def manifest_size(self) -> int:
-        """Return the size of the manifest that is there now, or 0; one system call."""
+    def is_as_read(self) -> bool:
+        """Whether the manifest is in place and has not grown either; one system call."""
+        known = self._inode, self.manifest.length  # before asking whether they change
+        return self._manifest_status() == known
+
+    @property
+    def has_inodes(self) -> bool:
+        """Whether a log that is put in the place of this one shows in `is_as_read`."""
+        return self._inode is not None
+
+    def _manifest_status(self) -> tuple[tuple[int, int] | None, int]:
+        """Return inode and size of the manifest that is there now; None and 0 if there is none."""
         try:
             if isinstance(self.disk, OsDisk):
-                return os.stat(os.path.join(self.path, FILE_NAME)).st_size
+                status = os.stat(self._begin + FILE_NAME)
+                return (status.st_dev, status.st_ino), status.st_size
             with closing(self._open_manifest()) as file:
-                return file.size()
+                return _inode(file), file.size()
         except FileNotFoundError:
-            return 0
+            return None, 0
 
     def _continues(self, file: File) -> bool:
         begin = self.manifest.length - len(self._last)
@@ -210,7 +224,7 @@ class LogDirectory:
 
     def file_path(self, start: Position) -> str:
         """Return the path of a file."""
-        return os.path.join(self.path, start.file_name)
+        return self._begin + start.file_name
 
     def close(self) -> None:
         """Release the manifest; `refresh` opens it again."""

@@ -12,6 +12,7 @@ from dialogue import Dialogue, Inbox, Log, NoWake, assert_equal, copy_all
 from replicator_host import eventually, log_bytes
 
 from replicator.dialer import Destination
+from replicator.frame_buffer import FrameBuffer
 from replicator.gather import GatherWindow
 from replicator.hello import PUSH
 from replicator.messages import Ack, Data, RolledNotice, Standing
@@ -25,7 +26,7 @@ from replicator.wire import encode
 from rt.errors import FlushTimeout, Refused
 from rt.format.manifest import Archived, Rolled
 from rt.log.confirmations import ConfirmationsFile, Level
-from rt.log.disk import open_small
+from rt.log.disk import OsFile, open_small
 from rt.names import parse_glob
 from rt.position import START, Position
 from rt.publisher import Publisher
@@ -408,6 +409,51 @@ def test_a_backup_that_is_put_back_while_it_is_pushed_is_not_sent_on(
     }  # fmt: skip
     assert log_bytes(sink) == before
     assert {code for _, code, _ in copy_all(source, sink).refusals} == {"diverged"}
+
+
+@pytest.mark.parametrize("rested", [False, True], ids=["awake", "rested"])
+def test_a_backup_whose_manifest_is_as_long_is_noticed_at_the_next_look(tmp_path, rested):
+    """The open file is the deleted one, and never grows: its session would wait for ever."""
+    source, sink = tmp_path / "source", tmp_path / "sink"
+    log = Log(source).write(100)
+    shutil.copytree(source, tmp_path / "backup")
+    log.write(100)
+    dialogue = Dialogue(source, sink).talk()
+    assert dialogue.log.is_as_read()
+    if rested:
+        dialogue.outlet.rest()
+    restore(source)
+    assert not dialogue.log.is_as_read()
+    dialogue.talk().close()
+    assert [code for _, code, why in dialogue.refusals if "put back" in why] == ["diverged"] * 2
+
+
+@pytest.mark.parametrize("rested", [False, True], ids=["awake", "rested"])
+def test_a_manifest_that_has_not_changed_is_looked_at_once(tmp_path, monkeypatch, rested):
+    """Each system call hands the interpreter on, and each update is sent by three connections."""
+    log = Log(tmp_path / "source").write(100)
+    dialogue = Dialogue(tmp_path / "source", tmp_path / "sink").talk()
+    if rested:
+        dialogue.outlet.rest()
+        dialogue.talk()
+    log.write(100)
+    calls, size = [], OsFile.size
+    monkeypatch.setattr(OsFile, "size", lambda file: calls.append("size") or size(file))
+    monkeypatch.setattr(os, "stat", counted(calls, os.stat))
+    monkeypatch.setattr(os, "open", counted(calls, os.open))
+    dialogue.outlet.pump(lambda _data: None, FrameBuffer())
+    assert calls == ["size", "stat"]
+    dialogue.close()
+
+
+def counted(calls, call):
+    """Return a function of the system that counts its calls."""
+
+    def made(*args, **named):
+        calls.append(call.__name__)
+        return call(*args, **named)
+
+    return made
 
 
 def test_a_directory_whose_log_goes_on_is_sent_on_after_a_rest(tmp_path):
