@@ -183,8 +183,7 @@ class SessionProgress:
 
         Args:
             whole: whether to write also if only `released` is new. Nothing waits for that, and a
-                write for each message would wake the process that watches the session. Then the
-                file is closed too: it is open only while its session is busy.
+                write for each message would wake the process that watches the session.
         """
         with self._lock:
             if whole:
@@ -194,7 +193,12 @@ class SessionProgress:
                 self._file.write(known)
                 self._noted = known
             if whole:
-                self._file.close()
+                self._file.check()
+
+    def rest(self) -> None:
+        """Close the file: it is open only while its session is busy."""
+        with self._lock:
+            self._file.close()
 
 
 @dataclass(frozen=True, slots=True)

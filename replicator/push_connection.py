@@ -54,6 +54,9 @@ class ShippedSessions(Protocol):
             whole: whether to write also what nothing waits for.
         """
 
+    def rest(self, session: str) -> None:
+        """Hold nothing open for a session while nothing happens."""
+
     def refused(self, session: str, why: Refused) -> float:
         """Take a refusal; return after how many seconds to offer the session again."""
 
@@ -173,8 +176,8 @@ class PushConnection:
 
     def _end(self) -> None:
         with self._turn:
-            for session in self._channels:
-                self._note(session, whole=True)
+            for session, channel in self._channels.items():
+                self._note_last(session, channel)
             side, self._side, self._channels = self._side, None, {}
             if side is not None:
                 side.close()
@@ -229,11 +232,14 @@ class PushConnection:
                 if self._errors.is_due(session):  # it may have been refused meanwhile
                     self._open(side, session)
                 continue
-            self._note(session, whole=True)
             if channel.has_news():
                 side.mark(channel)
+                self._note_whole(session, channel)
             else:
-                channel.rest()
+                self._note(session, whole=True)  # the look has shown that the log is in place
+                if channel.has_idled():  # what is busy would open its files again at once
+                    channel.rest()
+                    self._book.rest(session)
 
     def _open(self, side: SourceConnection, session: str) -> None:
         found = self._book.open(session)
@@ -258,13 +264,7 @@ class PushConnection:
             self._note(session, whole=False)
 
     def _note(self, session: str, *, whole: bool) -> None:
-        """Let the publisher know what was confirmed; a failure is retried at the next look.
-
-        If its directory was put back from a backup, it learns nothing of what was there before.
-        """
-        channel = self._channels.get(session)
-        if whole and channel is not None and not channel.is_in_place():
-            return
+        """Let the publisher know what was confirmed; a failure is retried at the next look."""
         try:
             self._book.note(session, whole=whole)
         except OSError as error:
@@ -272,11 +272,23 @@ class PushConnection:
         else:
             self._errors.note(session, "")
 
+    def _note_whole(self, session: str, channel: SourceChannel) -> None:
+        """Note all that was confirmed, unless the session's directory was put back from a backup.
+
+        Then its publisher learns nothing of what was there before.
+        """
+        if channel.is_in_place():
+            self._note(session, whole=True)
+
+    def _note_last(self, session: str, channel: SourceChannel) -> None:
+        self._note_whole(session, channel)
+        self._book.rest(session)
+
     def _take_refusal(self, channel: SourceChannel, why: Refused) -> None:
         session = _session(channel)
-        if session in self._channels:
-            self._note(session, whole=True)
-            del self._channels[session]
+        known = self._channels.pop(session, None)
+        if known is not None:
+            self._note_last(session, known)
         self._refuse(session, why)
 
     def _refuse(self, session: str, why: Refused) -> None:

@@ -37,12 +37,19 @@ class QuietLog:
         self.has_rested = False  # the manifest was closed since it was last compared
         self._log = log
         self._is_copy = is_copy
+        self._was_used = False  # since `has_idled` was asked
         self._size = 0  # of the file at the cursor then
         self._listed_ns = 0  # when the directory had changed before its files were last listed
 
     def looked(self, size: int) -> None:
         """Record the size of the file at the cursor."""
         self._size = size
+        self._was_used = True
+
+    def has_idled(self) -> bool:
+        """Whether the log was not looked at to be sent since this was asked last."""
+        was_used, self._was_used = self._was_used, False
+        return not was_used
 
     def listing(self) -> None:
         """Record that the files are about to be listed."""

@@ -100,6 +100,9 @@ class RequestedSessions:
     def note(self, session: str, *, whole: bool) -> None:
         """Write nothing: the publisher hears from the node that it pushes to."""
 
+    def rest(self, session: str) -> None:
+        """Nothing: nothing is written."""
+
     def refused(self, session: str, why: Refused) -> float:
         """Drop the request; the other node repeats it while it lacks the session."""
         retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S

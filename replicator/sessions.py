@@ -128,6 +128,10 @@ class SessionBook:
         """Write down for the publisher what was confirmed; `OSError` if that failed."""
         self.progress(session).note(whole=whole)
 
+    def rest(self, session: str) -> None:
+        """Hold nothing open for a session while nothing happens."""
+        self.progress(session).rest()
+
     def refused(self, session: str, why: Refused) -> float:
         """Return after how many seconds to offer a refused session again."""
         if isinstance(why, LogReplaced):

@@ -249,6 +249,10 @@ class SourceChannel:
         self.log.close()
         self._quiet.has_rested = True
 
+    def has_idled(self) -> bool:
+        """Whether nothing was sent since this was asked last."""
+        return self._quiet.has_idled()
+
     def bytes_left(self) -> int:
         """Return how many bytes of the file at the cursor were not sent yet."""
         return self._quiet.bytes_after(self.position)

@@ -359,12 +359,70 @@ def test_the_file_of_confirmations_stays_open_while_its_session_is_busy(tmp_path
     assert len(opened) == 1
     progress.note(whole=True)
     assert ConfirmationsFile(str(tmp_path)).read().released == 200
+    assert len(opened) == 1
+    progress.rest()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened[0])
     progress.take("n1", said(300, 300))
     progress.note(whole=False)
     assert len(opened) == 2
-    progress.note(whole=True)
+    progress.rest()
+
+
+@pytest.mark.parametrize("way", ["deleted", "replaced"])
+def test_a_note_that_was_deleted_is_there_again_after_a_look_at_its_session(tmp_path, way):
+    """The file stays open; what is written to one without a name confirms nothing to anybody."""
+    progress, other = SessionProgress(str(tmp_path), 1), tmp_path / "other"
+    progress.take("n1", said(100, 100))
+    progress.note()
+    other.write_bytes(b"")
+    if way == "deleted":
+        (tmp_path / "confirmed").unlink()
+    else:
+        other.rename(tmp_path / "confirmed")
+    progress.note()
+    progress.take("n1", said(200, 200))
+    progress.note(whole=False)
+    assert ConfirmationsFile(str(tmp_path)).read().merged == 200
+    progress.rest()
+
+
+def pushed(tmp_path):
+    """Return a connection that ships one session, with its channel, and the session's log."""
+    source = tmp_path / "pub" / STREAM / "jfk"
+    log = Log(source).write(100)
+    book = SessionBook(str(tmp_path / "pub"), STREAM, [parse_glob("*")])
+    push = PushConnection(
+        Destination([("localhost", 1)], None, PUSH, STREAM), book, GatherWindow(1)
+    )
+    dialogue = Dialogue(source, tmp_path / "sink").talk()
+    push._channels["jfk"] = dialogue.outlet
+    return push, dialogue, log
+
+
+def test_a_session_rests_once_nothing_was_sent_between_two_looks(tmp_path):
+    """One that publishes every second would be opened, compared and closed each time."""
+    push, dialogue, log = pushed(tmp_path)
+    channel, open_files = dialogue.outlet, lambda: len(os.listdir("/proc/self/fd"))
+
+    def look():
+        push._begin_sweep()
+        push._sweep._left = dict.fromkeys(push._channels)
+        push._sweep._due_s = 0.0
+        push._look_at_some(SimpleNamespace(mark=lambda _channel: None))
+        return open_files()
+
+    push._take_ack(channel, said(channel.position, channel.position))
+    busy = open_files()
+    assert look() == busy
+    assert look() == busy - 3, "the log, its manifest, and the note of what is confirmed"
+    log.write(100)
+    dialogue.talk()
+    push._take_ack(channel, said(channel.position, channel.position))
+    assert look() == busy
+    push._take_refusal(channel, Refused("busy", "later"))
+    assert open_files() == busy - 1
+    dialogue.close()
 
 
 def test_what_is_confirmed_of_a_session_made_again_is_noted_in_its_new_directory(tmp_path):
@@ -379,7 +437,7 @@ def test_what_is_confirmed_of_a_session_made_again_is_noted_in_its_new_directory
     progress.take("n1", said(100, 100), "b" * 32)
     progress.note(whole=False)
     assert ConfirmationsFile(str(directory)).read().merged == 100
-    progress.note(whole=True)
+    progress.rest()
 
 
 @pytest.mark.parametrize("rested", [False, True], ids=["awake", "rested"])
