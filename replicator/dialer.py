@@ -134,8 +134,9 @@ class Dialer:
     def progressed(self) -> None:
         """Record that the connection achieved something: the next failure is retried soon."""
         self._backoff.reset()
-        for complaint in self._complaints.copy().values():
-            complaint.reset()
+        if self._complaints:
+            for complaint in self._complaints.copy().values():
+                complaint.reset()
 
     def _run(self) -> None:
         nodes = self._destination.nodes

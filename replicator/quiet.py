@@ -107,7 +107,7 @@ class QuietLog:
 
     def demand_in_place(self) -> None:
         """As `demand_same_log`, at the price of one system call, for each acknowledgement."""
-        if not self.is_in_place():
+        if not (self._is_copy or self._log.is_in_place()):
             raise LogReplaced(self._log.path)
 
     def bytes_after(self, position: Position) -> int:
