@@ -63,6 +63,10 @@ class SessionSweep:
             self._rest_s = _rest_s(len(left), _AT_LEISURE_S)
         self._left = dict.fromkeys(left)
 
+    def add(self, new: str) -> None:
+        """Look at a new session next."""
+        self._new[new] = None
+
     def some(self) -> list[str]:
         """Take the sessions to look at now: new ones, or others once it has rested."""
         now_s = time.monotonic()

@@ -114,13 +114,11 @@ class PushConnection:
 
     def offer(self, session: str, frame: WrittenFrame | None = None) -> None:
         """Announce that this session may have grown, and by what if that is known."""
-        if self._sent_now(session, frame):
-            return
-        if session in self._channels:
-            self._hints.add(session)
+        if self._side is None or self._sent_now(session, frame):
+            return  # all are looked at as soon as it is connected
+        if session in self._channels or not self._errors.get(session):
+            self._hints.add(session)  # else it is retried when all are looked at
             self._dialer.wake.set()
-        elif not self._errors.get(session):  # else it is retried when all are looked at
-            self.look()
 
     def look(self, *, urgent: bool = True) -> None:
         """Announce that any session may have changed, or be new; not urgent if that is unlikely."""
@@ -195,9 +193,11 @@ class PushConnection:
             while self._hints:
                 session = self._hints.pop()
                 channel = self._channels.get(session)
-                if channel is not None:
-                    side.mark(channel)
-                    hinted.append((session, channel, channel.position))
+                if channel is None:
+                    self._sweep.add(session)
+                    continue
+                side.mark(channel)
+                hinted.append((session, channel, channel.position))
             side.turn()
             for session, channel, before in hinted:
                 if channel.position > before:

@@ -82,8 +82,10 @@ class SessionBook:
         """Return the directory of a session."""
         return session_directory(self._root, self.stream, session)
 
-    def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None]:
-        """Return a session's log, all of which may be shipped."""
+    def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
+        """Return a session's log, all of which may be shipped; None if it is not to be."""
+        if not self.ships(session):
+            return None
         return LogDirectory(self.path(session)), None
 
     def has_log(self, session: str) -> bool:

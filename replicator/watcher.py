@@ -5,7 +5,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from replicator.backoff import Complaint
@@ -114,17 +114,24 @@ class SessionWatcher:
     def _look_at_all(self, watch: Watch, *, urgent: bool) -> None:
         """Watch what is new before the connections look at it, so that no change is missed."""
         for name in self._book.names():
-            if self._is_announced(name):
-                self._announcing.add(name)
-                if name in self._watched:
-                    watch.remove(self._book.path(name))
-                    self._watched.discard(name)
-            elif name not in self._watched:
-                watch.add(self._book.path(name))
-                self._watched.add(name)
-                self._announcing.discard(name)
+            self._watch_one(watch, name)
         for connection in self._connections:
             connection.look(urgent=urgent)
+
+    def _watch_one(self, watch: Watch, name: str) -> None:
+        """Watch a session, unless a publisher in this process announces it."""
+        if self._is_announced(name):
+            self._announcing.add(name)
+            self._watch_no_more(watch, name)
+        elif name not in self._watched:
+            watch.add(self._book.path(name))
+            self._watched.add(name)
+            self._announcing.discard(name)
+
+    def _watch_no_more(self, watch: Watch, name: str) -> None:
+        if name in self._watched:
+            watch.remove(self._book.path(name))
+            self._watched.discard(name)
 
     def _is_announced(self, name: str) -> bool:
         return local_news.is_written(NewsPlace(self._stream, name))
@@ -151,22 +158,28 @@ class SessionWatcher:
 
     def _changed(self, watch: Watch, *, has_events: bool) -> set[str] | None:
         """Return the sessions that grew; None if all have to be looked at."""
-        due = set(self._due.copy())
-        if any(self._is_announced(name) != (name in self._announcing) for name in due):
-            self._forget()
-            return None  # a publisher was opened or closed here
+        due = self._due.copy()
+        for name in due:
+            self._watch_one(watch, name)  # a publisher may have been opened or closed here
         if has_events:
             changes = watch.changes()
-            if changes.rescan or self._book.directory in changes.directories:
-                self._forget()
+            if changes.rescan:
+                self._due.clear()
+                self._gathered.forget()
                 return None
-            due |= {os.path.basename(each) for each in changes.directories}
+            due |= {os.path.basename(each) for each in changes.directories - {self._book.directory}}
+            due |= self._made(watch, changes.made)
         return due
 
-    def _forget(self) -> None:
-        """Forget which sessions grew: all are looked at."""
-        self._due.clear()
-        self._gathered.forget()
+    def _made(self, watch: Watch, paths: Iterable[str]) -> set[str]:
+        """Watch the sessions whose directories were made, before they are announced."""
+        made = {os.path.split(each) for each in paths}
+        new = {name for place, name in made if place == self._book.directory}
+        new = {name for name in new if self._book.ships(name)}
+        for name in new:
+            self._watch_no_more(watch, name)  # it may have been another directory
+            self._watch_one(watch, name)
+        return new
 
     def _gap_s(self) -> float:
         """How long to gather before the next announcement."""

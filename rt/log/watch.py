@@ -2,13 +2,14 @@
 
 import os
 import select
+import struct
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
-from inotify_simple import INotify, flags, parse_events
+from inotify_simple import INotify, flags
 
 from rt.errors import Misuse
 
@@ -19,15 +20,23 @@ POLL_S: Final = 0.25
 _POLL_ONLY_S: Final = 0.005
 _EVENTS_BYTES: Final = 64 * 1024
 _EVENT_BYTES_MAX: Final = 16 + 256  # with the longest name
+_EVENT: Final = struct.Struct("iIII")  # watch, mask, cookie, bytes of the name that follow
 _MASK: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Which directories may have changed; `rescan` means that any may have."""
+    """What may have changed.
+
+    Attributes:
+        directories: those in which a file or a directory was made or changed.
+        rescan: whether any may have changed.
+        made: paths of directories that were made in them, or moved there.
+    """
 
     directories: frozenset[str] = frozenset()
     rescan: bool = False
+    made: frozenset[str] = frozenset()
 
 
 class Wake:
@@ -108,7 +117,7 @@ class Watch:
             raise Misuse(f"watch mode {mode!r}; use one of {', '.join(MODES)}")
         self._inotify: INotify | None = None
         self._directories: dict[int, str] = {}
-        self._ignored = frozenset(ignored)
+        self._ignored = frozenset(os.fsencode(each) for each in ignored)
         self._missing: set[str] = set()  # not there yet, or no watch was left for it
         if mode != "poll":
             try:
@@ -160,15 +169,20 @@ class Watch:
         self._add_missing()
         if self._inotify is None:
             return Changes(rescan=True)
-        changed, rescan = set(), False
-        for event in parse_events(_waiting_events(self._inotify.fileno())):
-            if event.mask & flags.Q_OVERFLOW:
+        changed: set[str] = set()
+        made: set[str] = set()
+        rescan = False
+        for descriptor, mask, name in _parsed(_waiting_events(self._inotify.fileno())):
+            if mask & flags.Q_OVERFLOW:
                 rescan = True
-            elif event.mask & flags.IGNORED:
-                self._forget(event.wd)
-            elif event.wd in self._directories and event.name not in self._ignored:
-                changed.add(self._directories[event.wd])
-        return Changes(frozenset(changed), rescan)
+            elif mask & flags.IGNORED:
+                self._forget(descriptor)
+            elif descriptor in self._directories and name not in self._ignored:
+                directory = self._directories[descriptor]
+                changed.add(directory)
+                if mask & flags.ISDIR:
+                    made.add(os.path.join(directory, os.fsdecode(name)))
+        return Changes(frozenset(changed), rescan, frozenset(made))
 
     def close(self) -> None:
         """Release the inotify instance."""
@@ -195,6 +209,16 @@ class Watch:
             except OSError:
                 continue  # does not exist yet, or max_user_watches: polling finds its changes
             self._missing.discard(directory)
+
+
+def _parsed(events: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield watch, mask and name of each event; most names are not looked at, so not decoded."""
+    at = 0
+    while at < len(events):
+        descriptor, mask, _, length = _EVENT.unpack_from(events, at)
+        at += _EVENT.size
+        yield descriptor, mask, events[at : at + length].rstrip(b"\0")
+        at += length
 
 
 def _waiting_events(fd: int) -> bytes:

@@ -127,6 +127,52 @@ def test_a_lone_message_is_announced_by_the_thread_that_publishes_it(tmp_path):
         watcher.stop()
 
 
+def sessions(connection):
+    """Return which sessions were announced."""
+    return [session for session, _ in connection.offers]
+
+
+def test_a_session_that_is_made_is_announced_and_the_others_are_not_looked_at(tmp_path):
+    """A thousand that are made one after another would each cost a look at all before it."""
+    (tmp_path / "s").mkdir()
+    watcher, connection = watching(tmp_path)
+    try:
+        wait_for(lambda: connection.looks)
+        for number in range(5):
+            name = f"jfk{number}"
+            (tmp_path / "s" / name).mkdir()
+            (tmp_path / "s" / name / "manifest").write_bytes(b"x")
+            wait_for(lambda name=name: name in sessions(connection))
+            connection.offers.clear()
+            (tmp_path / "s" / name / "log.0.0").write_bytes(b"x")
+            wait_for(lambda name=name: name in sessions(connection))
+        (tmp_path / "s" / "in").mkdir()
+        (tmp_path / "s" / "jfk").symlink_to(tmp_path / "s" / "jfk0")
+        (tmp_path / "s" / "last").mkdir()
+        wait_for(lambda: "last" in sessions(connection))
+        assert not {"in", "jfk"} & set(sessions(connection))
+        assert connection.looks.count(True) == 1
+    finally:
+        watcher.stop()
+
+
+def test_a_directory_in_the_place_of_one_that_was_moved_away_is_watched(tmp_path):
+    """A session may be restored beside the copy of it that is kept for people to look at."""
+    session = tmp_path / "s" / "jfk"
+    session.mkdir(parents=True)
+    watcher, connection = watching(tmp_path)
+    try:
+        wait_for(lambda: connection.looks)
+        session.rename(tmp_path / "old")
+        session.mkdir()
+        wait_for(lambda: "jfk" in sessions(connection))
+        connection.offers.clear()
+        (session / "log.0.0").write_bytes(b"x")
+        wait_for(lambda: "jfk" in sessions(connection))
+    finally:
+        watcher.stop()
+
+
 def test_what_comes_right_after_another_message_is_left_to_the_watcher(tmp_path):
     """Many small calls in a row are a flood too, which it sends as few large updates."""
     watcher, connection = watching(tmp_path)
@@ -251,7 +297,7 @@ def test_a_subscriber_is_abandoned_in_a_child_though_a_thread_held_the_registry(
 
 
 def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(tmp_path, monkeypatch):
-    """At the start and when a session is new; else each is looked at in its turn, at leisure."""
+    """At the start; later each is looked at in its turn, at leisure, and a new one is announced."""
     monkeypatch.setattr(watcher_module, "_SWEEP_S", 0.01)
     (tmp_path / "s").mkdir()
     watcher, connection = watching(tmp_path)
@@ -260,8 +306,8 @@ def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(tmp_pa
         assert connection.looks[0]
         del connection.looks[:]
         (tmp_path / "s" / "new").mkdir()
-        wait_for(lambda: True in connection.looks)
-        wait_for(lambda: connection.looks[-2:] == [False, False])
+        wait_for(lambda: "new" in sessions(connection))
+        assert True not in connection.looks
     finally:
         watcher.stop()
 

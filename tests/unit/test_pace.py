@@ -96,6 +96,16 @@ def test_what_may_have_been_missed_is_looked_at_at_once():
     assert sweep.some()
 
 
+def test_a_new_session_that_is_announced_is_looked_at_without_a_look_at_all():
+    """Each of a thousand that are made one after another would cost a look at all before it."""
+    sweep = begun(NAMES, urgent=False)
+    assert sweep.some()
+    sweep.add("new")
+    assert sweep.wait_s(1.0) == 0.0
+    assert sweep.some() == ["new"]
+    assert sweep.wait_s(1.0) > 0.0
+
+
 def test_a_session_that_is_gone_is_not_looked_at():
     """What is left of the last sweep may have been refused, or ended, since."""
     sweep = begun(NAMES, urgent=True)

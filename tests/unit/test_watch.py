@@ -230,3 +230,20 @@ def test_a_directory_that_is_removed_from_the_watch_causes_no_change(tmp_path):
         eyes.add(str(ours))
         (ours / "log.0.0").write_bytes(b"y")
         assert eyes.wait(10).directories == {str(ours)}
+
+
+def test_a_directory_that_is_made_or_moved_here_is_named(tmp_path):
+    """Who watches a thousand sessions need not list them to find the one that is new."""
+    stream, other = tmp_path / "s", tmp_path / "other"
+    stream.mkdir()
+    other.mkdir()
+    with Watch("inotify", ignored=["confirmed"]) as eyes:
+        eyes.add(str(stream))
+        (stream / "jfk").mkdir()
+        other.rename(stream / "lgä")
+        (stream / "file").write_bytes(b"x")
+        (stream / "link").symlink_to(stream / "jfk")
+        made = frozenset({str(stream / "jfk"), str(stream / "lgä")})
+        assert eyes.changes() == Changes(frozenset({str(stream)}), made=made)
+        (stream / "confirmed").mkdir()
+        assert eyes.changes() == Changes()
