@@ -42,6 +42,7 @@ class Releaser:
         self._release = release
         self._disk = OsDisk()
         self._done: dict[str, Position] = {}  # by session: up to where it was archived
+        self._seen: dict[str, Position] = {}  # by session: what was released at the last look
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="release", daemon=True)
 
@@ -59,6 +60,7 @@ class Releaser:
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_S):
             self.look()
+        self._seen.clear()
         self.look()
 
     def look(self) -> None:
@@ -78,6 +80,10 @@ class Releaser:
         released = self._book.progress(session).released
         if released == START or self._done.get(session) == released:
             return
+        before = self._seen.get(session, START)
+        self._seen[session] = released
+        if before and before != released and before.file == released.file:
+            return  # in the middle of a file, so that no more may go; or at its end, as seen next
         path = self._book.path(session)
         try:
             lock = take_lock(path, f"session {session!r} has a live writer")

@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from faulty import FaultyDisk, fail_call
@@ -22,6 +23,7 @@ from rt.format.manifest import Archived
 from rt.log.appender import Appender
 from rt.log.archived import empty_files, finish_archiving
 from rt.log.directory import LogDirectory
+from rt.names import parse_glob
 from rt.position import Position
 from sequencer.instruction import (
     FILES_MAX,
@@ -151,6 +153,36 @@ def test_a_check_without_a_free_descriptor_is_repeated(tmp_path, monkeypatch):
     releaser.start()
     assert all(looks.acquire(timeout=10) for _ in range(3))
     releaser.stop()
+
+
+def test_a_session_that_is_being_merged_is_locked_only_where_more_may_go(tmp_path, monkeypatch):
+    """At a thousand sessions that publish, all looks found the lock taken by a live publisher."""
+    tried, said = [], SimpleNamespace(released=Position.of(0, 0, 8))
+
+    def refuse(path, _words):
+        tried.append(said.released)
+        raise ValueError("it has a live writer")
+
+    monkeypatch.setattr(releaser_module, "take_lock", refuse)
+    (tmp_path / "flights" / "jfk").mkdir(parents=True)
+    book = SessionBook(str(tmp_path), "flights", [parse_glob("*")])
+    monkeypatch.setattr(book, "progress", lambda _session: said)
+    releaser = Releaser(book, Release.MERGED)
+    steps = [(0, 8), (0, 16), (0, 24), (0, 24), (0, 32), (1, 8), (1, 16), (1, 16), (1, 16)]
+    for roll, offset in steps:
+        said.released = Position.of(0, roll, offset)
+        releaser.look()
+    assert [(each.roll, each.offset) for each in tried] == [
+        (0, 8),
+        (0, 24),
+        (1, 8),
+        (1, 16),
+        (1, 16),
+    ]
+    said.released = Position.of(0, 1, 24)
+    releaser._stopping.set()
+    releaser._run()
+    assert len(tried) == 6, "the last look is at all"
 
 
 INSTRUCTIONS = st.one_of(
