@@ -2,14 +2,13 @@
 
 import os
 import select
-import struct
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
-from inotify_simple import INotify, flags
+from inotify_simple import INotify, flags, parse_events
 
 from rt.errors import Misuse
 
@@ -20,7 +19,6 @@ POLL_S: Final = 0.25
 _POLL_ONLY_S: Final = 0.005
 _EVENTS_BYTES: Final = 64 * 1024
 _EVENT_BYTES_MAX: Final = 16 + 256  # with the longest name
-_EVENT: Final = struct.Struct("iIII")  # watch, mask, cookie, bytes of the name that follow
 _MASK: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO
 
 
@@ -117,7 +115,7 @@ class Watch:
             raise Misuse(f"watch mode {mode!r}; use one of {', '.join(MODES)}")
         self._inotify: INotify | None = None
         self._directories: dict[int, str] = {}
-        self._ignored = frozenset(os.fsencode(each) for each in ignored)
+        self._ignored = frozenset(ignored)
         self._missing: set[str] = set()  # not there yet, or no watch was left for it
         if mode != "poll":
             try:
@@ -172,16 +170,16 @@ class Watch:
         changed: set[str] = set()
         made: set[str] = set()
         rescan = False
-        for descriptor, mask, name in _parsed(_waiting_events(self._inotify.fileno())):
-            if mask & flags.Q_OVERFLOW:
+        for event in parse_events(_waiting_events(self._inotify.fileno())):
+            if event.mask & flags.Q_OVERFLOW:
                 rescan = True
-            elif mask & flags.IGNORED:
-                self._forget(descriptor)
-            elif descriptor in self._directories and name not in self._ignored:
-                directory = self._directories[descriptor]
+            elif event.mask & flags.IGNORED:
+                self._forget(event.wd)
+            elif event.wd in self._directories and event.name not in self._ignored:
+                directory = self._directories[event.wd]
                 changed.add(directory)
-                if mask & flags.ISDIR:
-                    made.add(os.path.join(directory, os.fsdecode(name)))
+                if event.mask & flags.ISDIR:
+                    made.add(os.path.join(directory, event.name))
         return Changes(frozenset(changed), rescan, frozenset(made))
 
     def close(self) -> None:
@@ -209,16 +207,6 @@ class Watch:
             except OSError:
                 continue  # does not exist yet, or max_user_watches: polling finds its changes
             self._missing.discard(directory)
-
-
-def _parsed(events: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield watch, mask and name of each event; most names are not looked at, so not decoded."""
-    at = 0
-    while at < len(events):
-        descriptor, mask, _, length = _EVENT.unpack_from(events, at)
-        at += _EVENT.size
-        yield descriptor, mask, events[at : at + length].rstrip(b"\0")
-        at += length
 
 
 def _waiting_events(fd: int) -> bytes:
