@@ -21,8 +21,8 @@ from rt.net.tls import Contexts, client_context
 from rt.node.settings import parse_address
 
 SESSIONS = 1000
-CALL = 400  # messages of a `publish_many`
-CALLS = 4000
+# Calls of `publish_many` by the messages of each; the sessions take turns. A third for a quick run.
+CALLS = {400: 12_000, 4000: 3000}
 FLUSHES = 600
 GAP_S = 0.01  # between two of them
 TURNS = 2
@@ -33,30 +33,36 @@ Figures = tuple[float, float, float]  # messages a second, p50 and p99 of a flus
 
 def rows(quick: bool) -> list[Row]:
     """One session and a thousand in turn, so that a slow phase of the machine meets both."""
-    calls = CALLS // 4 if quick else CALLS
-    found: dict[int, list[Figures]] = {1: [], SESSIONS: []}
-    for _ in range(TURNS):
-        for count, cases in found.items():
-            cases.append(_case(count, calls))
-    one, many = ([median(each) for each in zip(*cases, strict=True)] for cases in found.values())
+    found: dict[tuple[int, int], list[Figures]] = {}
+    for size, calls in CALLS.items():
+        for count in (1, SESSIONS) * TURNS:
+            case = _case(count, size, calls // 3 if quick else calls)
+            found.setdefault((size, count), []).append(case)
+    middle = {key: [median(each) for each in zip(*cases, strict=True)]
+              for key, cases in found.items()}  # fmt: skip
+    made = [
+        Row(f"{SESSIONS:,} sessions, 100 B, three nodes, calls of {size}; limit: one session",
+            middle[size, SESSIONS][0], "/s", 0.7, middle[size, 1][0], is_ratio=True)
+        for size in CALLS
+    ]  # fmt: skip
+    one, many = (middle[min(CALLS), count] for count in (1, SESSIONS))
     flushed = "one message of 100 B to merged, three nodes,"
-    what = f"{SESSIONS:,} sessions, 100 B, three nodes, calls of {CALL}; limit: one session"
     return [
-        Row(what, many[0], "/s", 0.7, one[0], is_ratio=True),
+        *made,
         Row(f"{flushed} one of {SESSIONS:,} silent sessions, p50; limit: of one", many[1], "ms",
             2.0, one[1], at_most=True),
         Row("the same, p99", many[2], "ms", 10.0, one[2], at_most=True),
     ]  # fmt: skip
 
 
-def _case(count: int, calls: int) -> Figures:
+def _case(count: int, size: int, calls: int) -> Figures:
     """Measure that many sessions, with nodes of their own: of others they would have work left."""
     os.sync()
     with directory() as root, nodes(root, 3) as (places, _):
         addresses = [parse_address(place.address) for place in places]
         with _child(_push, root, addresses), _child(_publish, root, count) as publishing:
             publishing.recv()
-            publishing.send(calls)
+            publishing.send((size, calls))
             figures: Figures = publishing.recv()
     return figures
 
@@ -97,12 +103,13 @@ def _publish(root: str, count: int, there: Connection) -> None:
         publisher.publish(b"first")
     _flush(publishers)
     there.send("ready")
-    calls, messages = there.recv(), [bytes(100)] * CALL
+    size, calls = there.recv()
+    messages = [bytes(100)] * size
     began_s = time.perf_counter()
     for turn in range(calls):
         publishers[turn % count].publish_many(messages)
     _flush(publishers)
-    rate = calls * CALL / (time.perf_counter() - began_s)
+    rate = calls * size / (time.perf_counter() - began_s)
     os.sync()  # or what was just published is still being written back
     delays = sorted(_delay_ms(publishers[turn % count]) for turn in range(FLUSHES))
     there.send((rate, median(delays), quantiles(delays, n=100)[-1]))
