@@ -188,12 +188,13 @@ class SessionProgress:
         with self._lock:
             if whole:
                 self._release()
+                if self._file.is_replaced():  # and what was noted is gone with it
+                    self._file.close()
+                    self._noted = Confirmations()
             known, noted = self._known, self._noted
             if known != noted and (whole or known[:-1] != noted[:-1]):
                 self._file.write(known)
                 self._noted = known
-            if whole:
-                self._file.check()
 
     def rest(self) -> None:
         """Close the file: it is open only while its session is busy."""

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from typing import Protocol
 
@@ -174,9 +174,10 @@ class PushConnection:
 
     def _end(self) -> None:
         with self._turn:
-            for session, channel in self._channels.items():
+            side, self._side = self._side, None
+            channels, self._channels = self._channels, {}
+            for session, channel in channels.items():
                 self._note_last(session, channel)
-            side, self._side, self._channels = self._side, None, {}
             if side is not None:
                 side.close()
 
@@ -239,7 +240,7 @@ class PushConnection:
                 self._note(session, whole=True)  # the look has shown that the log is in place
                 if channel.has_idled():  # what is busy would open its files again at once
                     channel.rest()
-                    self._book.rest(session)
+                    self._rest(session)
 
     def _open(self, side: SourceConnection, session: str) -> None:
         found = self._book.open(session)
@@ -281,8 +282,13 @@ class PushConnection:
             self._note(session, whole=True)
 
     def _note_last(self, session: str, channel: SourceChannel) -> None:
-        self._note_whole(session, channel)
-        self._book.rest(session)
+        with suppress(OSError):  # its directory cannot be looked at: the next channel says why
+            self._note_whole(session, channel)
+        self._rest(session)
+
+    def _rest(self, session: str) -> None:
+        with suppress(OSError):  # one session's file must not end the connection of all
+            self._book.rest(session)
 
     def _take_refusal(self, channel: SourceChannel, why: Refused) -> None:
         session = _session(channel)

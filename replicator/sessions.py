@@ -132,7 +132,9 @@ class SessionBook:
 
     def rest(self, session: str) -> None:
         """Hold nothing open for a session while nothing happens."""
-        self.progress(session).rest()
+        known = self._progress.get(session)
+        if known is not None:
+            known.rest()
 
     def refused(self, session: str, why: Refused) -> float:
         """Return after how many seconds to offer a refused session again."""

@@ -115,10 +115,14 @@ class ConfirmationsFile:
             self._fd = open_small(self._path)
         os.pwrite(self._fd, confirmations.encode(), 0)
 
-    def check(self) -> None:
-        """Let the next write open the file again if it was deleted, or another took its name."""
-        if self._fd >= 0 and not os.fstat(self._fd).st_nlink:
-            self.close()
+    def is_replaced(self) -> bool:
+        """Whether the open file was deleted, or another took its name."""
+        if self._fd < 0:
+            return False
+        try:
+            return not os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return True
 
     def close(self) -> None:
         """Release the descriptor; the next write opens the file again."""

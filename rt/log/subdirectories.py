@@ -10,25 +10,27 @@ from rt.log.watch import directories_in
 # The clock of a file system ticks every few milliseconds, of some every two seconds: a change that
 # is not older may hide a second one.
 _SURE_S: Final = 2.5
+# A file system may not move the times of a directory at all, and a tool may put them back.
+_TRUSTED_S: Final = 10.0
 
 
 class _Listing(NamedTuple):
     """What was listed.
 
     Attributes:
-        status: device, inode and time of change of the directory, read before its entries.
+        status: device, inode and times of change of the directory, read before its entries.
         since_s: when it was first seen with this status.
-        is_sure: whether a change since would show in its status.
+        listed_s: when it was listed.
         names: of the directories in it that count.
     """
 
-    status: tuple[int, int, int]
+    status: tuple[int, int, int, int]
     since_s: float
-    is_sure: bool
+    listed_s: float
     names: Sequence[str]
 
 
-_NOTHING: Final = _Listing((0, 0, 0), 0.0, is_sure=False, names=())
+_NOTHING: Final = _Listing((0, 0, 0, 0), 0.0, 0.0, ())
 
 
 class Subdirectories:
@@ -55,11 +57,12 @@ class Subdirectories:
         except FileNotFoundError:
             return ()
         now_s, last = time.monotonic(), self._last
-        status = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        status = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
         is_same = status == last.status
-        if is_same and last.is_sure:
+        is_sure = last.listed_s - last.since_s >= _SURE_S and now_s - last.listed_s < _TRUSTED_S
+        if is_same and is_sure:
             return last.names
         since_s = last.since_s if is_same else now_s
         names = tuple(each for each in directories_in(self._path) if self._counts(each))
-        self._last = _Listing(status, since_s, now_s - since_s >= _SURE_S, names)
+        self._last = _Listing(status, since_s, now_s, names)
         return names

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from contextlib import suppress
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
@@ -14,6 +14,7 @@ _INFINITE: Final = float("inf")
 _THREADS_MAX: Final = 8
 # What a thread waits for comes before what has been due for less than this.
 _HEAD_START_S: Final = 1.0
+_STALE_MAX: Final = 64  # plans that others took the place of, beyond as many as there are sessions
 
 
 class SyncJob(Protocol):
@@ -78,6 +79,9 @@ class SyncThreads:
             self._push(job, due_s)
 
     def _push(self, job: SyncJob, due_s: float) -> None:
+        if len(self._heap) > _STALE_MAX + 2 * len(self._due_s):
+            self._heap = [each for each in self._heap if self._is_planned(each)]
+            heapify(self._heap)
         heappush(self._heap, (due_s, next(self._order), job))
         if due_s < self._alarm_s:
             self._call_thread()
@@ -102,6 +106,12 @@ class SyncThreads:
                     self._call(job)
             finally:
                 self._threads -= 1
+                self._pass_alarm()
+
+    def _pass_alarm(self) -> None:
+        """Have another thread wait for the next job: this one is busy for as long as its turn."""
+        if self._next_s() < self._alarm_s:
+            self._call_thread()
 
     def _call(self, job: SyncJob) -> None:
         """Call a job, without the lock; a fault in it ends this thread, and no other."""
@@ -135,8 +145,7 @@ class SyncThreads:
             if left_s <= 0:
                 _, _, job = heappop(self._heap)
                 self._due_s[job] = None
-                if self._next_s() <= time.monotonic():
-                    self._call_thread()
+                self._pass_alarm()
                 return job
             self._wait(next_s, left_s)
         return None
@@ -144,11 +153,14 @@ class SyncThreads:
     def _next_s(self) -> float:
         """When the first job is due; drop what was planned for earlier since, or has left."""
         while self._heap:
-            due_s, _, job = self._heap[0]
-            if self._due_s.get(job) == due_s and job not in self._running:
-                return due_s
+            if self._is_planned(self._heap[0]):
+                return self._heap[0][0]
             heappop(self._heap)
         return _INFINITE
+
+    def _is_planned(self, entry: tuple[float, int, SyncJob]) -> bool:
+        due_s, _, job = entry
+        return self._due_s.get(job) == due_s and job not in self._running
 
     def _wait(self, next_s: float, left_s: float) -> None:
         """Wait to be called, and one of the idle threads for the time of the first job."""

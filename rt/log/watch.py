@@ -79,9 +79,11 @@ class Wake:
 
     def clear(self) -> None:
         """Forget every `set` so far."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._fd)
-        self._is_set = False
+        try:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._fd)
+        finally:  # also where a signal handler raises: no `set` would write again
+            self._is_set = False
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it is set, or was since it was cleared last, and clear it."""

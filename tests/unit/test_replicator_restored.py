@@ -387,6 +387,20 @@ def test_a_note_that_was_deleted_is_there_again_after_a_look_at_its_session(tmp_
     progress.rest()
 
 
+def test_what_was_noted_in_a_file_that_had_gone_is_noted_again(tmp_path):
+    """The last confirmation may be the one that a flush waits for."""
+    progress = SessionProgress(str(tmp_path), 1)
+    progress.take("n1", said(100, 100))
+    progress.note()
+    os.link(tmp_path / "confirmed", tmp_path / "backup")  # as `cp -al` makes one
+    (tmp_path / "confirmed").unlink()
+    progress.take("n1", said(200, 200))
+    progress.note(whole=False)
+    progress.note()
+    assert ConfirmationsFile(str(tmp_path)).read().merged == 200
+    progress.rest()
+
+
 def pushed(tmp_path):
     """Return a connection that ships one session, with its channel, and the session's log."""
     source = tmp_path / "pub" / STREAM / "jfk"

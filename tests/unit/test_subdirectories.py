@@ -50,7 +50,7 @@ def test_a_directory_that_does_not_change_is_listed_no_more(tmp_path, clock):
     found = Subdirectories(str(tmp_path), lambda name: name != "in")
     assert settled(found, clock) == ["jfk", "lga"]
     before = clock.listed
-    for _ in range(10):
+    for _ in range(9):
         clock.now_s += 1
         assert sorted(found.names()) == ["jfk", "lga"]
     assert clock.listed == before
@@ -93,3 +93,14 @@ def test_a_directory_in_its_place_is_another(tmp_path, clock):
     (stream / "lga").mkdir(parents=True)
     os.utime(stream, ns=(was.st_atime_ns, was.st_mtime_ns))
     assert settled(found, clock) == ["lga"]
+
+
+def test_a_directory_whose_times_tell_nothing_is_listed_now_and_then(tmp_path, clock, monkeypatch):
+    """Some file systems do not move them, and send no event either."""
+    found = Subdirectories(str(tmp_path), lambda _name: True)
+    assert settled(found, clock) == []
+    was = os.stat(tmp_path)
+    (tmp_path / "jfk").mkdir()
+    monkeypatch.setattr(subdirectories.os, "stat", lambda _path: was)
+    clock.now_s += 11
+    assert list(found.names()) == ["jfk"]

@@ -131,6 +131,34 @@ def test_a_disk_that_hangs_in_one_sync_does_not_hold_up_the_next(threads):
         threads.leave(job)
 
 
+def test_what_is_due_does_not_wait_for_the_turn_of_the_thread_that_kept_the_time(threads):
+    """An interval sync came as late as a flush of another session took."""
+    slow, timed = joined(threads, Job(), Job())
+    for _ in range(4):  # first of one thread, then of two
+        assert eventually(lambda: threads._idle == threads._threads)
+        slow.hold()
+        threads.ask(timed, 0.3)
+        threads.ask(slow)
+        slow.demand_turn()
+        timed.demand_turn()
+        slow.gate.set()
+    for job in (slow, timed):
+        threads.leave(job)
+
+
+def test_plans_that_others_took_the_place_of_do_not_pile_up(threads):
+    """A session that is flushed again and again would fill the memory until the next one is due."""
+    late, busy = joined(threads, Job(), Job(rest_s=LONG_S))
+    threads.ask(late, LONG_S)
+    for _ in range(500):
+        threads.ask(busy)
+        busy.demand_turn()
+        assert eventually(lambda: threads._due_s[busy] is not None and busy not in threads._running)
+    assert len(threads._heap) < 200
+    for job in (late, busy):
+        threads.leave(job)
+
+
 def test_leaving_waits_for_the_turn_and_ends_the_threads_with_the_last_job(threads):
     """The file may be closed then, and no thread is left behind."""
     (job,) = joined(threads, Job())

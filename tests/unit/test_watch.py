@@ -167,6 +167,26 @@ def test_a_thread_that_is_woken_often_before_it_waits_costs_one_write(monkeypatc
     wake.close()
 
 
+def test_a_wait_that_a_signal_handler_ends_leaves_a_wake_that_can_be_set_again(monkeypatch):
+    """Its flag stayed up while the descriptor was empty: nothing woke the thread any more."""
+    wake, read = Wake(), os.eventfd_read
+
+    def interrupted(fd):
+        read(fd)
+        raise TimeoutError
+
+    wake.set()
+    monkeypatch.setattr(os, "eventfd_read", interrupted)
+    with pytest.raises(TimeoutError):
+        wake.wait(10)
+    monkeypatch.undo()
+    wake.set()
+    began_s = time.monotonic()
+    wake.wait(10)
+    assert time.monotonic() - began_s < 5
+    wake.close()
+
+
 def test_no_update_is_lost_between_a_wake_and_its_clearing():
     """What was announced before `set` is seen after the wait that it ends, however they meet."""
     wake, announced, total = Wake(), [], 20_000

@@ -1,0 +1,116 @@
+"""PushConnection: what goes wrong with one session's files ends no other's shipping."""
+
+import os
+
+import pytest
+
+from replicator.dialer import Destination
+from replicator.gather import GatherWindow
+from replicator.hello import PUSH
+from replicator.messages import Ack, Standing
+from replicator.push_connection import PushConnection
+from replicator.sessions import SessionBook
+from rt import Publisher
+from rt.log.confirmations import ConfirmationsFile
+from rt.names import parse_glob
+from rt.position import START, Position
+
+STREAM = "flights"
+
+
+class Contexts:
+    """TLS that is never used: nothing is dialled."""
+
+    roles = None
+
+    def current(self):
+        """Return nothing."""
+
+
+class Line:
+    """A link to a node that takes everything, and answers what a test puts there."""
+
+    name, has_left = "n1", False
+
+    def __init__(self):
+        self.answers = []
+
+    def take_no_frames(self):
+        """Nothing comes."""
+
+    def send(self, data):
+        """Take it."""
+
+    def receive(self, *_args, **_named):
+        """Return what a test has put there."""
+        answers, self.answers = self.answers, []
+        return iter(answers)
+
+    def beat(self):
+        """Nothing is due."""
+
+
+@pytest.fixture
+def connection(tmp_path):
+    """Return a connection for two sessions, each of a message."""
+    for name in ("jfk", "lga"):
+        with Publisher(tmp_path, stream=STREAM, session=name) as publisher:
+            publisher.publish(b"message")
+    book = SessionBook(str(tmp_path), STREAM, [parse_glob("*")])
+    nodes = Destination([("localhost", 1)], Contexts(), PUSH, STREAM)
+    return PushConnection(nodes, book, GatherWindow(1))
+
+
+def connected(connection):
+    """Connect, and take some turns; return the line and the sessions that were opened on it."""
+    line = Line()
+    side = connection._begin(line)
+    for _ in range(3):
+        connection._take_turn(side)
+    return line, side
+
+
+def opened(side):
+    """Return the sessions with a channel, by their numbers."""
+    return {number: os.path.basename(each.log.path) for number, each in side._channels.items()}
+
+
+def test_a_note_that_cannot_be_read_ends_the_channel_of_its_session_only(connection, tmp_path):
+    """It may belong to another user, or be no file: all sessions were disconnected, for ever."""
+    (tmp_path / STREAM / "jfk" / "confirmed").mkdir()
+    line, side = connected(connection)
+    numbers = opened(side)
+    line.answers = [Standing(number, START) for number in numbers]
+    for _ in range(2):
+        connection._take_turn(side)
+    for number, name in numbers.items():
+        end = side._channels[number].position
+        assert end
+        line.answers.append(Ack(number, end, end, end, end, Position(8)))
+        assert name in connection._channels
+    connection._take_turn(side)
+    assert sorted(connection._channels) == ["lga"]
+    assert "not a regular file" in connection.error("jfk")
+    assert connection._book.progress("lga").known.merged
+
+
+@pytest.mark.parametrize("fault", ["close", "read"])
+def test_the_next_connection_opens_all_sessions_though_the_note_of_one_is_out_of_order(
+    connection, tmp_path, monkeypatch, fault
+):
+    """A disk that is full may say so when the file is closed; no session was shipped any more."""
+    if fault == "read":
+        (tmp_path / STREAM / "jfk" / "confirmed").mkdir()
+    connected(connection)
+    if fault == "close":
+        for name in ("jfk", "lga"):
+            connection._book.progress(name)
+
+        def refuse(_file):
+            raise OSError(122, "Disk quota exceeded")
+
+        monkeypatch.setattr(ConfirmationsFile, "close", refuse)
+    connection._end()
+    monkeypatch.undo()
+    _, side = connected(connection)
+    assert sorted(opened(side).values()) == ["jfk", "lga"]
