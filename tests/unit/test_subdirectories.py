@@ -101,6 +101,8 @@ def test_a_directory_whose_times_tell_nothing_is_listed_now_and_then(tmp_path, c
     assert settled(found, clock) == []
     was = os.stat(tmp_path)
     (tmp_path / "jfk").mkdir()
-    monkeypatch.setattr(subdirectories.os, "stat", lambda _path: was)
     clock.now_s += 11
-    assert list(found.names()) == ["jfk"]
+    with monkeypatch.context() as patch:
+        patch.setattr(subdirectories.os, "stat", lambda _path: was)
+        names = list(found.names())
+    assert names == ["jfk"]
