@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 HAND_OVER_TICKS = 10
 PUT_OFF = 20  # how much later what an instruction may carry is synced
+REFUSED_US = 40_000  # until a publisher whose bytes differ offers them again
 CONSENSUS, HOLDINGS = b"\x01", b"\x02"
 
 
@@ -202,6 +203,7 @@ class MergeNode(SimNode):
         if self.lost or self.is_older_copy:
             self.known_end = world.stream.end
         self.pipes: dict[str, Pipe] = {}
+        self.refused_until_us: dict[str, int] = {}  # a publisher of other bytes, by session
         self.relays: dict[str, tuple[MergeNode, int, NodeInbox]] = {}  # from whom, by session
         self.asked: dict[tuple[str, str], None] = {}  # nodes, and the sessions that they lack
         self._mail = Mail()
@@ -440,6 +442,8 @@ class MergeNode(SimNode):
 
     def ship(self, session: str) -> None:
         """Let a publisher's connection bring a little, or be made."""
+        if self.world.clock.now_us < self.refused_until_us.get(session, 0):
+            return
         pipe = self.pipes.get(session)
         if pipe is not None and pipe.inbox is not self.inboxes.get(session):
             pipe = self.hang_up(session)
@@ -495,6 +499,8 @@ class MergeNode(SimNode):
             inbox.doubted()
         if code in {"corrupt", "diverged"} and source is not None and source[0].alive:
             source[2].doubted()
+        if code == "diverged" and source is None:  # a pusher waits 30 s, in which others may relay
+            self.refused_until_us[session] = self.world.clock.now_us + REFUSED_US
         differs = code == "diverged" or isinstance(error, PeerError)
         is_cut = differs and self.world.publishers[session].lives > 0
         if code in {"other-log", "diverged"} and session in self.world.stream.begun_again:

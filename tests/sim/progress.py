@@ -17,6 +17,8 @@ CALM_BATCH_BYTES = 200  # with one entry in a message, a log takes long to be co
 # messages is lost, every second election fails, and seven may be needed.
 PATIENCE_TIMEOUTS = 10
 PATIENCE_LOSS = 10  # times the share of messages lost: so much longer
+# A majority may need a state of the one that leads, which goes a chunk at a time, to two at once.
+STATE_BYTES, CHUNK_US = 2000, 12_000
 
 
 class Progress:
@@ -41,7 +43,8 @@ class Progress:
             and settings.batch_bytes_max >= CALM_BATCH_BYTES
         )
         timeouts = PATIENCE_TIMEOUTS * (1 + PATIENCE_LOSS * wire.loss)
-        self._patience_us = round(timeouts * settings.election_ticks * cluster.tick_us)
+        chunks_us = STATE_BYTES // settings.chunk_bytes * CHUNK_US
+        self._patience_us = round(timeouts * settings.election_ticks * cluster.tick_us) + chunks_us
 
     def look(self) -> bool:
         """Look at everyone; never the end of a run.
