@@ -35,6 +35,9 @@ class ChangeRequests:
         self._end_s = time.monotonic() + timeout_s
         self._said = ""
         self.answer: Answer = self._ask({"do": "members"})
+        while self.answer.get("decided") is False:  # an older node does not say
+            self._wait("the last change of the members is not decided yet")
+            self.answer = self._ask({"do": "members"})
 
     @property
     def members(self) -> dict[str, Answer]:
@@ -227,16 +230,21 @@ def replace_node(
     if old == new:
         raise Misuse("give the new node a name of its own; for another address use rt cluster move")
     changes = ChangeRequests(settings, timeout_s)
+    replace_member(changes, old, new, address)
+    changes.show(as_json=as_json)
+
+
+def replace_member(changes: ChangeRequests, old: str, new: str, address: str) -> None:
+    """Make the changes that are left, of which an earlier call may have made some."""
     if new not in changes.members:
         changes.demand_member(old)
     if not changes.members.get(new, {}).get("votes"):
         changes.add(new, address)
         if leaves_first(changes.members, old):
             changes.remove(old)
-        changes.promote(new)
+    changes.promote(new)  # also if it votes: only the leader knows whether that is decided
     if old in changes.members:
         changes.remove(old)
-    changes.show(as_json=as_json)
 
 
 def leaves_first(members: Mapping[str, Answer], old: str) -> bool:

@@ -9,6 +9,7 @@ from rt.names import parse_node
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.retention import Retention
+from rt.node.sequencer import leader_words
 from rt.node.settings import NodeSettings, parse_address
 from rt.node.verb import Verb
 from rt.node.view import NodeView
@@ -36,7 +37,7 @@ class MemberAdmin:
     """Adds, promotes, moves and removes members; the leader does, and waits until it is decided.
 
     A client that lost the answer asks again. What was done is then not done twice, except that a
-    node which was removed is no member any more.
+    node which was removed is no member any more; but it is not answered before it is decided.
 
     Threads: any connection's. `_member`, `_retention` and `_targets` are used only inside
         `_sequencer.ask`.
@@ -63,20 +64,28 @@ class MemberAdmin:
         return verbs | {"members": Verb(self._members)}
 
     def _members(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        """The members, for the client to check and to write into a new node's configuration."""
-        engine: Status = self._sequencer.ask(self._member.engine.status)
+        """The members, for the client to check and to write into a new node's configuration.
+
+        They are as of the end of this node's log: `decided` says whether that can still change.
+        """
+        engine, changed_at = self._sequencer.ask(self._look)
         live = {peer.name for peer in engine.peers if peer.silent_ticks <= self._election_ticks}
         return {
             "cluster": self._settings.cluster_id,
             "stream": self._settings.stream,
             "leader": engine.leader,
             "node": engine.name,
+            "decided": engine.commit >= changed_at,
             "members": [
                 {"name": name, "address": self._address(name, seat.address), "votes": seat.votes,
                  "live": name in live or name == engine.name}
                 for name, seat in sorted(engine.members.items())
             ],
         }  # fmt: skip
+
+    def _look(self) -> tuple[Status, int]:
+        engine = self._member.engine
+        return engine.status(), engine.last_change.index
 
     @property
     def _election_ticks(self) -> int:
@@ -155,19 +164,27 @@ class MemberAdmin:
     ) -> Fields:
         """Have the leader make a change, unless it is made already; wait until it is decided."""
         engine = self._member.engine
-        entry = self._sequencer.ask(lambda: make(engine, engine.members))
-        if entry is not None:
-            self._await(entry)
+
+        def ask() -> tuple[int, int]:
+            entry = make(engine, engine.members)
+            if entry is not None:
+                return entry.term, entry.index
+            if not engine.leads:
+                raise Refused("not-leader", leader_words(engine.leader))
+            return engine.status().term, engine.last_change.index
+
+        self._await(*self._sequencer.ask(ask))
         return self._members({}, identity)
 
-    def _await(self, entry: Entry) -> None:
+    def _await(self, term: int, index: int) -> None:
+        """Wait until an entry is committed, in this term or not at all."""
         end_s = time.monotonic() + _DECIDED_S
         while True:
             engine = self._sequencer.view.engine
-            if engine.term > entry.term or time.monotonic() > end_s:
+            if engine.term > term or time.monotonic() > end_s:
                 words = "no majority decided it in time; it may yet come: look, and ask again"
                 raise Refused("undecided", words)
-            if engine.commit >= entry.index:
+            if engine.commit >= index:
                 return
             time.sleep(_POLL_S)
 

@@ -1,0 +1,141 @@
+"""MemberAdmin and `rt cluster`: a change is not called made before it is decided."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rt.cli import cluster_members
+from rt.cli.cluster_members import ChangeRequests, replace_member
+from rt.errors import Refused
+from rt.node import member_admin
+from rt.node.member_admin import MemberAdmin
+from sequencer.raft.consensus import EngineRole, Seat, Status
+
+TERM, INDEX = 3, 9
+MEMBERS = {name: Seat(1, True, f"{name}:7420") for name in ("n1", "n2", "n4")}
+PROMOTE = {"do": "promote-member", "name": "n4"}
+
+
+class Leader:
+    """A node in whose log n4 votes, by an entry that is not committed yet."""
+
+    def __init__(self):
+        self.leads, self.leader, self.members = True, "n1", MEMBERS
+        self.term, self.commit = TERM, INDEX - 1
+        self.last_change = SimpleNamespace(index=INDEX)
+        self.waits = []
+        self.after = lambda: None
+        settings = SimpleNamespace(
+            cluster_id="", stream="flights", places={},
+            agreement=SimpleNamespace(timers=SimpleNamespace(election_ticks=10)),
+        )  # fmt: skip
+        self.admin = MemberAdmin(settings, self, SimpleNamespace(engine=self), None)
+
+    def ask(self, question):
+        return question()
+
+    @property
+    def view(self):
+        return SimpleNamespace(engine=self.status())
+
+    def status(self):
+        return Status(
+            "n1", EngineRole.LEADER, self.term, self.leader, self.commit, INDEX, INDEX, 0, (), "",
+            self.members,
+        )  # fmt: skip
+
+    def sleep(self, pause_s):
+        self.waits.append(pause_s)
+        self.after()
+
+    def monotonic(self):
+        return len(self.waits) * 1.0
+
+
+@pytest.fixture
+def leader(monkeypatch):
+    """Return a leader whose time passes only while it waits."""
+    leader = Leader()
+    monkeypatch.setattr(member_admin, "time", leader)
+    return leader
+
+
+def do(leader, request):
+    """Make a request of the node."""
+    return leader.admin.verbs[request["do"]].do(request, None)
+
+
+def test_a_change_that_is_asked_for_again_is_answered_once_it_is_decided(leader):
+    """A leader that was lost then took the change with it, and the command had said exit 0."""
+    leader.after = lambda: setattr(leader, "commit", INDEX if len(leader.waits) == 3 else 0)
+    answer = do(leader, PROMOTE)
+    assert len(leader.waits) == 3
+    assert answer["decided"]
+
+
+@pytest.mark.parametrize(
+    "lost", [lambda leader: setattr(leader, "term", TERM + 1), lambda _leader: None]
+)
+def test_a_change_that_is_asked_for_again_and_not_decided_is_refused(leader, lost):
+    """Another leader may not have it, or no majority lives."""
+    leader.after = lambda: lost(leader)
+    with pytest.raises(Refused, match="no majority decided it") as refusal:
+        do(leader, PROMOTE)
+    assert refusal.value.code == "undecided"
+
+
+def test_a_follower_does_not_answer_for_what_its_log_ends_with(leader):
+    """A leader of a later term may yet replace it."""
+    leader.leads, leader.leader = False, "n2"
+    with pytest.raises(Refused, match="n2 leads the stream"):
+        do(leader, PROMOTE)
+
+
+def test_the_members_say_whether_they_are_decided(leader):
+    """They are those at the end of the log, which a client must not take for decided."""
+    assert do(leader, {"do": "members"})["decided"] is False
+    leader.commit = INDEX
+    assert do(leader, {"do": "members"})["decided"] is True
+
+
+def answer_of(*, decided=None):
+    """Return what a node says of its members, of which n4 is the newest."""
+    names = ("n1", "n2", "n4")
+    members = [{"name": name, "address": "", "votes": True, "live": True} for name in names]
+    return {"members": members} | ({} if decided is None else {"decided": decided})
+
+
+def asked_for(monkeypatch, answers):
+    """Return requests to nodes that give these answers, and what is asked."""
+    asked = []
+
+    def ask(request):
+        asked.append(request["do"])
+        return answers.pop(0)
+
+    client = SimpleNamespace(ask=ask)
+    monkeypatch.setattr(cluster_members, "AdminClient", lambda *_arguments: client)
+    monkeypatch.setattr(cluster_members, "_POLL_S", 0)
+    settings = SimpleNamespace(addresses=list, contexts=lambda: None)
+    return ChangeRequests(settings, 60.0), asked
+
+
+def test_a_command_waits_until_the_last_change_is_decided(monkeypatch, capsys):
+    """It goes by the members that it is told, such as whether a node votes already."""
+    answers = [answer_of(decided=False), answer_of(decided=True)]
+    _, asked = asked_for(monkeypatch, answers)
+    assert asked == ["members", "members"]
+    assert "the last change of the members is not decided yet" in capsys.readouterr().err
+
+
+def test_nodes_that_do_not_say_what_is_decided_are_taken_at_their_word(monkeypatch):
+    """Nodes of the version before."""
+    _, asked = asked_for(monkeypatch, [answer_of()])
+    assert asked == ["members"]
+
+
+def test_a_replacement_that_is_run_again_has_the_leader_confirm_it(monkeypatch):
+    """Any node may have said that the new one votes, such as one that is cut off."""
+    changes, asked = asked_for(monkeypatch, [answer_of(decided=True)] * 2)
+    replace_member(changes, "n3", "n4", "d:7420")
+    assert asked == ["members", "promote-member"]
