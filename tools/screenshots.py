@@ -4,6 +4,7 @@ Needs Debian's chromium and the package playwright; it downloads nothing.
 """
 
 import errno
+import gc
 import logging
 import os
 import shutil
@@ -50,6 +51,7 @@ def main() -> None:
         undo.callback(site.stop)
         publish(cluster, undo)
         take(cluster, web.url, target)
+    gc.collect()  # or what is left of that cluster would complain that its certificates are gone
     with tempfile.TemporaryDirectory() as root, shown_streams(root) as streams:
         take_streams(streams, target)
 

@@ -30,6 +30,7 @@ function span(ms) {
   if (s < 5400) return `${Math.round(s / 60)} min`;
   return s < 129600 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86400)} d`;
 }
+const waited = (s, bytes, none) => (s >= 1 ? span(s * 1000) : s || bytes ? "under 1 s" : none);
 const ago = (ns) => (ns ? span(now() - ns / 1e6) : "–");
 const since = (ns) => (ago(ns) === "now" ? "now" : `${ago(ns)} ago`);
 const clock = (ns) => new Date(ns / 1e6).toLocaleTimeString("en-GB");
@@ -168,11 +169,11 @@ const nodeCells = (each) => [
 const sessionCells = (each) => [
   { text: each.session, href: `#session/${encodeURIComponent(each.session)}` },
   { text: each.state, tag: each.state }, text(each.pushed_by || "–"), number(rate(each.bytes_per_s)), number(size(each.bytes)),
-  number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(each.waiting_s ? span(each.waiting_s * 1000) : "–"), number(ago(each.last_ns)),
+  number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(waited(each.waiting_s, 0, "–")), number(ago(each.last_ns)),
 ];
 const clientCells = (each) => [
   text(each.peer), text(each.node), text(each.address), number(size(each.bytes)),
-  number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(each.waiting_s ? span(each.waiting_s * 1000) : "–"), number(ago(each.since_ns)),
+  number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(waited(each.waiting_s, 0, "–")), number(ago(each.since_ns)),
 ];
 const known = (value, write) => (value === null ? "–" : write(value));
 const cursorCells = (each) => [
@@ -252,7 +253,7 @@ function sessionPage(data) {
   say($("session-name"), named);
   const facts = each ? [["State", each.state], ["Pushed by", each.pushed_by || "no one now"], ["Connected for", ago(each.connected_ns)], ["Rate", rate(each.bytes_per_s)],
     ["Received since the node started", `${size(each.bytes)}, ${count(each.messages)} messages`], ["Last bytes", each.last_ns ? since(each.last_ns) : "none since the node started"],
-    ["Received to", each.received], ["Synced to", each.durable], ["Merged to", each.merged], ["Still to merge", size(each.lag_bytes)], ["Oldest has waited", each.waiting_s ? span(each.waiting_s * 1000) : "nothing waits"]]
+    ["Received to", each.received], ["Synced to", each.durable], ["Merged to", each.merged], ["Still to merge", size(each.lag_bytes)], ["Oldest has waited", waited(each.waiting_s, each.lag_bytes, "nothing waits")]]
     : [["Session", "this node has no session of that name"]];
   fill($("session-facts"), facts, (fact) => fact[0], (fact) => make("div", {}, make("dt", {}, fact[0]), make("dd")), (node, fact) => say(node.lastChild, fact[1]));
   if (each) { spark($("session-spark"), `session ${named}`, 600, 90); }
@@ -273,7 +274,7 @@ const streamCells = (each) => [
   { text: each.stream, href: streamHref(each.stream) },
   { text: `${LEVELS[each.level][0]} ${LEVELS[each.level][1].toLowerCase()}`, tag: each.level },
   text(each.leader || "none"), text(each.role || "–"), number(rate(each.bytes_per_s)),
-  number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(each.waiting_s ? span(each.waiting_s * 1000) : "–"),
+  number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(waited(each.waiting_s, 0, "–")),
   number(count(each.sessions)), { text: each.level === "ok" ? "" : each.text, class: "wrap" },
 ];
 function streamsTable(data) {
@@ -316,7 +317,7 @@ function show(data) {
 function nodeTiles({ flow }) {
   const tile = (name, hop) => ({ name, value: `${size(hop.bytes_per_s)}/s`, note: `${count(hop.messages_per_s)} messages/s`, rate: hop.bytes_per_s });
   return [tile("Received", flow.received), tile("Merged", flow.merged), tile("Sent to subscribers", flow.sent),
-    { name: "Oldest waiting", value: flow.waiting_s ? span(flow.waiting_s * 1000) : "none", note: `${size(flow.unmerged)} to merge`, rate: flow.waiting_s }];
+    { name: "Oldest waiting", value: waited(flow.waiting_s, flow.unmerged, "none"), note: `${size(flow.unmerged)} to merge`, rate: flow.waiting_s }];
 }
 function fresh(is) {
   document.body.classList.toggle("stale", !is);
