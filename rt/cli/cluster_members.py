@@ -34,10 +34,8 @@ class ChangeRequests:
         self._settings = settings
         self._end_s = time.monotonic() + timeout_s
         self._said = ""
-        self.answer: Answer = self._ask({"do": "members"})
-        while self.answer.get("decided") is False:  # an older node does not say
-            self._wait("the last change of the members is not decided yet")
-            self.answer = self._ask({"do": "members"})
+        self.answer: Answer = {}
+        self._change("members")
 
     @property
     def members(self) -> dict[str, Answer]:
@@ -85,14 +83,16 @@ class ChangeRequests:
         note(certify_node(self._settings.certs, name, parse_address(address)[0]))
         note(f"{name} is reached at {address}; start it with that address under listen")
 
-    def _change(self, do: str, name: str, address: str = "") -> None:
+    def _change(self, do: str, name: str = "", address: str = "") -> None:
+        """Make a request until it is answered with members that are decided."""
         has_asked = False
         while True:
             try:
-                self.answer = self._ask({"do": do, "name": name, "address": address})
+                request = {"do": do, "name": name, "address": address, "decided": True}
+                self.answer = self._ask(request)
             except Refused as error:
                 if error.code == "not-a-member" and do == "remove-member" and has_asked:
-                    self.answer = self._ask({"do": "members"})
+                    self._change("members")
                     return
                 if error.code not in _WAITS:
                     raise
@@ -113,7 +113,7 @@ class ChangeRequests:
 
     def _addresses(self) -> list[tuple[str, int]]:
         """The nodes of the configuration, and those that the cluster has named since."""
-        named = [str(each["address"]) for each in getattr(self, "answer", {}).get("members", [])]
+        named = [str(each["address"]) for each in self.answer.get("members", [])]
         found = [*self._settings.addresses(), *(parse_address(each) for each in named if each)]
         return list(dict.fromkeys(found))
 
@@ -242,7 +242,7 @@ def replace_member(changes: ChangeRequests, old: str, new: str, address: str) ->
         changes.add(new, address)
         if leaves_first(changes.members, old):
             changes.remove(old)
-    changes.promote(new)  # also if it votes: only the leader knows whether that is decided
+    changes.promote(new)  # also if it votes, which nodes of the version before may be wrong about
     if old in changes.members:
         changes.remove(old)
 

@@ -14,7 +14,7 @@ from rt.node.settings import NodeSettings, parse_address
 from rt.node.verb import Verb
 from rt.node.view import NodeView
 from sequencer.member import Member
-from sequencer.raft.consensus import Configuration, Consensus, Entry, Status
+from sequencer.raft.consensus import Configuration, Consensus, EngineRole, Entry, Status
 
 _DECIDED_S: Final = 10.0  # a change is decided in milliseconds, or there is no quorum
 _POLL_S: Final = 0.01
@@ -63,19 +63,24 @@ class MemberAdmin:
         verbs = {name: Verb(do, changes=True, operators_only=True) for name, do in changes.items()}
         return verbs | {"members": Verb(self._members)}
 
-    def _members(self, _request: Fields, _identity: PeerIdentity) -> Fields:
+    def _members(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """The members, for the client to check and to write into a new node's configuration.
 
-        They are as of the end of this node's log: `decided` says whether that can still change.
+        Any node names those at the end of its log, which lead a client to the others. They may be
+        outdated or not decided; `{"decided": true}` asks for those that a leader knows to be.
         """
         engine, changed_at = self._sequencer.ask(self._look)
+        if request.get("decided"):
+            if engine.role is not EngineRole.LEADER:
+                raise Refused("not-leader", leader_words(engine.leader))
+            if engine.commit < changed_at:
+                raise Refused("undecided", "the last change of the members is not decided yet")
         live = {peer.name for peer in engine.peers if peer.silent_ticks <= self._election_ticks}
         return {
             "cluster": self._settings.cluster_id,
             "stream": self._settings.stream,
             "leader": engine.leader,
             "node": engine.name,
-            "decided": engine.commit >= changed_at,
             "members": [
                 {"name": name, "address": self._address(name, seat.address), "votes": seat.votes,
                  "live": name in live or name == engine.name}

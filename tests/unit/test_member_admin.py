@@ -21,7 +21,7 @@ class Leader:
 
     def __init__(self):
         self.leads, self.leader, self.members = True, "n1", MEMBERS
-        self.term, self.commit = TERM, INDEX - 1
+        self.term, self.commit, self.role = TERM, INDEX - 1, EngineRole.LEADER
         self.last_change = SimpleNamespace(index=INDEX)
         self.waits = []
         self.after = lambda: None
@@ -40,7 +40,7 @@ class Leader:
 
     def status(self):
         return Status(
-            "n1", EngineRole.LEADER, self.term, self.leader, self.commit, INDEX, INDEX, 0, (), "",
+            "n1", self.role, self.term, self.leader, self.commit, INDEX, INDEX, 0, (), "",
             self.members,
         )  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_a_change_that_is_asked_for_again_is_answered_once_it_is_decided(leader)
     leader.after = lambda: setattr(leader, "commit", INDEX if len(leader.waits) == 3 else 0)
     answer = do(leader, PROMOTE)
     assert len(leader.waits) == 3
-    assert answer["decided"]
+    assert len(answer["members"]) == len(MEMBERS)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +91,26 @@ def test_a_follower_does_not_answer_for_what_its_log_ends_with(leader):
         do(leader, PROMOTE)
 
 
-def test_the_members_say_whether_they_are_decided(leader):
-    """They are those at the end of the log, which a client must not take for decided."""
-    assert do(leader, {"do": "members"})["decided"] is False
+def test_a_client_may_ask_for_the_members_that_are_decided(leader):
+    """A node that was removed and does not know it names others, whom it takes for members."""
+    decided = {"do": "members", "decided": True}
+    with pytest.raises(Refused) as refusal:
+        do(leader, decided)
+    assert refusal.value.code == "undecided"
     leader.commit = INDEX
-    assert do(leader, {"do": "members"})["decided"] is True
+    assert len(do(leader, decided)["members"]) == len(MEMBERS)
+    leader.role = EngineRole.FOLLOWER
+    with pytest.raises(Refused) as refusal:
+        do(leader, decided)
+    assert refusal.value.code == "not-leader"
+    assert len(do(leader, {"do": "members"})["members"]) == len(MEMBERS), "to find the others"
 
 
-def answer_of(*, decided=None):
-    """Return what a node says of its members, of which n4 is the newest."""
-    names = ("n1", "n2", "n4")
-    members = [{"name": name, "address": "", "votes": True, "live": True} for name in names]
-    return {"members": members} | ({} if decided is None else {"decided": decided})
+def answer_of(*names):
+    """Return what a node says of its members, all of which vote."""
+    return {
+        "members": [{"name": name, "address": "", "votes": True, "live": True} for name in names]
+    }
 
 
 def asked_for(monkeypatch, answers):
@@ -110,8 +118,10 @@ def asked_for(monkeypatch, answers):
     asked = []
 
     def ask(request):
-        asked.append(request["do"])
-        return answers.pop(0)
+        asked.append((request["do"], request["decided"]))
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
 
     client = SimpleNamespace(ask=ask)
     monkeypatch.setattr(cluster_members, "AdminClient", lambda *_arguments: client)
@@ -121,21 +131,16 @@ def asked_for(monkeypatch, answers):
 
 
 def test_a_command_waits_until_the_last_change_is_decided(monkeypatch, capsys):
-    """It goes by the members that it is told, such as whether a node votes already."""
-    answers = [answer_of(decided=False), answer_of(decided=True)]
-    _, asked = asked_for(monkeypatch, answers)
-    assert asked == ["members", "members"]
-    assert "the last change of the members is not decided yet" in capsys.readouterr().err
-
-
-def test_nodes_that_do_not_say_what_is_decided_are_taken_at_their_word(monkeypatch):
-    """Nodes of the version before."""
-    _, asked = asked_for(monkeypatch, [answer_of()])
-    assert asked == ["members"]
+    """It goes by the members that it learns first, such as whether a node votes already."""
+    answers = [Refused("undecided", "it is not decided yet"), answer_of("n1", "n2", "n4")]
+    changes, asked = asked_for(monkeypatch, answers)
+    assert asked == [("members", True)] * 2
+    assert list(changes.members) == ["n1", "n2", "n4"]
+    assert "waiting: it is not decided yet" in capsys.readouterr().err
 
 
 def test_a_replacement_that_is_run_again_has_the_leader_confirm_it(monkeypatch):
-    """Any node may have said that the new one votes, such as one that is cut off."""
-    changes, asked = asked_for(monkeypatch, [answer_of(decided=True)] * 2)
+    """A node of the version before, such as one that is cut off, may have said that it votes."""
+    changes, asked = asked_for(monkeypatch, [answer_of("n1", "n2", "n4")] * 2)
     replace_member(changes, "n3", "n4", "d:7420")
-    assert asked == ["members", "promote-member"]
+    assert [what for what, _ in asked] == ["members", "promote-member"]
