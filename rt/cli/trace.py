@@ -1,7 +1,7 @@
 """`rt trace`: shows where a message was and when, or where it waits and on what."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ class _Traced:
         own: where it is in the session's log, wherever that was found.
         own_directory: of the session's log; "" if there is none here.
         merged: where it is in each copy that has it, by the copy's directory.
+        another: where another message of its number is, in each copy that has that instead.
         short: where each copy ends that lacks it.
         report: of the nodes.
     """
@@ -43,6 +44,7 @@ class _Traced:
     own: OwnPlace | None = None
     own_directory: str = ""
     merged: dict[str, MergedPlace] = field(default_factory=dict)
+    another: dict[str, MergedPlace] = field(default_factory=dict)
     short: dict[str, Position] = field(default_factory=dict)
     report: ClusterReport = field(default_factory=lambda: ClusterReport(()))
 
@@ -84,7 +86,7 @@ def trace(
         print_json({**_fields(traced), "waits_for": words})
     else:
         _show(traced, settings.stream, words)
-    context.exit(0 if traced.merged or _is_merged(traced) else FOUND_WRONG)
+    context.exit(0 if _is_merged(traced) else FOUND_WRONG)
 
 
 def _parsed(text: str) -> tuple[str, int]:
@@ -108,15 +110,22 @@ def _look(traced: _Traced, settings: ConnectionSettings, copies: Sequence[str]) 
     out = os.path.join(top, MERGED_NAME)
     found = [out] if os.path.isfile(os.path.join(out, "manifest")) else []
     for directory in dict.fromkeys((*found, *copies)):
-        published_ns = 0 if traced.own is None else traced.own.time_ns
-        merged = find_merged(directory, traced.session, traced.sequence, published_ns)
-        if merged is None:
+        known = traced.own if traced.own and not traced.own.archived else None
+        merged = _find(directory, traced, known)
+        if merged is not None:
+            traced.merged[directory] = merged
+            if known is None:
+                archived = "" if traced.own is None else traced.own.archived
+                traced.own = replace(merged.own, archived=archived)
+        elif known is not None and (another := _find(directory, traced, None)) is not None:
+            traced.another[directory] = another
+        else:
             traced.short[directory] = ends_at(directory)
-            continue
-        traced.merged[directory] = merged
-        if traced.own is None or traced.own.archived:
-            archived = "" if traced.own is None else traced.own.archived
-            traced.own = replace(merged.own, archived=archived)
+
+
+def _find(directory: str, traced: _Traced, only: OwnPlace | None) -> MergedPlace | None:
+    published_ns = 0 if only is None else only.time_ns
+    return find_merged(directory, traced.session, traced.sequence, published_ns, only)
 
 
 def waits_for(traced: _Traced) -> str:
@@ -126,7 +135,13 @@ def waits_for(traced: _Traced) -> str:
             end = ends_at(traced.own_directory)
             return f"the session has no message {traced.sequence} yet: its log ends at {end}"
         return "it is not known here: give --root with the session's log, or --copy DIR"
-    if not (traced.merged or _is_merged(traced)):
+    if traced.another:
+        return (
+            f"{next(iter(traced.another))} has another message {traced.sequence} of this session: "
+            f"{traced.own_directory} was put back from an older copy, or begun again; publish it "
+            "under another name, or see rt session reset"
+        )
+    if not _is_merged(traced):
         return _unmerged(traced, traced.own)
     if traced.short:
         where, end = next(iter(traced.short.items()))
@@ -187,13 +202,15 @@ def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
 
 
 def _is_merged(traced: _Traced) -> bool:
-    """Whether a node says so."""
+    """Whether a copy has it or, where no copy has another instead, a node says so."""
     own = traced.own
-    return own is not None and any(merged >= own.end for _, merged in _reached(traced).values())
+    if own is None or traced.merged or traced.another:
+        return bool(traced.merged)
+    return any(merged >= own.end for _, merged in _reached(traced).values())
 
 
 def _fields(traced: _Traced) -> dict[str, Any]:
-    own = traced.own
+    own, is_it = traced.own, not traced.another
     return {
         "session": traced.session,
         "sequence": traced.sequence,
@@ -204,20 +221,26 @@ def _fields(traced: _Traced) -> dict[str, Any]:
         "nodes": {
             name: {
                 "durable": str(durable), "merged": str(merged),
-                "holds_it": own and durable >= own.end, "merged_it": own and merged >= own.end,
+                "holds_it": own and is_it and durable >= own.end,
+                "merged_it": own and is_it and merged >= own.end,
             }
             for name, (durable, merged) in _reached(traced).items()
         },
         "silent_nodes": [each.address for each in traced.report.nodes if each.error],
-        "copies": {
-            where: {
-                "position": str(place.position), "number": place.number,
-                "instruction": place.instruction, "term": place.term, "merge_time_ns":
-                place.merged_ns,
-            }
-            for where, place in traced.merged.items()
-        },
+        "copies": _places(traced.merged),
+        "copies_with_another": _places(traced.another),
         "copies_without_it": {where: str(end) for where, end in traced.short.items()},
+    }  # fmt: skip
+
+
+def _places(found: Mapping[str, MergedPlace]) -> dict[str, dict[str, Any]]:
+    return {
+        where: {
+            "position": str(place.position), "number": place.number,
+            "instruction": place.instruction, "term": place.term,
+            "merge_time_ns": place.merged_ns,
+        }
+        for where, place in found.items()
     }  # fmt: skip
 
 
@@ -228,8 +251,9 @@ def _show(traced: _Traced, stream: str, words: str) -> None:
         when += f"; its file was archived ({own.archived})" if own.archived else ""
         where = f" in {traced.own_directory}" if traced.own_directory else ""
         say(f"  session   at {own.position}{where}; {when}")
+    placed = None if traced.another else traced.own
     for name, (durable, merged) in _reached(traced).items():
-        say(f"  node {name:<4} {_node_words(traced.own, durable, merged)}")
+        say(f"  node {name:<4} {_node_words(placed, durable, merged)}")
     for node in traced.report.nodes:
         if node.error:
             say(f"  node {node.name or '?':<4} {node.error}")
@@ -239,6 +263,9 @@ def _show(traced: _Traced, stream: str, words: str) -> None:
             f"{time_text(place.merged_ns)}{_after(traced.own, place)}")  # fmt: skip
     for where, place in traced.merged.items():
         say(f"  merged    at {place.position} in {where}, number {place.number}")
+    for where, place in traced.another.items():
+        say(f"  another   at {place.position} in {where}, number {place.number}, published "
+            f"{time_text(place.own.time_ns)}")  # fmt: skip
     for where, end in traced.short.items():
         say(f"  not in    {where}, which ends at {end}")
     say(f"it waits at {words}" if words.partition(":")[0] in ("push", "merge", "pull")

@@ -74,7 +74,7 @@ def find_own(directory: str, sequence: int) -> OwnPlace | None:
 
 
 def find_merged(
-    directory: str, session: str, sequence: int, published_ns: int = 0
+    directory: str, session: str, sequence: int, published_ns: int = 0, own: OwnPlace | None = None
 ) -> MergedPlace | None:
     """Return where a message is in a merged log; None if that does not hold it.
 
@@ -85,6 +85,7 @@ def find_merged(
         session: that published it.
         sequence: of the message.
         published_ns: when, if that is known: less has to be read.
+        own: where it is in its session, if only that message is meant, and no other of its number.
 
     Raises:
         Misuse: there is no log, or it is a session's.
@@ -93,9 +94,9 @@ def find_merged(
     log = _opened(directory, merged=True)
     files = log.files()
     since = readable_at(log, published_ns - _SKEW_NS) if published_ns and files else START
-    found = _search(log, since, session, sequence)
+    found = _search(log, since, session, sequence, own)
     if found is None and files and since > files[0]:
-        found = _search(log, START, session, sequence)
+        found = _search(log, START, session, sequence, own)
     return found
 
 
@@ -123,7 +124,9 @@ def _own(batch: Batch, sequence: int) -> OwnPlace | None:
     return OwnPlace(position, Position(position + 1), int(batch.columns.times[index]))
 
 
-def _search(log: LogDirectory, start: Position, session: str, sequence: int) -> MergedPlace | None:
+def _search(
+    log: LogDirectory, start: Position, session: str, sequence: int, only: OwnPlace | None
+) -> MergedPlace | None:
     with closing(Reader(log, start)) as reader:
         while (found := reader.poll()) is not None:
             if not isinstance(found, Batch):
@@ -133,6 +136,8 @@ def _search(log: LogDirectory, start: Position, session: str, sequence: int) -> 
                 continue
             index = sequence - found.header.sequence
             own, current = _own(found, sequence), reader.range
+            if only is not None and own != only:
+                continue
             if own is not None and current is not None and index >= found.first:
                 number = found.number + index - found.first
                 return MergedPlace(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -89,6 +90,37 @@ def test_what_does_not_lead_is_named_where_a_majority_holds_the_message(tmp_path
         _, fields, text = traced(cluster, "jfk:0")
         assert fields["waits_for"].startswith("merge: no node leads")
         assert "it waits at merge" in text
+
+
+def test_another_message_of_the_same_number_is_not_this_one(tmp_path):
+    """A session that was put back from an older copy gives its numbers a second time."""
+    with ArchiveCluster(tmp_path, 1) as cluster:
+        publisher, own = cluster.publisher(), os.path.join(cluster.clients, "pub", STREAM, "jfk")
+        publisher.publish(b"a")
+        publisher.close()
+        shutil.copytree(own, tmp_path / "older")
+        publisher, push, pull = cluster.publisher(), cluster.push(), cluster.pull()
+        publisher.publish(b"b")
+        publisher.flush("merged", 20)
+        assert pull.wait_caught_up(20)
+        copy = ("--copy", cluster.out("sub"))
+        assert traced(cluster, "jfk:1", *copy)[0] == 0
+        publisher.close()
+        push.stop()
+        shutil.rmtree(own)
+        shutil.copytree(tmp_path / "older", own)
+        publisher = cluster.publisher()
+        assert publisher.publish(b"c") == 1
+        publisher.flush("synced")
+
+        code, fields, text = traced(cluster, "jfk:1", *copy)
+        assert (code, fields["copies"], fields["nodes"]["n1"]["merged_it"]) == (1, {}, False)
+        [(where, another)] = fields["copies_with_another"].items()
+        assert (where, another["number"]) == (cluster.out("sub"), 1)
+        assert "has another message 1 of this session" in fields["waits_for"]
+        assert "it is merged" not in text
+        assert "has merged it" not in text
+        assert traced(cluster, "jfk:0", *copy)[0] == 0  # the older copy has it, and no other
 
 
 def test_a_message_that_is_not_there_yet_is_not_one_that_waits(tmp_path):
