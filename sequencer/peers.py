@@ -8,7 +8,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from rt.about import carried
@@ -240,12 +240,15 @@ class Peers:
         """The bytes sent to all of them, before encryption."""
         return sum(outbox.sent_bytes for outbox in self._outboxes.values())
 
-    def problems(self) -> dict[str, str]:
-        """Return, for each member that cannot be reached, why."""
+    def problems(self, members: Container[str]) -> dict[str, str]:
+        """Return, for each of these members that cannot be reached, why.
+
+        A node that was removed is dialled for a while, to learn of it, and is not one of them.
+        """
         return {
             name: outbox.problem or "not connected yet"
             for name, outbox in self._outboxes.items()
-            if not outbox.connected
+            if name in members and not outbox.connected
         }
 
     def versions(self) -> dict[str, PeerVersion]:

@@ -95,7 +95,7 @@ class NodeSampler:
         times = SampleTimes(now_ns, now_s, self._began_ns, watched.stepped_s())
         sample = NodeSample(
             times, view, sessions, clients,
-            watched.peers.problems() if watched.peers else {},
+            watched.peers.problems(view.engine.members) if watched.peers else {},
             DiskView(watched.guard.available, watched.guard.reserve, not watched.guard.is_closed),
             self._flowed(passed_s),
             {name: each.counted() for name, each in watched.latencies.items()},

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
@@ -71,7 +71,7 @@ def node_status(
         "older_copy": waiting.older_copy,
         "unconfirmed_by": waiting.confirmations,
         "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
-        **_peers(peers),
+        **_peers(peers, engine.members),
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
         "sessions": _sessions(inboxes, sample, waiting.stuck, opened, poisoned),
@@ -93,9 +93,9 @@ def without_directories(answer: str) -> str:
     return _DIRECTORIES.sub("", answer)
 
 
-def _peers(peers: Peers | None) -> dict[str, Any]:
+def _peers(peers: Peers | None, members: Container[str]) -> dict[str, Any]:
     return {
-        "unreachable": peers.problems() if peers else {},
+        "unreachable": peers.problems(members) if peers else {},
         "peer_versions": {
             name: asdict(each) for name, each in (peers.versions() if peers else {}).items()
         },

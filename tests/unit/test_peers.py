@@ -341,3 +341,11 @@ def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up
             dial(settings.cluster_id, (11, 10))
     finally:
         node.stop()
+
+
+def test_only_members_are_reported_as_unreachable():
+    """A node that was removed is dialled for a while, and its end is not a problem of the rest."""
+    places = {name: [("127.0.0.1", 1)] for name in ("n2", "n3")}
+    peers = Peers("n1", places, no_context, lambda _sender, _messages: None)
+    assert list(peers.problems({"n1", "n2"})) == ["n2"]
+    peers.stop()
