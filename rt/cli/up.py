@@ -108,10 +108,16 @@ def start_nodes(
     Raises:
         RtError: One did not start; the message says why.
     """
+    # where a majority has a state, a node without one was emptied, and has to learn
+    there = sum(is_founded(root, place, stream) for place in places)
+    is_new = len(places) > 1 and there <= len(places) // 2
     started = [
-        _start(children, root, stream, place, len(places), page=pages.get(place.name, ""))
+        _start(
+            children, place, page=pages.get(place.name, ""),
+            founds=is_new and _is_founder(root, place) and not is_founded(root, place, stream),
+        )
         for place in places
-    ]
+    ]  # fmt: skip
     for child in started:
         child.first_line(_SERVES)
     return started
@@ -142,7 +148,6 @@ class LocalCluster:
         """
         self._children = children
         self._root = root
-        self._stream = stream
         self._places = {place.name: place for place in places}
         self._pages = pages
         started = start_nodes(children, root, stream, places, pages)
@@ -200,10 +205,7 @@ class LocalCluster:
         if name in self._running:
             raise Misuse(f"{name} is running already")
         place = self._places[name]
-        child = _start(
-            self._children, self._root, self._stream, place, len(self._places),
-            page=self._pages.get(name, ""),
-        )  # fmt: skip
+        child = _start(self._children, place, founds=False, page=self._pages.get(name, ""))
         try:
             child.first_line(_SERVES)
         except RtError:
@@ -225,10 +227,7 @@ class LocalCluster:
         return f"rt up --root {self._root} --start {name}"
 
 
-def _start(
-    children: Children, root: str, stream: str, place: Place, nodes: int, *, page: str
-) -> Child:
-    founds = nodes > 1 and _is_founder(root, place) and not is_founded(root, place, stream)
+def _start(children: Children, place: Place, *, founds: bool, page: str) -> Child:
     first = ["--found"] if founds else []
     shown = ["--http", page] if page else []
     return children.start(place.name, "node", "--config", place.config, *first, *shown)

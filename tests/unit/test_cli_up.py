@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -88,6 +89,21 @@ def test_a_failover_can_be_tried_by_hand(cluster):
     assert "has no node 'n9'; it has n1, n2, n3" in unknown.stderr
     assert up.stop()[0] == 0
     assert not {"up.request", "up.answer"} & set(os.listdir(up.root))
+
+
+@pytest.mark.process
+def test_an_emptied_node_learns_and_is_not_founded_again(cluster):
+    """To empty a node is what the runbook advises; founded again, it ended at once."""
+    up = cluster(3)
+    name = min({"n1", "n2", "n3"} - {up.leader()})
+    assert run("up", "--root", up.root, "--kill", name).exit_code == 0
+    shutil.rmtree(up.root / name)
+    started = run("up", "--root", up.root, "--start", name)
+    assert started.stdout == f"{name} was started; 3 of 3 nodes running\n"
+    assert eventually(lambda: up.status()[1] == 0, PATIENCE_S)
+    assert "identity.disowned" not in os.listdir(up.root / name / "stream" / "state")
+    code, said = up.stop()
+    assert (code, "ended with" in said) == (0, False)
 
 
 @pytest.mark.process
