@@ -106,7 +106,8 @@ class Program(CommandGroup):
         except click.exceptions.Exit as error:
             return error.exit_code
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place
-            if isinstance(error, click.UsageError | Misuse) and _PLUGIN in args:
+            command = next((each for each in args if each in COMMANDS), "")  # not `rt index check`
+            if isinstance(error, click.UsageError | Misuse) and command == _PLUGIN:
                 return self._unknown(error)
             return _report(error)
         return 0

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rt.cli import asking
+from rt.cli import asking, exits
 from rt.client.settings import ConnectionSettings
 from rt.errors import PeerError, Refused
 from tests.commands import run
@@ -154,3 +154,11 @@ def test_what_stops_rt_before_it_asks_is_unknown_and_not_critical(arguments, env
 def test_a_mistyped_variable_is_wrong_use_for_any_other_command():
     """Only monitoring plugins have codes of their own."""
     assert run("status", env={"RT_STRAEM": "x"}).exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("index", "check", "nothing"), ("verify", "check")])
+def test_only_the_command_check_has_the_codes_of_plugins(words):
+    """A script that repairs indexes takes 3 for the refusal of a peer."""
+    done = run(*words)
+    assert done.exit_code == exits.BAD_USE
+    assert (done.stdout, "not a log" in done.stderr) == ("", True)
