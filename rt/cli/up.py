@@ -22,6 +22,7 @@ from rt.node.cluster import CLIENTS_NAME, Place, init_local_cluster, is_founded
 from rt.node.http import HttpSettings
 from rt.node.settings import NodeSettings
 from rt.text import counted
+from rt.web.server import demand_installed
 
 _CHECK_S: Final = 0.2
 _SERVES: Final = r":(\d+)$"  # the first line of a node that is ready
@@ -74,8 +75,8 @@ def up(
         verb = "kill" if kill is not None else "start"
         say(ask_cluster(root, ControlRequest(verb, kill or start or "")))
         return
-    os.makedirs(root, exist_ok=True)
     pages = _pages(http, nodes)
+    os.makedirs(root, exist_ok=True)
     take_lock(root, f"{root} has a running cluster; stop it, or name another --root")  # for life
     places = _places(root, stream, nodes)
     with StopSignals() as signals, Children() as children, ControlServer(root) as control:
@@ -243,6 +244,7 @@ def _pages(http: str | None, nodes: int) -> dict[str, str]:
     """Return where each node shows its page: the first at `http`, the others at the next ports."""
     if http is None:
         return {}
+    demand_installed()  # before a cluster is made whose nodes would end
     host, port = HttpSettings(http).address
     if port + nodes - 1 > 65535 or not port:
         raise click.UsageError(f"--http {http}: {nodes} ports from {port} on are needed")

@@ -6,11 +6,13 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 
 import pytest
 
 from rt.cli import exits
+from rt.cli.up import up as up_command
 from rt.cli.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.errors import Misuse, RtError
 from rt.log.lock import take_lock
@@ -154,6 +156,15 @@ def children(pid):
         ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=True
     )
     return [int(each) for each in told.stdout.split()]
+
+
+def test_pages_without_their_packages_are_refused_before_a_cluster_is_made(tmp_path, monkeypatch):
+    """It told where the pages were, and then each node ended for want of a package."""
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    root = tmp_path / "up"
+    with pytest.raises(Misuse, match=r"pip install 'rt-transport\[http\]'"):
+        up_command.main(["--root", str(root), "--http", "127.0.0.1:9420"], standalone_mode=False)
+    assert not root.exists()
 
 
 def test_nothing_is_asked_of_a_cluster_that_is_not_running(tmp_path):
