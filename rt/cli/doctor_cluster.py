@@ -154,7 +154,8 @@ def _disks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
         name, free = get(each.answer, "node", str), get(each.answer, "disk_free", int)
         reserve = get(each.answer, "disk_reserve", int)
         if each.answer.get("takes_data") is False:
-            yield problem("disks", f"{name} refuses new data: {size_text(free)} are free", advice)
+            yield problem("disks", f"{name} refuses new data: {size_text(free)} are free, and it "
+                          f"keeps {size_text(reserve)}", advice)  # fmt: skip
         elif free < _FREE_RATIO * reserve:
             yield warning("disks", f"{name} has {size_text(free)} free, and refuses new data below "
                           f"{size_text(reserve)}", advice)  # fmt: skip

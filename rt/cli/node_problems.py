@@ -66,8 +66,10 @@ def _running_problems(answer: dict[str, Any]) -> list[str]:
     stalls = get(answer, "stalls", dict)
     found += [f"does not move: {checked(stalls[hop], str, hop)}" for hop in sorted(stalls)]
     if answer.get("takes_data") is False:
-        free = get(answer, "disk_free", int)
-        found.append(f"refuses new data: {free:,} bytes of disk are left")
+        free, kept = get(answer, "disk_free", int), get(answer, "disk_reserve", int)
+        found.append(
+            f"refuses new data: {free:,} bytes of disk are left, and it keeps {kept:,} free"
+        )
     if refusal := get(answer, "refusal", str):
         found.append(f"refused a peer: {refusal}")
     if unreachable := get(answer, "unreachable", dict):

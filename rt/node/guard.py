@@ -74,4 +74,7 @@ class DiskGuard:
             if closed != self.is_closed:
                 self.is_closed = closed
                 word = "refuses" if closed else "takes"
-                _log.error("node %s %s new data: %d bytes free", self._node, word, self.available)
+                _log.error(
+                    "node %s %s new data: %d bytes are free, and it keeps %d",
+                    self._node, word, self.available, self.reserve,
+                )  # fmt: skip

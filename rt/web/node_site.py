@@ -121,7 +121,8 @@ class NodeSite:
         if view.waiting.confirmations:
             yield f"confirming: {view.waiting.confirmations} more nodes have to confirm its state"
         if not sample.disk.takes_data:
-            yield f"reserve: {sample.disk.available:,} bytes of disk are left"
+            yield (f"reserve: {sample.disk.available:,} bytes of disk are left, and it keeps "
+                   f"{sample.disk.reserve:,} free")  # fmt: skip
 
     def status(self) -> list[Fields]:
         """Return what `rt status --json` shows of it."""

@@ -58,7 +58,11 @@ def test_nothing_is_wrong_with_a_cluster_that_is_well():
         ({"speaks": {"nodes": [8], "wire": [2, 3]}}, "versions", "n1 and n2 have no version of"),
         ({"speaks": {"nodes": [7], "wire": [3, 4]}}, "versions", "n2 and n3 have no version of"),
         ({"disk_free": 2 << 20}, "disks", "n2 has 2.00 MiB free, and refuses new data below 1.00"),
-        ({"takes_data": False}, "disks", "n2 refuses new data"),
+        (
+            {"takes_data": False, "disk_free": 2 << 20},
+            "disks",
+            "n2 refuses new data: 2.00 MiB are free, and it keeps 1.00 MiB",
+        ),
         ({"certificate_days": 3.0}, "certificates", "expires in 3 days"),
         ({"certificate_days": None}, "certificates", "cannot read its certificate"),
         ({"stream": "other"}, "configuration", "n2 serves stream other, and flights is set"),

@@ -100,7 +100,10 @@ def test_a_learner_is_named_and_does_not_make_a_quorum():
     ("changed", "problem"),
     [
         ({"unreachable": {"n3": "connection refused"}}, "n2 cannot reach n3"),
-        ({"takes_data": False, "disk_free": 5000}, "n2 refuses new data: 5,000 bytes of disk"),
+        (
+            {"takes_data": False, "disk_free": 5000, "disk_reserve": 6000},
+            "n2 refuses new data: 5,000 bytes of disk are left, and it keeps 6,000 free",
+        ),
         ({"copying_to": "0.0.7"}, "n2 is copying the merged log, at 0.0.7"),
         ({"waiting_for": {"session": "jfk", "end": "0.0.9"}}, "n2 waits for session jfk"),
         ({"refusal": "n9: not a member"}, "n2 refused a peer: n9: not a member"),
