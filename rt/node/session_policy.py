@@ -69,7 +69,7 @@ def _seconds(name: str, value: object) -> float:
             pass
     if type(value) in (int, float):
         return float(str(value))
-    raise Misuse(f"{name} is {shown(repr(value))}; use seconds, or a time such as 30min")
+    raise Misuse(f"{name} is {shown(value)}; use seconds, or a time such as 30min")
 
 
 def session_policy_of_notes(notes: Mapping[str, str]) -> SessionPolicy:

@@ -7,7 +7,12 @@ import pytest
 
 from rt import Position
 from rt.errors import Misuse, PeerError
-from rt.node.session_policy import SESSIONS_NOTE, SessionPolicy, session_policy_of_notes
+from rt.node.session_policy import (
+    SESSIONS_NOTE,
+    SessionPolicy,
+    session_policy_of,
+    session_policy_of_notes,
+)
 from rt.node.session_watch import PRESENCE, SessionWatch
 from sequencer.holdings import Holdings, encode_reports
 from sequencer.instruction import LIVES_MAX, decode_instruction, encode_instruction
@@ -389,6 +394,12 @@ def test_what_is_remembered_of_owners_survives_a_snapshot():
 def test_a_policy_that_cannot_be_read_lets_nothing_expire(text):
     """A later version may have written it."""
     assert session_policy_of_notes({SESSIONS_NOTE: text}) == SessionPolicy()
+
+
+def test_a_time_that_cannot_be_read_is_quoted_once():
+    """The sentence is all that an operator has."""
+    with pytest.raises(Misuse, match=r"^expire_s is 'soon'; use seconds, "):
+        session_policy_of({"expire_s": "soon"})
 
 
 def test_times_out_of_range_are_refused():
