@@ -45,8 +45,8 @@ def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Diff
     A sink that is ahead of a session's own log is `diverged`. What a node serves is one of several
     copies, which may be `behind` the others for a while.
 
-    >>> difference(Standing(0, Position(192), crc=7), Held(size=128)).words
-    'the sink ends at 0.0.192, the source at 0.0.128'
+    >>> difference(Standing(0, Position(192), crc=7), Held(size=128)).words.partition(":")[0]
+    'the sink has it up to 0.0.192, and here it ends at 0.0.128'
     """
     if not standing.end and standing.rolled is None:
         return None
@@ -66,15 +66,20 @@ def _longer(end: Position, held: Held, ahead: str) -> Difference | None:
     if end.offset <= ours:
         return None
     here = Position(end.file + ours)
-    words = f"ends at {here}" if ahead == BEHIND else f"at {here}"
-    return Difference(ahead, _longer_words(end, words, ahead))
+    return Difference(ahead, _longer_words(end, f"ends at {here}", ahead))
 
 
 def _longer_words(end: Position, words: str, ahead: str) -> str:
-    """Return what to say of a longer copy: of a node's log, which follows, that all is well."""
+    """Return what to say of a longer copy: of a node's log, which follows, that all is well.
+
+    The log of a session, of which the sink has more, is not what it was.
+    """
     if ahead == BEHIND:
         return f"it {words} and the copy at {end}: it is behind, and another node is asked"
-    return f"the sink ends at {end}, the source {words}"
+    return (
+        f"the sink has it up to {end}, and here it {words}: this log was put back from an older "
+        "copy, or has lost its end; go on in a session of another name"
+    )
 
 
 def _rolled_otherwise(theirs: Rolled | None, ours: Rolled | None, ahead: str) -> Difference | None:
