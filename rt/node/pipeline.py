@@ -254,12 +254,17 @@ class NodePipeline:
         self.sequencer.stir()
 
     def _serve_merged(self) -> None:
-        self._serve(self.member.executor.ledger.end)
+        """Serve what was just merged, to a few; to the others after the step, with `_serve`.
+
+        So a publisher does not wait until 64 subscribers were sent its message, to hear of it.
+        """
+        end = self.member.executor.ledger.end
+        if end != self.feeds.end:
+            self.feeds.begin(end)
 
     def _serve(self, end: Position) -> None:
-        """Serve up to `end`, which a round asks for twice: once it is merged, and after the step.
-
-        The second time would wake the thread of each pulling connection for nothing.
-        """
+        """Serve up to `end`, to all that have not been told yet."""
         if end != self.feeds.end:
             self.feeds.grown(end)
+        else:
+            self.feeds.go_on()
