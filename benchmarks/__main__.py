@@ -16,6 +16,7 @@ SUITES: dict[str, str] = {
     "cluster": "benchmarks.cluster:rows",
     "clients": "benchmarks.clients:rows",
     "sessions": "benchmarks.sessions:rows",
+    "subscribers": "benchmarks.subscribers:rows",
     "latest": "benchmarks.latest:rows",
     "http": "benchmarks.http:rows",
     "idle": "benchmarks.idle:rows",
