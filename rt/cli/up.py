@@ -18,11 +18,11 @@ from rt.config.settings import load
 from rt.errors import Misuse, RtError
 from rt.log.lock import take_lock
 from rt.names import parse_node
-from rt.node.cluster import CLIENTS_NAME, Place, init_local_cluster, is_founded
+from rt.node.cluster import CLIENTS_NAME, Place, init_local_cluster, is_founded, is_removed
 from rt.node.http import HttpSettings
 from rt.node.settings import NodeSettings
 from rt.text import counted
-from rt.web.server import demand_installed
+from rt.web.server import demand_free, demand_installed
 
 _CHECK_S: Final = 0.2
 _SERVES: Final = r":(\d+)$"  # the first line of a node that is ready
@@ -75,10 +75,11 @@ def up(
         verb = "kill" if kill is not None else "start"
         say(ask_cluster(root, ControlRequest(verb, kill or start or "")))
         return
-    pages = _pages(http, nodes)
+    addresses = _page_addresses(http, nodes)
     os.makedirs(root, exist_ok=True)
     take_lock(root, f"{root} has a running cluster; stop it, or name another --root")  # for life
     places = _places(root, stream, nodes)
+    pages = {place.name: page for place, page in zip(places, addresses, strict=False)}
     with StopSignals() as signals, Children() as children, ControlServer(root) as control:
         running = LocalCluster(children, root, stream, places, pages)
         for name, page in pages.items():
@@ -148,7 +149,7 @@ class LocalCluster:
             RtError: A node did not start.
         """
         self._children = children
-        self._root = root
+        self._root, self._stream = root, stream
         self._places = {place.name: place for place in places}
         self._pages = pages
         started = start_nodes(children, root, stream, places, pages)
@@ -167,7 +168,11 @@ class LocalCluster:
                 self._drop(name)
                 if not self._running and not self._killed:
                     raise RtError(f"{reason}; no node is left")
-                note(f"{reason}; {self._left()}; start it again with {self._command(name)}")
+                if is_removed(self._root, self._places[name], self._stream):
+                    del self._places[name]
+                    note(f"{name} was removed from the cluster, and has ended; {self._left()}")
+                else:
+                    note(f"{reason}; {self._left()}; start it again with {self._command(name)}")
 
     def obey(self, request: ControlRequest) -> str:
         """Do what another terminal asks; return what to tell it.
@@ -240,28 +245,43 @@ def _is_founder(root: str, place: Place) -> bool:
     return place.name in first.member_names
 
 
-def _pages(http: str | None, nodes: int) -> dict[str, str]:
-    """Return where each node shows its page: the first at `http`, the others at the next ports."""
+def _page_addresses(http: str | None, nodes: int) -> list[str]:
+    """Return where the nodes show their pages: the first at `http`, the others at the next ports.
+
+    Whatever would end a node that shows one is found here, before there is a cluster.
+    """
     if http is None:
-        return {}
-    demand_installed()  # before a cluster is made whose nodes would end
+        return []
+    demand_installed()
     host, port = HttpSettings(http).address
     if port + nodes - 1 > 65535 or not port:
         raise click.UsageError(f"--http {http}: {nodes} ports from {port} on are needed")
     name = f"[{host}]" if ":" in host else host
-    return {f"n{place + 1}": f"{name}:{port + place}" for place in range(nodes)}
+    addresses = [f"{name}:{port + place}" for place in range(nodes)]
+    for each in addresses:
+        demand_free(HttpSettings(each))
+    return addresses
 
 
 def _places(root: str, stream: str, nodes: int) -> list[Place]:
-    """Return the nodes of the cluster in `root`, which is made if there is none."""
-    configs = sorted(name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name))
+    """Return the nodes of the cluster in `root`, which is made if there is none.
+
+    A node that was removed from the cluster is not one of them.
+    """
+    configs = [name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name)]
     if not configs:
         return init_local_cluster(root, stream, nodes)
-    paths = [os.path.join(root, config) for config in configs]
+    paths = [os.path.join(root, name) for name in sorted(configs, key=lambda name: int(name[1:-5]))]
     there = [load(NodeSettings, path, "node", environment={}) for path in paths]
-    if len(there) != nodes or there[0].stream != stream:
+    served = there[0].stream
+    every = [Place(each.name, each.listen, path) for each, path in zip(there, paths, strict=True)]
+    gone = [each.name for each in every if is_removed(root, each, served)]
+    places = [each for each in every if each.name not in gone]
+    if len(places) != nodes or served != stream:
         raise click.UsageError(
-            f"{root} holds a cluster of {counted(len(there), 'node')} for stream "
-            f"{there[0].stream!r}; ask for that, or name another --root"
+            f"{root} holds a cluster of {counted(len(places), 'node')} for stream {served!r}; ask "
+            "for that, or name another --root"
         )
-    return [Place(each.name, each.listen, path) for each, path in zip(there, paths, strict=True)]
+    if gone:
+        note(f"removed from the cluster, and left out: {', '.join(gone)}")
+    return places

@@ -35,6 +35,8 @@ from rt.node.settings import PORT, parse_address
 from rt.node.status import STATUS_ALPN, STATUS_S
 from rt.position import FILE_BYTES_MAX
 from rt.text import printable
+from sequencer.journal.identity import IDENTITY_NAME
+from sequencer.journal.journal import REMOVED_NAME
 from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
@@ -215,8 +217,17 @@ def _check_count(count: int) -> None:
 
 def is_founded(directory: str, place: Place, stream: str) -> bool:
     """Whether a node of a cluster on this machine was started before, and not ended at once."""
-    state = os.path.join(stream_directory(root_of(directory, place), stream), "state")
-    return bool(OsDisk().names(state))
+    return bool(OsDisk().names(_state_of(directory, place, stream)))
+
+
+def is_removed(directory: str, place: Place, stream: str) -> bool:
+    """Whether a node of a cluster on this machine has learned that it was removed from it."""
+    names = OsDisk().names(_state_of(directory, place, stream))
+    return REMOVED_NAME in names and IDENTITY_NAME not in names
+
+
+def _state_of(directory: str, place: Place, stream: str) -> str:
+    return os.path.join(stream_directory(root_of(directory, place), stream), "state")
 
 
 def root_of(directory: str, place: Place) -> str:

@@ -120,6 +120,11 @@ class WebServer:
         self._server.run([self._socket])
 
 
+def demand_free(settings: HttpSettings) -> None:
+    """Check that a page can be served at an address; `OSError` says why not."""
+    _listen(settings.address).close()
+
+
 def _listen(address: tuple[str, int]) -> socket.socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     try:

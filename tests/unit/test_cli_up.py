@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -125,6 +126,26 @@ def test_a_node_is_added_to_a_running_cluster(cluster):
 
 
 @pytest.mark.process
+def test_a_node_that_was_removed_is_no_longer_one_of_the_cluster(cluster):
+    """It was counted, its operator was advised to start it, and the next start failed for it."""
+    up = cluster(3)
+    up.leader()
+    assert run("up", "--root", up.root, "--add").exit_code == 0
+    assert up.said() == "rt: n4 was started; 4 of 4 nodes running\n"
+    clients = up.root / "clients.toml"
+    removed = run("cluster", "remove", "n4", "--config", clients, "--timeout", "30")
+    assert (removed.exit_code, removed.stdout) == (0, "voting: n1, n2, n3\n")
+    assert up.said() == "rt: n4 was removed from the cluster, and has ended; 3 of 3 nodes running\n"
+    refused = run("up", "--root", up.root, "--start", "n4")
+    assert (refused.exit_code, "has no node 'n4'" in refused.stderr) == (exits.BAD_USE, True)
+    assert up.stop()[0] == 0
+    again = cluster(3)
+    assert again.said() == "rt: removed from the cluster, and left out: n4\n"
+    again.leader()
+    assert again.stop()[0] == 0
+
+
+@pytest.mark.process
 def test_a_node_that_dies_is_named_and_the_others_continue(cluster):
     """Two of three are a cluster, and its operator must learn which one is gone, and why."""
     up = cluster(3)
@@ -165,6 +186,16 @@ def test_pages_without_their_packages_are_refused_before_a_cluster_is_made(tmp_p
     with pytest.raises(Misuse, match=r"pip install 'rt-transport\[http\]'"):
         up_command.main(["--root", str(root), "--http", "127.0.0.1:9420"], standalone_mode=False)
     assert not root.exists()
+
+
+def test_a_page_whose_port_is_in_use_is_refused_before_a_cluster_is_made(tmp_path):
+    """It was announced, and its node ended."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        outcome = run("up", "--nodes", 1, "--root", tmp_path / "up", "--http", f"127.0.0.1:{port}")
+    assert outcome.exit_code == exits.DISK_FAILED
+    assert outcome.stderr == f"rt: cannot listen at 127.0.0.1:{port}: address already in use\n"
+    assert not (tmp_path / "up").exists()
 
 
 def test_nothing_is_asked_of_a_cluster_that_is_not_running(tmp_path):
