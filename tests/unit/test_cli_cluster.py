@@ -46,7 +46,7 @@ def test_a_node_is_added_and_another_removed_by_what_the_commands_print(cluster)
     assert "voting: n1, n2, n3; learner: n4" in added.output
     assert os.path.exists(certificate_files(os.path.join(cluster.root, "certs"), "n4").key)
 
-    gave_up = cluster_command(cluster, "add", "n4", "--address", address, "--timeout", "0.5")
+    gave_up = cluster_command(cluster, "add", "n4", "--address", address, "--timeout", "2")
     assert gave_up.exit_code == 1
     assert "n4 was not heard lately; is it running?; run it again to go on" in gave_up.output
 
