@@ -150,7 +150,7 @@ def pausing(root: str) -> float:
     with nodes(root, MEMBERS) as (places, children):
         addresses = [parse_address(place.address) for place in places]
         pull = PullClient(
-            os.path.join(root, "sub"), STREAM, addresses, _contexts(root, "subscriber")
+            os.path.join(root, "sub"), STREAM, addresses, client_contexts(root, "subscriber")
         )
         pull.start()
         stop = threading.Event()
@@ -218,7 +218,7 @@ class _Shipping(Publisher):
         data = os.path.join(root, "pub")
         super().__init__(data, stream=STREAM, session="p1")
         addresses = [parse_address(place.address) for place in places]
-        self._push = PushClient(data, STREAM, addresses, _contexts(root, "publisher"))
+        self._push = PushClient(data, STREAM, addresses, client_contexts(root, "publisher"))
         self._push.start()
         self.publish(b"first")
         self.flush("merged")
@@ -241,10 +241,11 @@ def _flow(publisher: Publisher, stop: threading.Event) -> None:
 
 
 def _status(root: str, place: Place) -> dict[str, Any]:
-    return ask_status(parse_address(place.address), _contexts(root, "subscriber"))
+    return ask_status(parse_address(place.address), client_contexts(root, "subscriber"))
 
 
-def _contexts(root: str, name: str) -> Contexts:
+def client_contexts(root: str, name: str) -> Contexts:
+    """Return the TLS contexts of one of the clients of a cluster made below `root`."""
     return Contexts(certificate_files(os.path.join(root, "certs"), name), client_context)
 
 

@@ -11,14 +11,13 @@ from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from statistics import median, quantiles
 
+from benchmarks.cluster import client_contexts
 from benchmarks.log import directory
 from benchmarks.report import Row
 from benchmarks.stream import SPAWN, STREAM, Address, nodes
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
-from rt.net.certificates import certificate_files
-from rt.net.tls import Contexts, client_context
 from rt.node.cluster import ask_status
 from rt.node.settings import parse_address
 
@@ -48,7 +47,7 @@ def _case(count: int, messages: int) -> Figures:
     """Measure with that many subscribers."""
     with directory() as root, nodes(root, 3) as (places, _), ExitStack() as undo:
         addresses = [parse_address(place.address) for place in places]
-        data, contexts = os.path.join(root, "pub"), _contexts(root, "publisher")
+        data, contexts = os.path.join(root, "pub"), client_contexts(root, "publisher")
         publisher = Publisher(
             data, stream=STREAM, session="s", writer=WriterSettings(fsync=Fsync.INTERVAL)
         )
@@ -96,7 +95,7 @@ def _subscribe(root: str, address: Address, count: int, there: Connection) -> No
 
 def _read(root: str, address: Address, number: int, ready: threading.Barrier) -> None:
     copy = os.path.join(root, f"sub{number}")
-    pull = PullClient(copy, STREAM, [address], _contexts(root, "subscriber"), start="latest")
+    pull = PullClient(copy, STREAM, [address], client_contexts(root, "subscriber"), start="latest")
     pull.start()
     try:
         pull.wait_caught_up(WAIT_S)
@@ -107,7 +106,3 @@ def _read(root: str, address: Address, number: int, ready: threading.Barrier) ->
                     break
     finally:
         pull.stop()
-
-
-def _contexts(root: str, name: str) -> Contexts:
-    return Contexts(certificate_files(os.path.join(root, "certs"), name), client_context)

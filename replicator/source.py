@@ -46,7 +46,7 @@ def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Diff
     copies, which may be `behind` the others for a while.
 
     >>> difference(Standing(0, Position(192), crc=7), Held(size=128)).words.partition(":")[0]
-    'the sink has it up to 0.0.192, and here it ends at 0.0.128'
+    'the node has it up to 0.0.192, and this log ends at 0.0.128'
     """
     if not standing.end and standing.rolled is None:
         return None
@@ -72,13 +72,13 @@ def _longer(end: Position, held: Held, ahead: str) -> Difference | None:
 def _longer_words(end: Position, words: str, ahead: str) -> str:
     """Return what to say of a longer copy: of a node's log, which follows, that all is well.
 
-    The log of a session, of which the sink has more, is not what it was.
+    A session's own log, of which a node has more, is not what it was.
     """
     if ahead == BEHIND:
         return f"it {words} and the copy at {end}: it is behind, and another node is asked"
     return (
-        f"the sink has it up to {end}, and here it {words}: this log was put back from an older "
-        "copy, or has lost its end; go on in a session of another name"
+        f"the node has it up to {end}, and this log {words}: it was put back from an older copy, "
+        "or has lost its end; go on in a session of another name"
     )
 
 

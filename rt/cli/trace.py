@@ -202,9 +202,11 @@ def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
 
 
 def _is_merged(traced: _Traced) -> bool:
-    """Whether a copy has it or, where no copy has another instead, a node says so."""
+    """Whether a copy has it, or a node says so; not if a copy has another instead."""
     own = traced.own
-    if own is None or traced.merged or traced.another:
+    if traced.another:
+        return False
+    if own is None or traced.merged:
         return bool(traced.merged)
     return any(merged >= own.end for _, merged in _reached(traced).values())
 

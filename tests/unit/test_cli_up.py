@@ -249,4 +249,6 @@ def test_an_unreadable_request_stops_nothing(tmp_path, content):
     """Whatever lies in the directory, the nodes go on."""
     (tmp_path / "up.request").write_bytes(content)
     server = ControlServer(str(tmp_path))
-    server.serve(lambda _request: pytest.fail("this is not a request"))
+    obeyed = []
+    server.serve(obeyed.append)
+    assert not obeyed

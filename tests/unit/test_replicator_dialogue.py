@@ -278,14 +278,14 @@ def only_the_first_file(source):
 
 
 DIVERGENCES = [
-    (shorter_source, "diverged", "up to 1.0.1912, and here it ends at 1.0.1012: this log was"),
-    (empty_source_file, "diverged", "and here it ends at 1.0.0"),
-    (missing_source_file, "diverged", "here it has no log.1.0"),
+    (shorter_source, "diverged", "up to 1.0.1912, and this log ends at 1.0.1012: it was"),
+    (empty_source_file, "diverged", "and this log ends at 1.0.0"),
+    (missing_source_file, "diverged", "this log has no log.1.0"),
     (flipped_byte_in_the_tail, "diverged", "from 1.0.0 to 1.0.1912 are not those of the source"),
     (another_log, "other-log", "another log has this name"),
     (same_log_written_again, "diverged", "the sink's log.0.1 is not the source's"),
-    (rolled_earlier, "diverged", "here it has no log.1.0"),
-    (only_the_first_file, "diverged", "here it has no log.1.0"),
+    (rolled_earlier, "diverged", "this log has no log.1.0"),
+    (only_the_first_file, "diverged", "this log has no log.1.0"),
 ]
 
 
