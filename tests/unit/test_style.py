@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import warnings
 
 import pytest
 
@@ -22,12 +23,7 @@ from tests.layout import (
     source,
     tree,
 )
-from tests.ratchets import (
-    CLASSES_WITH_MORE_FIELDS,
-    CLASSES_WITHOUT_A_THREADS_BLOCK,
-    HABITS,
-    MODULE_CYCLES,
-)
+from tests.ratchets import CLASSES_WITHOUT_A_THREADS_BLOCK, HABITS, MODULE_CYCLES
 
 # Whatever these folders import, directly or not, is pure as well.
 PURE_FOLDERS = ("rt/format/", "sequencer/raft/")
@@ -43,12 +39,13 @@ NOT_PURE = {
     "os", "socket", "ssl", "threading", "asyncio", "time", "random", "secrets", "subprocess",
     "fcntl", "select", "logging", "tempfile",
 }  # fmt: skip
-FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_FILE_LINES_MAX = 70, 420, 800
+FUNCTION_LINES_MAX = 70
 FUNCTION_LINES_LONG = 40
 # A ratchet: it may only become shorter.
 LONG_FUNCTIONS: set[str] = set()
-LONG_FILES: dict[str, int] = {}
-FIELDS_MAX = 12
+# Alarms, which are printed and fail nothing: many lines or fields may be two ideas under one name.
+# Where there is one idea, nothing is split to pass a number.
+FILE_LINES_MANY, TEST_FILE_LINES_MANY, FIELDS_MANY = 600, 800, 16
 # The callers of `recovery.judge`: a file's writer, readers of files that have ended, and `growth`,
 # which answers for every reader of a growing one.
 JUDGES = {
@@ -100,11 +97,8 @@ def demand_pure(path):
 
 
 @pytest.mark.parametrize("path", CODE + TESTS)
-def test_files_and_functions_are_short(path):
-    """A file too long to be read to its end is not understood."""
-    usual = TEST_FILE_LINES_MAX if path.startswith("tests") else FILE_LINES_MAX
-    limit = LONG_FILES.get(path, usual)
-    assert source(path).count("\n") <= limit
+def test_functions_are_short(path):
+    """A function that does not fit on a screen is not understood."""
     for function in functions(path):
         lines = function.end_lineno - function.lineno + 1
         assert lines <= FUNCTION_LINES_MAX, f"{function.name} has {lines} lines"
@@ -128,16 +122,16 @@ def _code_lines(function):
     return function.end_lineno - (first.end_lineno if is_text else function.lineno)
 
 
-def test_classes_have_few_fields():
-    """A class with more than a dozen fields is several ideas that share a name."""
-    many = {
-        f"{path}:{owner.name}": count
-        for path in CODE
-        for owner in classes(path)
-        if (count := len(fields(owner))) > FIELDS_MAX
-    }
-    for name, count in many.items():
-        assert count <= CLASSES_WITH_MORE_FIELDS.get(name, FIELDS_MAX), f"{name} has {count} fields"
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_long_files_and_classes_of_many_fields_are_named():
+    """A run prints where two ideas may share a name; no idea is split to pass a number."""
+    for path in CODE + TESTS:
+        many = TEST_FILE_LINES_MANY if path.startswith("tests") else FILE_LINES_MANY
+        if (lines := source(path).count("\n")) > many:
+            warnings.warn(f"{path} has {lines} lines", UserWarning, stacklevel=1)
+        for owner in classes(path) if path in CODE else ():
+            if (count := len(fields(owner))) > FIELDS_MANY:
+                warnings.warn(f"{path}:{owner.name} has {count} fields", UserWarning, stacklevel=1)
 
 
 def test_no_public_class_name_is_used_twice():
