@@ -1,5 +1,6 @@
 """GatheredFrames: the frames that sessions grew by since they were last announced, in memory."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from rt.limits import SMALL_BYTES
@@ -35,14 +36,15 @@ class GatheredFrames:
 
     def take(self, session: str) -> WrittenFrame | None:
         """Return all frames of a session as one; None if they are not all at hand, or not few."""
-        return _joined(self._frames.pop(session, []))
+        # A thread in `add` may still append to the list: what is joined is what was checked.
+        return _joined(tuple(self._frames.pop(session, ())))
 
     def forget(self) -> None:
         """Forget all frames, since all sessions are looked at."""
         self._frames.clear()
 
 
-def _joined(frames: list[WrittenFrame]) -> WrittenFrame | None:
+def _joined(frames: Sequence[WrittenFrame]) -> WrittenFrame | None:
     if len(frames) < 2:
         return frames[0] if frames else None
     first, end = frames[0], frames[0].position

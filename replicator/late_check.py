@@ -54,12 +54,20 @@ class LateCheck:
         self._has_budget = has_budget
         self._lock = threading.Lock()
         self._spans: dict[str, _Span] = {}  # by directory
-        self._poisoned: Mapping[str, str] = {}  # why, by the id of the log
+        self._poisoned: Mapping[tuple[str, str], str] = {}  # why, by directory and log id
 
     @property
-    def poisoned(self) -> Mapping[str, str]:
-        """Why logs are not taken any further, by their ids."""
-        return self._poisoned
+    def is_busy(self) -> bool:
+        """Whether any copy is refused or still to be checked."""
+        return bool(self._poisoned) or bool(self._spans)
+
+    def why_refused(self, log: Appender) -> str:
+        """Return why a copy takes no more of its log; "" if it does.
+
+        A publisher chooses the id of its log, so the id alone would let it have another's session
+        refused. The directory is this node's, and belongs to one session and its owner.
+        """
+        return self._poisoned.get(_key(log), "")
 
     @property
     def unchecked(self) -> frozenset[str]:
@@ -89,8 +97,7 @@ class LateCheck:
 
     def demand_sound(self, log: Appender) -> None:
         """Raise `Refused` if a frame of this log proved to be poisoned after it was taken."""
-        why = self._poisoned.get(log.identity.id)
-        if why is not None:
+        if why := self.why_refused(log):
             raise refusal(why)
 
     def turn(self) -> None:
@@ -138,7 +145,7 @@ class LateCheck:
 
     def _remember(self, log: Appender, why: str) -> None:
         with self._lock:
-            self._poisoned = {**self._poisoned, log.identity.id: why}
+            self._poisoned = {**self._poisoned, _key(log): why}
 
 
 class LateChecker:
@@ -184,6 +191,10 @@ def refusal(why: str) -> Refused:
     """Return why a session is not taken any further."""
     advice = "nothing is taken from there on; go on under another session name"
     return Refused("poisoned", f"{why}; {advice}")
+
+
+def _key(log: Appender) -> tuple[str, str]:
+    return log.directory, log.identity.id
 
 
 def _check(header: Header, body: memoryview) -> None:

@@ -329,7 +329,8 @@ class Node:
         inboxes = pipeline.inboxes
         shown = node_status(
             pipeline.sequencer.view, inboxes.every(), self._peers, settings, self.directory.guard,
-            sample=self.lookout.sample, opened=inboxes.opened, poisoned=self._port.late.poisoned,
+            sample=self.lookout.sample, opened=inboxes.opened,
+            why_refused=self._port.late.why_refused,
         )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
         certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}

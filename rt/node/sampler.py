@@ -157,12 +157,11 @@ class NodeSampler:
 
 
 def _poison(late: LateCheck | None, inboxes: Sequence[NodeInbox]) -> PoisonView:
-    if late is None or not (late.poisoned or late.unchecked):
+    if late is None or not late.is_busy:
         return PoisonView()
-    poisoned, unchecked = late.poisoned, late.unchecked
-    logs = [each.appender for each in inboxes]
+    unchecked, logs = late.unchecked, [each.appender for each in inboxes]
     return PoisonView(
-        sum(each.identity.id in poisoned for each in logs),
+        sum(bool(late.why_refused(each)) for each in logs),
         sum(each.directory in unchecked for each in logs),
     )
 

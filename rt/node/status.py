@@ -2,13 +2,14 @@
 
 import re
 import time
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
 from replicator.clients import ClientView
 from replicator.wire import VERSION, VERSION_MIN
+from rt.log.appender import Appender
 from rt.node.fork import FoundFork
 from rt.node.guard import DiskGuard
 from rt.node.inbox import NodeInbox
@@ -38,11 +39,12 @@ def node_status(
     *,
     sample: NodeSample,
     opened: Mapping[str, Ownership] = MappingProxyType({}),
-    poisoned: Mapping[str, str] = MappingProxyType({}),
+    why_refused: Callable[[Appender], str] = lambda _log: "",
 ) -> dict[str, Any]:
     """Return what `rt status` shows of one node: a snapshot that no thread waits for.
 
-    Rates and what is counted are of the last sample. `poisoned` says why logs are refused, by id.
+    Rates and what is counted are of the last sample. `why_refused` says why a copy
+    takes no more of its log.
     """
     engine, waiting = view.engine, view.waiting
     copy, missing = waiting.copy, waiting.missing
@@ -74,7 +76,7 @@ def node_status(
         **_peers(peers, engine.members),
         "refusal": engine.refusal,
         "now_ns": time.time_ns(),
-        "sessions": _sessions(inboxes, sample, waiting.stuck, opened, poisoned),
+        "sessions": _sessions(inboxes, sample, waiting.stuck, opened, why_refused),
         "archived_to": str(view.archived_to),
         "policy": policy_of_notes(view.notes).text(),
         "disk_free": guard.available,
@@ -130,7 +132,7 @@ def _sessions(
     sample: NodeSample,
     stuck: Mapping[str, Stuck],
     opened: Mapping[str, Ownership],
-    poisoned: Mapping[str, str],
+    why_refused: Callable[[Appender], str],
 ) -> list[dict[str, Any]]:
     sampled = {each.session: each for each in sample.sessions}
     return [
@@ -142,7 +144,7 @@ def _sessions(
             "durable": str(inbox.safe),
             "merged": str(inbox.merged),
             "stuck": stuck[inbox.session].words if inbox.session in stuck else "",
-            "poisoned": poisoned.get(inbox.appender.identity.id, ""),
+            "poisoned": why_refused(inbox.appender),
             **_counted(sampled.get(inbox.session)),
         }
         for inbox in sorted(inboxes, key=lambda each: each.session)

@@ -1,5 +1,6 @@
 """GatherWindow: how long small updates are gathered."""
 
+import threading
 from functools import partial
 from types import SimpleNamespace
 
@@ -176,6 +177,55 @@ def test_frames_that_follow_each_other_are_announced_as_one():
 def test_frames_that_are_not_all_there_are_read_from_the_file(frames):
     """Two threads may announce theirs in the wrong order, and a large frame is not kept."""
     assert gathered(*frames) is None
+
+
+class Hooked(WrittenFrame):
+    """A frame that reports when its bytes are looked at."""
+
+    hook = staticmethod(lambda: None)
+
+    @property
+    def data(self):
+        """Its bytes, after the hook."""
+        type(self).hook()
+        return self[2]
+
+
+def test_a_frame_added_while_others_are_joined_is_not_joined_unchecked():
+    """It need not follow the last one: the update would claim to end where no frame ends."""
+    is_late, may_append = threading.Event(), threading.Event()
+
+    class Last(Hooked):
+        """Is checked, then joined: by then the other thread has appended."""
+
+        looks = 0
+
+        @staticmethod
+        def hook():
+            Last.looks += 1
+            if Last.looks > looks_before_join:
+                may_append.set()
+                adder.join(10)
+
+    class Late(Hooked):
+        """Is added by a thread that has the list in its hands already."""
+
+        @staticmethod
+        def hook():
+            is_late.set()
+            may_append.wait(10)
+
+    found, last = GatheredFrames(), Last("a", Position(8), b"12345678", 1)
+    found.add("jfk", frame(0))
+    looks_before_join = 10
+    found.add("jfk", last)
+    looks_before_join = Last.looks + 1  # one look checks it, the next joins it
+    adder = threading.Thread(target=found.add, args=("jfk", Late("a", Position(24), b"z" * 8, 1)))
+    adder.start()
+    assert is_late.wait(10)
+    joined = found.take("jfk")
+    assert not adder.is_alive()
+    assert (joined.data, joined.messages) == (b"12345678" * 2, 2)
 
 
 def test_gathered_frames_take_bounded_memory():

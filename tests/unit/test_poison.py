@@ -153,9 +153,10 @@ class Copies:
             return False
         return True
 
-    def fill(self, name, frames, roll_after=()):
+    def fill(self, name, frames, roll_after=(), log_id=""):
         """Append frames that were not looked into; return where each is."""
         identity = new_identity(SESSION, STREAM, name, created_ns=1)
+        identity = identity._replace(id=log_id or identity.id)
         log = self.logs[name] = Appender(OsDisk(), os.path.join(self.top, name), identity)
         log.recover()
         log.begin_file(START)
@@ -205,16 +206,30 @@ def test_what_was_taken_unchecked_is_checked_when_there_is_budget(copies):
     copies.fill("lga", [good, good])
     jfk, lga = copies.logs.values()
     copies.check.turn()
-    assert (copies.check.poisoned, len(copies.check.unchecked)) == ({}, 2)
+    assert not copies.check.why_refused(jfk)
+    assert len(copies.check.unchecked) == 2
     copies.left = 10 * MIB
     copies.check.turn()
     words = f"the messages of the frame at {places[2]} cannot be decoded: "
-    assert copies.check.poisoned[jfk.identity.id].startswith(words)
+    assert copies.check.why_refused(jfk).startswith(words)
     copies.check.demand_sound(lga)
     assert not copies.check.unchecked
     with pytest.raises(Refused, match="go on under another session name") as caught:
         copies.check.demand_sound(jfk)
     assert caught.value.code == "poisoned"
+
+
+def test_poison_under_the_log_id_of_another_session_does_not_have_that_refused(copies):
+    """A publisher chooses the id of its log, and could have blocked any session for good."""
+    copies.fill("lga", [good])
+    lga = copies.logs["lga"]
+    copies.fill("jfk", [bad], log_id=lga.identity.id)
+    copies.left = 10 * MIB
+    copies.check.turn()
+    copies.check.demand_sound(lga)
+    copies.restarted().begin(lga)
+    with pytest.raises(Refused, match="cannot be decoded"):
+        copies.check.demand_sound(copies.logs["jfk"])
 
 
 def test_what_proved_to_be_poisoned_is_refused_after_a_restart_too(copies):
@@ -237,7 +252,7 @@ def test_a_check_goes_on_where_the_budget_ended(copies, roll_after):
     """Each frame is looked into once, in the next file too."""
     copies.fill("jfk", [good] * 9 + [bad], roll_after)
     taken = []
-    while not copies.check.poisoned:
+    while not copies.check.why_refused(copies.logs["jfk"]):
         copies.left = 3 * 16 * KIB
         copies.check.turn()
         taken.append(copies.left)
@@ -260,8 +275,8 @@ def test_a_copy_that_goes_is_not_checked(copies):
     copies.left = 10 * MIB
     copies.check.turn()
     assert not copies.check.unchecked
-    [why] = copies.check.poisoned.values()
-    assert f"the frame at {second} cannot" in why
+    assert f"the frame at {second} cannot" in copies.check.why_refused(copies.logs["lga"])
+    assert not copies.check.why_refused(copies.logs["jfk"])
 
 
 @pytest.fixture
