@@ -33,14 +33,28 @@ class SteadyClock:
         """Whether the clock has jumped and is not believed yet."""
         return self._jumped_at_ns is not None
 
+    @property
+    def is_set(self) -> bool:
+        """Whether it has followed a clock yet."""
+        return bool(self._wall_ns)
+
+    def at(self, monotonic_ns: int) -> int:
+        """Return the time to use at a later moment, without looking at the clock again.
+
+        >>> clock = SteadyClock()
+        >>> clock.now_ns(wall_ns=1_000, monotonic_ns=5), clock.at(monotonic_ns=25)
+        (1000, 1020)
+        """
+        return self._wall_ns + monotonic_ns - self._monotonic_ns
+
     def now_ns(self, wall_ns: int, monotonic_ns: int) -> int:
-        """Return the time to use.
+        """Look at the clock, and return the time to use.
 
         Args:
             wall_ns: the clock.
             monotonic_ns: a clock that cannot be set.
         """
-        expected = self._wall_ns + monotonic_ns - self._monotonic_ns
+        expected = self.at(monotonic_ns)
         if not self._wall_ns or wall_ns - expected <= JUMP_NS:
             self._jumped_at_ns = None
             self._wall_ns = wall_ns

@@ -95,8 +95,17 @@ class Retention:
         self._said: set[str] = set()  # troubles that were logged and persist
         self._turned_s = float("-inf")
         self._turned_at = START, -1  # the file that was active then, and the last instruction
-        self.now_ns = machine.now_ns()  # the time that retention goes by
         member.handlers[REPORT] = self.hear
+
+    @property
+    def now_ns(self) -> int:
+        """The time that the nodes agree on: as of the last look at their clocks, and since.
+
+        A node at rest looks every 10 s only; what it decides in between happens now, not then.
+        """
+        if not self._clock.is_set:
+            return self._machine.now_ns()
+        return self._clock.at(self._machine.steady_ns())
 
     @property
     def policy(self) -> Policy:
@@ -227,7 +236,7 @@ class Retention:
 
     def _look_at_clocks(self, living: dict[str, RetentionReport]) -> None:
         clocks = [report.clock_ns for report in living.values()]
-        self.now_ns = self._clock.now_ns(agreed_ns(clocks), self._machine.steady_ns())
+        self._clock.now_ns(agreed_ns(clocks), self._machine.steady_ns())
         holding = self._clock.is_holding
         if holding and "clock" not in self._said:
             _log.error("the clocks jumped ahead; nothing is archived by that time for an hour")

@@ -24,7 +24,9 @@ _REPORT_S: Final = 5.0  # reports may be lost; one that says something new is se
 class WatchClock(Protocol):
     """What the node knows of time, and of what a majority has."""
 
-    now_ns: int  # agreed between the nodes' clocks; see `rt.node.retention`
+    @property
+    def now_ns(self) -> int:
+        """The time now, agreed between the nodes' clocks; see `rt.node.retention`."""
 
     @property
     def settled_index(self) -> int:

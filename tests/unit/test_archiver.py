@@ -429,7 +429,8 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
         greeting=None, executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
     )  # fmt: skip
     archiver = Retention.__new__(Retention)
-    archiver._member, archiver._machine, archiver.now_ns = member, Machine(), NOW
+    archiver._member, archiver._machine = member, Machine(lambda: NOW)
+    archiver._clock = SteadyClock()
     member.order(Note(NOW, LEASE_NOTE + "spark", renewed.text()))  # when it had found no orders
     archiver._forget_old_leases()
     for note in member.proposals._orders:
@@ -463,6 +464,30 @@ def test_what_was_set_aside_is_not_reported_durable_until_it_is_copied_again():
     executor.lacks_log, executor.appender.next_place = False, Position.of(0, 1, 800)
     retention._report(2)
     assert sent == [30, 10, 30]
+
+
+def test_what_is_decided_between_two_looks_at_the_clocks_happens_now():
+    """A session opened after a rest was recorded with the time of the last look, up to 19 s early."""
+    clock = SimpleNamespace(ns=0)
+    machine = Machine(lambda: NOW + clock.ns, lambda: clock.ns, lambda _path: (3, 2, 1))
+    executor = SimpleNamespace(
+        ledger=Ledger(end=Position.of(0, 1, 800), index=3), lacks_log=False,
+        appender=SimpleNamespace(
+            directory="out", next_place=Position.of(0, 1, 800), manifest=Manifest()
+        ),
+    )  # fmt: skip
+    member = SimpleNamespace(
+        name="a", handlers={}, executor=executor, engine=SimpleNamespace(leads=False),
+        holdings=SimpleNamespace(others=[], voters={"a"}, reached_by_majority=lambda _each: 0),
+    )  # fmt: skip
+    retention = Retention(None, member, NodeSweeper(SimpleNamespace(emptied_to=START)), machine)
+    looked = []
+    clock.ns = 5 * 10**9
+    retention.turn(5.0)
+    looked.append(retention.now_ns)
+    clock.ns = 15 * 10**9
+    looked.append(retention.now_ns)
+    assert looked == [NOW + 5 * 10**9, NOW + 15 * 10**9]
 
 
 def test_leases_requested_at_once_do_not_exceed_the_limit(monkeypatch):
