@@ -467,7 +467,7 @@ def test_what_was_set_aside_is_not_reported_durable_until_it_is_copied_again():
 
 
 def test_what_is_decided_between_two_looks_at_the_clocks_happens_now():
-    """A session opened after a rest was recorded with the time of the last look, up to 19 s early."""
+    """A session opened after a rest was recorded with the time of the last look, 19 s early."""
     clock = SimpleNamespace(ns=0)
     machine = Machine(lambda: NOW + clock.ns, lambda: clock.ns, lambda _path: (3, 2, 1))
     executor = SimpleNamespace(
