@@ -1,7 +1,7 @@
 """Instruction: the command that Raft agrees on: byte ranges of sessions, small ones with bytes."""
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -165,10 +165,18 @@ def note_digest(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Change these sessions, in this order; each is left out if it was decided on another state."""
+    """Change these sessions, in this order; each is left out if it was decided on another state.
+
+    All are of one time, the only one that is encoded: a leader executes its own proposal as it is,
+    and the others what they decoded, to the same bytes.
+    """
 
     time_ns: int
     lives: tuple[Life, ...]
+
+    def __post_init__(self) -> None:
+        lives = tuple(replace(each, time_ns=self.time_ns) for each in self.lives)
+        object.__setattr__(self, "lives", lives)
 
 
 Instruction = Merge | Roll | Archive | Note | Life | Lives
