@@ -53,6 +53,10 @@ class FaultyFile(OsFile):
         self._disk.step("write_again")
         super().write_again(offset)
 
+    def overwrite(self, data, offset):
+        self._disk.step("overwrite")
+        super().overwrite(data, offset)
+
     def sync(self):
         self._disk.step("sync")
         super().sync()

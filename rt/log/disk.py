@@ -55,6 +55,9 @@ class File(Protocol):
         change, so that no power cut can harm those that were durable.
         """
 
+    def overwrite(self, data: bytes, offset: int) -> None:
+        """Replace bytes that are there, in place; before a sync, a power cut may take either."""
+
     def sync(self) -> None:
         """Return once all bytes and the length are on stable storage; never retry a failure."""
 
@@ -181,6 +184,13 @@ class OsFile:
             if not count:
                 raise EOFError(f"the file ends {end - offset} bytes early")
             offset += os.pwrite(self._fd, buffer[:count], offset)
+
+    def overwrite(self, data: bytes, offset: int) -> None:
+        """Replace bytes that are there, in place."""
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._fd, rest, offset)
+            offset, rest = offset + written, rest[written:]
 
     def sync(self) -> None:
         """Flush data and length; fdatasync includes the length when it changed."""

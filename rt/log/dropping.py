@@ -1,11 +1,9 @@
 """Dropping: gives up the oldest files of a full session that no pusher has begun to send."""
 
-import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import closing
-from typing import Final
 
 from rt.errors import DiskFailed
 from rt.format.dropped_notice import (
@@ -20,12 +18,9 @@ from rt.format.manifest import Archived, Manifest
 from rt.log.appender import Appender
 from rt.log.archived import DROPPED, is_dropped
 from rt.log.directory import LogDirectory
-from rt.log.disk import OPEN_FLAGS
 from rt.log.files import log_files
 from rt.log.sending import Sending, begin_sending, notice_of, sending
 from rt.position import Position
-
-_WRITE: Final = os.O_WRONLY | OPEN_FLAGS
 
 
 class Dropping:
@@ -135,12 +130,9 @@ class Dropping:
             dropped, position=file, sequence=header.sequence, time_ns=header.time_ns,
             session_tag=header.session_tag,
         )  # fmt: skip
-        fd = os.open(path, _WRITE)
-        try:
-            os.pwrite(fd, b"".join(frame.parts), 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with closing(self._appender.disk.open(path)) as opened:
+            opened.overwrite(b"".join(frame.parts), 0)
+            opened.sync()  # before the line of the dropped file: without either, it was not dropped
 
     def _left_over(self) -> DroppedSpan:
         """Return what the last file said, if no message came after it; nodes pass over that."""

@@ -242,6 +242,15 @@ class PooledFile(OsFile):
         finally:
             self._disk.unpin(self)
 
+    def overwrite(self, data: bytes, offset: int) -> None:
+        """Replace bytes that are there, in place."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            super().overwrite(data, offset)
+        finally:
+            self._disk.unpin(self)
+
     def sync(self) -> None:
         """Flush data and length; what another thread appends meanwhile may not be covered."""
         self._disk.pin(self)

@@ -112,6 +112,10 @@ class FsFile:
         """Refused."""
         raise self._read_only(f"its bytes from {offset} on are not written again")
 
+    def overwrite(self, data: bytes, offset: int) -> None:
+        """Refused."""
+        raise self._read_only(f"{len(data)} bytes at {offset} are not replaced")
+
     def sync(self) -> None:
         """Refused."""
         raise self._read_only("it is not synced")

@@ -119,6 +119,12 @@ class SimFile:
         self._disk.operation("write again")
         self._inode.lost = 0 if offset <= self._inode.floor else min(self._inode.lost, offset)
 
+    def overwrite(self, data: bytes, offset: int) -> None:
+        """Replace bytes; a power cut before the next sync may take the new ones or the old."""
+        self._disk.operation("overwrite")
+        self._inode.data[offset : offset + len(data)] = data
+        self._inode.floor = min(self._inode.floor, offset)
+
     def sync(self) -> None:
         """Make what was written durable."""
         try:

@@ -26,6 +26,7 @@ from rt.position import Position
 from sequencer.ledger import Ledger
 from sequencer.planner import Planner
 from sequencer.session_log import SessionLogs
+from tests.faulty import FaultyDisk
 
 KIB = 1 << 10
 LIMIT = 512 * KIB
@@ -254,6 +255,18 @@ def test_a_process_that_dies_before_the_line_has_dropped_the_file(tmp_path, monk
         dropped = again.dropped()
     found, _ = read(directory)
     assert gone(dropped) + found == list(range(taken + 1))
+
+
+def test_a_notice_is_durable_before_the_line_of_the_file_it_covers(tmp_path):
+    """After a power cut between the two, neither the file nor any word of it would be left."""
+    calls = []
+    with rt.Publisher(
+        tmp_path, stream=STREAM, session="jfk", disk_limit=DROPS, disk=FaultyDisk(calls.append)
+    ) as full:
+        while not full.dropped():
+            fill(full, 50)
+    written = calls.index("overwrite")
+    assert "sync" in calls[written : calls.index("append", written)]
 
 
 def dead_before_the_line(tmp_path, monkeypatch):
