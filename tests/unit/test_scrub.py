@@ -34,11 +34,11 @@ from tests.sim.disk import PowerCut, SimDisk
 FIRST, SECOND, THIRD = START, START.next_file(), START.next_file().next_file()
 
 
-def build(directory, files=3, disk=None):
+def build(directory, files=3, disk=None, carrier=b"AA"):
     """Make a merged log of rolled files, with their digests, as the sequencer does."""
     log = MergedLog(str(directory), disk or OsDisk())
     for number in range(files):
-        log.merge("jfk", [b"AA%d" % number, b"B62"], [b"DL3"], keys=True)
+        log.merge("jfk", [carrier + b"%d" % number, b"B62"], [b"DL3"], keys=True)
         log.merge("ewr", [b"UA7"], level=3)
         log.next_file = log.appender.end.next_file()
         log.appender.roll(TIME_NS, digest=log.digest.hex())
@@ -92,6 +92,16 @@ def test_a_file_whose_checksums_all_fit_and_that_is_another_one_is_found(tmp_pat
         with pytest.raises(CorruptLog, match="digest"):
             check(log, file)
     log.appender.close()
+
+
+def test_a_whole_file_of_another_log_is_found(tmp_path):
+    """All in it fits, its own digests too; only the manifest knows what the nodes agreed on."""
+    log, other = build(tmp_path / "out"), build(tmp_path / "other", carrier=b"DL")
+    shutil.copy(rolled_files(other.directory)[0][0], rolled_files(log.directory)[0][0])
+    with pytest.raises(CorruptLog, match="its digest is not the one that the manifest lists"):
+        check(log, FIRST)
+    for each in (log, other):
+        each.appender.close()
 
 
 def test_a_file_that_is_short_missing_or_another_file_is_found(tmp_path):
