@@ -1,6 +1,7 @@
 """Small updates travel inside the instruction that merges them: nothing else has to be synced."""
 
 import shutil
+import threading
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -332,6 +333,31 @@ def syncer_of(*inboxes: NodeInbox) -> InboxSyncer:
 def put_off(*inboxes: NodeInbox) -> list[str] | None:
     """Return what is put off of copies that were written."""
     return syncer_of(*inboxes).put_off()
+
+
+def test_what_was_received_is_not_safe_before_it_is_synced_or_carried():
+    """A publisher drops what it is told is durable."""
+    assert copy_of("jfk", 500, durable=8).safe == 8
+    assert copy_of("jfk", 500, durable=8, merged=300).safe == 300
+    assert copy_of("jfk", 500, durable=400, merged=300).safe == 400
+    assert copy_of("jfk", 500, durable=8, merged=900).safe == 500, "it does not hold the rest"
+
+
+def test_a_copy_that_instructions_carry_is_synced_all_the_same(clock):
+    """They are dropped one day, and then the copy is all there is."""
+    written, synced = copy_of("jfk", 500, merged=500), threading.Event()
+    written.appender.sync = lambda: Durable(Position(500))
+    syncer = InboxSyncer(lambda _inbox, _end: None)
+    syncer.mark(written)
+    assert syncer.put_off() == []
+    worker = threading.Thread(target=syncer.run, args=(synced.set,), daemon=True)
+    worker.start()
+    while not synced.wait(0.02):
+        clock.s += 0.02
+        assert clock.s < 103.0, "a second after it was carried"
+    syncer.stop()
+    worker.join(10)
+    assert written.durable == 500
 
 
 def test_a_little_is_synced_later():

@@ -12,6 +12,7 @@ from rt.log.confirmations import Level
 from rt.node.pipeline import NodePipeline
 from rt.node.view import NodeView, TickView, Waiting
 from rt.position import START
+from sequencer.peer_versions import CARRYING
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import EngineRole, Entry
 from sequencer.raft.messages import AppendEntries, AppendReply
@@ -116,6 +117,23 @@ def test_a_puller_is_complete_only_where_the_node_is(is_behind, waiting, role, i
     tick = TickView(SimpleNamespace(role=role), Waiting(**waiting))
     view = NodeView(**{**fields, "tick": tick, "is_behind": is_behind})
     assert (view.is_whole, view.refusal is None) == (is_whole, is_open)
+
+
+def test_nothing_is_carried_while_a_member_may_not_read_it(tmp_path):
+    """A member of an older version would end at the first instruction with bytes."""
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
+
+        def leader():
+            led = [each for each in cluster.nodes.values() if each.pipeline.sequencer.view.leads]
+            return led[0] if led else None
+
+        assert eventually(lambda: leader() and leader().pipeline.sequencer.view.carries)
+        spoken = leader()._peers.spoken
+        other = next(iter(spoken))
+        spoken[other] = CARRYING - 1
+        assert eventually(lambda: not leader().pipeline.sequencer.view.carries)
+        spoken[other] = CARRYING
+        assert eventually(lambda: leader().pipeline.sequencer.view.carries)
 
 
 class CountingBell:

@@ -77,6 +77,37 @@ def test_a_snapshot_is_saved_once_a_majority_has_what_it_covers():
     assert node.saved_indexes == node.swept == [7]
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_copies_are_synced_before_the_instructions_that_carried_them_go(is_last):
+    """The instructions were the only durable copy of what they carried."""
+    node = Fake()
+    done = []
+    node.saved_indexes = Recorded(done)
+    node.executor.sync = lambda: done.append("merged log") or node.synced_to
+    node.snapshots = NodeSnapshots(
+        node, node, node, node, flush=lambda: done.append("copies"), pause_s=5, kept_bytes_max=1000
+    )
+    node.merge(3)
+    node.settled_index = 3
+    if is_last:
+        node.snapshots.end()
+    else:
+        node.turn(0)
+    assert done == ["copies", "merged log", "saved"]
+
+
+class Recorded(list):
+    """A list that notes when something is added."""
+
+    def __init__(self, done):
+        super().__init__()
+        self.done = done
+
+    def append(self, each):
+        self.done.append("saved")
+        super().append(each)
+
+
 def test_a_log_about_to_be_set_aside_is_not_reported_as_durable():
     """The others would forget what made it, and its inputs."""
     node = Fake()
