@@ -13,8 +13,8 @@ _log: Final = logging.getLogger(__name__)
 class ChannelErrors:
     """The failures of one connection's channels, by session.
 
-    Threads: all methods run with the connection's turn held, except `get`, which any thread may
-    call.
+    Threads: all methods run with the connection's turn held, except `get` and `code`, which any
+    thread may call.
     """
 
     def __init__(self, node: str) -> None:
@@ -25,6 +25,7 @@ class ChannelErrors:
         """
         self._node = node
         self._reasons: dict[str, str] = {}
+        self._codes: dict[str, str] = {}
         self._complaints: dict[str, Complaint] = {}
         self._retry_at_s: dict[str, float] = {}
 
@@ -32,9 +33,13 @@ class ChannelErrors:
         """Return why a session is not shipped; "" if it is."""
         return self._reasons.get(session, "")
 
+    def code(self, session: str) -> str:
+        """Return the code of the refusal for which a session is not shipped; "" without one."""
+        return self._codes.get(session, "")
+
     def refused(self, session: str, why: Refused, retry_s: float) -> None:
         """Record that a channel has ended, and log it unless that repeats the last refusal."""
-        self._reasons[session] = str(why)
+        self._reasons[session], self._codes[session] = str(why), why.code
         self._retry_at_s[session] = time.monotonic() + retry_s
         found = self._complaints.get(session)
         if found is None:
@@ -48,6 +53,7 @@ class ChannelErrors:
             self._reasons[session] = reason
         else:
             self._reasons.pop(session, None)
+            self._codes.pop(session, None)
 
     def is_due(self, session: str) -> bool:
         """Whether the session may be offered now."""
@@ -59,4 +65,4 @@ class ChannelErrors:
 
     def reconnected(self) -> None:
         """Forget the reasons: a new connection tries every session again."""
-        self._reasons, self._retry_at_s = {}, {}
+        self._reasons, self._codes, self._retry_at_s = {}, {}, {}

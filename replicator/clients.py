@@ -19,8 +19,8 @@ PULLS: Final = "pull"
 # `OTHER`: each would be a series of its own for ever.
 REASONS: Final = (
     "behind", "busy", "corrupt", "disk", "displaced", "diverged", "foreign", "memory", "name",
-    "not-a-member", "other-log", "other-stream", "owned", "poisoned", "protocol", "reserve", "role",
-    "session", "sessions", "stopping", "stream", "tls", "too-large",
+    "name-taken", "not-a-member", "other-log", "other-stream", "owned", "poisoned", "protocol",
+    "reserve", "role", "session", "sessions", "stopping", "stream", "tls", "too-large",
 )  # fmt: skip
 OTHER: Final = "other"
 KEPT_NS: Final = 24 * 3600 * 1_000_000_000  # a client that has left is shown for a day

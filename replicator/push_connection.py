@@ -152,6 +152,10 @@ class PushConnection:
         last = last_archived(known)
         return Position(last + (known.rolled_end(last) or 0)) if last in known.archived else START
 
+    def refusal_code(self, session: str) -> str:
+        """Return the code for which the node refuses a session; "" if it does not."""
+        return self._errors.code(session)
+
     def error(self, session: str) -> str:
         """Return why a session is not shipped; "" if it is."""
         return self._errors.get(session) or self._dialer.error

@@ -10,7 +10,7 @@ from replicator.dialer import without
 from replicator.pace import paced
 from replicator.push_connection import PushConnection
 from replicator.sessions import SessionBook
-from rt.errors import spoken
+from rt.errors import NAME_TAKEN, spoken
 from rt.log.shipping import ShippingNote
 from rt.position import Position
 
@@ -79,11 +79,17 @@ class ShippingNotes:
     def _note(self, session: str, reason: str) -> None:
         if not reason and session not in self._noted:
             return
-        ShippingNote(self._book.path(session)).write(reason)
+        ShippingNote(self._book.path(session)).write(reason, self._code(session))
         if reason:
             self._noted.add(session)
         else:
             self._noted.discard(session)
+
+    def _code(self, session: str) -> str:
+        """Return `NAME_TAKEN` if a node has refused the session for good, and none takes it."""
+        is_shipped = any(each.sent(session)[0] is not None for each in self._connections)
+        codes = {each.refusal_code(session) for each in self._connections}
+        return NAME_TAKEN if NAME_TAKEN in codes and not is_shipped else ""
 
     def _reason(self, session: str) -> str:
         by_error: dict[str, list[str]] = {}

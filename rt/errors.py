@@ -38,6 +38,9 @@ class PeerError(RtError):
     """The other side of a connection broke the protocol; nothing of that message was accepted."""
 
 
+NAME_TAKEN: Final = "name-taken"  # the code of a session's refusal that waiting does not mend
+
+
 class Refused(RtError):  # noqa: N818
     """A limit or a policy said no: wrong role, not your session, disk below its reserve.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from time import time_ns as time_ns_now
 from typing import Final, Self
 
-from rt.errors import FlushTimeout, MessagesDropped, Misuse, Stopped
+from rt.errors import FlushTimeout, MessagesDropped, Misuse, Refused, Stopped
 from rt.events import Dropped
 from rt.format.dropped_notice import DroppedSpan
 from rt.limits import SMALL_BYTES
@@ -28,6 +28,7 @@ from rt.position import Position
 
 _POLL_FIRST_S: Final = 0.0001
 _POLL_LAST_S: Final = 0.02
+_ASK_S: Final = 1.0  # a pusher renews its note as often
 _CLOSED: Final = -1  # as the largest size allowed: one test for that and for a closed publisher
 
 
@@ -98,6 +99,7 @@ class Publisher:
         # A message from then on is alone and is written at once. Counted from the message before,
         # not from when that was written: otherwise each that waits would make the next one wait.
         self._alone_after_ns = 0
+        self._ask_after_s = 0.0  # when to look again whether the nodes refuse the session for good
         self._next_sequence = self._writer.next_sequence
         self._lock = threading.Lock()
         frame_bytes = batching.frame_bytes
@@ -139,6 +141,8 @@ class Publisher:
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
             SessionFull: the disk limit is reached; nothing was taken.
+            Refused: `name-taken`: another directory uses the session's name, as the nodes say;
+                nothing was taken.
             OSError: the disk is full; this message was not taken, earlier ones still are.
         """
         if type(payload) is not bytes:
@@ -195,6 +199,7 @@ class Publisher:
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
             SessionFull: the disk limit is reached; nothing was taken.
+            Refused: as for `publish`.
             OSError: the disk is full. Messages numbered below `next_sequence` were taken, the rest
                 were not.
         """
@@ -212,6 +217,7 @@ class Publisher:
         with self._lock:
             if max(sizes, default=0) > self._size_max:
                 raise self._refusal(max(sizes, default=0))
+            self._demand_name()
             self._write_pending()
             now = time_ns_now()
             self._pending.taken += size
@@ -258,6 +264,7 @@ class Publisher:
                 stay in the log and shipping continues.
             MessagesDropped: some of them were dropped, and the rest has reached it; says so once.
             Stopped: the publisher is closed.
+            Refused: `name-taken`: no node will take what was published here; see `publish`.
             WriterFailed: the disk failed.
         """
         wanted = level if isinstance(level, Level) else Level.parse(level)
@@ -358,8 +365,9 @@ class Publisher:
 
     def _write_or_give_back(self, size: int, *, alone: bool) -> WrittenFrame | None:
         try:
+            self._demand_name()
             return self._write_pending(alone=alone)
-        except OSError:
+        except (OSError, Refused):
             self._pending.give_back(size)
             self._next_sequence -= 1
             raise
@@ -380,11 +388,13 @@ class Publisher:
         self, level: Level, target: Position, deadline: float, timeout_s: float
     ) -> Confirmed:
         pause_s = _POLL_FIRST_S
+        self._ask_after_s = 0.0
         while True:
             confirmed, end = self._confirmations.read(), self._writer.kept(target)
             if confirmed.reached(level) >= end:
                 merged_at = confirmed.merged_at if level is Level.MERGED else None
                 return Confirmed(level, target, merged_at)
+            self._demand_name()
             if time.monotonic() >= deadline:
                 reached = [
                     each for each in Level if each >= Level.RECEIVED
@@ -394,6 +404,14 @@ class Publisher:
                 raise FlushTimeout(best.name, level.name, timeout_s, self.shipping_note)
             time.sleep(pause_s)
             pause_s = min(1.3 * pause_s, _POLL_LAST_S)
+
+    def _demand_name(self) -> None:
+        """Raise `Refused` if the nodes say that another directory uses the session's name."""
+        now_s = time.monotonic()
+        if now_s >= self._ask_after_s:
+            if (why := ShippingNote(self._writer.directory).refusal()) is not None:
+                raise why
+            self._ask_after_s = now_s + _ASK_S
 
     def _demand_kept(self) -> None:
         """Raise `MessagesDropped` if messages were dropped since that was last said."""

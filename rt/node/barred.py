@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from rt.errors import Refused
+from rt.errors import NAME_TAKEN, Refused
 from sequencer.remembered import Ownership
 
+_ID_SHOWN: Final = 8  # digits of a log's id, enough to tell two apart
 _STRIKES: Final = 2  # the first copy may be from before its publisher lost its last bytes
 
 
@@ -76,11 +77,17 @@ class BarredSessions:
         if known is not None and known.owner not in {"", peer}:
             raise owned(session, known.owner)
 
-    def demand_log(self, session: str, log: str) -> None:
-        """Raise `Refused` if the session is bound to another log."""
+    def demand_log(self, session: str, log: str, pushed_by: str) -> None:
+        """Raise `Refused` if the session is bound to another log.
+
+        Args:
+            session: its name.
+            log: the id of the log that a peer wants to push.
+            pushed_by: the publisher whose log is being pushed here now; "" without one.
+        """
         known = self.opened.get(session)
         if known is not None and known.log not in {"", log}:
-            raise other_log(session)
+            raise other_log(session, known.log, log, pushed_by)
 
     def demand_agreed(self, session: str) -> None:
         """Raise `Refused` if the session's publisher has other bytes than were merged."""
@@ -101,10 +108,28 @@ def owned(session: str, owner: str) -> Refused:
     )
 
 
-def other_log(session: str) -> Refused:
-    """Return why a log may not be pushed under the name of another."""
+def other_log(session: str, bound: str, log: str, pushed_by: str = "") -> Refused:
+    """Return why a log may not be pushed under the name of another.
+
+    Args:
+        session: the name.
+        bound: the id of the log that has it.
+        log: the id of the one that wants it.
+        pushed_by: the publisher that pushes the first of them now: then nothing was lost, and to
+            reset the session would harm that publisher. "" if none does.
+    """
+    ours, theirs = bound[:_ID_SHOWN], log[:_ID_SHOWN]
+    if pushed_by:
+        return Refused(
+            NAME_TAKEN,
+            f"session {session!r} is in use: {pushed_by!r} is pushing it from another directory, "
+            f"as log {ours}, and this directory holds log {theirs}; publish from here under "
+            "another session name",
+        )
     return Refused(
         "other-log",
-        f"session {session!r} is another log here: its directory was deleted and made again; "
-        f"publish under another name, or let the session begin again: rt session reset {session}",
+        f"session {session!r} is log {ours} here, and this directory holds log {theirs}: either "
+        "another directory uses the name, then publish from here under another one; or this "
+        "directory was deleted and made again, then let the session begin again: "
+        f"rt session reset {session}",
     )

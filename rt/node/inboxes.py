@@ -194,7 +194,8 @@ class Inboxes:
             with self._until_done(session):
                 _log.warning("session %s: another log has this name; the copy is removed", session)
                 if inbox.leave is None:
-                    inbox.refuse(other_log(session))
+                    bound = self._barred.opened[session].log
+                    inbox.refuse(other_log(session, bound, inbox.appender.identity.id))
                 self._syncer.forget(session)
                 inbox.appender.close()
                 self._remove_copy(session)
@@ -282,8 +283,8 @@ class Inboxes:
                 self._barred.demand_owner(name, peer)
                 self._barred.demand_agreed(name)
             self._begun.demand_not_retired(name, identity.id)
-            self._barred.demand_log(name, identity.id)
             inbox = self._inboxes.get(name)
+            self._barred.demand_log(name, identity.id, _pushed_by(inbox))
             if inbox is None:
                 self._barred.demand_open(name)
                 self._barred.begin(name)
@@ -291,7 +292,8 @@ class Inboxes:
             with self._until_done(name):
                 inbox = self._open_unless_moved(name, identity, merged_to)
         if inbox.appender.identity != identity:
-            raise other_log(name)
+            bound = inbox.appender.identity.id
+            raise other_log(name, bound, identity.id, _pushed_by(inbox))
         with self._lock:
             if self._inboxes.get(name) is not inbox:
                 raise Refused("busy", f"session {name!r} was set aside just now")
@@ -400,3 +402,8 @@ class Inboxes:
         with self._lock:  # a copy that was given up meanwhile holds nothing any more
             if self._inboxes.get(inbox.session) is inbox:
                 self._told(end, inbox.session)
+
+
+def _pushed_by(inbox: NodeInbox | None) -> str:
+    """The publisher that fills a copy now; "" if none does, or another node relays it."""
+    return inbox.peer if inbox is not None and inbox.is_fed else ""

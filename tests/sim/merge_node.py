@@ -503,7 +503,10 @@ class MergeNode(SimNode):
             self.refused_until_us[session] = self.world.clock.now_us + REFUSED_US
         differs = code == "diverged" or isinstance(error, PeerError)
         is_cut = differs and self.world.publishers[session].lives > 0
-        if code in {"other-log", "diverged"} and session in self.world.stream.begun_again:
+        if (
+            code in {"other-log", "name-taken", "diverged"}
+            and session in self.world.stream.begun_again
+        ):
             is_cut = (
                 True  # before the reset is executed here, or by a node that relays the last log
             )
@@ -592,7 +595,10 @@ class MergeNode(SimNode):
             self.inboxes.claim(identity, peer, _NoBell(), START, relays=relays).release()
         except Refused as error:
             is_heirs = error.code == "owned" and self.world.leaving.is_contested(identity.name)
-            if error.code not in {"busy", "reserve", "diverged", "other-log"} and not is_heirs:
+            if (
+                error.code not in {"busy", "reserve", "diverged", "other-log", "name-taken"}
+                and not is_heirs
+            ):
                 raise
 
     def has_all_of(self, publisher: Publisher) -> bool:

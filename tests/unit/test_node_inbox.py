@@ -411,7 +411,7 @@ def test_a_node_that_relays_needs_no_name_of_its_own_and_brings_only_the_agreed_
     """A session reaches nodes that its owner does not."""
     inboxes = opened(tmp_path)
     inboxes.bind({"jfk": Ownership("alice", "2" * 32, 7)}, 7)
-    with pytest.raises(Refused, match="another log") as refused:
+    with pytest.raises(Refused, match="is log 22222222 here") as refused:
         inboxes.claim(identity(), "n2", NoBell(), START, relays=True)
     assert refused.value.code == "other-log"
     following = identity()._replace(id="2" * 32)

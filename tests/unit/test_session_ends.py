@@ -76,7 +76,9 @@ def test_a_session_whose_directory_was_made_again_goes_on_after_a_reset(tmp_path
         directory.rename(tmp_path / "zombie")
         publisher, push = cluster.publisher(), cluster.push()
         publisher.publish_many([b"new%d" % number for number in range(4)])
-        assert eventually(lambda: "is another log here" in publisher.shipping_note, PATIENCE_S)
+        assert eventually(
+            lambda: "this directory was deleted" in publisher.shipping_note, PATIENCE_S
+        )
         push.stop()
         answer = decided(cluster, "reset", "jfk")
         assert (answer["change"], answer["now"].get("merged", "0.0.0")) == ("reset", "0.0.0")

@@ -6,9 +6,11 @@ import time
 
 import pytest
 
-from rt.errors import FlushTimeout
+from replicator.push import PushClient
+from rt.errors import NAME_TAKEN, FlushTimeout, Refused
 from rt.log.confirmations import Level
 from rt.log.shipping import FILE_NAME, FRESH_S, ShippingNote
+from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.replicator_host import eventually
 
@@ -29,7 +31,7 @@ def test_a_flush_names_the_refusal_of_the_nodes(tmp_path):
         publisher.publish(b"two")
         push = cluster.push()
         assert eventually(lambda: publisher.shipping_note, PATIENCE_S)
-        with pytest.raises(FlushTimeout, match="is another log here") as caught:
+        with pytest.raises(FlushTimeout, match="this directory was deleted") as caught:
             publisher.flush(Level.MERGED, 0.1)
         assert "rt push" not in str(caught.value)
         assert caught.value.reason.startswith("localhost:")
@@ -37,6 +39,35 @@ def test_a_flush_names_the_refusal_of_the_nodes(tmp_path):
         assert not (directory / FILE_NAME).exists(), "nothing is shipped, so nothing refuses it"
         with pytest.raises(FlushTimeout, match="is `rt push` running"):
             publisher.flush(Level.MERGED, 0.1)
+
+
+def test_the_second_directory_of_a_session_name_is_refused_while_the_first_is_pushed(tmp_path):
+    """It was told to reset the session, which harms the first, and published on for ever."""
+    with ArchiveCluster(tmp_path) as cluster:
+        first = cluster.publisher()
+        first.publish(b"one")
+        cluster.push()
+        first.flush(Level.MERGED, PATIENCE_S)
+        root = tmp_path / "elsewhere"
+        second = Publisher(root, stream=STREAM, session="jfk")
+        second.publish(b"other")
+        push = PushClient(str(root), STREAM, cluster.addresses, cluster.contexts("publisher"))
+        push.start()
+        try:
+            with pytest.raises(Refused, match="in use: 'publisher' is pushing it from") as caught:
+                second.flush(Level.MERGED, PATIENCE_S)
+            assert caught.value.code == NAME_TAKEN
+            assert "reset" not in str(caught.value)
+            before = second.next_sequence
+            for publish in (lambda: second.publish(b"x"), lambda: second.publish_many([b"x"])):
+                with pytest.raises(Refused, match="under another session name"):
+                    publish()
+            assert second.next_sequence == before, "nothing was taken"
+            first.publish(b"two")
+            first.flush(Level.MERGED, PATIENCE_S)
+        finally:
+            push.stop()
+            second.close()
 
 
 def test_a_flush_names_the_node_that_does_not_answer(tmp_path):
