@@ -336,7 +336,7 @@ def put_off(*inboxes: NodeInbox) -> list[str] | None:
 
 
 def test_what_was_received_is_not_safe_before_it_is_synced_or_carried():
-    """A publisher drops what it is told is durable."""
+    """A publisher drops what a node has called durable."""
     assert copy_of("jfk", 500, durable=8).safe == 8
     assert copy_of("jfk", 500, durable=8, merged=300).safe == 300
     assert copy_of("jfk", 500, durable=400, merged=300).safe == 400
