@@ -160,7 +160,7 @@ def test_a_message_is_found_in_any_file_and_any_frame(tmp_path):
     assert find_own(directory, 5000) is None
     with pytest.raises(Misuse, match="it is a session's log"):
         find_merged(directory, "jfk", 0)
-    with pytest.raises(Misuse, match="not a log"):
+    with pytest.raises(Misuse, match="holds no log"):
         find_own(str(tmp_path), 0)
 
 
