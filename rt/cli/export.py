@@ -114,7 +114,9 @@ def iceberg(
             to_iceberg,
         )
     except ImportError as error:
-        raise Misuse(f"{error.name} is missing: pip install 'rt-transport[iceberg]'") from None
+        raise Misuse(
+            f"{error.name} is missing: pip install '.[iceberg]' in a clone of rt"
+        ) from None
     opened = local_catalog(warehouse) if warehouse is not None else load_catalog(catalog)
     settings = IcebergSettings(include_active, allow_gaps, start or Position(0))
     with ProgressBar() as progress:
