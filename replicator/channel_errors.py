@@ -13,8 +13,8 @@ _log: Final = logging.getLogger(__name__)
 class ChannelErrors:
     """The failures of one connection's channels, by session.
 
-    Threads: all methods run with the connection's turn held, except `get`, which any thread may
-    call.
+    Threads: all methods run with the connection's turn held, except `get` and `code`, which any
+    thread may call.
     """
 
     def __init__(self, node: str) -> None:
@@ -25,6 +25,7 @@ class ChannelErrors:
         """
         self._node = node
         self._reasons: dict[str, str] = {}
+        self._codes: dict[str, str] = {}  # of those that are refusals
         self._complaints: dict[str, Complaint] = {}
         self._retry_at_s: dict[str, float] = {}
 
@@ -32,9 +33,13 @@ class ChannelErrors:
         """Return why a session is not shipped; "" if it is."""
         return self._reasons.get(session, "")
 
+    def code(self, session: str) -> str:
+        """Return the code of the refusal that keeps a session from being shipped, or ""."""
+        return self._codes.get(session, "") if session in self._reasons else ""
+
     def refused(self, session: str, why: Refused, retry_s: float) -> None:
         """Record that a channel has ended, and log it unless that repeats the last refusal."""
-        self._reasons[session] = str(why)
+        self._reasons[session], self._codes[session] = str(why), why.code
         self._retry_at_s[session] = time.monotonic() + retry_s
         found = self._complaints.get(session)
         if found is None:
@@ -44,6 +49,7 @@ class ChannelErrors:
 
     def note(self, session: str, reason: str) -> None:
         """Record trouble that does not end the channel; "" clears it."""
+        self._codes.pop(session, None)
         if reason:
             self._reasons[session] = reason
         else:
