@@ -96,8 +96,7 @@ class Subscriber:
                 publisher lied or erred: `raise` a `PoisonError`, `notify` through `on_event` and
                 continue after it, or `skip` it silently.
             on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`,
-                `Poisoned`, `SessionEvent`, `Dropped`, and `NoMatch`, which is also logged: all was
-                read, and a session or condition that was asked for has matched nothing.
+                `Poisoned`, `SessionEvent`, `Dropped`, and `NoMatch`, which is logged as well.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to. Archived files are read back
                 from there, each verified before any of its messages is given out.

@@ -90,15 +90,12 @@ def push(
             )
         manager.stopping()
         merged = merged and not client.blocked() and not client.refused()
-        is_known = not (drain and client.is_shipped_elsewhere())
-        status = client.status()
+        is_known, status = not client.is_shipped_elsewhere(), client.status()
         connected = any(each.connected for each in status)
         synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
     reasons = sorted({each.error for each in status if each.error})
-    _report(
-        reasons, done=merged if drain else merged or synced, drain=drain, is_known=is_known,
-        as_json=as_json,
-    )  # fmt: skip
+    done = merged if drain else merged or synced
+    _report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
 
 
 def _site(
@@ -140,7 +137,7 @@ def _report(
         if not as_json:
             click.echo(f"everything that was published is {level} by a majority of the nodes")
         return
-    if not is_known:
+    if drain and not is_known:
         raise click.ClickException(
             "it is not known whether everything is merged, since another program ships it "
             f"({'; '.join(reasons)}); end that one, or ask with rt session show"

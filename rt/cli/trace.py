@@ -71,7 +71,7 @@ def trace(
     It looks in the session's own log and the merged log below --root, and asks the nodes. Run it
     where the session is published, where its stream is pulled, or on a node (--root is the node's);
     elsewhere a --copy is needed to tell which message is meant. The exit code is 0 if the message
-    is merged, 1 if it waits or is not known here, and 2 if the session is known to nobody.
+    is merged, 1 if it waits or is not known here, and 2 if no node knows the session.
 
     \b
     rt trace jfk:41 --config flights/clients.toml --root rt-data

@@ -79,7 +79,7 @@ def test_a_log_that_is_not_there_is_an_error_that_names_what_is(tmp_path, choice
 
 
 def test_a_log_that_exists_and_holds_nothing_is_empty(tmp_path):
-    """A stream to which nobody has published yet is no mistake."""
+    """A stream without a message yet is not a mistake."""
     with Publisher(str(tmp_path), stream="flights", session="jfk"):
         pass
     assert read(tmp_path, stream="flights", session="jfk") == []

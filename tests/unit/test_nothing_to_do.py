@@ -26,7 +26,7 @@ def cluster(tmp_path_factory):
 
 
 def asked(cluster, *arguments):
-    """Return what a command says that is told where the nodes are by RT_CONFIG."""
+    """Run a command with RT_CONFIG set to the file for clients."""
     return run(*arguments, env={"RT_CONFIG": os.path.join(cluster.root, "clients.toml")})
 
 
@@ -47,7 +47,7 @@ def asked(cluster, *arguments):
         (["certs", "show", "nosuch"], "no such certificate"),
     ],
 )
-def test_a_name_that_nobody_knows_ends_with_2(cluster, tmp_path, monkeypatch, arguments, words):
+def test_an_unknown_name_ends_with_2(cluster, tmp_path, monkeypatch, arguments, words):
     """It was 3 in one place, 2 in others, 0 in some; and one waited for ever."""
     monkeypatch.chdir(tmp_path)
     done = asked(cluster, *arguments)
