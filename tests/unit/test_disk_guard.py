@@ -9,7 +9,7 @@ from rt.node.guard import DiskGuard
 
 
 def test_a_disk_that_takes_data_again_is_a_warning_and_no_error(tmp_path, caplog):
-    """Who is woken by an error looks for what broke, and this says that something was mended."""
+    """An error wakes an operator, and there is nothing to repair."""
     guard = DiskGuard("n1", str(tmp_path), 1 << 62)
     with pytest.raises(Refused, match="takes data again when there is room"):
         guard.demand_room()
