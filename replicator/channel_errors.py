@@ -25,7 +25,7 @@ class ChannelErrors:
         """
         self._node = node
         self._reasons: dict[str, str] = {}
-        self._codes: dict[str, str] = {}
+        self._codes: dict[str, str] = {}  # of those that are refusals
         self._complaints: dict[str, Complaint] = {}
         self._retry_at_s: dict[str, float] = {}
 
@@ -34,7 +34,7 @@ class ChannelErrors:
         return self._reasons.get(session, "")
 
     def code(self, session: str) -> str:
-        """Return the code of the refusal for which a session is not shipped; "" without one."""
+        """Return the code of the refusal that keeps a session from being shipped, or ""."""
         return self._codes.get(session, "")
 
     def refused(self, session: str, why: Refused, retry_s: float) -> None:
@@ -49,11 +49,11 @@ class ChannelErrors:
 
     def note(self, session: str, reason: str) -> None:
         """Record trouble that does not end the channel; "" clears it."""
+        self._codes.pop(session, None)
         if reason:
             self._reasons[session] = reason
         else:
             self._reasons.pop(session, None)
-            self._codes.pop(session, None)
 
     def is_due(self, session: str) -> bool:
         """Whether the session may be offered now."""

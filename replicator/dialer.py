@@ -63,7 +63,7 @@ class Dialer:
     writes `node`, `holder`, `error` and `_sock`, and uses `_complaints`; it drops `_destination`
     when it ends. `start` is called once; `wake` may be set, `stop`, `join` and `progressed` called,
     and `node`, `error` and `stopping` read from any thread: each is one reference or flag, replaced
-    as a whole.
+    as a whole. `codes` is written by its thread, an entry at a time, and read from any.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class Dialer:
         self.holder = ""  # whom the certificate named that answered last
         self.error = _NOT_YET  # why there is no connection; "" while there is one
         self.stopping = False
+        self.codes: dict[Address, str] = {}  # with which each node has refused us last, "" if not
         self._destination = destination
         self._serve = serve
         self._is_wanted = is_wanted
@@ -159,6 +160,7 @@ class Dialer:
             self._connect(node)
         except (RtError, OSError) as error:
             self.error = spoken(error)
+            self.codes[node] = error.code if isinstance(error, Refused) else ""
             if not self.stopping:
                 is_behind = isinstance(error, Refused) and error.code == BEHIND
                 level = logging.INFO if is_behind else logging.WARNING  # it will catch up

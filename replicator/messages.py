@@ -9,6 +9,7 @@ from rt.position import START, Position
 
 CONNECTION: Final = 0xFFFFFFFF  # instead of a channel: the whole connection
 PUSH, PULL = 1, 2  # who dials: the source, or the sink
+NO_SUCH_STREAM: Final = "stream"  # code of a refusal: the node does not serve it
 BEHIND: Final = "behind"  # code of a refusal: the copy that is offered is shorter, and follows
 
 TAIL_BYTES_MAX: Final = 4 * KIB  # one page is what a crash most often takes

@@ -13,7 +13,7 @@ from replicator.dialer import Address, Destination, Dialer
 from replicator.host import Bell
 from replicator.link import HungUp, Link
 from replicator.local_copy import LocalCopy, PulledLog
-from replicator.messages import BEHIND, PULL, CaughtUpNotice
+from replicator.messages import BEHIND, NO_SUCH_STREAM, PULL, CaughtUpNotice
 from replicator.sink_connection import SinkConnection
 from rt.errors import CorruptLog, Misuse, PeerError, Refused
 from rt.format.manifest import Archived, LogIdentity
@@ -92,12 +92,12 @@ class PullClient:
         """
         if not nodes:
             raise Misuse("nothing can be pulled: name at least one node, such as localhost:7700")
-        self._stream = stream
+        self._stream, self._nodes = stream, list(dict.fromkeys(nodes))
         self._start_at = "" if start == "earliest" else start_text(start)
         self._caught_up = threading.Event()
         self._is_ahead = False
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
-        destination = Destination(list(dict.fromkeys(nodes)), contexts, PULL, stream)
+        destination = Destination(self._nodes, contexts, PULL, stream)
         self._dialer = Dialer(destination, self._serve)
         try:
             self._copy = LocalCopy(
@@ -158,6 +158,12 @@ class PullClient:
     def running(self) -> bool:
         """Whether it is still copying; not after `stop`, nor after the disk has failed."""
         return not self._dialer.stopping
+
+    @property
+    def is_served_nowhere(self) -> bool:
+        """Whether every node has answered last that it does not serve the stream."""
+        known = [self._dialer.codes.get(node) for node in self._nodes]
+        return all(code == NO_SUCH_STREAM for code in known)
 
     @property
     def traffic(self) -> Traffic:

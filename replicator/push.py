@@ -1,7 +1,7 @@
 """PushClient: ships the sessions of a stream to each of its nodes."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from replicator.dialer import Address, Destination
@@ -13,12 +13,17 @@ from replicator.releaser import Releaser
 from replicator.sessions import SessionBook
 from replicator.shipping_notes import ShippingNotes
 from replicator.watcher import SessionWatcher
-from rt.errors import Misuse
+from rt.errors import NAME_TAKEN, Misuse
 from rt.log.forked import ForkGuard
 from rt.names import parse_glob
 from rt.net.tls import Contexts
 from rt.traffic import Traffic
 
+# Refusals that last until somebody does something about them.
+_LASTING: Final = frozenset({
+    "corrupt", "diverged", "name", NAME_TAKEN, "not-a-member", "other-log", "other-stream",
+    "owned", "poisoned", "role", "session", "sessions", "stream", "too-large",
+})  # fmt: skip
 _DRAIN_POLL_S: Final = 0.01
 _STOP_S: Final = 2.0
 _BLOCKED_S: Final = 3.0  # a node that has just started says what it has merged within a second
@@ -115,13 +120,18 @@ class PushClient:
         self._releaser.stop()
         return drained
 
-    def drained(self, *, merged: bool = False) -> bool:
-        """Whether a majority of the nodes have synced, or merged, everything in the sessions."""
+    def drained(self, *, merged: bool = False, but: Collection[str] = ()) -> bool:
+        """Whether a majority of the nodes have synced, or merged, everything in the sessions.
+
+        Args:
+            merged: whether to ask for what is merged, and not for what is synced.
+            but: sessions that do not count.
+        """
         self._guard.demand_owner()
         return all(
             self._is_drained(name, merged=merged)
             for name in self._book.names()
-            if self._book.has_log(name)
+            if name not in but and self._book.has_log(name)
         )
 
     def blocked(self) -> list[str]:
@@ -136,6 +146,22 @@ class PushClient:
         since = self._blocked_since_s
         self._blocked_since_s = {each: since.get(each, now_s) for each in lacking}
         return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
+
+    def refused(self) -> list[str]:
+        """Return the sessions that no majority takes until somebody does something about them."""
+        return [each for each in self._book.names() if self._is_refused(each, _LASTING)]
+
+    def is_shipped_elsewhere(self) -> bool:
+        """Whether all that is not known to be merged is shipped by another program.
+
+        The nodes take a session from one connection at a time, and this one hears nothing of it.
+        """
+        left = [each for each in self._book.names() if not self._is_drained(each, merged=True)]
+        return bool(left) and all(self._is_refused(each, frozenset({"busy"})) for each in left)
+
+    def _is_refused(self, session: str, codes: frozenset[str]) -> bool:
+        refusing = sum(each.refusal(session) in codes for each in self._connections)
+        return refusing > (len(self._connections) - 1) // 2
 
     def status(self) -> list[SessionStatus]:
         """Return the status of each session with each node."""

@@ -70,8 +70,8 @@ class PushConnection:
     Threads: the dialer's thread runs `_serve`. `_turn` guards `_side`, `_channels` and what they
     hold, and `_errors`: it is held by the connection's thread during a turn and tried by `offer`,
     which any thread may call. Any thread adds to `_hints` and asks for a `_sweep`; both are used
-    during a turn. `traffic` is added to during a turn, and read by any. `all_sent`, `sent` and
-    `error` read without the turn: they see whole entries.
+    during a turn. `traffic` is added to during a turn, and read by any. `all_sent`, `sent`,
+    `error` and `refusal` read without the turn: they see whole entries.
     """
 
     def __init__(
@@ -152,13 +152,13 @@ class PushConnection:
         last = last_archived(known)
         return Position(last + (known.rolled_end(last) or 0)) if last in known.archived else START
 
-    def refusal_code(self, session: str) -> str:
-        """Return the code for which the node refuses a session; "" if it does not."""
-        return self._errors.code(session)
-
     def error(self, session: str) -> str:
         """Return why a session is not shipped; "" if it is."""
         return self._errors.get(session) or self._dialer.error
+
+    def refusal(self, session: str) -> str:
+        """Return the code with which the node refuses a session; "" if it does not."""
+        return self._errors.code(session)
 
     def _serve(self, link: Link) -> None:
         with ExitStack() as undo:

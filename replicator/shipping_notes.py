@@ -88,7 +88,7 @@ class ShippingNotes:
     def _code(self, session: str) -> str:
         """Return `NAME_TAKEN` if a node has refused the session for good, and none takes it."""
         is_shipped = any(each.sent(session)[0] is not None for each in self._connections)
-        codes = {each.refusal_code(session) for each in self._connections}
+        codes = {each.refusal(session) for each in self._connections}
         return NAME_TAKEN if NAME_TAKEN in codes and not is_shipped else ""
 
     def _reason(self, session: str) -> str:

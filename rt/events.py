@@ -5,6 +5,11 @@ from enum import StrEnum
 
 from rt.position import Position
 
+_MERGED = (
+    "in the merged log of the stream: read that with rt subscribe or Subscriber without a session "
+    "of its own, where rt pull or a client copies it"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -30,8 +35,9 @@ class Gap:
         names = ", ".join(self.files[:3]) + (", ..." if len(self.files) > 3 else "")
         not_copied = self.reason.startswith("not copied")
         how = f"was {self.reason} (" if not_copied else f"was archived ({self.reason}; "
+        merged = f", as its messages are {_MERGED}" if self.reason == "merged" else ""
         return (
-            f"the log from {self.begin} to {self.end} {how}{names}); "
+            f"the log from {self.begin} to {self.end} {how}{names}){merged}; "
             f"start from {self.end} to continue after it"
         )
 
@@ -208,4 +214,33 @@ class Dropped:
         )
 
 
-Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent | Dropped
+@dataclass(frozen=True, slots=True)
+class NoMatch:
+    """All that is there was read, and what was asked for has matched none of it so far.
+
+    The name may be misspelt, or its first message may be yet to come. It is reported again only
+    when more is known.
+
+    Args:
+        sessions: names and globs that no session met since `begin` matches; empty where the
+            sessions match, and a condition on keys or payloads has passed over every message.
+        nearest: the session met that is most like the first of them; "" if none is.
+        begin: where reading began.
+        position: the end of the log.
+    """
+
+    sessions: tuple[str, ...]
+    nearest: str
+    begin: Position
+    position: Position
+
+    def __str__(self) -> str:
+        where = f"from {self.begin} to {self.position}, the end of the log"
+        if not self.sessions:
+            return f"no message {where}, matches the conditions on session, key or payload"
+        names = ", ".join(self.sessions[:3]) + (", ..." if len(self.sessions) > 3 else "")
+        meant = f"; did you mean {self.nearest!r}?" if self.nearest else ""
+        return f"no session {where}, matches {names}{meant}"
+
+
+Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent | Dropped | NoMatch

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from time import time_ns as time_ns_now
 from typing import Final, Self
 
@@ -303,7 +304,12 @@ class Publisher:
             return self._writer.kept(position)
 
     def close(self) -> None:
-        """Write and sync what was published, and release the session. Idempotent."""
+        """Write and sync what was published, and release the session. Idempotent.
+
+        Raises:
+            OSError: the disk does not take what `publish` had taken; it names those messages.
+            WriterFailed: the disk failed.
+        """
         with self._lock:
             if self._size_max == _CLOSED:
                 return
@@ -311,8 +317,14 @@ class Publisher:
         self._batcher.stop()
         try:
             self._write_pending()
-        finally:
+        except OSError as error:
+            with suppress(OSError):  # it is full for the manifest, too; the session is released
+                self._writer.close()
+            raise self._unwritten(error) from error
+        except BaseException:
             self._writer.close()
+            raise
+        self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -383,6 +395,13 @@ class Publisher:
         if not alone:
             self._writer.news.grown()
         return frame
+
+    def _unwritten(self, error: OSError) -> OSError:
+        """Return the error of a disk with the messages that are lost by it."""
+        last, count = self._next_sequence - 1, len(self._pending.payloads)
+        lost = f"message {last}" if count == 1 else f"messages {last - count + 1} to {last}"
+        words = f"{error.strerror}: session {self.name!r} is closed without {lost}; publish again"
+        return OSError(error.errno, words, self._writer.directory)
 
     def _await_nodes(
         self, level: Level, target: Position, deadline: float, timeout_s: float

@@ -30,8 +30,9 @@ __all__ = ["OnGap", "Subscriber"]
 class Subscriber:
     """Reads messages from a log directory, and follows it while it grows.
 
-    The directory may not exist yet, may be empty, and may be written meanwhile. Each subscriber
-    keeps its own place and affects no other reader or writer.
+    The directory may be empty, and may be written meanwhile. A subscriber that follows waits for a
+    directory that does not exist yet, and logs a warning after 5 s and then every 5 minutes; one
+    that does not raises `Misuse`. Each keeps its own place and affects no other reader or writer.
 
     Examples:
         >>> import tempfile
@@ -95,7 +96,7 @@ class Subscriber:
                 publisher lied or erred: `raise` a `PoisonError`, `notify` through `on_event` and
                 continue after it, or `skip` it silently.
             on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`,
-                `Poisoned`, `SessionEvent` and `Dropped`.
+                `Poisoned`, `SessionEvent`, `Dropped`, and `NoMatch`, which is logged as well.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to. Archived files are read back
                 from there, each verified before any of its messages is given out.
@@ -149,12 +150,13 @@ class Subscriber:
 
         Raises:
             GapError: messages were archived before they were read, and `on_gap` is `raise`. The
-                gap is reported once; iterating again continues after it.
+                gap is reported once; iterating again continues after it. Without `follow`, also if
+                everything was archived that the log ever had.
             CorruptLog: the log is damaged at `position`; raised again by every later call. As a
                 `PoisonError`, a frame there is whole but cannot be decoded; as a `ReplacedLog`, a
                 session's own log was put back from a backup.
-            Misuse: the log ends before `start` and `follow` is False, or this is a copy of the
-                subscriber in a forked child.
+            Misuse: `follow` is False, and there is no log, or it ends before `start`; or this is a
+                copy of the subscriber in a forked child.
         """
         message: Message | None = None
         deadline, more = _deadline(timeout_s), not self._use.is_stopped
@@ -166,6 +168,7 @@ class Subscriber:
                     return
             if message is not None:  # a batch of which none was wanted does not count
                 message, deadline = None, _deadline(timeout_s)
+                self._follower.has_matched = True
             more = self._advance(deadline)
         self._guard.demand_owner()
 
@@ -180,6 +183,7 @@ class Subscriber:
 
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
         """Return the messages of the next frame, or None where `batches` would end."""
+        self._follower.has_matched = True  # what its messages match is for the caller to see
         return self._next(_deadline(timeout_s))
 
     def _next(self, deadline: float | None) -> Batch | None:
@@ -204,12 +208,15 @@ class Subscriber:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate inside asyncio; waiting happens in a thread, so the event loop stays free."""
+        message: Message | None = None
         more = not self._use.is_stopped
         while more:
             for message in self._current:
                 yield message
                 if self._use.is_stopped:
                     return
+            if message is not None:
+                self._follower.has_matched = True
             looking = asyncio.ensure_future(asyncio.to_thread(self._advance, _deadline(POLL_S)))
             try:
                 found = await asyncio.shield(looking)

@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64encode
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -56,6 +57,17 @@ def counted(number: int, noun: str = "message") -> str:
     ('1 message', '2,000 files')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that `name` may have been meant to be; "" if none is like it.
+
+    >>> nearest("sloww", ["fast", "slow"]), nearest("zzz", ["fast", "slow"])
+    ('slow', '')
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 - only needed for a mistake
+
+    return next(iter(get_close_matches(name, list(known), n=1)), "")
 
 
 def _day_text(day: int) -> str:

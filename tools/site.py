@@ -40,7 +40,8 @@ PYTHON: Final = {
     ),
     "Logging": ("rt.client.handler.StreamHandler",),
     "What a subscriber is told": (
-        "rt.events.CaughtUp", "rt.events.NewRun", "rt.events.SessionChange",
+        "rt.events.CaughtUp", "rt.events.NewRun", "rt.events.NoMatch",
+        "rt.events.SessionChange",
         "rt.events.SessionEvent", "rt.events.Gap", "rt.events.BeyondEnd", "rt.events.Poisoned",
         "rt.events.Dropped",
     ),

@@ -22,13 +22,28 @@ from rt.net.identity import CertificateRole, read_identity
 
 DIRECTORY = "certs"
 
+
+def _directory() -> str:
+    """Where certificates are, as the file of RT_CONFIG says; `certs` without one."""
+    path = os.environ.get("RT_CONFIG")
+    if not path:
+        return DIRECTORY
+    from rt.client.settings import ConnectionSettings  # noqa: PLC0415 - only with a file
+    from rt.config.settings import load  # noqa: PLC0415
+
+    try:
+        return load(ConnectionSettings, path, "pull", environment={}).certs
+    except (RtError, OSError) as error:
+        raise click.UsageError(f"{spoken(error)}; or name the directory with --dir") from error
+
+
 _directory_option = click.option(
     "--dir",
     "directory",
     metavar="DIR",
-    default=DIRECTORY,
+    default=_directory,
     envvar="RT_CERTS",
-    show_default=True,
+    show_default="that of RT_CONFIG, or certs",
     show_envvar=True,
     help="Directory of the authority.",
 )

@@ -48,8 +48,8 @@ class ChangeRequests:
         if name not in self.members:
             raise Misuse(f"{name} is not a member; the members are {', '.join(self.members)}")
 
-    def add(self, name: str, address: str) -> None:
-        """Add a learner, and write what its node needs."""
+    def add(self, name: str, address: str) -> str:
+        """Add a learner, and write what its node needs; return the file of its settings."""
         before = self.members.get(name)
         if before is not None and before["votes"]:
             words = "a member already; to change its address, use rt cluster move"
@@ -62,8 +62,8 @@ class ChangeRequests:
             places = {each["name"]: str(each["address"]) for each in self.answer["members"]}
             stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
         config = write_member(directory, stream, name, places, cluster)
-        note(f"{name} is a learner at {address}; start it on an empty directory with")
-        note(f"  rt node --config {shlex.quote(config)}")
+        note(f"{name} is a learner at {address}")
+        return config
 
     def promote(self, name: str) -> None:
         """Wait until a learner has caught up, and let it vote."""
@@ -155,6 +155,11 @@ def member_command(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _say_start(config: str) -> None:
+    note("start it on an empty directory with")
+    note(f"  rt node --config {shlex.quote(config)}")
+
+
 _address_option = click.option(
     "--address", required=True, metavar="HOST:PORT", help="Where the other nodes reach it."
 )
@@ -180,7 +185,7 @@ def add(
     """  # noqa: D301 - click reads the backspace character
     _check(name, address)
     changes = ChangeRequests(settings, timeout_s)
-    changes.add(name, address)
+    _say_start(changes.add(name, address))
     if not no_wait:
         changes.promote(name)
     changes.show(as_json=as_json)
@@ -239,7 +244,7 @@ def replace_member(changes: ChangeRequests, old: str, new: str, address: str) ->
     if new not in changes.members:
         changes.demand_member(old)
     if not changes.members.get(new, {}).get("votes"):
-        changes.add(new, address)
+        _say_start(changes.add(new, address))
         if leaves_first(changes.members, old):
             changes.remove(old)
     changes.promote(new)  # also if it votes, which nodes of the version before may be wrong about

@@ -13,6 +13,7 @@ from rt.cli.registered import registered
 from rt.cli.subscribe import ReadSettings
 from rt.client.cursor import CursorState, LocalCursor, is_held, read_cursors, remove_cursor
 from rt.errors import Misuse
+from rt.log.absent import no_log
 from rt.log.directory import LogDirectory
 from rt.log.start import parse_start, resolve
 from rt.names import MERGED_NAME, stream_directory
@@ -49,6 +50,8 @@ def list_cursors(settings: ReadSettings, *, as_json: bool) -> None:
     rt cursor list --json
     """  # noqa: D301 - click reads the backspace character
     cursors = read_cursors(settings.root, settings.stream)
+    if not os.path.isdir(stream_directory(settings.root, settings.stream)):
+        raise no_log(_merged(settings))
     rows = [_facts(settings, name, state) for name, state in cursors.items()]
     if as_json:
         print_json(rows)
@@ -152,13 +155,17 @@ def _facts(settings: ReadSettings, name: str, state: CursorState) -> dict[str, A
     }
 
 
-def _bytes_behind(root: str, stream: str, position: Position) -> int:
-    """Bytes of the local copy from a position on; 0 where no message follows."""
+def _bytes_behind(root: str, stream: str, position: Position) -> int | None:
+    """Bytes of the local copy from a position on; 0 if no message follows, None without a copy."""
+    log = LogDirectory(os.path.join(stream_directory(root, stream), MERGED_NAME))
+    log.refresh()
+    if not log.is_there:
+        return None
     with Subscriber(root, stream=stream, start=position, follow=False, on_gap="skip") as rest:
         batch = rest.next_batch()
     if batch is None:
+        log.close()
         return 0
-    log = LogDirectory(os.path.join(stream_directory(root, stream), MERGED_NAME))
     log.refresh()
     begin = batch.position
     files = [file for file in log.files() if file >= begin.file]
@@ -168,9 +175,8 @@ def _bytes_behind(root: str, stream: str, position: Position) -> int:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     reader = "reading" if row["held"] else ""
-    return [
-        row["cursor"], row["position"], f"{row['bytes_behind']:,}", row["stored"][:19], reader,
-    ]  # fmt: skip
+    behind = "no copy" if row["bytes_behind"] is None else f"{row['bytes_behind']:,}"
+    return [row["cursor"], row["position"], behind, row["stored"][:19], reader]
 
 
 cursor.add_command(registered)

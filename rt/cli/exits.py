@@ -22,6 +22,7 @@ FOUND_WRONG: Final = 1  # damage, a gap, copies that differ, a level not reached
 BAD_USE: Final = 2  # also bad input, and a missing file or directory
 REFUSED: Final = 3  # by a peer, a certificate, a limit or a policy; a cluster without quorum
 DISK_FAILED: Final = 4  # or anything else the operating system would not do
+UNKNOWN: Final = "unknown-"  # begins the code of a refusal of a name that the nodes do not know
 OUR_FAULT: Final = 70  # EX_SOFTWARE: an unforeseen error
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 PIPE_CLOSED: Final = 141  # 128 + SIGPIPE: the reader of our output stopped
@@ -32,7 +33,8 @@ Exit codes:
   1    found wrong: damage, a gap, a level not reached;
        status: degraded; doctor: something is wrong;
        trace: the message waits
-  2    wrong use, bad input, no such file
+  2    wrong use, bad input; no such file, log,
+       session, cursor, group or stream
   3    refused by a peer, a certificate, a limit or a policy;
        status: no quorum
   4    the disk or the operating system failed
@@ -76,6 +78,8 @@ def exit_code(error: BaseException) -> int:
     """
     if type(error) is click.ClickException:
         return FOUND_WRONG if error.__cause__ is None else exit_code(error.__cause__)
+    if isinstance(error, Refused) and error.code.startswith(UNKNOWN):
+        return BAD_USE
     return next((code for kind, code in _CODES if isinstance(error, kind)), OUR_FAULT)
 
 

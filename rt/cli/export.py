@@ -114,7 +114,9 @@ def iceberg(
             to_iceberg,
         )
     except ImportError as error:
-        raise Misuse(f"{error.name} is missing: pip install 'rt-transport[iceberg]'") from None
+        raise Misuse(
+            f"{error.name} is missing: pip install '.[iceberg]' in a clone of rt"
+        ) from None
     opened = local_catalog(warehouse) if warehouse is not None else load_catalog(catalog)
     settings = IcebergSettings(include_active, allow_gaps, start or Position(0))
     with ProgressBar() as progress:
@@ -130,11 +132,16 @@ def _report(out: str, done: "Exported", *, as_json: bool) -> None:
     if as_json:
         print_json({
             "directory": out, "files": done.files, "messages": done.messages,
-            "added_before": done.left, "gaps": done.gaps,
+            "added_before": done.left, "gaps": done.gaps, "messages_waiting": done.waiting,
         })  # fmt: skip
         return
     added = f"added {counted(done.files, 'file')} with {counted(done.messages)} to {out}"
     note(f"{added}; {counted(done.left, 'file')} had been added before")
+    if done.waiting:
+        note(
+            f"{counted(done.waiting)} wait in the active file: a run after it is rolled (at 1 GiB, "
+            "unless its writer rolls earlier) adds them, and --include-active adds them now"
+        )
     if done.gaps:
         names = ", ".join(done.gaps[:5])
         note(f"skipped {counted(len(done.gaps), 'file')} archived before: {names}")

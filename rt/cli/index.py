@@ -7,7 +7,8 @@ import click
 from rt.cli.console import ProgressBar, note, print_json, say
 from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
-from rt.errors import FrameError, Misuse
+from rt.errors import FrameError
+from rt.log.absent import no_log
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.files import log_files
@@ -88,7 +89,7 @@ def _open(directory: str) -> LogDirectory:
     log = LogDirectory(directory)
     log.refresh()
     if not log.is_there:
-        raise Misuse(f"{directory}: not a log, since it has no manifest")
+        raise no_log(directory)
     return log
 
 

@@ -13,6 +13,7 @@ from rt.cli.options import parse_position
 from rt.inspect.history import STATES, Row, history, selected
 from rt.inspect.history_text import HEADINGS, HistoryText
 from rt.log.gc_pause import uncollected
+from rt.names import parse_stream
 from rt.offload.offloaded import Offloaded, offloaded_of, read_offloaded
 from rt.position import Position
 from rt.text import counted, parse_time
@@ -32,10 +33,15 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
 @click.command()
 @click.argument("directory", metavar="[DIR]", default="")
 @click.option("--node", metavar="ADDRESS", help="Ask this node, over mutual TLS, instead of a DIR.")
-@click.option("--certs", default="certs", help="With --node: directory of certificates.")
+@click.option("--stream", help="With --node: name of the stream, of a node that serves several.")
+@click.option("--certs", help="With --node: directory of certificates.  [default: certs]")
 @click.option(
-    "--identity", default="client", help="With --node: NAME of the certificate to present."
+    "--identity", help="With --node: NAME of the certificate to present.  [default: client]"
 )
+@click.option(
+    "--config", metavar="FILE", envvar="RT_CONFIG",
+    help="With --node: TOML file with these three, table [pull].  [RT_CONFIG]",
+)  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="An array of objects with all fields.")
 @click.option(
     "--json-rt", "form", flag_value="json-rt",
@@ -62,8 +68,10 @@ def log_history(
     *,
     directory: str,
     node: str | None,
-    certs: str,
-    identity: str,
+    stream: str | None,
+    certs: str | None,
+    identity: str | None,
+    config: str | None,
     form: str | None,
     since: int | None,
     until: int | None,
@@ -85,7 +93,9 @@ def log_history(
     if bool(directory) == bool(node):
         raise click.UsageError("name the directory of a log, or a --node")
     directory, found, offloaded = (
-        _of_node(node, certs, identity) if node else _of_directory(directory)
+        _of_node(node, config, {"stream": stream, "certs": certs, "identity": identity})
+        if node
+        else _of_directory(directory)
     )
     wanted = selected(
         found, since_ns=since, until_ns=until, begin=begin, end=end, states=_STATES[which]
@@ -117,13 +127,19 @@ def _of_directory(directory: str) -> _Found:
     return directory, history(directory), read_offloaded(directory)
 
 
-def _of_node(node: str, certs: str, identity: str) -> _Found:
+def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Found:
     # TLS is heavy, and the history of a directory does without it
+    from rt.client.settings import ConnectionSettings  # noqa: PLC0415
+    from rt.config.settings import explain  # noqa: PLC0415
     from rt.net.admin import ask_history  # noqa: PLC0415
     from rt.net.certificates import certificate_files  # noqa: PLC0415
     from rt.net.tls import Contexts, client_context  # noqa: PLC0415
     from rt.node.settings import parse_address  # noqa: PLC0415
 
-    contexts = Contexts(certificate_files(certs, identity), client_context)
+    given = explain(ConnectionSettings, config, "pull" if config else None, options=options)
+    files = certificate_files(str(given["certs"].value), str(given["identity"].value))
+    # a node that serves one stream answers for that, if none is named
+    stream = "" if given["stream"].source == "default" else parse_stream(str(given["stream"].value))
+    contexts = Contexts(files, client_context, stream)
     directory, rows, offloaded = ask_history(parse_address(node), contexts)
     return directory, rows, offloaded_of(offloaded)

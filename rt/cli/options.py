@@ -111,8 +111,13 @@ class Seconds(click.FloatRange):
 
 
 def _given(value: Any) -> Any:
-    """Return None for an option that was not given; a repeatable one is an empty tuple then."""
-    return None if value == () else value
+    """Return None for an option that was not given; a repeatable one is an empty tuple then.
+
+    The texts of a repeatable one are divided at commas, as in a variable and nowhere in a file.
+    """
+    if isinstance(value, tuple):
+        return tuple(part.strip() for each in value for part in str(each).split(",")) or None
+    return value
 
 
 def _config_option(table: str | None) -> Callable[[Command], Command]:

@@ -21,7 +21,7 @@ from rt.cli.service_manager import ServiceManager
 from rt.cli.stop_signals import StopSignals
 from rt.cli.web import pause_s, shown_over_http, watched
 from rt.config.kinds import Bytes
-from rt.errors import RtError
+from rt.errors import Misuse, RtError
 from rt.log.archived import begins_as_wanted
 from rt.log.directory import LogDirectory
 from rt.log.start import parse_start
@@ -132,6 +132,8 @@ def pull(
         client.stop()
     if broken:
         raise RtError(status.error)
+    if once and client.is_served_nowhere:
+        raise Misuse(f"no node serves stream {settings.stream!r}: {printable(status.error)}")
     lacks = _lacks(settings) if once and done else ""
     _report(status, lacks, complete=done or not once, once=once, as_json=as_json)
 
@@ -199,7 +201,7 @@ def _lacks(settings: ServiceSettings) -> str:
 def _over(client: PullClient, *, once: bool) -> Callable[[], bool]:
     """Return what asks whether the copying is over."""
     wait = LongWait(lambda: client.wait_caught_up(0), lambda: _left(client.status()))
-    return lambda: not client.running or (once and wait.is_over())
+    return lambda: not client.running or (once and (wait.is_over() or client.is_served_nowhere))
 
 
 def _left(status: PullStatus) -> str:

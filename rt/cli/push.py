@@ -73,7 +73,7 @@ def push(
     with StopSignals(reloads=True) as signals:
         client.start()
         wait = LongWait(
-            lambda: client.drained(merged=True) or bool(client.blocked()),
+            lambda: client.drained(merged=True, but=client.refused()) or bool(client.blocked()),
             lambda: waiting_for(client.status()),
         )
         with (
@@ -89,12 +89,13 @@ def push(
                 signals, lambda: drain and wait.is_over(), timeout_s, ends=drain, turn=turn
             )
         manager.stopping()
-        merged = merged and not client.blocked()
-        status = client.status()
+        merged = merged and not client.blocked() and not client.refused()
+        is_known, status = not client.is_shipped_elsewhere(), client.status()
         connected = any(each.connected for each in status)
         synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
     reasons = sorted({each.error for each in status if each.error})
-    _report(reasons, done=merged if drain else merged or synced, drain=drain, as_json=as_json)
+    done = merged if drain else merged or synced
+    _report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
 
 
 def _site(
@@ -125,7 +126,9 @@ def waiting_for(status: Sequence[SessionStatus]) -> str:
     return f"still shipping: {'; '.join(named[:_NAMED_MAX])}{more}"
 
 
-def _report(reasons: Sequence[str], *, done: bool, drain: bool, as_json: bool) -> None:
+def _report(
+    reasons: Sequence[str], *, done: bool, drain: bool, is_known: bool, as_json: bool
+) -> None:
     """Say how it ended; a drain that is not done is an error."""
     level = "merged" if drain else "synced"
     if as_json:
@@ -134,6 +137,11 @@ def _report(reasons: Sequence[str], *, done: bool, drain: bool, as_json: bool) -
         if not as_json:
             click.echo(f"everything that was published is {level} by a majority of the nodes")
         return
+    if drain and not is_known:
+        raise click.ClickException(
+            "it is not known whether everything is merged, since another program ships it "
+            f"({'; '.join(reasons)}); end that one, or ask with rt session show"
+        )
     unfinished = (
         f"not everything is {level} by a majority of the nodes "
         f"({'; '.join(reasons) or 'time ran out'}); it stays in the log, and the next push ships it"

@@ -52,13 +52,18 @@ class RepairSettings:
         return ConnectionSettings(nodes=self.nodes, certs=self.certs, identity=self.identity)
 
 
-def repair_log(report: LogReport, settings: RepairSettings, say: Callable[[str], None]) -> None:
+def repair_log(
+    report: LogReport, settings: RepairSettings, say: Callable[[str], None]
+) -> list[str]:
     """Replace the damaged files of a merged log by those of other nodes.
 
     Args:
         report: what is wrong with it.
         settings: the nodes.
         say: is called with a sentence for each file.
+
+    Returns:
+        What was found damaged and is not repaired: the names of the files.
 
     Raises:
         Misuse: it is not a merged log, another program uses it, or the certificate is not valid.
@@ -76,11 +81,17 @@ def repair_log(report: LogReport, settings: RepairSettings, say: Callable[[str],
         contexts = connection.contexts()
         with closing(_opened(directory)) as log:
             fetch = FileFetch(directory, connection.addresses, contexts, log.disk)
+            left = []
             for line in _damaged(log):
-                say(_mended(fetch, log, line))
+                words, is_whole = _mended(fetch, log, line)
+                say(words)
+                left += [] if is_whole else [line.file.file_name]
             for file in report.files:
-                if words := _other(log, file):
+                words, is_whole = _other(log, file)
+                if words:
                     say(words)
+                left += [] if is_whole else [file.file]
+            return left
 
 
 class _Locks:
@@ -128,16 +139,17 @@ def _damaged(log: Appender) -> list[Rolled]:
     return found
 
 
-def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> str:
+def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> tuple[str, bool]:
+    """Repair a rolled file; return what was done, and whether it is whole now."""
     name = line.file.file_name
     try:
         mended = mend_file(fetch, log, line)
     except Refused as error:
-        return f"{name}: not repaired: {spoken(error)}"
+        return f"{name}: not repaired: {spoken(error)}", False
     if mended is None:
-        return f"{name}: archived"
+        return f"{name}: archived", True
     kept = f"; the damaged file is kept as {mended.kept}" if mended.kept else ""
-    return f"{name}: repaired with the copy of {mended.node}{kept}"
+    return f"{name}: repaired with the copy of {mended.node}{kept}", True
 
 
 def _is_nodes_own(directory: str) -> bool:
@@ -146,18 +158,21 @@ def _is_nodes_own(directory: str) -> bool:
     return any(os.path.exists(os.path.join(parent, name)) for name in (_NODE_LOCK, _NODE_STATE))
 
 
-def _other(log: Appender, file: FileReport) -> str:
-    """Repair what needs no node: an index, and the end of the log; return what was done."""
+def _other(log: Appender, file: FileReport) -> tuple[str, bool]:
+    """Repair what needs no node: an index, and the end of the log; returns as `_mended`.
+
+    The end of the log is only set aside: what it held is missing until it is copied again.
+    """
     kinds, path = findings(file), os.path.join(log.directory, file.file)
     if Finding.DAMAGED in kinds and not file.is_rolled:
         if _is_nodes_own(log.directory):
-            return f"{file.file}: not repaired: {_ACTIVE_OF_NODE}"
+            return f"{file.file}: not repaired: {_ACTIVE_OF_NODE}", False
         kept = set_aside(log.disk, path)
         if os.path.exists(path + SUFFIX):
             set_aside(log.disk, path + SUFFIX)
-        return f"{file.file}: set aside as {kept}; rt pull copies it again"
+        return f"{file.file}: set aside as {kept}; rt pull copies it again", False
     if Finding.BAD_INDEX in kinds:
         with closing(open_log(log.directory)) as found:
             rebuild_index(log.disk, found, file.end.file)
-        return f"{file.file}: its index is built again"
-    return ""
+        return f"{file.file}: its index is built again", True
+    return "", True

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,10 +19,11 @@ from rt.cli.stop_signals import StopSignals
 from rt.client.cursor import LocalCursor
 from rt.client.subscription import begin_epoch
 from rt.errors import FrameError, Misuse
-from rt.events import BeyondEnd, CaughtUp, Dropped, Event, Gap, Poisoned, SessionEvent
+from rt.events import BeyondEnd, CaughtUp, Dropped, Event, Gap, NoMatch, Poisoned, SessionEvent
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.where import Where
+from rt.log.absent import no_log
 from rt.log.start import parse_start
 from rt.names import parse_stream
 from rt.position import Position
@@ -128,9 +129,9 @@ def subscribe(
 
     With --count and --timeout, fewer messages than asked for are exit code 1. So is a gap, unless
     --on-gap allows it, and a frame that its publisher wrote so that it cannot be decoded, unless
-    --on-poison does.
+    --on-poison does. With --no-follow, a log or a session that is not there is exit code 2.
     """  # noqa: D301 - click reads the backspace character
-    begin = parse_start(start)
+    begin, no_match = parse_start(start), list[NoMatch]()
     if cursor_name is not None and own_session is not None:
         raise click.UsageError("--cursor is a place in the merged log; leave out --own-session")
     with (
@@ -139,8 +140,8 @@ def subscribe(
             settings.root, stream=settings.stream, session=own_session,
             start=begin if cursor is None or cursor.is_new else cursor.state.position,
             follow=follow, sessions=sessions or None, key_prefix=os.fsencode(key_prefix),
-            where=where, share=share, on_gap=on_gap, on_poison=on_poison, on_event=_show_event,
-            copies=copies,
+            where=where, share=share, on_gap=on_gap, on_poison=on_poison,
+            on_event=lambda event: _meet(event, no_match), copies=copies,
         ) as subscriber,
     ):  # fmt: skip
         _demand_log(subscriber.directory, follow=follow)
@@ -156,6 +157,10 @@ def subscribe(
         if show_position:
             note(f"resume from {out.position()}")
     stop.raise_interrupt()
+    if not (follow or out.has_written or stop.has_come()):
+        _demand_match(no_match, is_whole=begin == "earliest" and cursor_name is None)
+        if out.has_passed:
+            note("no message matched the conditions on its key or payload")
     if out.left and not stop.has_come():
         raise click.ClickException(_shortage(count or 0, out.left, timeout_s))
 
@@ -188,6 +193,7 @@ class _MessageWriter:
     ) -> None:
         self.left = count  # messages still wanted; None for all
         self.has_written = False
+        self.has_passed = False  # over messages of a wanted session
         self._cursor = cursor
         self._subscriber = subscriber
         # a payload must not speak to the terminal
@@ -240,6 +246,7 @@ class _MessageWriter:
 
     def _took(self, messages: int, following: Position) -> None:
         self._next = following
+        self.has_passed = True
         if messages:  # what is not wanted does not prolong the wait
             self.has_written = True
             self._took_s = time.monotonic()
@@ -247,8 +254,10 @@ class _MessageWriter:
             self.left -= messages
 
 
-def _show_event(event: Event) -> None:
-    if isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped):
+def _meet(event: Event, no_match: list[NoMatch]) -> None:
+    if isinstance(event, NoMatch):
+        no_match.append(event)  # the log line says it
+    elif isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped):
         note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)
@@ -261,5 +270,12 @@ def _demand_log(directory: str, *, follow: bool) -> None:
     if os.path.exists(os.path.join(directory, FILE_NAME)):
         return
     if not follow:
-        raise Misuse(f"{directory}: there is no log; check --root, --stream and --own-session")
-    note(f"{directory}: there is no log yet; waiting for one")
+        raise no_log(directory)
+    note(f"there is no log yet; waiting for one: {no_log(directory)}")
+
+
+def _demand_match(found: Sequence[NoMatch], *, is_whole: bool) -> None:
+    """Refuse names that no session has, if all was read that there is."""
+    names = [each for event in found for each in event.sessions if "*" not in each]
+    if names and is_whole:
+        raise Misuse(f"nothing was read, since no session matches {names[0]}")

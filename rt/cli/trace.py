@@ -19,7 +19,7 @@ from rt.inspect.trace import MergedPlace, OwnPlace, ends_at, find_merged, find_o
 from rt.log.shipping import ShippingNote
 from rt.names import MERGED_NAME, parse_session, stream_directory
 from rt.position import Position
-from rt.text import time_text
+from rt.text import nearest, time_text
 
 _SEQUENCE_END: Final = 1 << 63
 
@@ -71,7 +71,7 @@ def trace(
     It looks in the session's own log and the merged log below --root, and asks the nodes. Run it
     where the session is published, where its stream is pulled, or on a node (--root is the node's);
     elsewhere a --copy is needed to tell which message is meant. The exit code is 0 if the message
-    is merged, and 1 if it waits or is not known here.
+    is merged, 1 if it waits or is not known here, and 2 if no node knows the session.
 
     \b
     rt trace jfk:41 --config flights/clients.toml --root rt-data
@@ -81,12 +81,26 @@ def trace(
     traced = _Traced(session, sequence)
     _look(traced, settings, copies)
     traced.report = report_of(ask_nodes(settings))
+    _demand_known(traced)
     words = waits_for(traced)
     if as_json:
         print_json({**_fields(traced), "waits_for": words})
     else:
         _show(traced, settings.stream, words)
     context.exit(0 if _is_merged(traced) else FOUND_WRONG)
+
+
+def _demand_known(traced: _Traced) -> None:
+    """Refuse a session that neither this machine nor any node that answers has ever heard of."""
+    report = traced.report
+    known = {each.name for node in report.answering for each in node.sessions}
+    if traced.own_directory or traced.own or traced.session in known or not report.answering:
+        return
+    near = nearest(traced.session, known)
+    raise Misuse(
+        f"no session {traced.session!r} is known here or to the nodes"
+        f"{f'; did you mean {near!r}?' if near else '; rt session list shows those they know'}"
+    )
 
 
 def _parsed(text: str) -> tuple[str, int]:

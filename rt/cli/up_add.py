@@ -9,7 +9,7 @@ from rt.cli.console import note
 from rt.cli.up_control import ControlRequest, ask_cluster, demand_running
 from rt.client.settings import ConnectionSettings
 from rt.config.settings import load
-from rt.node.cluster import CLIENTS_NAME, free_addresses
+from rt.node.cluster import CLIENTS_NAME, free_addresses, name_nodes
 
 _TIMEOUT_S: Final = 120.0  # to copy the merged log, and to be promoted
 _CONFIG: Final = re.compile(r"n(\d+)\.toml")
@@ -35,6 +35,8 @@ def add_node(root: str) -> None:
         changes.add(name, address)
     note(ask_cluster(root, ControlRequest("add", name)))
     changes.promote(name)
+    name_nodes(clients, [str(each["address"]) for each in changes.members.values()])
+    note(f"{clients} names it too; programs read that when they are started again")
     changes.show(as_json=False)
 
 

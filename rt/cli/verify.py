@@ -50,26 +50,29 @@ def verify(
     leaves, and a missing index are not wrong; anything else ends with exit code 1.
 
     With --repair, each damaged rolled file of a merged log is fetched from a node, checked against
-    the manifest, and put in place of the damaged one, which is kept as quarantine.*.
+    the manifest, and put in place of the damaged one, which is kept as quarantine.*. A file that
+    was not rolled yet is only set aside, for rt pull to copy it again. Whatever was found damaged
+    and is not repaired ends with exit code 1.
     """  # noqa: D301 - click reads the backspace character
     logs = [open_log(directory) for directory in directories]
     pairs = _pairs(logs)
     reports, comparisons = _run(logs, pairs)
+    left: dict[str, list[str]] = {}
     if repair and any(report.is_wrong for report in reports):
         for report in reports:
             if report.is_wrong:
-                repair_log(report, settings, note)
+                left[report.directory] = repair_log(report, settings, note)
         logs = [open_log(directory) for directory in directories]
         reports, comparisons = _run(logs, _pairs(logs))
     if as_json:
-        click.echo(json_text(_facts(reports, comparisons)))
+        click.echo(json_text(_facts(reports, comparisons) | {"not_repaired": left}))
     else:
         for report in reports:
-            _print(report)
+            _print(report, left.get(report.directory, ()))
         for comparison in comparisons:
             _print_comparison(comparison)
     wrong = [each for each in reports if each.is_wrong]
-    if wrong or any(each.differs_at is not None for each in comparisons):
+    if wrong or any(left.values()) or any(each.differs_at is not None for each in comparisons):
         context.exit(1)
 
 
@@ -124,14 +127,16 @@ def _facts(reports: list[LogReport], comparisons: list[Comparison]) -> dict[str,
     }
 
 
-def _print(report: LogReport) -> None:
+def _print(report: LogReport, left: Sequence[str]) -> None:
     click.echo(table(_HEADINGS, [_cells(file) for file in report.files]))
     reasons = [f"{file.file}: {file.reason}" for file in report.files if file.reason]
     for fault in (*reasons, *report.faults):
         say(f"  {fault}")
     messages = counted(sum(file.messages for file in report.files))
     digest = f", digest {report.digest}" if report.digest else ""
-    verdict = "wrong" if report.is_wrong else "whole"
+    verdict = "wrong" if report.is_wrong else "whole" if report.files else "empty"
+    if left:
+        verdict = f"{verdict} without what was found damaged and is not repaired ({_named(left)})"
     files = counted(len(report.files), "file")
     say(f"{report.directory}: {verdict}, {files}, {messages}, up to {report.end}{digest}")
     for each in advice_for(report):

@@ -91,6 +91,11 @@ class Where:
                 fields.append(_parse_field(term, name, sign, value))
         return cls(sessions=sessions, keys=keys, fields=fields)
 
+    @property
+    def is_of_messages(self) -> bool:
+        """Whether some messages of a session can match and others not."""
+        return bool(self._keys or self._fields)
+
     def wants_session(self, session: str) -> bool:
         """Whether messages of this session can match."""
         return all(glob_matches(each.glob, session) == each.is_wanted for each in self._sessions)

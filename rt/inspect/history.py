@@ -5,13 +5,14 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from rt.errors import CorruptLog, FrameError, ManifestError, Misuse
+from rt.errors import CorruptLog, FrameError, ManifestError
 from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
 from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, Archived, Manifest, Rolled
 from rt.format.scan import next_header
 from rt.format.seek import walk_before
 from rt.limits import MANIFEST_BYTES_MAX
+from rt.log.absent import no_log
 from rt.log.active_file import Facts
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
@@ -88,7 +89,7 @@ def history(directory: str) -> list[Row]:
     try:
         file = OsDisk().open_read(path)
     except FileNotFoundError:
-        raise Misuse(f"{directory}: not a log, since it has no manifest") from None
+        raise no_log(directory) from None
     try:
         size = file.size()
         if size > MANIFEST_BYTES_MAX:

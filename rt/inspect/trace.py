@@ -6,6 +6,7 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.format.message import Batch
+from rt.log.absent import no_log
 from rt.log.directory import LogDirectory
 from rt.log.reader import Reader
 from rt.log.start import at_number, end_of, readable_at
@@ -109,7 +110,7 @@ def _opened(directory: str, *, merged: bool) -> LogDirectory:
     log = LogDirectory(directory)
     log.refresh()
     if not log.is_there:
-        raise Misuse(f"{directory}: not a log, since it has no manifest")
+        raise no_log(directory)
     if log.merged != merged:
         kind = "a merged log" if log.merged else "a session's log"
         raise Misuse(f"{directory}: it is {kind}")

@@ -13,6 +13,7 @@ from rt.format.index import Indexer
 from rt.format.manifest import Rolled
 from rt.format.recovery import Clean, Corrupt, Gone, Torn, Verdict, judge
 from rt.format.walk import Walk
+from rt.log.absent import no_log
 from rt.log.active_file import Facts
 from rt.log.confirmations import ConfirmationsFile
 from rt.log.directory import LogDirectory
@@ -100,7 +101,7 @@ def open_log(directory: str) -> LogDirectory:
     log = LogDirectory(directory)
     log.refresh()
     if not log.is_there:
-        raise Misuse(f"{directory}: not a log, since it has no manifest")
+        raise no_log(directory)
     return log
 
 

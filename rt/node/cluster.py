@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import socket
 import time
@@ -40,6 +41,7 @@ from sequencer.journal.journal import REMOVED_NAME
 from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
+_NODES: Final = re.compile(r"^nodes = \[[^\]\n]*\]$", re.MULTILINE)  # as `_clients_toml` writes
 _CONNECT_S: Final = 2.0
 _PORTS: Final = 20  # tried from the usual one on, before any that is free
 _STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
@@ -257,6 +259,21 @@ def write_member(
         with open(path, "x", encoding="utf-8") as file:
             file.write(_toml(directory, stream, place, places=places, cluster_id=cluster_id))
     return path
+
+
+def name_nodes(path: str, addresses: Sequence[str]) -> None:
+    """Have the configuration of clients that `init_cluster` wrote name these nodes.
+
+    Raises:
+        Misuse: it names none on a line of its own, as after an edit.
+    """
+    with open(path, encoding="utf-8") as file:
+        text, count = _NODES.subn(f"nodes = {json.dumps(list(addresses))}", file.read())
+    if not count:
+        raise Misuse(f"{path} has no line for nodes; add nodes = {json.dumps(list(addresses))}")
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".tmp", path)
 
 
 def _is_written(path: str, place: Place, cluster_id: str) -> bool:

@@ -74,7 +74,8 @@ class DiskGuard:
             if closed != self.is_closed:
                 self.is_closed = closed
                 word = "refuses" if closed else "takes"
-                _log.error(
+                _log.log(
+                    logging.ERROR if closed else logging.WARNING,
                     "node %s %s new data: %d bytes are free, and it keeps %d",
                     self._node, word, self.available, self.reserve,
                 )  # fmt: skip

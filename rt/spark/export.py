@@ -3,12 +3,13 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rt.errors import GapError, Misuse
+from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.limits import MIB
+from rt.log.absent import no_log
 from rt.log.disk import OsDisk, sync_directory
 from rt.log.gaps import gaps_between
 from rt.log.lock import take_lock
@@ -24,7 +25,8 @@ from rt.spark.task import Task
 
 # Beside the dataset and not in it: polars refuses a directory with other files than Parquet.
 STATE_SUFFIX: Final = ".rt-export.json"
-LOCK_NAME: Final = "_rt_export.lock"  # empty, which polars passes over
+LOCK_SUFFIX: Final = ".rt-export.lock"
+_OLD_LOCK_NAME: Final = "_rt_export.lock"  # that earlier versions left in the dataset
 TARGET_BYTES: Final = 256 * MIB  # of the log, that become one Parquet file in each partition
 
 
@@ -36,6 +38,7 @@ class Exported:
     messages: int = 0
     bytes: int = 0  # of those files
     left: int = 0  # files that had been exported before
+    waiting: int = 0  # messages of the active file that were not exported
     gaps: list[str] = field(default_factory=list)  # files archived before they were exported
 
 
@@ -109,15 +112,37 @@ def to_parquet(
     view = LogView(path)
     try:
         if not view.refresh():
-            raise Misuse(f"{path} holds no log: there is no manifest")
+            raise no_log(path)
         os.makedirs(out, exist_ok=True)
-        lock = take_lock(out, f"another export writes to {out}; wait for it to end", LOCK_NAME)
-        try:
+        with ExitStack() as undo:
+            _lock(out, undo)
             return _Export(view, out, settings, progress).run()
-        finally:
-            os.close(lock)
     finally:
         view.close()
+
+
+def _lock(out: str, undo: ExitStack) -> None:
+    """Keep other exports away until `undo` ends; remove the lock that an earlier version left."""
+    words = f"another export writes to {out}; wait for it to end"
+    parent, name = os.path.split(os.path.abspath(out))
+    undo.callback(os.close, take_lock(parent, words, name + LOCK_SUFFIX))
+    if os.path.lexists(os.path.join(out, _OLD_LOCK_NAME)):
+        undo.callback(os.close, take_lock(out, words, _OLD_LOCK_NAME))
+        os.unlink(os.path.join(out, _OLD_LOCK_NAME))
+
+
+def waiting_messages(view: LogView, begin: Callable[[Position], int]) -> int:
+    """How many messages the active file has from an offset on, by the file's name.
+
+    A frame there that is damaged is for the export of the file to report.
+    """
+    with suppress(CorruptLog, FrameError):
+        for file, end in view.files():
+            offset = begin(file)
+            if file not in view.log.manifest.rolled and end > offset:
+                first, following = view.numbered(file, offset)
+                return max(0, following - first)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +186,7 @@ class _Export:
             group.append(each)
         if group:
             self._convert(group)
+        self._done.waiting = waiting_messages(self._view, self._begin)
         return self._done
 
     def _slices(self) -> Iterator[_Slice]:

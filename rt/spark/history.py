@@ -7,6 +7,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rt.errors import Misuse
+from rt.log.absent import no_log
 from rt.position import Position
 from rt.spark.plan import LogView
 
@@ -72,7 +73,7 @@ def file_rows(path: str) -> list[dict[str, Any]]:
     view = LogView(path, strict=False)
     try:
         if not view.refresh():
-            raise Misuse(f"{path} holds no log: there is no manifest")
+            raise no_log(path)
         rows = [_rolled_row(view, file) for file in view.log.manifest.order]
         for file, end in view.files():
             if file not in view.log.manifest.rolled:

@@ -13,9 +13,10 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from rt.errors import Misuse
 from rt.limits import MIB
+from rt.log.absent import no_log
 from rt.position import START, Position
 from rt.spark.dataset import SCHEMA
-from rt.spark.export import ArchivedBeforeExport, Exported
+from rt.spark.export import ArchivedBeforeExport, Exported, waiting_messages
 from rt.spark.options import ReadOptions
 from rt.spark.plan import LogSnapshot, LogView, between
 from rt.spark.schema import Wanted
@@ -84,11 +85,13 @@ def to_iceberg(
         raise Misuse(f"the table {table!r} needs a namespace: flights.{table}")
     with closing(LogView(path)) as view:
         if not view.refresh():
-            raise Misuse(f"{path} holds no log: there is no manifest")
+            raise no_log(path)
         export = _Export(view, _table_of(catalog, table), settings)
         for _ in export.commits():
             if progress is not None:
                 progress(export.done, export.total)
+        exported = max(settings.start, export.exported())
+        export.done.waiting = waiting_messages(view, lambda file: max(0, exported - file))
         return export.done
 
 
@@ -111,11 +114,11 @@ class _Export:
     def commits(self) -> Iterator[None]:
         """Add to the table; yields after each commit."""
         order, rolled = self.view.log.manifest.order, self.view.log.manifest.rolled
-        exported = self._exported()
+        exported = self.exported()
         self.done.left = sum(file + rolled[file].end <= exported for file in order)
         while True:
             self.table.refresh()
-            begin = max(self.settings.start, self._exported())
+            begin = max(self.settings.start, self.exported())
             snapshot = between(self.view, begin, max(begin, self._end()))
             self._check_gaps(snapshot)
             left = sum(end - max(0, begin - file) for file, end in snapshot.files)
@@ -134,7 +137,7 @@ class _Export:
                 if attempt == _ATTEMPTS:
                     raise
                 self.table.refresh()
-                if self._exported() > begin:
+                if self.exported() > begin:
                     return  # another run was first
                 counted = _Counted(self._batches(chunk))
             else:
@@ -192,7 +195,8 @@ class _Export:
         identity = self.view.log.manifest.identity
         return f"rt.{identity.id if identity else ''}.position"
 
-    def _exported(self) -> Position:
+    def exported(self) -> Position:
+        """Up to where the log was added."""
         return Position(int(self.table.properties.get(self._property, "0")))
 
 

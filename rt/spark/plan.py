@@ -1,6 +1,7 @@
 """Plan: what one load reads, fixed when it is made, and the splits that tasks read of it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from rt.format.scan import Scan, next_header
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.limits import INDEX_EVERY_BYTES
+from rt.log.absent import no_log
+from rt.log.active_file import Facts
 from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.gaps import gaps_between
@@ -128,6 +131,27 @@ class LogView:
             index_file.close()
         return Index(lambda length, offset: data[offset : offset + length], len(data))
 
+    def numbered(self, start: Position, offset: int) -> tuple[int, int]:
+        """The first message number from an offset of a file on, and the number after its last.
+
+        Only headers after an index entry are read; a jump of a session's numbers counts, too.
+        """
+        with closing(self.log.open_file(start)) as file:
+            end, begin, last = self.tail_end(start), Facts(), Facts()
+            for at, header in headers(
+                file, self.walk_to(file, start, lambda e: e.offset > offset), end
+            ):
+                if self._numbers(header) and at.offset >= offset:
+                    begin.take(header)
+                    break
+            for _, header in headers(file, self.walk_to(file, start, lambda _entry: False), end):
+                if self._numbers(header):
+                    last.take(header)
+            return (begin.first, last.next) if begin.frames else (0, 0)
+
+    def _numbers(self, header: Header) -> bool:
+        return header.kind == (FrameKind.RANGE if self.log.merged else FrameKind.MESSAGES)
+
     def close(self) -> None:
         """Release the manifest."""
         self.log.close()
@@ -198,7 +222,7 @@ def take_snapshot(options: ReadOptions, path: str = "") -> LogSnapshot:
     view = LogView(path or options.path, strict=options.mode == FAILFAST)
     try:
         if not view.refresh():
-            raise Misuse(f"{view.path} holds no log: there is no manifest")
+            raise no_log(view.path)
         return _snapshot(view, options)
     finally:
         view.close()
@@ -282,7 +306,7 @@ def all_gaps(path: str) -> list[Gap]:
     view = LogView(path)
     try:
         if not view.refresh():
-            raise Misuse(f"{path} holds no log: there is no manifest")
+            raise no_log(path)
         order = view.log.manifest.order
         stop = order[-1].next_file() if order else Position(0)
         return list(gaps_between(view.log, Position(0), stop))

@@ -20,7 +20,7 @@ _CONNECTIONS_MAX: Final = 64
 _STOP_S: Final = 3.0
 _START_S: Final = 10.0
 _MISSING: Final = (
-    "--http needs packages that are not installed here; run pip install 'rt-transport[http]'"
+    "--http needs packages that are not installed here; run pip install '.[http]' in a clone of rt"
 )
 
 

@@ -260,7 +260,7 @@ def test_the_record_is_beside_the_dataset_and_is_missed(tmp_path):
     with random_log(str(tmp_path / "data"), 1, file_bytes_max=1 << 15) as merging:
         to_parquet(merging.directory, str(out))
         others = [each for each in out.rglob("*") if each.is_file() and each.suffix != ".parquet"]
-        assert [each.stat().st_size for each in others] == [0]
+        assert others == []
         (tmp_path / "out.rt-export.json").unlink()
         with pytest.raises(Misuse, match=r"out\.rt-export\.json, which says of what, is missing"):
             to_parquet(merging.directory, str(out))
@@ -279,3 +279,36 @@ def test_an_export_needs_pyarrow_and_not_spark(tmp_path):
     run = [sys.executable, "-c", program, merging.directory, str(tmp_path / "out")]
     done = subprocess.run(run, check=True, capture_output=True, text=True)
     assert int(done.stdout) == len(exported(tmp_path / "out")) > 0
+
+
+def test_what_waits_in_the_active_file_is_counted_and_no_lock_is_left(tmp_path):
+    """A run of 1.42 million messages said "added 0 files" and nothing else, and left a file."""
+    out, root = tmp_path / "out", str(tmp_path / "data")
+    with Publisher(root, stream="flights", session="jfk") as publisher:
+        publisher.publish_many([b"m%d" % number for number in range(1000)])
+        publisher.flush("synced")
+        done = to_parquet(f"{root}/flights/jfk", str(out))
+        assert (done.files, done.waiting) == (0, 1000)
+        result = CliRunner().invoke(rt, ["export", "parquet", f"{root}/flights/jfk", str(out)])
+        assert "1,000 messages wait in the active file" in result.stderr
+        assert "--include-active adds them now" in result.stderr
+        to_parquet(f"{root}/flights/jfk", str(out), include_active=True)
+        publisher.publish_many([b"more"] * 7)
+        publisher.flush("synced")
+        assert to_parquet(f"{root}/flights/jfk", str(out)).waiting == 7
+    with random_log(str(tmp_path / "merged"), 3, file_bytes_max=1 << 15) as merging:
+        waiting = to_parquet(merging.directory, str(out) + "2").waiting
+        assert waiting == len(plain_rows(merging.directory)) - len(expected(merging))
+        assert waiting > 0
+    assert not [name for name in os.listdir(out) if not name.endswith(".parquet")]
+
+
+def test_a_lock_that_an_earlier_version_left_in_the_dataset_is_removed(tmp_path):
+    """Who reads the directory file by file stumbles over it."""
+    out, root = tmp_path / "out", str(tmp_path / "data")
+    with Publisher(root, stream="flights", session="jfk") as publisher:
+        publisher.publish(b"m")
+    out.mkdir()
+    (out / "_rt_export.lock").touch()
+    to_parquet(f"{root}/flights/jfk", str(out))
+    assert "_rt_export.lock" not in os.listdir(out)

@@ -161,4 +161,4 @@ def test_only_the_command_check_has_the_codes_of_plugins(words):
     """A script that repairs indexes takes 3 for the refusal of a peer."""
     done = run(*words)
     assert done.exit_code == exits.BAD_USE
-    assert (done.stdout, "not a log" in done.stderr) == ("", True)
+    assert (done.stdout, "holds no log" in done.stderr) == ("", True)

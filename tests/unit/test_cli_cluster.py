@@ -41,7 +41,8 @@ def test_a_node_is_added_and_another_removed_by_what_the_commands_print(cluster)
     [address] = free_addresses(1)
     added = cluster_command(cluster, "add", "n4", "--address", address, "--no-wait")
     assert added.exit_code == 0, added.output
-    assert f"n4 is a learner at {address}; start it on an empty directory" in added.output
+    assert f"n4 is a learner at {address}\n" in added.output
+    assert "start it on an empty directory" in added.output
     assert f"rt node --config {cluster.root}/n4.toml" in added.output
     assert "voting: n1, n2, n3; learner: n4" in added.output
     assert os.path.exists(certificate_files(os.path.join(cluster.root, "certs"), "n4").key)

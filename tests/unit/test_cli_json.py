@@ -75,6 +75,7 @@ class Puller:
 
     running = True
     node = "n1:7420"
+    is_served_nowhere = False
 
     def __init__(self, *_given, has_all=True, **_named):
         self.has_all = has_all
@@ -106,6 +107,12 @@ class Pusher(Puller):
     def blocked(self):
         """No session is without hope."""
         return []
+
+    refused = blocked
+
+    def is_shipped_elsewhere(self):
+        """No other program ships it."""
+        return False
 
     def status(self):
         """One session on its way to one node."""

@@ -127,7 +127,7 @@ def test_reading_starts_at_the_given_place(tmp_path, merged, start_at, expected)
         (["--key-prefix", "AA"], [b"AA1", b"AA9"]),
         (["--key-prefix", "UA", "--count", "1"], [b"UA7"]),
         (["--session", "jfk", "--key-prefix", "D"], [b"DL3"]),
-        (["--session", "lga"], []),
+        (["--session", "lga*"], []),
     ],
 )
 def test_only_what_is_wanted_comes_out(tmp_path, merged, options, expected):
@@ -144,7 +144,7 @@ def test_only_what_is_wanted_comes_out(tmp_path, merged, options, expected):
         (["--output", "xml"], "'xml'"),
         (["--count", "-1"], "-1"),
         (["--on-gap", "panic"], "'panic'"),
-        (["--no-follow"], "there is no log; check --root, --stream and --own-session"),
+        (["--no-follow"], "holds no log: there is no manifest"),
         (["--no-follow", "--stream", "S"], "not a stream name"),
     ],
 )
@@ -297,3 +297,15 @@ def test_a_stream_archived_whole_is_a_gap_and_not_a_silent_end(tmp_path, output)
     assert "archived (time; log.0.0, log.0.1)" in result.stderr
     told = read(tmp_path, "--no-follow", "--from", "0.0.0", "--on-gap", "notify")
     assert (told.exit_code, "archived" in told.stderr) == (0, True)
+
+
+def test_a_session_that_the_log_does_not_have_is_an_error_with_the_nearest_name(tmp_path, merged):
+    """A misspelt session printed nothing and ended with 0, as a silent day would."""
+    result = read(tmp_path, "--no-follow", "--session", "ewrr")
+    assert result.exit_code == exits.BAD_USE
+    assert "did you mean 'ewr'?" in result.stderr
+    assert "no session matches ewrr" in result.stderr
+    later = read(tmp_path, "--no-follow", "--session", "ewrr", "--from", "latest")
+    assert later.exit_code == 0  # it may just be silent
+    passed = read(tmp_path, "--no-follow", "--key-prefix", "ZZ")
+    assert "no message matched the conditions" in passed.stderr

@@ -131,8 +131,14 @@ def test_a_message_that_is_not_there_yet_is_not_one_that_waits(tmp_path):
         publisher.flush("synced")
         code, _, text = traced(cluster, "jfk:1")
         assert (code, "no message 1 yet" in text) == (1, True)
-        code, _, text = traced(cluster, "other:1")
+        cluster.push()
+        publisher.flush("merged", 20)
+        code, _, text = traced(cluster, "jfk:0", root="elsewhere")
         assert (code, "it is not known here" in text) == (1, True)
+        unknown = run("trace", "jfkk:1", "--config", f"{cluster.root}/clients.toml")
+        assert unknown.exit_code == 2
+        assert "no session 'jfkk' is known here or to the nodes" in unknown.stderr
+        assert "did you mean 'jfk'?" in unknown.stderr
 
 
 @pytest.mark.parametrize("message", ["jfk", "jfk:", "jfk:-1", "jfk:x", ":3", "../x:1", "jfk:9" * 9])
@@ -160,7 +166,7 @@ def test_a_message_is_found_in_any_file_and_any_frame(tmp_path):
     assert find_own(directory, 5000) is None
     with pytest.raises(Misuse, match="it is a session's log"):
         find_merged(directory, "jfk", 0)
-    with pytest.raises(Misuse, match="not a log"):
+    with pytest.raises(Misuse, match="holds no log"):
         find_own(str(tmp_path), 0)
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 
 import pytest
 
@@ -117,6 +118,9 @@ def test_a_node_is_added_to_a_running_cluster(cluster):
     added = run("up", "--root", up.root, "--add")
     assert (added.exit_code, added.stdout) == (0, "voting: n1, n2, n3, n4\n")
     assert "n4 was started; 4 of 4 nodes running" in added.stderr
+    assert "rt node --config" not in added.stderr, "it is started here, and needs no advice"
+    with open(f"{up.root}/clients.toml", "rb") as file:
+        assert len(tomllib.load(file)["pull"]["nodes"]) == 4
     assert up.said() == "rt: n4 was started; 4 of 4 nodes running\n"
     killed = run("up", "--root", up.root, "--kill", "n4")
     assert killed.stdout.startswith("n4 was killed; 3 of 4 nodes running")

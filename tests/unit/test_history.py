@@ -106,7 +106,7 @@ def test_line_that_is_being_written_is_not_yet_history(log):
 
 def test_directory_without_a_log_is_refused(tmp_path):
     """An empty result would look like an empty log."""
-    with pytest.raises(Misuse, match="not a log"):
+    with pytest.raises(Misuse, match="holds no log"):
         history(str(tmp_path))
 
 

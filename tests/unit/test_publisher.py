@@ -323,6 +323,23 @@ def test_what_was_taken_before_the_disk_was_full_is_written_when_there_is_space(
     assert numbers(tmp_path) == [(0, b"alone"), (1, b"taken"), (2, b"after")]
 
 
+def test_what_a_full_disk_refuses_at_the_end_is_named(tmp_path):
+    """`publish` had returned numbers for it; "no space left" did not say that they are lost."""
+    disk = FaultyDisk()
+    publisher = opened(tmp_path, batching=Batching(linger_s=60), writer=NEVER, disk=disk)
+    publisher.publish(b"alone")
+    disk.room = 0
+    publisher.publish(b"taken")
+    publisher.publish(b"taken")
+    with pytest.raises(OSError, match="session 'jfk' is closed without messages 1 to 2") as error:
+        publisher.close()
+    assert error.value.errno == errno.ENOSPC
+    disk.room = None
+    publisher.close()
+    with opened(tmp_path) as again:
+        assert again.next_sequence == 1
+
+
 def test_a_failed_sync_ends_the_publisher_and_is_never_retried(tmp_path):
     """PostgreSQL, 2018: the second fsync succeeds, and the data is gone."""
     disk, syncs = FaultyDisk(), []

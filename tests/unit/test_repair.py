@@ -1,5 +1,6 @@
 """Bit rot in rolled files: found, not served, fetched from another node, and reported."""
 
+import json
 import os
 from pathlib import Path
 from random import Random
@@ -289,6 +290,10 @@ def test_the_file_that_a_node_writes_is_left_to_the_node(tmp_path, beside):
     own.unlink() if beside == ".lock" else own.rmdir()
     done = run(*command)
     assert "set aside as quarantine.log.0.0.0; rt pull copies it again" in done.stderr
+    assert done.exit_code == 1, "it said whole, 0 files, 0 messages, and ended with 0"
+    assert "empty without what was found damaged and is not repaired (log.0.0)" in done.stdout
+    again = run("verify", out, "--json")
+    assert json.loads(again.stdout)["not_repaired"] == {}
 
 
 def storm(tmp_path, flips, files):

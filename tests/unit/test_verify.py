@@ -258,7 +258,7 @@ def test_sequence_numbers_that_go_back_are_noticed(tmp_path):
 def test_directory_without_a_log_is_refused(tmp_path):
     """A mistyped path must not pass for a healthy log."""
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(Misuse, match="not a log"):
+        with pytest.raises(Misuse, match="holds no log"):
             open_log(str(path))
 
 

@@ -1,0 +1,113 @@
+"""Absent: says of a log that is not there what is there instead, and how to get it."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Final
+
+from rt.errors import Misuse
+from rt.format.manifest import FILE_NAME
+from rt.names import MERGED_NAME
+from rt.text import nearest
+
+_log: Final = logging.getLogger("rt.subscriber")
+_NAMED_MAX: Final = 5
+_LISTED_MAX: Final = 10_000  # names of a directory that are looked at
+_GRACE_S: Final = 5.0  # a reader that waits for a log says so after this; a copy takes a moment
+_AGAIN_S: Final = 300.0  # and again
+
+
+def no_log(directory: str) -> Misuse:
+    """Return the error for a directory in which a log was wanted, and there is none.
+
+    Only a local directory is looked at; nothing is opened.
+    """
+    if "://" in directory:
+        return Misuse(f"{directory} holds no log: there is no manifest")
+    return Misuse(f"{directory} holds no log: there is no manifest; {_instead(directory)}")
+
+
+class AbsentLog:
+    """What a reader does while there is no log where it reads: it waits, or that is an error."""
+
+    def __init__(self, directory: str, clock: Callable[[], float]) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._next_s = 0.0  # when to say that it waits; 0 before the first look
+
+    def met(self, *, follow: bool) -> None:
+        """Take note that there is no log; `Misuse` unless one is waited for."""
+        if not follow:
+            raise no_log(self._directory)
+        now_s = self._clock()
+        if not self._next_s:
+            self._next_s = now_s + _GRACE_S
+        elif now_s >= self._next_s:
+            self._next_s = now_s + _AGAIN_S
+            _log.warning("waiting for a log: %s", no_log(self._directory))
+
+
+def _instead(directory: str) -> str:
+    path = os.path.abspath(directory)
+    stream, name = os.path.split(path)
+    root, stream_name = os.path.split(stream)
+    if os.path.isfile(path):
+        return "it is a file; name the directory of a log"
+    if logs := _logs_in(path):
+        return f"it has the logs {_listed(logs)}; name one of them"
+    if logs := _logs_in(stream):
+        return _beside(name, logs)
+    if os.path.isdir(stream):
+        return f"{stream} has no log either; {_HOW}"
+    if os.path.isdir(root):
+        return _other_streams(root, stream_name)
+    return f"{root} does not exist; check the root, or where the program was started"
+
+
+_HOW: Final = (
+    "rt publish and rt.Publisher make a session's log, rt pull and rt.connect a copy of the merged "
+    "one"
+)
+
+
+def _beside(name: str, logs: list[str]) -> str:
+    """What a stream's directory has instead of one of its logs."""
+    sessions = [each for each in logs if each != MERGED_NAME]
+    has = f"the stream has {_listed(logs)}"
+    if name == MERGED_NAME:
+        return (
+            f"no copy of the merged log was made yet, which rt pull and rt.connect do; of its own "
+            f"sessions, which session= and --own-session read, the stream has {_listed(sessions)}"
+        )
+    return f"{has}{_meant(name, logs)}"
+
+
+def _other_streams(root: str, name: str) -> str:
+    streams = [each for each in _names(root) if _logs_in(os.path.join(root, each))]
+    if not streams:
+        return f"{root} has no stream; {_HOW}"
+    return f"{root} has no stream {name!r}, but {_listed(streams)}{_meant(name, streams)}"
+
+
+def _meant(name: str, known: list[str]) -> str:
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
+
+
+def _logs_in(directory: str) -> list[str]:
+    return [
+        each for each in _names(directory)
+        if os.path.isfile(os.path.join(directory, each, FILE_NAME))
+    ]  # fmt: skip
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory)[:_LISTED_MAX])
+    except OSError:
+        return []
