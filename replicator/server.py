@@ -79,7 +79,7 @@ class Server:
 
     Threads: the acceptor begins connections; each connection's thread serves it and removes it;
     `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock`,
-    `is_ended` and `stream`; `about` is its thread's own. `admission`, `_streams` and `_lines`
+    `is_ended` and `stream`; `about` is its thread's own. `_admission`, `_streams` and `_lines`
     have locks of their own. `_stopping` is set once and read by all. `__init__` sets the others.
     """
 
@@ -112,7 +112,7 @@ class Server:
         self._listener = listen_at(address, _FLUSH_S)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         limits = limits or ServerLimits()
-        self.admission = Admission(limits)
+        self._admission = Admission(limits)
         self._large = LargeMessages(limits.identity_memory_bytes)
         self._lines = RepeatedLines(_log)
         self._connections: dict[ServedConnection, threading.Thread] = {}
@@ -148,8 +148,13 @@ class Server:
 
     def use_limits(self, limits: ServerLimits) -> None:
         """Use other limits for connections that begin from now on."""
-        self.admission.limits = limits
+        self._admission.limits = limits
         self._large.share_bytes = limits.identity_memory_bytes
+
+    @property
+    def admission(self) -> Admission:
+        """What the holders of one certificate's name may take."""
+        return self._admission
 
     @property
     def connections(self) -> int:
@@ -194,7 +199,7 @@ class Server:
             self._drop(connection)
             self._lines.warn("full", f"{name}: closed, all threads are taken")
             return
-        self._displace(self.admission.knock(connection, host))
+        self._displace(self._admission.knock(connection, host))
         try:
             thread.start()
         except RuntimeError as error:  # the system gives us no more threads
@@ -204,7 +209,7 @@ class Server:
     @property
     def _threads_max(self) -> int:
         """Handshakes that were ended for others take a moment to go, so they count twice."""
-        limits = self.admission.limits
+        limits = self._admission.limits
         return limits.connections + 2 * limits.handshakes
 
     def _displace(self, connection: object) -> None:
@@ -216,7 +221,7 @@ class Server:
 
     def _drop(self, connection: ServedConnection) -> None:
         """Release all that a connection has."""
-        self.admission.leave(connection)
+        self._admission.leave(connection)
         with self._lock:
             self._connections.pop(connection, None)
             connection.sock.close()
@@ -253,7 +258,7 @@ class Server:
     def _talk(self, connection: ServedConnection) -> None:
         sock, peer = accept(
             connection.sock, self._reception.contexts.current(),
-            self.admission.limits.handshake_s,
+            self._admission.limits.handshake_s,
             admit=partial(self._admit, connection), grants=self._reception.grants,
             wrapped=partial(self._take_over, connection),
         )  # fmt: skip
@@ -280,7 +285,7 @@ class Server:
         try:
             if peer.is_node and not self._is_known(peer, connection.sock):
                 raise Refused("not-a-member", f"{peer.name!r} is not a node of this cluster")
-            self.admission.admit(connection, peer)
+            self._admission.admit(connection, peer)
             connection.is_admitted = True
         except Refused:
             pause(connection.wake, _REFUSAL_S)
@@ -356,9 +361,9 @@ class Server:
 
     def _charge(self, peer: PeerIdentity, passed: Passed) -> float:
         """Return for how many seconds nothing more may pass on a connection."""
-        held_s = self.admission.spend(peer, passed.bytes, passed.messages)
+        held_s = self._admission.spend(peer, passed.bytes, passed.messages)
         if held_s:
-            limits = self.admission.limits
+            limits = self._admission.limits
             most = f"{show_bytes(limits.identity_bytes_s)} bytes (identity_bytes_s)"
             most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
             self._lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
@@ -385,7 +390,7 @@ class Server:
     ) -> Inbox:
         host = served.host
         check_log(log, host.stream, peer)
-        self.admission.claim_session(peer, f"{host.stream}/{log.name}")
+        self._admission.claim_session(peer, f"{host.stream}/{log.name}")
         if not peer.is_node:
             served.quotas.claim_session(peer.name, log.name)
         return host.claim(log, peer.name, bell, relays=peer.is_node)

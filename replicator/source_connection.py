@@ -58,7 +58,7 @@ class SourceConnection:
         self._channels: dict[int, SourceChannel] = {}
         self._opened = 0  # channels, numbered from 0
         self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
-        self._buffer = FrameBuffer(traffic=traffic)
+        self._buffer = FrameBuffer(traffic=traffic, memory=link.memory)
         self._broken: PeerError | None = None  # since another thread sent
 
     @property
@@ -104,6 +104,8 @@ class SourceConnection:
             left -= channel.position - before
             if left <= 0:
                 break
+        if left == _TURN_BYTES and not self._ready:
+            self._buffer.rest()
         self._link.beat()
 
     def send_now(self, channel: SourceChannel, frame: WrittenFrame | None = None) -> bool:
@@ -198,6 +200,7 @@ class SourceConnection:
         self._refused(channel, why)
 
     def close(self) -> None:
-        """Release the files."""
+        """Release the files and the memory."""
+        self._buffer.rest()
         for channel in self._channels.values():
             channel.rest()

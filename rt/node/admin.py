@@ -203,7 +203,7 @@ class NodeAdmin:
         verb = str((decode_fields(line) or {}).get("do"))
         known = self._verbs.get(verb)
         if verb == "log-history" or (known is not None and known.shared is not None):
-            self._meter.send(sock, identity, make, _ANSWER_S)
+            self._meter.send(sock, identity, make, _ANSWER_S, is_last=not end)
         else:
             send_all(sock, make(), time.monotonic() + _ANSWER_S)
 

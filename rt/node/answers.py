@@ -20,6 +20,7 @@ _FRESH_S: Final = 1.0  # an answer is no older, unless making one takes long
 # thousand sessions, at most a quarter: 100,000 sessions are looked at every 12 s.
 _FRESH_COSTS: Final = 50.0
 _LONG_COSTS: Final = 4.0
+_CONNECTION_S: Final = 0.004  # of a processor, for a handshake and a thread
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class AnswerMeter:
         self._admission = admission
 
     @contextmanager
-    def charged(self, peer: PeerIdentity) -> Iterator[list[int]]:
+    def _charged(self, peer: PeerIdentity, *, is_last: bool) -> Iterator[list[int]]:
         """Wait for the turn of a peer, then charge for what is done; yields where sizes go."""
         sizes: list[int] = []
         if self._admission is None:
@@ -114,13 +115,28 @@ class AnswerMeter:
         try:
             yield sizes
         finally:
-            admission.answered(peer, turn, time.thread_time() - began_s, sum(sizes))
+            seconds = time.thread_time() - began_s + (_CONNECTION_S if is_last else 0.0)
+            admission.answered(peer, turn, seconds, sum(sizes))
 
     def send(
-        self, sock: ssl.SSLSocket, peer: PeerIdentity, make: Callable[[], bytes], patience_s: float
+        self,
+        sock: ssl.SSLSocket,
+        peer: PeerIdentity,
+        make: Callable[[], bytes],
+        patience_s: float,
+        *,
+        is_last: bool = True,
     ) -> None:
-        """Answer a peer that may take so long to receive it."""
-        with self.charged(peer) as sizes:
+        """Answer a peer.
+
+        Args:
+            sock: its connection.
+            peer: its identity, which is charged.
+            make: makes the answer.
+            patience_s: for how long it may take to receive that.
+            is_last: whether the answer ends the connection, which is charged with it then.
+        """
+        with self._charged(peer, is_last=is_last) as sizes:
             answer = make()
             sizes.append(len(answer))
             send_all(sock, answer, time.monotonic() + patience_s)
