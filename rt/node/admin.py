@@ -18,6 +18,7 @@ from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
 from rt.log.disk import OsDisk
+from rt.masking import demand_no_secret, masked
 from rt.names import shown
 from rt.net.exchange import (
     Fields,
@@ -378,6 +379,7 @@ class NodeAdmin:
         text = str(request.get("text", ""))
         if text:
             offload_lease(text)
+            demand_no_secret(str(json.loads(text).get("url", "")))
         self._note(OFFLOAD_NOTE, text)
         return {"offloaded": text}
 
@@ -425,7 +427,8 @@ class NodeAdmin:
             data = file.pread(file.size(), 0)
         head = {"directory": directory, "node": self._settings.name, "bytes": len(data)}
         head["as_of_ns"] = time.time_ns()
-        head["offloaded"] = json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}"))
+        # Older versions let an address with a password into the note.
+        head["offloaded"] = masked(json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")))
         return json.dumps({**head, "active": line}).encode() + b"\n" + data
 
     def _active(self) -> tuple[str, object]:

@@ -27,6 +27,7 @@ from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
 from rt.log.directory import LogDirectory
 from rt.log.disk import FILE_MODE, OsDisk
 from rt.log.indexing import rebuild_index
+from rt.masking import demand_no_secret
 from rt.offload.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
 from rt.offload.store import Store
 from rt.position import START, Position, file_position
@@ -90,9 +91,11 @@ def offload(
             copy.
 
     Raises:
-        Misuse: There is no log, or the store holds copies of another.
+        Misuse: There is no log, the store holds copies of another, or its address has credentials
+            in it, which would be recorded with the copies.
         CorruptLog: A copy does not read back as what was written.
     """
+    demand_no_secret(store.address)
     log = LogDirectory(directory)
     try:
         log.refresh()

@@ -9,6 +9,7 @@ from typing import IO, Any, Final, Protocol
 
 from rt.errors import Misuse
 from rt.log.disk import sync_directory
+from rt.masking import without_secrets
 from rt.offload.private import create_private
 
 _PART: Final = ".part"  # until it is complete
@@ -47,11 +48,13 @@ def open_store(address: str) -> Store:
     try:
         import fsspec  # noqa: PLC0415 - an optional dependency
     except ImportError:
-        raise Misuse(f"{address} needs fsspec; install it, or name a directory") from None
+        shown = without_secrets(address)
+        raise Misuse(f"{shown} needs fsspec; install it, or name a directory") from None
     try:
         system, path = fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:  # the package for that system is not installed
-        raise Misuse(f"{address} cannot be reached: {error}; or name a directory") from None
+        words = without_secrets(f"{address} cannot be reached: {error}")
+        raise Misuse(f"{words}; or name a directory") from None
     return FsspecStore(address, system, path)
 
 
