@@ -121,9 +121,12 @@ def log_end(path: str) -> str:
 
 
 def _shortened(line: str) -> str:
-    """Return the beginning of a line without secrets; one that is cut off is not half of it."""
+    """Return the beginning of a line without secrets."""
     if len(line) > 2 * _LINE_CHARS:
-        line = line[: 2 * _LINE_CHARS].rpartition(" ")[0]
+        line = line[: 2 * _LINE_CHARS]
+        rest, _, last = line.rpartition(" ")
+        if "://" in last:  # an address that was cut off before its `@`
+            line = rest
     return without_secrets(line)[:_LINE_CHARS]
 
 
