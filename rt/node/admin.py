@@ -18,6 +18,7 @@ from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
 from rt.log.disk import OsDisk
+from rt.log.files import manifest_size
 from rt.masking import demand_no_secret, masked
 from rt.names import shown
 from rt.net.exchange import (
@@ -424,7 +425,7 @@ class NodeAdmin:
         # The end is read first: a file rolled since is then in both, and the client drops one.
         # The other way round it would be in neither.
         with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
-            data = file.pread(file.size(), 0)
+            data = file.pread(manifest_size(file), 0)
         head = {"directory": directory, "node": self._settings.name, "bytes": len(data)}
         head["as_of_ns"] = time.time_ns()
         # Older versions let an address with a password into the note.

@@ -26,6 +26,7 @@ from rt.format.walk import Walk
 from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
 from rt.log.directory import LogDirectory
 from rt.log.disk import FILE_MODE, OsDisk
+from rt.log.files import manifest_size
 from rt.log.indexing import rebuild_index
 from rt.masking import demand_no_secret
 from rt.offload.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
@@ -319,7 +320,7 @@ def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
 def _copy_manifest(directory: str, store: Store) -> None:
     file = OsDisk().open_read(os.path.join(directory, FILE_NAME))
     try:
-        data = file.pread(min(file.size(), MANIFEST_BYTES_MAX), 0)
+        data = file.pread(manifest_size(file), 0)
     finally:
         file.close()
     with store.write(FILE_NAME) as target:

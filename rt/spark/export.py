@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rt.errors import GapError, Misuse
 from rt.limits import MIB
-from rt.log.disk import OsDisk, sync_directory
+from rt.log.disk import File, OsDisk, sync_directory
 from rt.log.gaps import gaps_between
 from rt.log.lock import take_lock
 from rt.names import shown
@@ -24,6 +24,7 @@ from rt.spark.task import Task
 
 # Beside the dataset and not in it: polars refuses a directory with other files than Parquet.
 STATE_SUFFIX: Final = ".rt-export.json"
+_STATE_BYTES_MAX: Final = 64 * MIB  # half a million Parquet files
 LOCK_NAME: Final = "_rt_export.lock"  # empty, which polars passes over
 TARGET_BYTES: Final = 256 * MIB  # of the log, that become one Parquet file in each partition
 
@@ -240,11 +241,17 @@ class _Export:
     def _state_path(self) -> str:
         return self._out + STATE_SUFFIX
 
+    def _state_text(self, file: File) -> bytes:
+        if (size := file.size()) > _STATE_BYTES_MAX:
+            words = f"it has {size} bytes, and {_STATE_BYTES_MAX} are the most"
+            raise Misuse(f"{self._state_path} was not written by rt: {words}; move it away")
+        return file.pread(size, 0)
+
     def _read_state(self) -> dict[str, Any]:
         wanted = self._settings.partition
         try:
             with closing(OsDisk().open_read(self._state_path)) as file:
-                state: dict[str, Any] = json.loads(file.pread(file.size(), 0))
+                state: dict[str, Any] = json.loads(self._state_text(file))
         except FileNotFoundError:
             if any(
                 name.endswith(".parquet") for _, _, names in os.walk(self._out) for name in names
