@@ -225,7 +225,11 @@ class NodeAdmin:
             request = _parsed(line)
             if request.get("do") == "log-history":
                 self._demand(identity)
-                return self._shared.get("log-history", self._history, state=self._state)
+                is_whole = identity.may_operate
+                return self._shared.get(
+                    ("log-history", is_whole), lambda: self._history(is_whole=is_whole),
+                    state=self._state,
+                )  # fmt: skip
             return self._answer(request, identity, where)
         except (Refused, Misuse) as error:
             return json.dumps({"error": str(error), "code": _code(error)}).encode()
@@ -419,14 +423,18 @@ class NodeAdmin:
             time.sleep(pause_s)
             pause_s = min(_POLL_S, 2 * pause_s)
 
-    def _history(self) -> bytes:
-        """Return the manifest as it is: the client has the time to read it, a node does not."""
+    def _history(self, *, is_whole: bool = True) -> bytes:
+        """Return the manifest as it is: the client has the time to read it, a node does not.
+
+        Where the log is on the node's machine is for operators and nodes (`is_whole`).
+        """
         directory, line = self._sequencer.ask(self._active)
         # The end is read first: a file rolled since is then in both, and the client drops one.
         # The other way round it would be in neither.
         with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
             data = file.pread(manifest_size(file), 0)
-        head = {"directory": directory, "node": self._settings.name, "bytes": len(data)}
+        shown_path = directory if is_whole else os.path.basename(directory)
+        head = {"directory": shown_path, "node": self._settings.name, "bytes": len(data)}
         head["as_of_ns"] = time.time_ns()
         # Older versions let an address with a password into the note.
         head["offloaded"] = masked(json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")))

@@ -45,7 +45,7 @@ from rt.node.scrubbing import node_scrubber
 from rt.node.session_quotas import quotas_of_notes
 from rt.node.settings import NodeSettings
 from rt.node.state import open_state
-from rt.node.status import STATUS_ALPN, STATUS_S, node_status, without_directories
+from rt.node.status import STATUS_ALPN, STATUS_S, for_clients, node_status
 from rt.position import Position
 from sequencer.journal.journal import Opened
 from sequencer.peer_versions import CARRYING, alpns_of
@@ -355,7 +355,7 @@ class Node:
         answer = self.encoded_status()
         if not identity.may_operate:
             answer = self._answers.get(
-                "status of clients", lambda: without_directories(answer.decode()).encode(),
+                "status of clients", lambda: for_clients(answer),
                 state=lambda: answer,
             )  # fmt: skip
         return dated(answer, time.time_ns())

@@ -25,7 +25,7 @@ from rt.format.recovery import Corrupt, judge
 from rt.format.walk import Walk
 from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
 from rt.log.directory import LogDirectory
-from rt.log.disk import FILE_MODE, OsDisk
+from rt.log.disk import FILE_MODE, OsDisk, make_private_directory
 from rt.log.files import manifest_size
 from rt.log.indexing import rebuild_index
 from rt.masking import demand_no_secret
@@ -181,7 +181,7 @@ def restore(
     there = sorted(copies(store).values(), key=lambda copy: copy.line.file)
     if not there:
         raise Misuse(f"{store.address} holds no copies of a log")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    make_private_directory(directory)
     if os.listdir(directory):
         raise Misuse(f"{directory} is not empty; name a new directory")
     with ExitStack() as undo:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rt.errors import GapError, Misuse
 from rt.limits import MIB
-from rt.log.disk import File, OsDisk, sync_directory
+from rt.log.disk import File, OsDisk, make_private_directory, sync_directory
 from rt.log.gaps import gaps_between
 from rt.log.lock import take_lock
 from rt.names import shown
@@ -111,7 +111,7 @@ def to_parquet(
     try:
         if not view.refresh():
             raise Misuse(f"{path} holds no log: there is no manifest")
-        os.makedirs(out, exist_ok=True)
+        make_private_directory(out)
         lock = take_lock(out, f"another export writes to {out}; wait for it to end", LOCK_NAME)
         try:
             return _Export(view, out, settings, progress).run()

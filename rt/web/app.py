@@ -1,7 +1,6 @@
 """Page: the paths of the HTTP port, and what each answers."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -20,9 +19,10 @@ from starlette.routing import Route
 
 from rt.errors import Misuse, spoken
 from rt.node.answers import SharedAnswers
-from rt.text import json_safe
+from rt.node.status import without_directories
 from rt.web.budget import WebBudget
 from rt.web.collector import SiteCollector
+from rt.web.disclosure import encoded
 from rt.web.site import Site
 
 STREAMS_MAX: Final = 32  # open pages; more poll
@@ -52,14 +52,17 @@ _LOCAL_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]", "::1"]
 class Page:
     """Answers requests. Its methods run in the event loop; the site is asked in worker threads."""
 
-    def __init__(self, site: Site, *, local: bool) -> None:
+    def __init__(self, site: Site, *, local: bool, is_open: bool = True) -> None:
         """Prepare the paths.
 
         Args:
             site: what to show.
             local: only this machine can reach the port, so only its own names are believed.
+            is_open: whoever reaches it may read it, since no certificate is asked for.
         """
         self._site = site
+        self._is_open = is_open
+        self._encoded = partial(encoded, is_open=is_open)
         self._streams = 0
         self._is_ending = False
         self._live: dict[str, tuple[float, bytes]] = {}  # by stream: when it was made, and JSON
@@ -80,11 +83,11 @@ class Page:
 
     def _routes(self) -> list[Route]:
         shared: dict[str, Callable[[Request], bytes]] = {
-            "/status": lambda asked: encoded(self._part(asked).status()),
-            "/overview": lambda asked: encoded(self._part(asked).overview()),
-            "/files": lambda asked: encoded(self._part(asked).files()),
-            "/rt-clients": lambda asked: encoded(self._part(asked).clients()),
-            "/log-history": lambda asked: f"[{','.join(self._part(asked).history())}]".encode(),
+            "/status": lambda asked: self._encoded(self._part(asked).status()),
+            "/overview": lambda asked: self._encoded(self._part(asked).overview()),
+            "/files": lambda asked: self._encoded(self._part(asked).files()),
+            "/rt-clients": lambda asked: self._encoded(self._part(asked).clients()),
+            "/log-history": self._history,
         }
         paths: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
@@ -132,6 +135,10 @@ class Page:
         )
         return Response(body, headers=_HEADERS, media_type="application/json")
 
+    def _history(self, request: Request) -> bytes:
+        text = f"[{','.join(self._part(request).history())}]"
+        return (without_directories(text) if self._is_open else text).encode()
+
     def _metrics(self, request: Request) -> Response:
         wanted = request.headers.get("accept", "")
         is_open = "application/openmetrics-text" in wanted
@@ -162,7 +169,7 @@ class Page:
         most = min(rows or _ROWS_MAX, _ROWS_MAX)
 
         def make(request: Request) -> bytes:
-            return encoded(self._part(request).sessions(search, most))
+            return self._encoded(self._part(request).sessions(search, most))
 
         return self._share(f"/sessions {most} {search}", make, request)
 
@@ -204,7 +211,9 @@ class Page:
         made_s, data = self._live.get(stream, (float("-inf"), b""))
         if time.monotonic() - made_s >= _LIVE_S:
             self._live[stream] = time.monotonic(), data
-            data = await run_in_threadpool(lambda: encoded(self._site.part(stream).overview()))
+            data = await run_in_threadpool(
+                lambda: self._encoded(self._site.part(stream).overview())
+            )
             self._live[stream] = time.monotonic(), data
         return data
 
@@ -238,14 +247,13 @@ def _state(site: Site) -> tuple[object, ...]:
 
 
 def _not_found(error: Misuse) -> Response:
-    return Response(encoded({"error": spoken(error)}), 404, _HEADERS, "application/json")
-
-
-def encoded(value: object) -> bytes:
-    """Return JSON without spaces, as it is sent."""
-    return json_safe(json.dumps(value, separators=(",", ":"))).encode()
+    return Response(
+        encoded({"error": spoken(error)}, is_open=True), 404, _HEADERS, "application/json"
+    )
 
 
 def _verdict(reasons: list[str], age_s: float) -> Response:
     body = {"ok": not reasons, "reasons": reasons, "age_s": round(age_s, 1)}
-    return Response(encoded(body), 503 if reasons else 200, _HEADERS, "application/json")
+    return Response(
+        encoded(body, is_open=True), 503 if reasons else 200, _HEADERS, "application/json"
+    )
