@@ -81,7 +81,7 @@ class PullConnection:
         """Announce that there is more (`replicator.host.Bell`)."""
         channel = self._channel
         if channel is not None and not channel.has_begun:
-            return  # it looks when it begins; until then there is nobody to send to
+            return  # it looks when it begins; until then no one is there to send to
         if not self._send_now():
             self._wake.set()
 

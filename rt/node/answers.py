@@ -46,7 +46,7 @@ class SharedAnswers:
     """Encoded answers by question; what is asked twice within a second is made once.
 
     An answer is made again at once if the state that it was made of is no longer the state now, so
-    that whoever has changed something sees it.
+    that the author of a change sees it.
 
     Threads: any thread may call any method. `_lock` guards `_kept`; each answer has a lock of its
         own, so those who ask the same question wait for one of them, and others do not.

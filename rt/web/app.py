@@ -58,7 +58,7 @@ class Page:
         Args:
             site: what to show.
             local: only this machine can reach the port, so only its own names are believed.
-            is_open: whoever reaches it may read it, since no certificate is asked for.
+            is_open: anyone who reaches it may read it, since no certificate is asked for.
         """
         self._site = site
         self._is_open = is_open

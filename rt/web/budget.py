@@ -17,7 +17,7 @@ _NETWORKS_MAX: Final = 1024  # those beyond them share one
 
 
 class WebBudget:
-    """Charges networks for answers, since whoever asks over HTTP need not have a name.
+    """Charges networks for answers, since those who ask over HTTP need not have a name.
 
     Threads: the event loop's alone.
     """

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rt.node.status import without_directories
 from rt.text import json_safe
 
-_SALT: Final = secrets.token_bytes(16)  # else whoever guesses an address could check the guess
+_SALT: Final = secrets.token_bytes(16)  # else a guessed address could be checked
 _CONNECTIONS: Final = ("peer", "connect_time")  # fields of what is connected
 _PATHS: Final = ("directory", "target_directory")
 # A log line begins with who it is about.

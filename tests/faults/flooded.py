@@ -30,6 +30,8 @@ from tests.faults.flooder import KINDS, OVER_HTTP, SESSIONS, crowd
 STREAM = "flights"
 MESSAGES = 200
 PATIENCE_S = 30.0
+CURSORS = 24  # the most of one owner
+ROLLED = 30
 ROUNDS = 3  # the quietest counts: other programs of the machine are no flood
 
 
@@ -75,6 +77,19 @@ class Stream:
         for port in self.ports:
             crowd(("localhost", int(port)), self.certs, "crowd")
         self.await_crowd()
+        self.fill()
+
+    def fill(self) -> None:
+        """Have cursors registered and files rolled, so that answers about them cost something."""
+        addresses = [("localhost", int(port)) for port in self.ports]
+        for number in range(CURSORS):
+            asked = {"do": "cursor-open", "name": f"c{number}"}
+            ask_any(addresses, self.contexts("spark"), asked)
+        for _ in range(ROLLED):
+            self.publisher.publish(b"%d" % self.sent)
+            self.publisher.flush("merged", PATIENCE_S)
+            self.sent += 1
+            ask_any(addresses, self.contexts("operator"), {"do": "roll"})
 
     def await_crowd(self) -> None:
         """Wait until all of its sessions are merged: their answers are the large ones then."""

@@ -75,7 +75,7 @@ def test_those_who_ask_while_an_answer_is_made_wait_for_that_one(answers):
 
 
 def test_a_cheap_answer_is_made_again_sooner(answers, clock):
-    """In a small cluster nobody should have to wonder why a list is a second old."""
+    """In a small cluster no one should have to wonder why a list is a second old."""
     make = Maker(0.0)
     answers.get("status", make)
     clock[0] += 0.1

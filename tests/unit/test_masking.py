@@ -73,7 +73,7 @@ def test_a_secret_is_left_out_wherever_it_is_written(text):
     ],
 )
 def test_what_has_no_secret_stays_as_it_is(text):
-    """A bundle that says nothing helps nobody."""
+    """A bundle that says nothing is no help."""
     assert without_secrets(text) == text
 
 
@@ -93,7 +93,7 @@ def test_no_part_of_a_password_stays(password, template):
 
 @given(st.text(max_size=200))
 def test_masking_a_text_again_changes_nothing(text):
-    """Each place that shows a text may mask it, whoever did before."""
+    """Each place that shows a text may mask it, even if another has."""
     once = without_secrets(text)
     assert without_secrets(once) == once
 
