@@ -1,6 +1,7 @@
 """FrameBuffer: reads whole frames from a file into the message that carries them."""
 
 import os
+from mmap import mmap
 from typing import Final
 
 from replicator.decoder import MessageMemory
@@ -26,7 +27,7 @@ class FrameBuffer:
     small until a backlog passes, and when that has passed: most connections wait.
     """
 
-    __slots__ = ("_data", "_memory", "_size", "_taken", "_traffic", "_view")
+    __slots__ = ("_memory", "_size", "_taken", "_traffic", "_view")
 
     def __init__(
         self,
@@ -47,9 +48,14 @@ class FrameBuffer:
         self._taken = 0  # of it
         self._resize(min(size, _RESTING_BYTES))
 
+    @property
+    def is_large(self) -> bool:
+        """Whether a backlog has passed since `rest`."""
+        return len(self._view) > DATA_HEAD_BYTES + _RESTING_BYTES
+
     def rest(self) -> None:
         """Give back what a backlog took."""
-        if len(self._data) > DATA_HEAD_BYTES + _RESTING_BYTES:
+        if self.is_large:
             self._resize(_RESTING_BYTES)
         if self._taken and self._memory is not None:
             self._memory.give_back(self._taken)
@@ -57,7 +63,7 @@ class FrameBuffer:
 
     def _grow(self, wanted: int) -> None:
         """Have room for so many bytes, or as many as may be had."""
-        if len(self._data) - DATA_HEAD_BYTES >= min(wanted, self._size):
+        if len(self._view) - DATA_HEAD_BYTES >= min(wanted, self._size):
             return
         if self._memory is not None:
             try:
@@ -68,8 +74,9 @@ class FrameBuffer:
         self._resize(self._size)
 
     def _resize(self, size: int) -> None:
-        self._data = bytearray(DATA_HEAD_BYTES + size)
-        self._view = memoryview(self._data)
+        # Large memory is mapped: what an allocator is given back, it may keep for this thread.
+        length = DATA_HEAD_BYTES + size
+        self._view = memoryview(bytearray(length) if size <= _RESTING_BYTES else mmap(-1, length))
 
     def data_message(self, channel: int, file: File, start: Position, limit: int) -> memoryview:
         """Return Data with the whole frames of `file` from `start` on; empty if there are none.
@@ -82,19 +89,19 @@ class FrameBuffer:
         """
         offset = start.offset
         self._grow(limit - offset)
-        data = self._data
+        data = self._view
         size = len(data) - DATA_HEAD_BYTES
-        length = _read(file, self._view, offset, limit)
+        length = _read(file, data, offset, limit)
         whole, needed, frames, messages = _whole(data, length)
         if whole == 0 and size < needed <= limit - offset:
-            data = bytearray(DATA_HEAD_BYTES + needed)
-            length = _read(file, memoryview(data), offset, offset + needed)
+            data = memoryview(bytearray(DATA_HEAD_BYTES + needed))
+            length = _read(file, data, offset, offset + needed)
             whole, _, frames, messages = _whole(data, length)
         if whole == 0:
             return _NOTHING
         put_data_head(data, channel, start, whole)
         self._traffic.add(whole, messages, frames)
-        return memoryview(data)[: DATA_HEAD_BYTES + whole]
+        return data[: DATA_HEAD_BYTES + whole]
 
     def frame_message(self, channel: int, frame: WrittenFrame) -> bytes:
         """Return Data with a frame whose bytes are at hand."""
@@ -111,7 +118,7 @@ def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
     return len(data)
 
 
-def _whole(data: bytearray, length: int) -> tuple[int, int, int, int]:
+def _whole(data: memoryview, length: int) -> tuple[int, int, int, int]:
     """Return the bytes of the whole frames, those that the first needs, frames and messages."""
     end, offset, needed, frames, messages = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0, 0, 0
     try:
