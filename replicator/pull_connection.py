@@ -18,7 +18,7 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
-# A sink says nothing while it looks at its copy, and after 15 s of that it is taken for dead anyway.
+# A sink is silent while it looks at its copy, and after 15 s of that it is taken for dead anyway.
 BEGIN_S: Final = 30.0
 _POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
 

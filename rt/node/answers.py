@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from replicator.admission import Admission
+from rt.errors import RtError
 from rt.net.exchange import send_all
 from rt.net.identity import PeerIdentity
 
@@ -35,6 +36,8 @@ class _Kept:
     state: Any = None
     begun_s: float = float("-inf")
     cost_s: float = 0.0
+    error: RtError | OSError | None = None  # why the last attempt to make it failed
+    failed_s: float = float("-inf")
 
     @property
     def fresh_s(self) -> float:
@@ -66,7 +69,10 @@ class SharedAnswers:
         state: Callable[[], Any] = lambda: None,
         since_s: float = float("-inf"),
     ) -> bytes:
-        """Return the answer to a question; errors of `make` are passed on, and not kept.
+        """Return the answer to a question.
+
+        An error of `make` is the answer to those who were waiting for it, and to no one else: tried
+        again for each, a node that waits 10 s for its disk would keep the last of them for minutes.
 
         Args:
             question: equal for those who share an answer.
@@ -74,20 +80,30 @@ class SharedAnswers:
             state: returns what may not differ from when it was made.
             since_s: by the steady clock; an answer that was begun earlier does not count.
         """
+        asked_s = self._clock()
         with self._lock:
             kept = self._kept.setdefault(question, _Kept())
             self._kept.move_to_end(question)
             while len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
         with kept.turn:
+            if kept.error is not None and kept.failed_s > asked_s:
+                raise kept.error
             now_s, now = self._clock(), state()
             is_fresh = now_s - kept.begun_s < kept.fresh_s and kept.begun_s >= since_s
             if not is_fresh or kept.state != now:
-                began_s = time.thread_time()
-                kept.data = make()
-                kept.cost_s = time.thread_time() - began_s
-                kept.begun_s, kept.state = now_s, now
+                try:
+                    self._make(kept, make)
+                except (RtError, OSError) as error:
+                    kept.error, kept.failed_s = error, self._clock()
+                    raise
+                kept.begun_s, kept.state, kept.error = now_s, now, None
             return kept.data
+
+    def _make(self, kept: _Kept, make: Callable[[], bytes]) -> None:
+        began_s = time.thread_time()
+        kept.data = make()
+        kept.cost_s = time.thread_time() - began_s
 
 
 class AnswerMeter:

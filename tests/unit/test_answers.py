@@ -12,6 +12,7 @@ from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.answers import SharedAnswers, dated
 from rt.web.budget import WebBudget
 from tests.control_fuzz import Archiver, node_admin
+from tests.replicator_host import eventually
 
 SPARK = PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",))
 OTHER = PeerIdentity("other", CertificateRole.SUBSCRIBER, streams=("*",))
@@ -130,6 +131,39 @@ class DearArchiver(Archiver):
         self.asked += 1
         busy(DEAR_S)
         return super().disks()
+
+
+def test_those_who_wait_for_an_answer_that_fails_fail_with_it():
+    """A node whose disk is slow keeps each for 10 s; one after the other, the last for minutes."""
+    looks, tried, failed, go = [], [], [], threading.Event()
+
+    def clock():
+        looks.append(1)
+        return float(len(looks))
+
+    answers = SharedAnswers(clock)
+
+    def refuse():
+        tried.append(1)
+        assert go.wait(10)
+        raise Refused("busy", "is the disk slow?")
+
+    def ask():
+        with pytest.raises(Refused):
+            answers.get("sessions", refuse)
+        failed.append(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for each in threads:
+        each.start()
+    assert eventually(lambda: len(looks) == 7)  # each has asked, and one begins an answer
+    go.set()
+    for each in threads:
+        each.join()
+    assert (len(failed), len(tried)) == (6, 1)
+    with pytest.raises(Refused):
+        answers.get("sessions", refuse)
+    assert len(tried) == 2
 
 
 def test_fields_that_say_nothing_do_not_make_another_question():
