@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from itertools import count
 from typing import Final, Protocol, TypeVar
 
 from archiver.decide import demand_disks
@@ -98,7 +99,7 @@ class NodeAdmin:
 
     Threads: any connection's. `_lock` admits one at a time that writes a note, whatever it held: a
         lease sees the others, and each sees its own text before another is written. A change that
-        is compared and set does without. `_changes` only grows, by any of them. `_member`, but for
+        is compared and set does without. `_changes` is set by any of them. `_member`, but for
         its `reads`, and `_archiver` are used only inside `_sequencer.ask`.
     """
 
@@ -134,7 +135,8 @@ class NodeAdmin:
         self._admission = admission
         self._meter = AnswerMeter(admission)
         self._shared = SharedAnswers()
-        self._changes = 0  # that were carried out here
+        self._numbers = count(1)
+        self._changes = 0  # the number of the change that ended last; none comes twice
         self._is_own = is_own
         self._lock = threading.RLock()
         self._verbs: dict[str, Verb] = {
@@ -242,7 +244,8 @@ class NodeAdmin:
             try:
                 answer = self._change(verb, request, identity, where)
             finally:
-                self._changes += 1  # what was refused as undecided may have been carried out
+                # Whatever came of it: what was refused as undecided may yet be carried out.
+                self._changes = next(self._numbers)
             return json.dumps(answer).encode()
         self._demand(identity, verb, request)
         since_s = float("-inf")
